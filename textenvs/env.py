@@ -1,0 +1,465 @@
+"""The environment contract: a multi-turn text task as a true Gymnasium environment.
+
+An author writes two hooks, plain or ``async``::
+
+    class Guess(TextEnv):
+        def opening(self, task):                      # the messages the episode starts with
+            return [user(task.question)]
+
+        def respond(self, reply):                     # judge one assistant message, and answer it
+            solved = visible_text(reply) == task.ground_truth
+            return Turn(messages=[] if solved else [user("No. Again.")], terms={"correct": float(solved)},
+                        terminated=solved, stop="solved" if solved else None)
+
+and gets both ``reset``/``step`` (Gymnasium) and ``areset``/``astep`` (their async twins), budgets, snapshots and forks.
+
+Invariants, kept here so that no author has to:
+
+* an observation is the whole conversation so far, a tuple of messages; an action is the assistant's text or message;
+* ``reward`` is the turn's own reward and equals the sum of ``info["terms"]``;
+* the last action is always judged before a budget truncates, and ``terminated`` and ``truncated`` are never both set;
+* everything that changes during an episode lives in ``self.state`` (and ``self.np_random``), so that ``snapshot``,
+  ``restore`` and ``fork`` work for every environment; everything else is shared and immutable;
+* ``reset(seed=...)`` decides the task and all randomness; nothing reads a clock, a global RNG or an id;
+* no ground truth in an observation or in ``info``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import inspect
+import math
+import os
+import threading
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+import gymnasium
+import numpy as np
+
+from .messages import Message, Messages, check_conversation, clean_text, copy_messages, problem_with, transcript
+from .spaces import AssistantTurn, Conversation
+from .tasks.base import Task, TaskSet
+
+StateT = TypeVar("StateT", bound="EpisodeState")
+StepResult = tuple[Messages, float, bool, bool, dict[str, Any]]
+
+#: Stops that say the environment's own machinery failed, not the policy. Such an episode is truncated, and training
+#: leaves it out.
+FAILURE_STOPS: frozenset[str] = frozenset({"user_failed", "judge_failed", "tool_failed"})
+
+#: Stops set here when a budget ran out.
+BUDGET_STOPS: frozenset[str] = frozenset({"max_assistant_turns", "max_user_turns"})
+
+# How many indices an endless task set is sampled from: large enough that repeats are rare, small enough for int32.
+_ENDLESS = 2**31 - 1
+
+
+class EnvironmentFailure(Exception):
+    """Raised in a hook when a simulator, judge or tool gave up after its retries.
+
+    The episode then ends as truncated with ``info["stop"] == stop``; the action that met the failure gets reward 0
+    and the whole episode is marked (``info["failed"]``), so that training leaves it out.
+
+    Args:
+        stop: One of :data:`FAILURE_STOPS`.
+        reason: What happened, for logs; shown as ``info["failure"]``.
+    """
+
+    def __init__(self, stop: str, reason: str) -> None:
+        if stop not in FAILURE_STOPS:
+            raise ValueError(f"stop must be one of {sorted(FAILURE_STOPS)}, not {stop!r}")
+        super().__init__(f"{stop}: {reason}")
+        self.stop = stop
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What the environment makes of one assistant message.
+
+    Args:
+        messages: What is said next to the assistant (user or tool messages).
+        reward: The turn's reward. Left out, it is the sum of ``terms``.
+        terminated: The task is over (solved, given up, ...). A budget that runs out is not for the author to report.
+        stop: Why it is over; needed when ``terminated``.
+        terms: The reward by named parts. Left out, the whole reward is one term, ``"reward"``.
+        metrics: Numbers worth reporting that are not reward.
+
+    Raises:
+        ValueError: The terms do not sum to the reward, a number is not finite, or ``terminated`` comes without a stop.
+    """
+
+    messages: Sequence[Message] = ()
+    reward: float | None = None
+    terminated: bool = False
+    stop: str | None = None
+    terms: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        terms = {name: float(value) for name, value in self.terms.items()}
+        reward = math.fsum(terms.values()) if self.reward is None else float(self.reward)
+        if not terms:
+            terms = {"reward": reward}
+        if bad := [name for name, value in terms.items() if not math.isfinite(value)]:
+            raise ValueError(f"Turn: reward terms {bad} are not finite")
+        if not math.isclose(math.fsum(terms.values()), reward, rel_tol=1e-9, abs_tol=1e-9):
+            raise ValueError(f"Turn: the terms {terms} sum to {math.fsum(terms.values())}, but reward is {reward}")
+        if self.terminated and not self.stop:
+            raise ValueError("Turn: terminated needs a stop that says why, for example stop='solved'")
+        if self.stop in BUDGET_STOPS:
+            raise ValueError(f"Turn: stop={self.stop!r} is set by TextEnv when a budget runs out, not by respond()")
+        for i, message in enumerate(self.messages):
+            if problem := problem_with(message):
+                raise ValueError(f"Turn: message {i}: {problem}")
+        object.__setattr__(self, "terms", terms)
+        object.__setattr__(self, "reward", reward)
+        object.__setattr__(self, "messages", tuple(self.messages))
+        object.__setattr__(self, "metrics", {name: float(value) for name, value in self.metrics.items()})
+
+
+@dataclass
+class EpisodeState:
+    """All that changes during an episode. Subclass it for more; every field needs a default.
+
+    ``task`` and ``messages`` are immutable and shared between snapshots; everything else is copied.
+    """
+
+    task: Task | None = None
+    task_index: int = -1
+    messages: Messages = ()
+    assistant_turns: int = 0
+    user_turns: int = 0
+    terminated: bool = False
+    truncated: bool = False
+    stop: str | None = None
+    rng: dict[str, Any] | None = None  # filled by snapshot(): the state of np_random
+
+    @property
+    def done(self) -> bool:
+        """Whether the episode is over."""
+        return self.terminated or self.truncated
+
+
+class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
+    """Base class of all text environments; see the module's docstring for the contract.
+
+    Args:
+        tasks: The task set to draw from.
+        max_assistant_turns: Truncate after this many assistant messages; ``None`` for no limit.
+        max_user_turns: Truncate when the assistant has replied and the user has no turn left, counting the user's
+            messages after the opening; ``None`` for no limit.
+        system_prompt: Put before the opening as a system message when it has none; ``None`` for none.
+        render_mode: ``"ansi"`` (``render()`` returns the transcript), ``"human"`` (each step prints it) or ``None``.
+
+    Raises:
+        ValueError: A limit below 1, or an unknown render mode.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi", "human"], "render_fps": 1}  # type: ignore[misc]
+    #: The state class of this family.
+    state_type: ClassVar[type[EpisodeState]] = EpisodeState
+    #: Whether a step may block the thread (a sandbox, a synchronous client); collectors then give it a worker.
+    blocking: ClassVar[bool] = False
+
+    state: StateT
+
+    def __init__(
+        self,
+        tasks: TaskSet,
+        *,
+        max_assistant_turns: int | None = None,
+        max_user_turns: int | None = None,
+        system_prompt: str | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        for name, limit in (("max_assistant_turns", max_assistant_turns), ("max_user_turns", max_user_turns)):
+            if limit is not None and (not isinstance(limit, int) or limit < 1):
+                raise ValueError(f"{name} must be a whole number of at least 1 or None, not {limit!r}")
+        if render_mode not in (None, *self.metadata["render_modes"]):
+            raise ValueError(f"render_mode must be None or one of {self.metadata['render_modes']}, not {render_mode!r}")
+        self.tasks = tasks
+        self.max_assistant_turns = max_assistant_turns
+        self.max_user_turns = max_user_turns
+        self.system_prompt = system_prompt
+        self.render_mode = render_mode
+        self.observation_space = Conversation()
+        self.action_space = AssistantTurn()
+        self.state = self.state_type()  # type: ignore[assignment]
+        self._printed = 0
+
+    # ------------------------------------------------------------------ hooks of an author
+
+    def opening(self, task: Task) -> Sequence[Message] | Awaitable[Sequence[Message]]:
+        """The messages an episode starts with; by default the task's prompt. ``self.state`` is fresh."""
+        return task.prompt
+
+    def respond(self, reply: Message) -> Turn | Awaitable[Turn]:
+        """Judge ``reply`` (already in ``self.state.messages``) and answer it."""
+        raise NotImplementedError(f"{type(self).__name__} must define respond(reply) -> Turn")
+
+    def demonstration(self, rng: np.random.Generator) -> str | Message:
+        """A good next reply for the state the episode is in: the scripted expert, for warm starts and checks.
+
+        Args:
+            rng: Randomness of the demonstrator, apart from the environment's own.
+
+        Raises:
+            NotImplementedError: This environment has no scripted expert.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no scripted demonstrations")
+
+    def cleanup(self) -> None | Awaitable[None]:
+        """Release what this environment holds; called by ``close``, perhaps more than once."""
+
+    # ------------------------------------------------------------------ Gymnasium
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Messages, dict[str, Any]]:
+        """Start an episode.
+
+        Args:
+            seed: Decides the task and all randomness of the episode.
+            options: ``{"task_index": i}`` picks a task of the set, ``{"task": row_or_Task}`` brings one along.
+
+        Returns:
+            The opening conversation and ``info`` with ``task_key``, ``task_index``, ``data_source``.
+
+        Raises:
+            ValueError: Unknown options, an index outside the task set, or a row that cannot be played.
+        """
+        task = self._begin_episode(seed, options)
+        return self._open(_wait_for(self.opening(task)))
+
+    def step(self, action: str | Message) -> StepResult:
+        """Play one assistant turn.
+
+        Args:
+            action: The assistant's raw text, or an assistant message.
+
+        Returns:
+            ``(conversation, reward, terminated, truncated, info)``; ``info`` has ``terms`` (they sum to the reward),
+            ``metrics``, ``stop`` (why the episode ended, else ``None``), ``failed`` and what identifies the task.
+
+        Raises:
+            gymnasium.error.ResetNeeded: The episode is over or was never started.
+            gymnasium.error.InvalidAction: ``action`` is neither a string nor a well-formed assistant message.
+        """
+        reply = self._begin_turn(action)
+        try:
+            turn = _wait_for(self.respond(reply))
+        except EnvironmentFailure as failure:
+            return self._fail(failure)
+        return self._conclude(turn)
+
+    def render(self) -> str | None:  # type: ignore[override]
+        """The transcript (``"ansi"``), or print what is new of it and return ``None`` (``"human"``)."""
+        if self.render_mode == "ansi":
+            return transcript(self.state.messages)
+        if self.render_mode == "human":
+            new = self.state.messages[self._printed :]
+            self._printed = len(self.state.messages)
+            if new:
+                print(transcript(new), flush=True)
+        return None
+
+    def close(self) -> None:
+        """Release what the environment holds; safe to call twice."""
+        _wait_for(self.cleanup())
+
+    # ------------------------------------------------------------------ async twins
+
+    async def areset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Messages, dict[str, Any]]:
+        """:meth:`reset`, awaitable."""
+        task = self._begin_episode(seed, options)
+        return self._open(await _settle(self.opening(task)))
+
+    async def astep(self, action: str | Message) -> StepResult:
+        """:meth:`step`, awaitable."""
+        reply = self._begin_turn(action)
+        try:
+            turn = await _settle(self.respond(reply))
+        except EnvironmentFailure as failure:
+            return self._fail(failure)
+        return self._conclude(turn)
+
+    async def aclose(self) -> None:
+        """:meth:`close`, awaitable."""
+        await _settle(self.cleanup())
+
+    # ------------------------------------------------------------------ snapshots
+
+    def snapshot(self) -> StateT:
+        """A copy of the episode as it stands, picklable, for :meth:`restore` here or in another process."""
+        saved = self._copy_state()
+        saved.rng = copy.deepcopy(self.np_random.bit_generator.state)
+        return saved
+
+    def restore(self, state: StateT) -> None:
+        """Continue from a snapshot: the same actions then give the same results as after :meth:`snapshot`."""
+        if not isinstance(state, self.state_type):
+            raise TypeError(f"{type(self).__name__} restores a {self.state_type.__name__}, not {type(state).__name__}")
+        if state.rng is None:
+            raise ValueError("this state has no RNG state; restore() takes what snapshot() returned")
+        bit_generator = getattr(np.random, state.rng["bit_generator"])()
+        bit_generator.state = copy.deepcopy(state.rng)
+        self.np_random = np.random.Generator(bit_generator)
+        self.state = state
+        self.state = self._copy_state()
+        self.state.rng = None
+        self._printed = 0
+
+    def fork(self, seed: int | None = None) -> Self:
+        """An independent environment in the same state; it shares what is immutable.
+
+        Args:
+            seed: Reseed the fork's randomness, for futures that differ; ``None`` continues the same stream.
+        """
+        child = copy.copy(self)
+        child.restore(self.snapshot())
+        if seed is not None:
+            child.np_random = np.random.default_rng(seed)
+        return child
+
+    # ------------------------------------------------------------------ inside
+
+    def _copy_state(self) -> StateT:
+        shared = {id(self.state.messages): self.state.messages, id(self.state.task): self.state.task}
+        return copy.deepcopy(self.state, shared)
+
+    def _begin_episode(self, seed: int | None, options: Mapping[str, Any] | None) -> Task:
+        super().reset(seed=seed)
+        index, task = self._pick(options or {})
+        self.state = self.state_type(task=task, task_index=index)  # type: ignore[assignment]
+        self._printed = 0
+        return task
+
+    def _open(self, opening: Sequence[Message]) -> tuple[Messages, dict[str, Any]]:
+        messages = check_conversation(opening, f"{type(self).__name__}.opening")
+        if self.system_prompt is not None and not (messages and messages[0]["role"] == "system"):
+            messages = ({"role": "system", "content": self.system_prompt}, *messages)
+        self.state.messages = messages
+        if self.render_mode == "human":
+            self.render()
+        return copy_messages(messages), self._identity()
+
+    def _begin_turn(self, action: str | Message) -> Message:
+        state = self.state
+        if state.task is None or state.done:
+            raise gymnasium.error.ResetNeeded(
+                f"{type(self).__name__}: the episode is {'over' if state.done else 'not started'}; call reset() first"
+            )
+        reply = _as_reply(action)
+        state.messages = (*state.messages, reply)
+        state.assistant_turns += 1
+        return reply
+
+    def _fail(self, failure: EnvironmentFailure) -> StepResult:
+        self.state.truncated, self.state.stop = True, failure.stop
+        return self._result(Turn(reward=0.0), failure=failure.reason)
+
+    def _pick(self, options: Mapping[str, Any]) -> tuple[int, Task]:
+        if unknown := set(options) - {"task_index", "task"}:
+            raise ValueError(f"unknown reset options {sorted(map(str, unknown))}; known are 'task_index' and 'task'")
+        if options.get("task") is not None:
+            row = options["task"]
+            if options.get("task_index") is not None:
+                raise ValueError("give either options['task'] or options['task_index'], not both")
+            return -1, row if isinstance(row, Task) else Task.from_row(row, key="given", where="options['task']")
+        size = self.tasks.size
+        index = options.get("task_index")
+        if index is None:
+            index = int(self.np_random.integers(_ENDLESS if size is None else size))
+        if isinstance(index, bool) or not isinstance(index, (int, np.integer)):
+            raise ValueError(f"options['task_index'] must be a whole number, not {index!r}")
+        if index < 0 or (size is not None and index >= size):
+            raise ValueError(f"options['task_index'] is {index}, but {self.tasks.name} has {size} tasks")
+        return int(index), self.tasks[int(index)]
+
+    def _conclude(self, turn: Turn) -> StepResult:
+        state = self.state
+        speaks = any(message["role"] == "user" for message in turn.messages)
+        if turn.terminated:
+            state.terminated, state.stop = True, turn.stop
+            state.messages = (*state.messages, *turn.messages)
+        elif not turn.messages:
+            raise ValueError(f"{type(self).__name__}.respond: a turn that does not terminate must say something")
+        elif self.max_user_turns is not None and speaks and state.user_turns >= self.max_user_turns:
+            state.truncated, state.stop = True, "max_user_turns"  # the user has no turn left: nothing more is said
+        else:
+            state.messages = (*state.messages, *turn.messages)
+            state.user_turns += int(speaks)
+            if self.max_assistant_turns is not None and state.assistant_turns >= self.max_assistant_turns:
+                state.truncated, state.stop = True, "max_assistant_turns"
+        return self._result(turn)
+
+    def _identity(self) -> dict[str, Any]:
+        task = self.state.task
+        assert task is not None
+        return {"task_key": task.key, "task_index": self.state.task_index, "data_source": task.data_source}
+
+    def _result(self, turn: Turn, failure: str | None = None) -> StepResult:
+        state = self.state
+        info = self._identity() | {
+            "terms": dict(turn.terms),
+            "metrics": dict(turn.metrics),
+            "assistant_turns": state.assistant_turns,
+            "user_turns": state.user_turns,
+            "stop": state.stop,
+            "failed": failure is not None,
+        }
+        if failure is not None:
+            info["failure"] = failure
+        if self.render_mode == "human":
+            self.render()
+        assert turn.reward is not None
+        return copy_messages(state.messages), turn.reward, state.terminated, state.truncated, info
+
+
+def _as_reply(action: Any) -> Message:
+    if isinstance(action, str):
+        return {"role": "assistant", "content": clean_text(action)}
+    if problem := problem_with(action):
+        raise gymnasium.error.InvalidAction(f"an action is a string or an assistant message: {problem}")
+    if action["role"] != "assistant":
+        raise gymnasium.error.InvalidAction(f"an action must have role 'assistant', not {action['role']!r}")
+    (reply,) = copy_messages([action])
+    reply["content"] = clean_text(reply["content"])
+    return reply
+
+
+async def _settle(value: Any) -> Any:
+    return await value if inspect.isawaitable(value) else value
+
+
+# --------------------------------------------------------------- async hooks under the synchronous interface
+
+_loop: asyncio.AbstractEventLoop | None = None
+_loop_pid: int | None = None
+_loop_lock = threading.Lock()
+
+
+def _wait_for(value: Any) -> Any:
+    """The value itself, or what it resolves to where the author's hook is asynchronous.
+
+    Waiting happens on a background loop: it works inside a running loop too (a notebook), and it is always the same
+    loop, because HTTP clients are bound to theirs.
+    """
+    if not inspect.isawaitable(value):
+        return value
+    return asyncio.run_coroutine_threadsafe(_settle(value), _background_loop()).result()
+
+
+def _background_loop() -> asyncio.AbstractEventLoop:
+    global _loop, _loop_pid
+    with _loop_lock:
+        if _loop is None or _loop_pid != os.getpid():  # threads do not survive a fork
+            _loop, _loop_pid = asyncio.new_event_loop(), os.getpid()
+            threading.Thread(target=_loop.run_forever, name="textenvs-async-hooks", daemon=True).start()
+        return _loop

@@ -1,0 +1,158 @@
+"""Chat messages: the one vocabulary that environments, users, engines and trainers share.
+
+A message is a plain ``dict`` in OpenAI's chat format, typed here as a ``TypedDict``. A conversation is a *tuple* of
+messages, and both are treated as immutable: code that wants another message builds a new one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, NotRequired, Required, TypeAlias, TypedDict
+
+Role = Literal["system", "user", "assistant", "tool"]
+ROLES: tuple[str, ...] = ("system", "user", "assistant", "tool")
+
+
+class FunctionCall(TypedDict):
+    """The function part of a tool call; ``arguments`` is a JSON string, exactly as the model wrote it."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(TypedDict):
+    """One tool call of an assistant message."""
+
+    id: str
+    type: Literal["function"]
+    function: FunctionCall
+
+
+class Message(TypedDict, total=False):
+    """One chat message. ``content`` is text; it may be empty where ``tool_calls`` says the rest."""
+
+    role: Required[Role]
+    content: Required[str]
+    name: NotRequired[str]
+    reasoning_content: NotRequired[str]
+    tool_calls: NotRequired[Sequence[ToolCall]]
+    tool_call_id: NotRequired[str]
+
+
+Messages: TypeAlias = tuple[Message, ...]
+
+_OPTIONAL_TEXT = ("name", "reasoning_content", "tool_call_id")
+_KEYS = {"role", "content", "tool_calls", *_OPTIONAL_TEXT}
+_THINK = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
+
+
+def system(content: str) -> Message:
+    """A system message."""
+    return {"role": "system", "content": content}
+
+
+def user(content: str) -> Message:
+    """A user message."""
+    return {"role": "user", "content": content}
+
+
+def assistant(content: str, tool_calls: Sequence[ToolCall] = ()) -> Message:
+    """An assistant message, with tool calls if there are any."""
+    message: Message = {"role": "assistant", "content": content}
+    if tool_calls:
+        message["tool_calls"] = tuple(tool_calls)
+    return message
+
+
+def tool(content: str, tool_call_id: str, name: str | None = None) -> Message:
+    """The answer of a tool to the call ``tool_call_id``."""
+    message: Message = {"role": "tool", "content": content, "tool_call_id": tool_call_id}
+    if name is not None:
+        message["name"] = name
+    return message
+
+
+def clean_text(text: str) -> str:
+    """Replace lone surrogates, which no tokenizer and no UTF-8 file can hold, by U+FFFD."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def problem_with(message: Any) -> str | None:
+    """What is wrong with ``message`` as a chat message, in words, or ``None`` when nothing is."""
+    if not isinstance(message, Mapping):
+        return f"a message is a mapping with 'role' and 'content', not {type(message).__name__}"
+    if unknown := set(message) - _KEYS:
+        return f"unknown keys {sorted(map(str, unknown))}; a message has {sorted(_KEYS)}"
+    if message.get("role") not in ROLES:
+        return f"role is {message.get('role')!r}; it must be one of {', '.join(ROLES)}"
+    if not isinstance(message.get("content"), str):
+        return f"content must be a string, not {type(message.get('content')).__name__}"
+    for key in _OPTIONAL_TEXT:
+        if key in message and not isinstance(message[key], str):
+            return f"{key} must be a string, not {type(message[key]).__name__}"
+    if message["role"] == "tool" and "tool_call_id" not in message:
+        return "a tool message needs 'tool_call_id'"
+    if "tool_calls" in message:
+        if message["role"] != "assistant":
+            return f"only an assistant message has 'tool_calls', not a {message['role']} message"
+        return _problem_with_calls(message["tool_calls"])
+    return None
+
+
+def _problem_with_calls(calls: Any) -> str | None:
+    if isinstance(calls, (str, bytes, Mapping)) or not isinstance(calls, Sequence):
+        return f"tool_calls must be a sequence of calls, not {type(calls).__name__}"
+    for i, call in enumerate(calls):
+        function = call.get("function") if isinstance(call, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(call.get("id"), str):
+            return f"tool_calls[{i}] must be {{'id': str, 'type': 'function', 'function': {{...}}}}"
+        if not all(isinstance(function.get(key), str) for key in ("name", "arguments")):
+            return f"tool_calls[{i}]['function'] needs 'name' and 'arguments' as strings"
+    return None
+
+
+def check_conversation(messages: Sequence[Any], where: str) -> Messages:
+    """Return ``messages`` as a tuple, or raise ``ValueError`` naming ``where`` and the first bad message."""
+    if isinstance(messages, (str, bytes, Mapping)):
+        raise ValueError(f"{where}: expected a sequence of messages, not {type(messages).__name__}")
+    for i, message in enumerate(messages):
+        if problem := problem_with(message):
+            raise ValueError(f"{where}: message {i}: {problem}")
+    return tuple(messages)
+
+
+def copy_messages(messages: Iterable[Message]) -> Messages:
+    """A deep copy: who receives an observation may keep it or change it (Gymnasium's checker asks for that)."""
+    copies = []
+    for message in messages:
+        copied: Message = {**message}
+        if "tool_calls" in message:
+            copied["tool_calls"] = tuple(
+                {"id": call["id"], "type": "function", "function": {**call["function"]}}
+                for call in message["tool_calls"]
+            )
+        copies.append(copied)
+    return tuple(copies)
+
+
+def visible_text(message: Message) -> str:
+    """What another party may read of a message: its content without private reasoning (``<think>`` blocks).
+
+    An unclosed ``<think>`` hides everything after it: a reply cut off while thinking has said nothing.
+    """
+    return _THINK.sub("", message["content"]).strip()
+
+
+def transcript(messages: Sequence[Message]) -> str:
+    """The conversation for a person to read, one ``role: text`` paragraph a message."""
+    lines = []
+    for message in messages:
+        lines.append(f"{message['role']}: {message['content']}")
+        for call in message.get("tool_calls", ()):
+            lines.append(f"  -> {call['function']['name']}({call['function']['arguments']})")
+    return "\n".join(lines)

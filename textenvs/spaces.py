@@ -1,0 +1,122 @@
+"""Gymnasium spaces for text: any Unicode conversation, any assistant turn.
+
+Neither is a subclass of :class:`gymnasium.spaces.Text`. ``Text`` is bound to a character set (all of Unicode costs
+seconds and hundreds of MiB), and its shared-memory path in ``AsyncVectorEnv`` returns constant observations without an
+error. A space Gymnasium does not know makes that path fail loudly instead; use ``shared_memory=False`` there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gymnasium import spaces
+
+from .messages import Message, Messages, ToolCall, problem_with
+
+# Samples are for checks, not for training: short, printable, and with non-ASCII text so that nothing downstream
+# can get away with assuming ASCII.
+_SAMPLE_WORDS = ("yes", "no", "why", "#### 7", "12", "é", "数", "🙂", "\n", "<b>", "{", '"', "maybe", "3 + 4 = 7")
+
+
+class Conversation(spaces.Space[Messages]):
+    """All conversations: tuples of chat messages (see :mod:`textenvs.messages`) of any length, including none."""
+
+    def __init__(self, seed: int | None = None) -> None:
+        super().__init__(shape=None, dtype=None, seed=seed)
+
+    @property
+    def is_np_flattenable(self) -> bool:
+        """False: text has no fixed-size array form."""
+        return False
+
+    def sample(self, mask: Any = None, probability: Any = None) -> Messages:
+        """A random short conversation that alternates user and assistant."""
+        _no_mask(mask, probability)
+        roles = ("user", "assistant")
+        count = int(self.np_random.integers(1, 6))
+        return tuple({"role": roles[i % 2], "content": _words(self.np_random)} for i in range(count))  # type: ignore[typeddict-item]
+
+    def contains(self, x: Any) -> bool:
+        """Whether ``x`` is a tuple of well-formed messages."""
+        return isinstance(x, tuple) and all(problem_with(message) is None for message in x)
+
+    def to_jsonable(self, sample_n: Sequence[Messages]) -> list[Any]:
+        """Lists of messages."""
+        return [[dict(message) for message in sample] for sample in sample_n]
+
+    def from_jsonable(self, sample_n: list[Any]) -> list[Messages]:
+        """The inverse of :meth:`to_jsonable`."""
+        return [tuple(_frozen(message) for message in sample) for sample in sample_n]
+
+    def __repr__(self) -> str:
+        """The constructor call."""
+        return "Conversation()"
+
+    def __eq__(self, other: Any) -> bool:
+        """All conversation spaces are the same set."""
+        return isinstance(other, Conversation)
+
+    def __hash__(self) -> int:
+        """Equal spaces hash alike."""
+        return hash(type(self))
+
+
+class AssistantTurn(spaces.Space[str | Message]):
+    """What an assistant may do in a turn: say text (``str``), or give a whole assistant message (with tool calls)."""
+
+    def __init__(self, seed: int | None = None) -> None:
+        super().__init__(shape=None, dtype=None, seed=seed)
+
+    @property
+    def is_np_flattenable(self) -> bool:
+        """False: text has no fixed-size array form."""
+        return False
+
+    def sample(self, mask: Any = None, probability: Any = None) -> str | Message:
+        """Random text, now and then as a message with a tool call."""
+        _no_mask(mask, probability)
+        text = _words(self.np_random)
+        if self.np_random.random() < 0.75:
+            return text
+        call: ToolCall = {"id": "call_0", "type": "function", "function": {"name": "sample", "arguments": "{}"}}
+        return {"role": "assistant", "content": text, "tool_calls": (call,)}
+
+    def contains(self, x: Any) -> bool:
+        """Whether ``x`` is a string or a well-formed assistant message."""
+        return isinstance(x, str) or (problem_with(x) is None and x["role"] == "assistant")
+
+    def to_jsonable(self, sample_n: Sequence[str | Message]) -> list[Any]:
+        """Strings and messages are JSON already."""
+        return [sample if isinstance(sample, str) else dict(sample) for sample in sample_n]
+
+    def from_jsonable(self, sample_n: list[Any]) -> list[str | Message]:
+        """The inverse of :meth:`to_jsonable`."""
+        return [sample if isinstance(sample, str) else _frozen(sample) for sample in sample_n]
+
+    def __repr__(self) -> str:
+        """The constructor call."""
+        return "AssistantTurn()"
+
+    def __eq__(self, other: Any) -> bool:
+        """All assistant-turn spaces are the same set."""
+        return isinstance(other, AssistantTurn)
+
+    def __hash__(self) -> int:
+        """Equal spaces hash alike."""
+        return hash(type(self))
+
+
+def _words(rng: Any) -> str:
+    return " ".join(_SAMPLE_WORDS[i] for i in rng.integers(0, len(_SAMPLE_WORDS), size=int(rng.integers(1, 8))))
+
+
+def _frozen(message: dict[str, Any]) -> Message:
+    if "tool_calls" in message:
+        message = {**message, "tool_calls": tuple(message["tool_calls"])}
+    return message  # type: ignore[return-value]
+
+
+def _no_mask(mask: Any, probability: Any) -> None:
+    if mask is not None or probability is not None:
+        raise ValueError("text spaces have no finite set of choices, so sample() takes neither mask nor probability")

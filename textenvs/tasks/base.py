@@ -1,0 +1,120 @@
+"""Tasks and task sets: what an environment is asked to play.
+
+A task is one row of data. Its fields are those of verl's Parquet schema, so rows travel between the two unchanged:
+``data_source, prompt, ability, reward_model{style, ground_truth}, extra_info, agent_name``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+from ..messages import Messages, check_conversation
+
+
+class TaskError(ValueError):
+    """Data that cannot be played: the message names the file, the row and the column, and what to do."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One problem, immutable.
+
+    Args:
+        key: A name that is unique within its task set and stable between runs.
+        data_source: Where the row comes from, for example ``openai/gsm8k``; results are reported per source.
+        prompt: The opening messages (at least the user's question).
+        ground_truth: What the answer is checked against. Never part of an observation or of ``info``.
+        ability: The skill the row tests, for example ``math``.
+        style: How it is scored: verl's ``reward_model.style``, mostly ``rule``.
+        extra: verl's ``extra_info``; among it ``question``, ``answer`` and ``interaction_kwargs``.
+        agent_name: verl's name of the loop that should play the row, if any.
+    """
+
+    key: str
+    data_source: str
+    prompt: Messages
+    ground_truth: Any
+    ability: str = ""
+    style: str = "rule"
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    agent_name: str | None = None
+
+    @property
+    def question(self) -> str:
+        """The last user message of the prompt."""
+        return next((m["content"] for m in reversed(self.prompt) if m["role"] == "user"), "")
+
+    def to_row(self) -> dict[str, Any]:
+        """The row in verl's Parquet schema; the key travels as ``extra_info.key``."""
+        row: dict[str, Any] = {
+            "data_source": self.data_source,
+            "prompt": [dict(message) for message in self.prompt],
+            "ability": self.ability,
+            "reward_model": {"style": self.style, "ground_truth": self.ground_truth},
+            "extra_info": {**self.extra, "key": self.key},
+        }
+        if self.agent_name is not None:
+            row["agent_name"] = self.agent_name
+        return row
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any], *, key: str, where: str = "task row") -> Task:
+        """Read a row in verl's schema.
+
+        Args:
+            row: The mapping to read.
+            key: The task's key where ``extra_info.key`` does not give one.
+            where: Named in errors, for example ``train.parquet row 7``.
+
+        Raises:
+            TaskError: A column is missing or malformed, or there is no ground truth.
+        """
+        for column in ("data_source", "prompt", "reward_model"):
+            if row.get(column) is None:
+                raise TaskError(f"{where}: column {column!r} is missing; the row has {sorted(map(str, row))}")
+        reward_model = row["reward_model"]
+        truth = reward_model.get("ground_truth") if isinstance(reward_model, Mapping) else None
+        if truth is None or (isinstance(truth, str) and not truth.strip()):
+            raise TaskError(f"{where}: column 'reward_model' has no ground_truth, so no answer can be checked")
+        try:
+            prompt = check_conversation(row["prompt"], "column 'prompt'")
+        except (TypeError, ValueError) as error:
+            raise TaskError(f"{where}: {error}") from error
+        if not prompt:
+            raise TaskError(f"{where}: column 'prompt' is empty")
+        extra = dict(row.get("extra_info") or {})
+        return cls(
+            key=str(extra.pop("key", key)),
+            data_source=str(row["data_source"]),
+            prompt=prompt,
+            ground_truth=truth,
+            ability=str(row.get("ability") or ""),
+            style=str(reward_model.get("style") or "rule"),
+            extra=extra,
+            agent_name=row.get("agent_name"),
+        )
+
+
+@runtime_checkable
+class TaskSet(Protocol):
+    """Tasks by index. Finite sets have a ``size``; generated ones may be endless (``size`` is ``None``).
+
+    ``self[index]`` depends on the index alone (no state, no global randomness), so a set can be shared by any number
+    of environments and pickled cheaply. Finite sets raise ``IndexError`` outside ``range(size)``.
+    """
+
+    @property
+    def name(self) -> str:
+        """One line saying which rows these are, for logs."""
+        ...
+
+    @property
+    def size(self) -> int | None:
+        """How many tasks there are; ``None`` when endless."""
+        ...
+
+    def __getitem__(self, index: int) -> Task:
+        """The task at ``index`` (``>= 0``)."""
+        ...

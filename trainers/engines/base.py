@@ -1,0 +1,154 @@
+"""One protocol for every inference engine: token ids in, token ids out.
+
+Conventions, which the conformance suite checks on every engine:
+
+* **Log-probability.** ``Generation.logprobs[i] = log_softmax(logits_i / T)[token_i]`` over the *full* vocabulary, with
+  ``T = temperature`` (``T = 1`` for greedy decoding). It is not renormalised after top-k, top-p or min-p. That is what a
+  learner recomputes from a forward pass, and what SGLang reports; the ratio of PPO is 1 before the first update.
+  ``Generation.sampled_logprobs`` is the log-probability under the distribution that was really sampled from (after the
+  cuts, renormalised): equal to ``logprobs`` when nothing is cut, 0 for greedy, ``None`` from engines that cannot say.
+* **Stop tokens** that were sampled are part of ``token_ids`` and have a log-probability; ``finish_reason`` is ``"stop"``.
+* **Versions.** Every token carries the version of the weights that computed it, so an update in the middle of a
+  generation is visible token by token.
+* **Sessions.** ``session`` names an episode. An engine may keep its KV cache between calls and reuse the longest common
+  prefix; it never reuses KV that other weights computed. Sessions are a matter of speed alone: the results are the same
+  without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+FinishReason = Literal["stop", "length", "abort"]
+UpdateMode = Literal["keep", "wait", "abort"]
+
+
+class EngineError(RuntimeError):
+    """The engine cannot go on, or this request cannot be served by it; says which."""
+
+
+class EngineDeadError(EngineError):
+    """The engine is gone: every request in flight fails with this within seconds, and no new one is accepted."""
+
+
+class RequestError(EngineError, ValueError):
+    """This request is invalid (ids outside the vocabulary, too long, bad sampling parameters); the engine goes on."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How to sample.
+
+    Args:
+        temperature: 0 decodes greedily.
+        top_p: Keep the smallest set of tokens with at least this probability; 1 keeps all.
+        top_k: Keep the k most likely tokens; 0 keeps all.
+        min_p: Drop tokens below ``min_p`` times the most likely one's probability.
+        max_new_tokens: At most this many tokens.
+        stop_token_ids: Stop after any of these (the token is kept).
+        ignore_stop: Generate exactly ``max_new_tokens`` tokens (benchmarks).
+        seed: Makes the request's randomness its own: the same ids, weights and seed give the same tokens however
+            requests are batched. ``None`` draws from the engine's stream.
+
+    Raises:
+        ValueError: A value outside its range.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    max_new_tokens: int = 256
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_stop: bool = False
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        checks = (
+            ("temperature", self.temperature >= 0.0, "at least 0"),
+            ("top_p", 0.0 < self.top_p <= 1.0, "in (0, 1]"),
+            ("top_k", self.top_k >= 0, "at least 0 (0 keeps all)"),
+            ("min_p", 0.0 <= self.min_p <= 1.0, "in [0, 1]"),
+            ("max_new_tokens", self.max_new_tokens >= 1, "at least 1"),
+        )
+        for name, good, wanted in checks:
+            if not good:
+                raise ValueError(f"sampling {name} must be {wanted}, not {getattr(self, name)!r}")
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What an engine made of one request; ``n`` tokens, possibly none (an abort before the first).
+
+    Args:
+        token_ids: int32 ``[n]``.
+        logprobs: float32 ``[n]``; see the module's convention.
+        weight_version: int32 ``[n]``.
+        finish_reason: ``stop`` (a stop token), ``length`` (``max_new_tokens``), ``abort``.
+        sampled_logprobs: float32 ``[n]`` or ``None``; see the module's convention.
+        metrics: For example ``cached_tokens`` (prompt tokens whose KV was reused), ``queue_s``, ``prefill_s``, ``decode_s``.
+    """
+
+    token_ids: NDArray[np.int32]
+    logprobs: NDArray[np.float32]
+    weight_version: NDArray[np.int32]
+    finish_reason: FinishReason
+    sampled_logprobs: NDArray[np.float32] | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """An inference engine. All methods are called from one event loop; none blocks it."""
+
+    @property
+    def version(self) -> int:
+        """The version of the weights that the next token will be computed with."""
+        ...
+
+    @property
+    def max_context(self) -> int:
+        """Prompt and new tokens together may not exceed this."""
+        ...
+
+    async def generate(self, token_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Generation:
+        """Continue ``token_ids``. Cancelling the awaiting task aborts the request and frees what it held.
+
+        Raises:
+            RequestError: The request is invalid.
+            EngineDeadError: The engine is gone.
+        """
+        ...
+
+    async def update_weights(self, weights: Any, version: int, mode: UpdateMode = "keep") -> None:
+        """Take new weights.
+
+        Args:
+            weights: A mapping of parameter names to tensors in the model's own naming (``state_dict``), or for
+                out-of-process engines whatever their publisher makes.
+            version: Greater than the current version.
+            mode: ``keep``: requests in flight go on with the new weights (their KV is recomputed); ``wait``: those in
+                flight finish first, new ones wait; ``abort``: those in flight end now, with ``finish_reason="abort"``
+                and the tokens they have.
+
+        Raises:
+            ValueError: Names or shapes do not fit, or the version does not grow; the old weights then stay.
+        """
+        ...
+
+    async def release(self, session: str) -> None:
+        """Forget what is kept for a session; unknown names are fine."""
+        ...
+
+    def stats(self) -> dict[str, float]:
+        """Counters since the start: requests, generated_tokens, prefill_tokens, cached_tokens, running, waiting, ..."""
+        ...
+
+    async def close(self) -> None:
+        """Stop; requests in flight fail with :class:`EngineDeadError`. Safe to call twice."""
+        ...

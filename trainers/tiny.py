@@ -1,0 +1,109 @@
+"""Tiny models and tokenizers from scratch, offline: what `make train` starts from and what the tests run on.
+
+The tokenizer is byte-level BPE, so it encodes any text; digits are single tokens, so that arithmetic is done digit by
+digit. The model is a transformers Qwen2, Qwen3 or Llama of a given shape with seeded random weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+from transformers.models.llama import LlamaConfig
+from transformers.models.qwen2 import Qwen2Config
+from transformers.models.qwen3 import Qwen3Config
+
+CHATML = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+_SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+_FAMILIES = {"qwen2": Qwen2Config, "qwen3": Qwen3Config, "llama": LlamaConfig}
+
+
+def build_tokenizer(
+    texts: Iterable[str], vocab_size: int = 512, chat_template: str = CHATML, special: Iterable[str] = ()
+) -> PreTrainedTokenizerFast:
+    """Train a byte-level BPE tokenizer.
+
+    Args:
+        texts: What to learn merges from.
+        vocab_size: At most this many tokens, at least the 256 bytes and the special tokens.
+        chat_template: A Jinja template; ChatML by default.
+        special: More special tokens that the template uses.
+    """
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(  # type: ignore[assignment]
+        [
+            # A word takes the space before it along; every digit and every other character stands alone.
+            pre_tokenizers.Split(Regex(r" ?\p{L}+|\p{N}|\s|[^\s\p{L}\p{N}]"), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()  # type: ignore[assignment]
+    names = list(dict.fromkeys([*_SPECIAL, *special]))
+    trainer = trainers.BpeTrainer(
+        vocab_size=max(vocab_size, 256 + len(names)),
+        special_tokens=names,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>")
+    wrapped.chat_template = chat_template
+    return wrapped
+
+
+def build_model(
+    vocab_size: int,
+    *,
+    family: str = "qwen2",
+    hidden: int = 128,
+    layers: int = 3,
+    heads: int = 4,
+    kv_heads: int = 2,
+    intermediate: int | None = None,
+    max_context: int = 1024,
+    eos_token_id: int | None = None,
+    seed: int = 0,
+    **overrides: Any,
+) -> PreTrainedModel:
+    """A randomly initialised causal language model in float32 on the CPU, in evaluation mode.
+
+    Raises:
+        ValueError: An unknown family.
+    """
+    if family not in _FAMILIES:
+        raise ValueError(f"unknown model family {family!r}; known are {', '.join(_FAMILIES)}")
+    shape: dict[str, Any] = {
+        "vocab_size": vocab_size,
+        "hidden_size": hidden,
+        "intermediate_size": intermediate or 4 * hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "head_dim": hidden // heads,
+        "max_position_embeddings": max_context,
+        "tie_word_embeddings": True,
+        "bos_token_id": None,
+        "eos_token_id": eos_token_id,
+        "pad_token_id": None,
+        **overrides,
+    }
+    if family == "qwen2":
+        shape.pop("head_dim")
+    config = _FAMILIES[family](**shape)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    return model.eval()
+
+
+def save(path: str | Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Write model and tokenizer as a folder that transformers, vLLM and SGLang load."""
+    model.save_pretrained(path)
+    tokenizer.save_pretrained(path)
