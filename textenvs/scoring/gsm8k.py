@@ -13,6 +13,7 @@ and the comparison is by value (``72.0`` is 72) and not by text.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Literal
 
@@ -86,10 +87,7 @@ def score(text: str, ground_truth: object, method: Method = "strict") -> float:
     Raises:
         ValueError: ``ground_truth`` is not a number, or the method is unknown.
     """
-    gold = normalize(ground_truth)
-    if gold is None:
-        raise ValueError(f"the ground truth {ground_truth!r} is not a number, so no answer can be checked against it")
-    return float(extract(text, method) == gold)
+    return float(extract(text, method) == _gold(ground_truth))
 
 
 def compare(answer: str, ground_truth: object) -> int:
@@ -103,3 +101,51 @@ def compare(answer: str, ground_truth: object) -> int:
         raise ValueError(f"cannot compare {answer!r} with {ground_truth!r}: both must be numbers")
     a, b = Decimal(left), Decimal(right)
     return (a > b) - (a < b)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What there is to know about a reply.
+
+    Args:
+        answer: The number that counts (by the method asked for), or ``None`` when there is none.
+        correct: Whether it is the right one.
+        strict: Whether the strict check accepts the reply.
+        flexible: Whether the flexible check does.
+        well_formed: Whether the reply has an answer line ``#### N``, right or wrong.
+    """
+
+    answer: str | None
+    correct: bool
+    strict: bool
+    flexible: bool
+    well_formed: bool
+
+    def metrics(self) -> dict[str, float]:
+        """The checks as numbers, for reports."""
+        return {
+            "strict": float(self.strict),
+            "flexible": float(self.flexible),
+            "well_formed": float(self.well_formed),
+        }
+
+
+def judge(text: str, ground_truth: object, method: Method = "strict") -> Verdict:
+    """Check a reply in both ways; ``method`` says which one counts.
+
+    Raises:
+        ValueError: ``ground_truth`` is not a number, or the method is unknown.
+    """
+    if method not in METHODS:
+        raise ValueError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
+    gold = _gold(ground_truth)
+    strict, flexible = extract(text, "strict"), extract(text, "flexible")
+    answer = strict if method == "strict" else flexible
+    return Verdict(answer, answer == gold, strict == gold, flexible == gold, well_formed=strict is not None)
+
+
+def _gold(ground_truth: object) -> str:
+    gold = normalize(ground_truth)
+    if gold is None:
+        raise ValueError(f"the ground truth {ground_truth!r} is not a number, so no answer can be checked against it")
+    return gold

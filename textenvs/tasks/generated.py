@@ -16,11 +16,9 @@ from functools import partial
 from typing import Literal
 
 from ..messages import user
-from .base import Task
+from .base import SPLITS, Split, Task
 
 Level = Literal["easy", "medium", "hard"]
-Split = Literal["train", "test"]
-SPLITS: tuple[str, ...] = ("train", "test")
 
 #: One problem in this many is held out for the test split.
 _HELD_OUT = 8
