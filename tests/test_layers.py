@@ -50,5 +50,7 @@ def test_importing_textenvs_loads_no_heavy_library():
 
 @pytest.mark.parametrize("module", ["trainers.trajectory", "trainers.config", "trainers.algorithms"])
 def test_light_rooms_of_the_trainer_do_without_transformers(module):
-    code = f"import sys, {module}; print([n for n in ('transformers', 'tensorboard', 'matplotlib') if n in sys.modules])"
+    code = (
+        f"import sys, {module}; print([n for n in ('transformers', 'tensorboard', 'matplotlib') if n in sys.modules])"
+    )
     assert python(code) == "[]"
