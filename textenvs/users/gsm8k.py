@@ -30,7 +30,7 @@ _OPTIONS = ("name", "query", "ground_truth", "method", "feedback")
 
 _NUMBER = r"\$?[0-9][0-9,]*(?:\.[0-9]+)?%?"
 # The left side of a calculation: what stands before "=" in "<<48/2=24>>", or else in plain text, "Tom has 3 + 4 = 7".
-_NOTED = re.compile(r"<<([^<>=\n]+)=")
+_NOTED = re.compile(r"<<([-+*/().,$% 0-9]+)=")
 _PLAIN = re.compile(rf"({_NUMBER}(?:\s*[-+*/x\u00d7\u00f7]\s*{_NUMBER})+)\s*=")
 _DIGITS = re.compile(r"[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+")
 
