@@ -244,8 +244,16 @@ def test_bad_parquet_names_file_row_and_column(tmp_path):
 
 def test_the_check_of_gsm8k_rows(tmp_path):
     good = GeneratedMath()[0].to_row()
-    bad = {**good, "reward_model": {"style": "rule", "ground_truth": "x^2"}, "extra_info": {**good["extra_info"], "key": "b"}}
-    wrong = {**bad, "reward_model": {"style": "rule", "ground_truth": "99"}, "extra_info": {**good["extra_info"], "key": "c"}}
+    bad = {
+        **good,
+        "reward_model": {"style": "rule", "ground_truth": "x^2"},
+        "extra_info": {**good["extra_info"], "key": "b"},
+    }
+    wrong = {
+        **bad,
+        "reward_model": {"style": "rule", "ground_truth": "99"},
+        "extra_info": {**good["extra_info"], "key": "c"},
+    }
     path = table(tmp_path / "t.parquet", [good, bad, wrong])
     assert read_parquet(path).size == 3  # other environments may have such rows
     with pytest.raises(TaskError) as caught:
@@ -263,12 +271,12 @@ def test_missing_libraries_name_the_extra(tmp_path, monkeypatch):
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", refuse)
-    for call in (
-        lambda: read_parquet(tmp_path / "x.parquet"),
-        lambda: write_parquet(GeneratedMath(), tmp_path / "x.parquet", count=1),
-        lambda: read_hub("openai/gsm8k"),
+    for call, extra in (
+        (lambda: read_parquet(tmp_path / "x.parquet"), "data"),
+        (lambda: write_parquet(GeneratedMath(), tmp_path / "x.parquet", count=1), "data"),
+        (lambda: read_hub("openai/gsm8k"), "hub"),
     ):
-        with pytest.raises(ImportError, match=r"pip install textenvs\[data\]"):
+        with pytest.raises(ImportError, match=rf"pip install textenvs\[{extra}\]"):
             call()
 
 
