@@ -98,7 +98,10 @@ def replay(env, actions):
 
 @pytest.mark.parametrize(
     "program",
-    ["import gymnasium, textenvs; make = gymnasium.make", "import gymnasium; make = lambda i: gymnasium.make('textenvs:' + i)"],
+    [
+        "import gymnasium, textenvs; make = gymnasium.make",
+        "import gymnasium; make = lambda i: gymnasium.make('textenvs:' + i)",
+    ],
 )
 def test_gymnasium_makes_every_id_without_arguments_or_warnings(program):
     code = (

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import gymnasium
 import pytest
-import textenvs
 from gymnasium.envs.registration import EnvSpec
 from toy_envs import Guess
 
+import textenvs
 from textenvs import registry
 from textenvs.registry import EnvironmentSpec, RegistryError
 
@@ -118,7 +118,9 @@ def test_an_id_that_is_taken_by_something_else_is_not_taken_over_silently():
 
 
 def test_arguments_of_the_registry_and_of_make():
-    spec = EnvironmentSpec("textenv/toy", 1, "toy_envs:Guess", "A toy.", {"max_assistant_turns": 2, "max_user_turns": 1})
+    spec = EnvironmentSpec(
+        "textenv/toy", 1, "toy_envs:Guess", "A toy.", {"max_assistant_turns": 2, "max_user_turns": 1}
+    )
     textenvs.register_all({spec.id: spec})
     try:
         env = textenvs.make("textenv/toy", max_user_turns=3)
@@ -182,4 +184,5 @@ def test_a_wheel_carries_the_registry_and_works_from_where_it_is_installed(tmp_p
         "    print(env_id, env.step('no')[0][-1]['role'])\n"
     )
     out = run("-I", "-W", "error", "-c", code, str(tmp_path / "site"), cwd=tmp_path)
-    assert [line.split()[0] for line in out.splitlines() if line.startswith("textenv/")] == [*textenvs.list_environments()]
+    made = [line.split()[0] for line in out.splitlines() if line.startswith("textenv/")]
+    assert made == [*textenvs.list_environments()]
