@@ -44,8 +44,8 @@ class TorchEngine:
         dtype: Of weights and KV; by default the model's. Log-probs are computed in float32 in any case.
         stop_token_ids: Stop tokens of every request, beside its own.
         seed: Of requests without a seed.
-        threads: CPU threads of the engine's matrix products; by default PyTorch's setting. 1 is best for tiny models and
-            for a machine that does other things at the same time.
+        threads: CPU threads of the engine's matrix products; by default PyTorch's setting. 1 is best for tiny models
+            and for a machine that does other things at the same time.
         prefill_budget: At most this many prompt tokens a step.
         version: Of the model's weights.
 
@@ -127,7 +127,7 @@ class TorchEngine:
         self._desk.post(lambda scheduler: scheduler.release(session))
 
     def stats(self) -> dict[str, float]:
-        """Counters since the start (requests, generated, prefill and cached tokens, steps), and how many run and wait."""
+        """Counters since the start (requests, steps, generated, prefill and cached tokens); how many run and wait."""
         return {name: float(n) for name, n in {**self._scheduler.counters, **self._scheduler.gauges()}.items()}
 
     async def close(self) -> None:
