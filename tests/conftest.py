@@ -1,0 +1,7 @@
+"""Settings that must hold before the first library is imported, so that `python -m pytest` alone is enough."""
+
+import os
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test talks to a network
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # several threads on tiny models are slower than one
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # and forks after it would warn

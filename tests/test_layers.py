@@ -1,0 +1,56 @@
+"""The layers that docs/architecture.md draws, kept by import-linter; and what importing costs."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+HEAVY = ("torch", "transformers", "tokenizers", "ray", "vllm", "sglang", "datasets", "pyarrow", "trainers")
+
+
+def python(code: str) -> str:
+    """What a fresh interpreter prints: imports of this one must not count."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def lint_imports(config: str) -> subprocess.CompletedProcess[str]:
+    code = f"import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports({config!r}, no_cache=True))"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=100)
+
+
+def test_the_layers_hold():
+    pytest.importorskip("importlinter", reason="needs the extra 'dev'")
+    done = lint_imports("pyproject.toml")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_broken_layer_would_be_seen(tmp_path):
+    """The linter really reads our packages: a contract that forbids an import that exists fails and names it."""
+    pytest.importorskip("importlinter", reason="needs the extra 'dev'")
+    config = tmp_path / "contracts.toml"
+    config.write_text(
+        '[tool.importlinter]\nroot_packages = ["textenvs", "trainers"]\n'
+        '[[tool.importlinter.contracts]]\nname = "upside down"\ntype = "forbidden"\n'
+        'source_modules = ["trainers.trajectory"]\nforbidden_modules = ["textenvs.messages"]\n'
+    )
+    done = lint_imports(str(config))
+    assert done.returncode != 0
+    assert "trainers.trajectory -> textenvs.messages" in done.stdout
+
+
+def test_importing_textenvs_loads_no_heavy_library():
+    """An environment user pays for gymnasium, not for a training stack."""
+    code = f"import sys, textenvs; print([name for name in {HEAVY!r} if name in sys.modules])"
+    assert python(code) == "[]"
+
+
+@pytest.mark.parametrize("module", ["trainers.trajectory", "trainers.config", "trainers.algorithms"])
+def test_light_rooms_of_the_trainer_do_without_transformers(module):
+    code = (
+        f"import sys, {module}; print([n for n in ('transformers', 'tensorboard', 'matplotlib') if n in sys.modules])"
+    )
+    assert python(code) == "[]"

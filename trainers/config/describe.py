@@ -1,0 +1,191 @@
+"""A schema in words: its keys, what each may be, the text of ``--help`` and the Markdown reference."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Union
+
+import annotated_types
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from .yaml12 import dump
+
+_SCALARS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+_BOUNDS = (
+    (annotated_types.Ge, "ge", ">="),
+    (annotated_types.Gt, "gt", ">"),
+    (annotated_types.Le, "le", "<="),
+    (annotated_types.Lt, "lt", "<"),
+)
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key of a configuration.
+
+    Args:
+        name: Dotted, for example ``actor.lr``.
+        annotation: Its type.
+        allowed: What it may be, in words.
+        default: Its default.
+        description: One or two sentences.
+    """
+
+    name: str
+    annotation: Any
+    allowed: str
+    default: Any
+    description: str
+
+    @property
+    def section(self) -> str:
+        """The part of the name before the last dot."""
+        return self.name.rpartition(".")[0]
+
+    @property
+    def free_form(self) -> bool:
+        """Whether it is a mapping with keys of its own, whose entries can be set one by one."""
+        return typing.get_origin(self.annotation) is dict
+
+    @property
+    def wants_text(self) -> bool:
+        """Whether text is all it takes, so that ``experiment_name=007`` means the three characters."""
+        return set(_scalar_types(self.annotation)) == {str}
+
+
+@dataclass(frozen=True)
+class Group:
+    """The keys of one section, and what the section is about."""
+
+    name: str
+    description: str
+    keys: tuple[Key, ...]
+
+
+def groups(schema: type[BaseModel], prefix: str = "") -> Iterator[Group]:
+    """All sections with keys of their own, in the order of the schema."""
+    keys, below = [], []
+    for name, info in schema.model_fields.items():
+        dotted = f"{prefix}{name}"
+        if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
+            below.append((dotted, info.annotation))
+        else:
+            keys.append(_key(dotted, info))
+    if keys:
+        yield Group(prefix.rstrip("."), _first_paragraph(schema), tuple(keys))
+    for dotted, section in below:
+        yield from groups(section, f"{dotted}.")
+
+
+def all_keys(schema: type[BaseModel]) -> dict[str, Key]:
+    """Every key by its dotted name."""
+    return {key.name: key for group in groups(schema) for key in group.keys}
+
+
+def help_text(schema: type[BaseModel], usage: str) -> str:
+    """The text of ``--help``: how to call it, then every key with type, default and description, by section."""
+    lines = [
+        f"usage: {usage} [--config FILE.yaml]... [key=value]... [--dry-run] [--help]",
+        "",
+        "  key=value      set a key; values are YAML (actor.lr=1e-4, trainer.logger=[console, jsonl], env.kwargs.x=1)",
+        "  --config FILE  read keys from a file; later files win over earlier ones, key=value over all files",
+        "  --dry-run      print the whole configuration and where its values came from, and stop",
+    ]
+    for group in groups(schema):
+        lines += ["", f"{group.name}: {group.description}"]
+        for key in group.keys:
+            lines.append(f"  {key.name} = {dump(key.default)}   ({key.allowed})")
+            lines.append(f"      {key.description}")
+    return "\n".join(lines)
+
+
+def markdown(schemas: Mapping[str, type[BaseModel]]) -> str:
+    """The reference page: one table a section of each schema."""
+    lines = [
+        "# Configuration",
+        "",
+        "Made by `make docs` from `trainers/config/schema.py`; do not edit it here.",
+        "",
+        "Keys are set by `key=value` arguments, whose values are YAML, and by files given with `--config`. Later files",
+        "win over earlier ones, arguments over files. `--dry-run` prints the whole configuration and where its values",
+        "came from, and what it prints can be given to `--config` again. `--help` prints this page for the terminal.",
+        "An unknown key, a value out of range, and values that do not go together are errors, all reported at once.",
+    ]
+    for command, schema in schemas.items():
+        lines += ["", f"## `{command}`"]
+        for group in groups(schema):
+            lines += ["", f"### {group.name}", "", group.description, ""]
+            lines += ["| Key | Allowed | Default | Meaning |", "|---|---|---|---|"]
+            for key in group.keys:
+                cells = (f"`{key.name}`", key.allowed, f"`{dump(key.default)}`", key.description)
+                lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _key(name: str, info: FieldInfo) -> Key:
+    default = info.get_default(call_default_factory=True)
+    if default is PydanticUndefined or not info.description:
+        raise TypeError(f"configuration key {name}: a default and a description are needed")
+    return Key(name, info.annotation, _allowed(info.annotation, info.metadata), default, info.description)
+
+
+def _allowed(annotation: Any, metadata: typing.Sequence[Any] = ()) -> str:
+    """What a type with its constraints takes, in words."""
+    if typing.get_origin(annotation) is Annotated:
+        inner, *more = typing.get_args(annotation)
+        return _allowed(inner, [*_flat(more), *metadata])
+    if annotation is type(None):
+        return "null"
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (Union, types.UnionType):
+        return ", or ".join(_allowed(part, metadata) for part in arguments)
+    if origin is Literal:
+        words = list(map(str, arguments))
+        return " or ".join(words) if len(words) < 3 else f"one of {', '.join(words)}"
+    if origin is tuple:
+        return f"{_allowed(arguments[0])}, or a list of such"
+    if origin is dict:
+        return "a mapping"
+    bounds = [
+        f"{sign} {getattr(constraint, attribute):g}"
+        for kind, attribute, sign in _BOUNDS
+        for constraint in metadata
+        if isinstance(constraint, kind)
+    ]
+    return " ".join([_SCALARS[annotation], " and ".join(bounds)]).strip()
+
+
+def _flat(metadata: typing.Iterable[Any]) -> Iterator[Any]:
+    """Constraints, also those that pydantic's ``Field`` holds inside an ``Annotated``."""
+    for item in metadata:
+        if isinstance(item, FieldInfo):
+            yield from item.metadata
+        else:
+            yield item
+
+
+def _scalar_types(annotation: Any) -> Iterator[type]:
+    """The scalar types that a type accepts, apart from null; ``dict`` for a mapping."""
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Annotated:
+        yield from _scalar_types(arguments[0])
+    elif origin is Literal:
+        yield from map(type, arguments)
+    elif origin is dict:
+        yield dict
+    elif origin is tuple:
+        yield from _scalar_types(arguments[0])
+    elif arguments:
+        for part in arguments:
+            yield from _scalar_types(part)
+    elif annotation is not type(None):
+        yield annotation
+
+
+def _first_paragraph(schema: type[BaseModel]) -> str:
+    return " ".join((schema.__doc__ or "").split("\n\n")[0].split())

@@ -1,0 +1,263 @@
+"""From a command line to a configuration, or to one readable block with everything that is wrong with it."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, TypeVar
+
+from pydantic import ValidationError
+
+from .checks import missing_paths
+from .describe import Key, all_keys, groups, help_text
+from .schema import ConflictError, PPOConfig, RunConfig
+from .settings import COMMAND_LINE, Report, Setting, from_arguments, from_file
+from .yaml12 import dump
+
+ConfigT = TypeVar("ConfigT", bound=RunConfig)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong: with which key, what, and where it was written (nowhere for a default)."""
+
+    key: str
+    text: str
+    where: str = ""
+
+    def __str__(self) -> str:
+        """One line."""
+        return f"{self.key}: {self.text}" + (f"  [{self.where}]" if self.where else "")
+
+
+class ConfigError(ValueError):
+    """A configuration cannot be used; ``problems`` has everything that is wrong with it."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        count = "a problem" if len(problems) == 1 else f"{len(problems)} problems"
+        super().__init__("\n".join([f"the configuration has {count}:", *(f"  {problem}" for problem in problems)]))
+        self.problems = tuple(problems)
+
+
+@dataclass(frozen=True)
+class Flags:
+    """What the command line said besides values.
+
+    Args:
+        sources: Where each key that was set came from: ``command line`` or ``FILE:LINE``.
+    """
+
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+
+def load_config(
+    argv: Sequence[str],
+    *,
+    schema: type[ConfigT] = PPOConfig,  # type: ignore[assignment]
+    usage: str = "python -m trainers.ppo",
+) -> tuple[ConfigT, Flags]:
+    """Read a command line; for the ``main`` of a program.
+
+    ``--help`` and ``--dry-run`` print and exit with 0. A configuration with problems prints all of them and exits
+    with 2, without a traceback.
+
+    Args:
+        argv: The arguments without the program's name.
+        schema: What may be configured.
+        usage: The program as the user calls it, for ``--help``.
+
+    Returns:
+        The frozen configuration, and where its values came from.
+
+    Raises:
+        SystemExit: As above.
+    """
+    if "--help" in argv or "-h" in argv:
+        print(help_text(schema, usage))
+        raise SystemExit(0)
+    dry_run = "--dry-run" in argv
+    try:
+        config, sources = resolve([argument for argument in argv if argument != "--dry-run"], schema)
+    except ConfigError as error:
+        _exit(f"{error}\nNothing was started. --help lists every key, --dry-run shows what would be used.")
+    if dry_run:
+        print(render(config, sources), end="")
+        raise SystemExit(0)
+    return config, Flags(sources)
+
+
+def resolve(
+    arguments: Sequence[str],
+    schema: type[ConfigT] = PPOConfig,  # type: ignore[assignment]
+) -> tuple[ConfigT, dict[str, str]]:
+    """Read arguments (``key=value``, ``--config FILE``) into a checked configuration.
+
+    Defaults give way to files, earlier files to later ones, and files to ``key=value``, wherever it stands.
+
+    Returns:
+        The configuration, and where each key that was set came from.
+
+    Raises:
+        ConfigError: With every problem that could be found.
+    """
+    keys = all_keys(schema)
+    problems: list[Problem] = []
+
+    def report(key: str, text: str, where: str) -> None:
+        problems.append(Problem(key, text, where))
+
+    files, values = _split(arguments, report)
+    settings = [setting for file in files for setting in from_file(file, keys, report)]
+    settings += from_arguments(values, keys, report)
+    tree, sources = _merge(settings, keys, report)
+    config = None
+    try:
+        config = schema.model_validate(tree)
+    except ValidationError as error:
+        problems += _explain(error, tree, keys, sources)
+    if config is not None:
+        problems += (Problem(key, text, sources.get(key, "")) for key, text in missing_paths(config))
+    if config is None or problems:
+        raise ConfigError(problems)
+    return config, sources
+
+
+def render(config: RunConfig, sources: Mapping[str, str] | None = None) -> str:
+    """The whole configuration as YAML that ``--config`` reads back.
+
+    Args:
+        config: What to write.
+        sources: Where values came from; said beside those that differ from their defaults.
+    """
+    sources = sources or {}
+    lines = ["# The resolved configuration. A comment marks what differs from the default, and where it came from."]
+    opened: tuple[str, ...] = ()
+    for group in groups(type(config)):
+        path = tuple(group.name.split("."))
+        for depth in range(len(path)):
+            if path[: depth + 1] != opened[: depth + 1]:
+                lines.append(f"{'  ' * depth}{path[depth]}:")
+        opened = path
+        for key in group.keys:
+            value: Any = config
+            for name in key.name.split("."):
+                value = getattr(value, name)
+            line = f"{'  ' * len(path)}{key.name.rpartition('.')[2]}: {dump(value)}"
+            if value != key.default:
+                line += f"  # {_origin(key, sources)} (default {dump(key.default)})"
+            lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
+def _origin(key: Key, sources: Mapping[str, str]) -> str:
+    """Where a value came from; entries of a free-form mapping may come from several places."""
+    below = f"{key.name}."
+    places = [where for name, where in sources.items() if name == key.name or name.startswith(below)]
+    return ", ".join(dict.fromkeys(places)) or "set by the program"
+
+
+def _split(arguments: Sequence[str], report: Report) -> tuple[list[str], list[str]]:
+    """Files to read, and ``key=value`` arguments."""
+    files, values = [], []
+    rest = iter(arguments)
+    for argument in rest:
+        if argument == "--config":
+            file = next(rest, None)
+            if file is None:
+                report("--config", "needs a file after it", COMMAND_LINE)
+            else:
+                files.append(file)
+        elif argument.startswith("--config="):
+            files.append(argument.removeprefix("--config="))
+        else:
+            values.append(argument)
+    return files, values
+
+
+def _merge(
+    settings: Iterable[Setting], keys: Mapping[str, Key], report: Report
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Nested values for the schema, and where each came from; later settings win."""
+    tree: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    free = [name for name, key in keys.items() if key.free_form]
+    for setting in settings:
+        name = setting.key
+        owner = next((key for key in free if name.startswith(f"{key}.")), None)
+        if name not in keys and owner is None:
+            report(name, _unknown(name, keys), setting.where)
+            continue
+        *parents, last = name.split(".")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+            if not isinstance(node, dict):
+                report(name, f"{parent} is set to {dump(node)}, which has no entries", setting.where)
+                break
+        else:
+            node[last] = setting.value
+            for below in [source for source in sources if source.startswith(f"{name}.")]:
+                del sources[below]  # the whole mapping was replaced
+            sources[name] = setting.where
+    return tree, sources
+
+
+def _unknown(name: str, keys: Mapping[str, Key]) -> str:
+    sections = {key.section for key in keys.values()}
+    if name in sections:
+        below = [key for key in keys if key.startswith(f"{name}.")]
+        return f"is a section, not a key; it has {', '.join(below[:4])}{', ...' if len(below) > 4 else ''}"
+    if owner := next((key for key in keys if name.startswith(f"{key}.")), None):
+        return f"unknown key: {owner} is a value ({keys[owner].allowed}) and has no keys below it"
+    nearest = nearest_keys(name, keys)
+    return "unknown key" + (f"; did you mean {' or '.join(nearest)}?" if nearest else "")
+
+
+def nearest_keys(name: str, keys: Iterable[str], most: int = 3) -> list[str]:
+    """The keys that somebody who wrote ``name`` may have meant, the likeliest first.
+
+    A key counts as near if the whole of it looks alike, or its last part does (the right word in the wrong section).
+    """
+    last = name.rpartition(".")[2]
+
+    def likeness(key: str) -> float:
+        whole = difflib.SequenceMatcher(None, name, key).ratio()
+        end = difflib.SequenceMatcher(None, last, key.rpartition(".")[2]).ratio()
+        return max(whole, 0.95 * end if end > 0.7 else 0.0)
+
+    ranked = sorted(((likeness(key), key) for key in keys), key=lambda pair: (-pair[0], pair[1]))
+    best = ranked[0][0] if ranked else 0.0
+    return [key for score, key in ranked[:most] if score > 0.6 and score > best - 0.1]
+
+
+def _explain(
+    error: ValidationError, tree: Mapping[str, Any], keys: Mapping[str, Key], sources: Mapping[str, str]
+) -> list[Problem]:
+    """Pydantic's errors in our words, one for each key."""
+    problems: list[Problem] = []
+    bad: dict[str, None] = {}  # in order, each once: a union or a list gives an error for each of its parts
+    for detail in error.errors(include_url=False):
+        cause = detail.get("ctx", {}).get("error")
+        if isinstance(cause, ConflictError):
+            problems += (Problem(name, text, sources.get(name, "")) for name, text in cause.conflicts)
+            continue
+        location = [str(part) for part in detail["loc"]]
+        names = [".".join(location[: n + 1]) for n in range(len(location))]
+        bad.update((name, None) for name in names if name in keys)
+    for name in bad:
+        value: Any = tree
+        for part in name.split("."):
+            value = value[part]
+        problems.append(
+            Problem(
+                name, f"{dump(value)} is not allowed; it must be {keys[name].allowed}", _origin(keys[name], sources)
+            )
+        )
+    return problems
+
+
+def _exit(message: str) -> NoReturn:
+    print(message, file=sys.stderr)
+    raise SystemExit(2)

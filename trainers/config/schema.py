@@ -1,0 +1,325 @@
+"""Every key of a run: type, default, range and meaning, in one place.
+
+The sections are frozen pydantic models; names are verl's where a field has a standard one. ``--help`` and
+docs/configuration.md are made from what stands here. What several keys must agree on stands in :mod:`.checks`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from .checks import model_checks, ppo_checks
+
+
+def _one_or_many(value: Any) -> Any:
+    """Let a single name stand for a list of one."""
+    if isinstance(value, str):
+        return (value,)
+    return tuple(value) if isinstance(value, list) else value
+
+
+Files: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_one_or_many), Field(min_length=1)]
+Loggers: TypeAlias = Annotated[tuple[Literal["console", "jsonl", "tensorboard"], ...], BeforeValidator(_one_or_many)]
+#: Every so many iterations, or -1 for never.
+Frequency: TypeAlias = Literal[-1] | Annotated[int, Field(ge=1)]
+Fraction: TypeAlias = Annotated[float, Field(ge=0, le=1)]
+Aggregation: TypeAlias = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
+KLEstimate: TypeAlias = Literal["k1", "k2", "k3", "low_var_kl", "abs"]
+
+
+class ConflictError(ValueError):
+    """Values that are each allowed do not go together; ``conflicts`` are pairs of a key and what is wrong with it."""
+
+    def __init__(self, conflicts: list[tuple[str, str]]) -> None:
+        super().__init__("; ".join(f"{key}: {text}" for key, text in conflicts))
+        self.conflicts = conflicts
+
+
+class Section(BaseModel):
+    """A group of keys: frozen, no unknown keys, no conversions between types."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=())
+
+
+class EnvSection(Section):
+    """The environment."""
+
+    id: str = Field("textenv/gsm8k-interact", description="Gymnasium id of the environment.")
+    kwargs: dict[str, Any] = Field(
+        default_factory=dict, description="Arguments of the environment; `env.kwargs.NAME=value` sets one."
+    )
+
+
+class PlayedEnvSection(EnvSection):
+    """The environment, and where it runs."""
+
+    val_kwargs: dict[str, Any] = Field(
+        default_factory=dict, description="Arguments for validation alone, laid over `env.kwargs`."
+    )
+    backend: Literal["inline", "thread", "process"] = Field(
+        "inline",
+        description="Where environments step: in the collector's event loop, in threads (for those that block), or in "
+        "processes (for those that may hang or crash).",
+    )
+    workers: int | None = Field(
+        None, ge=1, description="Environments at a time; null is as many as episodes (one a CPU for processes)."
+    )
+
+
+class TrainDataSection(Section):
+    """The tasks."""
+
+    train_files: Files | None = Field(
+        None, description="Tasks to train on, .jsonl or .parquet, one path or a list; null takes the environment's own."
+    )
+
+
+class DataSection(TrainDataSection):
+    """The tasks, to train and to validate on."""
+
+    val_files: Files | None = Field(
+        None, description="Tasks to validate on; null takes the environment's own, apart from those trained on."
+    )
+    val_size: int = Field(128, ge=1, description="Validate on the first so many tasks.")
+    shuffle: bool = Field(True, description="A new order of the training tasks in every epoch.")
+
+
+class ModelSection(Section):
+    """The policy. The keys from `family` to `vocab_size` give the shape of `path=tiny`."""
+
+    path: str = Field(
+        "tiny", description="Folder of a Hugging Face model, or `tiny`: one from scratch, tokenizer included."
+    )
+    family: Literal["qwen2", "qwen3", "llama"] = Field("qwen2", description="Architecture.")
+    hidden: int = Field(128, ge=8, description="Width.")
+    intermediate: int | None = Field(None, ge=8, description="Width of the feed-forward part; null is 4 * hidden.")
+    layers: int = Field(3, ge=1, description="Blocks.")
+    heads: int = Field(4, ge=1, description="Attention heads.")
+    kv_heads: int = Field(2, ge=1, description="Key/value heads; divides `heads`.")
+    vocab_size: int = Field(512, ge=300, description="Tokens at most; 256 are bytes.")
+    dtype: Literal["float32", "bfloat16"] = Field("float32", description="Type to compute in.")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="`auto` is cuda where there is one.")
+
+
+class SupervisedSection(Section):
+    """Supervised training on demonstrations: the loss is on the assistant's tokens alone."""
+
+    files: Files | None = Field(
+        None,
+        description="Conversations to imitate, .jsonl or .parquet with a column `messages`; null plays the scripted "
+        "expert of the environment.",
+    )
+    demonstrations: int = Field(4096, ge=1, description="Episodes that the scripted expert plays.")
+    steps: int = Field(300, ge=1, description="Optimizer steps.")
+    batch_size: int = Field(64, ge=1, description="Conversations a step.")
+    lr: float = Field(1e-3, gt=0, description="Peak learning rate; falls linearly to a tenth.")
+    lr_warmup_steps: int = Field(20, ge=0, description="Steps of linear rise to `lr`.")
+    weight_decay: float = Field(0.01, ge=0, description="AdamW's weight decay.")
+    grad_clip: float = Field(1.0, gt=0, description="Largest norm of the gradient.")
+
+
+class WarmStartSection(SupervisedSection):
+    """Supervised steps before PPO; a model from scratch knows no words yet."""
+
+    enable: bool = Field(True, description="Do the warm start.")
+
+
+class EngineSection(Section):
+    """What generates."""
+
+    name: Literal["torch"] = Field("torch", description="`torch`: embedded, continuous batching.")
+    max_slots: int = Field(128, ge=1, description="Requests decoded at a time; more wait.")
+    max_context: int = Field(512, ge=16, description="Longest conversation in tokens, reply included.")
+
+
+class RolloutSection(Section):
+    """Collecting episodes."""
+
+    groups_per_batch: int = Field(16, ge=1, description="Tasks an iteration trains on.")
+    n: int = Field(8, ge=1, description="Episodes of each task (a group).")
+    temperature: float = Field(1.0, gt=0, description="Sampling temperature; the learner uses it too.")
+    top_p: float = Field(1.0, gt=0, le=1, description="Sample from the smallest set with this probability; 1 is all.")
+    top_k: int = Field(0, ge=0, description="Sample from the k likeliest tokens; 0 is all.")
+    min_p: Fraction = Field(0.0, description="Leave out tokens below this times the likeliest one's probability.")
+    max_response_length: int = Field(64, ge=1, description="Tokens a reply has at most (each turn).")
+    staleness: int = Field(
+        0,
+        ge=0,
+        description="How many versions older than the trained weights a token may be (η); 0 is on-policy.",
+    )
+    window: int = Field(
+        1, ge=1, description="A group may be overtaken by one less than so many later ones; 1 is strict order."
+    )
+    max_running: int | None = Field(None, ge=1, description="Episodes in flight at most; null is as staleness allows.")
+    update_mode: Literal["keep", "wait", "abort"] = Field(
+        "keep", description="Requests in flight at a weight update go on with the new weights, finish first, or end."
+    )
+    retries: int = Field(1, ge=0, description="How often a failed episode is played again.")
+    filter_zero_variance: bool = Field(False, description="Replace groups whose episodes all earned the same.")
+    max_consecutive_filtered: int = Field(64, ge=0, description="Stop after more such groups than this in a row.")
+    max_consecutive_errors: int = Field(32, ge=1, description="Stop after so many failed episodes in a row.")
+    step_timeout_s: float = Field(60.0, gt=0, description="Seconds that a reset or a step may take.")
+    generation_timeout_s: float = Field(300.0, gt=0, description="Seconds that a reply may take.")
+    episode_timeout_s: float = Field(900.0, gt=0, description="Seconds that an episode may take.")
+
+
+class ValidationSection(Section):
+    """How validation samples."""
+
+    n: int = Field(1, ge=1, description="Episodes a task.")
+    temperature: float = Field(1.0, ge=0, description="Sampling temperature; 0 is greedy.")
+    top_p: float = Field(1.0, gt=0, le=1, description="As `rollout.top_p`.")
+
+
+class KLControlSection(Section):
+    """The weight of the KL penalty in the reward."""
+
+    type: Literal["fixed", "adaptive"] = Field("fixed", description="`adaptive` steers the weight towards `target_kl`.")
+    kl_coef: float = Field(0.001, ge=0, description="Weight, or where an adaptive one starts.")
+    horizon: float = Field(10000.0, gt=0, description="Episodes over which an adaptive weight reacts.")
+    target_kl: float = Field(0.1, gt=0, description="KL that an adaptive weight aims at.")
+
+
+class AlgorithmSection(Section):
+    """From rewards to advantages."""
+
+    adv_estimator: Literal["gae", "turn_gae", "grpo", "rloo", "turn_grpo"] = Field(
+        "gae", description="`gae` and `turn_gae` train a critic; the others compare the episodes of a group."
+    )
+    gamma: Fraction = Field(1.0, description="Discount, a token for `gae`, a turn for `turn_gae` and `turn_grpo`.")
+    lam: Fraction = Field(1.0, description="λ of `gae` and `turn_gae`; 1 is Monte Carlo.")
+    norm_adv: bool = Field(True, description="Scale the batch's advantages to mean 0 and variance 1.")
+    norm_by_std: bool | None = Field(
+        None, description="Divide by the group's deviation; null is the estimator's habit: `grpo` yes, `turn_grpo` no."
+    )
+    baseline: Literal["group", "mixed"] = Field(
+        "group",
+        description="Of `rloo` and `turn_grpo`: the group's other episodes, or half those and half the batch's.",
+    )
+    zero_pad: bool = Field(False, description="Of `turn_grpo`: episodes over before a turn count there, with 0.")
+    outcome_mix: Fraction = Field(0.0, description="Of `turn_grpo`: the share of the whole episode's advantage.")
+    truncated: Literal["count", "drop"] = Field(
+        "count", description="Without a critic, episodes cut by a budget count as they are, or are left out."
+    )
+    use_kl_in_reward: bool = Field(False, description="Take the KL to the reference from each token's reward.")
+    kl_penalty: KLEstimate = Field("k1", description="Its estimate; `k1` is unbiased; `low_var_kl` is `k3`.")
+    kl_ctrl: KLControlSection = KLControlSection()
+
+
+class ActorSection(Section):
+    """Training the policy."""
+
+    lr: float = Field(2e-4, gt=0, description="Learning rate.")
+    lr_warmup_steps: int = Field(0, ge=0, description="Optimizer steps of linear rise to `lr`.")
+    weight_decay: float = Field(0.0, ge=0, description="AdamW's weight decay.")
+    grad_clip: float = Field(1.0, gt=0, description="Largest norm of the gradient.")
+    ppo_epochs: int = Field(1, ge=1, description="Passes over the batch.")
+    mini_batches: int = Field(3, ge=1, description="Optimizer steps a pass.")
+    max_tokens_per_micro_batch: int = Field(16384, ge=1, description="Tokens in one forward and backward pass at most.")
+    clip_ratio_low: float = Field(0.2, ge=0, lt=1, description="The ratio is clipped at 1 minus this.")
+    clip_ratio_high: float = Field(0.28, ge=0, description="The ratio is clipped at 1 plus this.")
+    clip_ratio_c: float | None = Field(
+        None, gt=1, description="Dual clip: with a negative advantage the ratio counts up to this; null is no limit."
+    )
+    loss_agg_mode: Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"] = (
+        Field("token-mean", description="How token losses become one; always over the global batch.")
+    )
+    entropy_coeff: float = Field(0.02, ge=0, description="Weight of the entropy bonus.")
+    use_kl_loss: bool = Field(False, description="Add the KL to the reference to the loss.")
+    kl_loss_coef: float = Field(0.001, ge=0, description="Its weight.")
+    kl_loss_type: KLEstimate = Field("k3", description="Its estimate.")
+
+
+class CriticSection(Section):
+    """Training the value function; only for `gae` and `turn_gae`."""
+
+    lr: float = Field(1e-3, gt=0, description="Learning rate.")
+    lr_warmup_steps: int = Field(0, ge=0, description="Optimizer steps of linear rise to `lr`.")
+    weight_decay: float = Field(0.0, ge=0, description="AdamW's weight decay.")
+    grad_clip: float = Field(1.0, gt=0, description="Largest norm of the gradient.")
+    cliprange_value: float | None = Field(0.5, gt=0, description="Values move this far an update; null is no limit.")
+    warmup: int = Field(0, ge=0, description="Iterations at the start that train the critic alone.")
+
+
+class RunSection(Section):
+    """The run."""
+
+    seed: int = Field(0, ge=0, description="Decides weights, tasks, sampling and order.")
+    project_name: str = Field("textenvs", min_length=1, description="Names the folder above the run.")
+    experiment_name: str = Field("run", min_length=1, description="Names the run.")
+    default_local_dir: str | None = Field(
+        None, description="Folder of the run; null is outputs/`project_name`/`experiment_name`."
+    )
+    logger: Loggers = Field(("console", "jsonl", "tensorboard"), description="Where metrics go.")
+    threads: int | None = Field(None, ge=1, description="CPU threads of torch; null leaves torch's choice.")
+    fsdp: Literal["auto", "always", "never"] = Field(
+        "auto", description="Shard the model with FSDP2; `auto` does with more than one process."
+    )
+
+
+class TrainerSection(RunSection):
+    """The run: how long, what it writes, where it starts."""
+
+    total_iterations: int = Field(200, ge=1, description="Batches to train on.")
+    time_limit_s: float | None = Field(None, gt=0, description="Stop after so many seconds of training, if earlier.")
+    val_before_train: bool = Field(True, description="Validate before the first iteration.")
+    test_freq: Frequency = Field(20, description="Validate every so many iterations; -1 only at the end.")
+    save_freq: Frequency = Field(50, description="Save a checkpoint every so many iterations; -1 only at the end.")
+    keep_last_n: int = Field(2, ge=1, description="Checkpoints to keep.")
+    resume_mode: Literal["auto", "disable", "resume_path"] = Field(
+        "auto", description="Go on from the run's last checkpoint if there is one, start afresh, or from a given one."
+    )
+    resume_from_path: str | None = Field(None, description="The checkpoint that `resume_mode=resume_path` means.")
+    rollout_data_dir: str | None = Field(None, description="Write every training batch here, as Parquet.")
+    validation_data_dir: str | None = Field(None, description="Write every validation here, as Parquet.")
+
+
+class RunConfig(Section):
+    """What all runs have; subclasses add sections, and checks across them."""
+
+    def checks(self) -> Iterator[tuple[str, str]]:
+        """What does not go together: pairs of a key and what is wrong, in words."""
+        return iter(())
+
+    @model_validator(mode="after")
+    def _goes_together(self) -> RunConfig:
+        if conflicts := list(self.checks()):
+            raise ConflictError(conflicts)
+        return self
+
+
+class PPOConfig(RunConfig):
+    """Configuration of `python -m trainers.ppo`."""
+
+    env: PlayedEnvSection = PlayedEnvSection()
+    data: DataSection = DataSection()
+    model: ModelSection = ModelSection()
+    warm_start: WarmStartSection = WarmStartSection()
+    engine: EngineSection = EngineSection()
+    rollout: RolloutSection = RolloutSection()
+    validation: ValidationSection = ValidationSection()
+    algorithm: AlgorithmSection = AlgorithmSection()
+    actor: ActorSection = ActorSection()
+    critic: CriticSection = CriticSection()
+    trainer: TrainerSection = TrainerSection()
+
+    def checks(self) -> Iterator[tuple[str, str]]:
+        """What does not go together: pairs of a key and what is wrong, in words."""
+        return ppo_checks(self)
+
+
+class SFTConfig(RunConfig):
+    """Configuration of `python -m trainers.sft`."""
+
+    env: EnvSection = EnvSection()
+    data: TrainDataSection = TrainDataSection()
+    model: ModelSection = ModelSection()
+    sft: SupervisedSection = SupervisedSection()
+    trainer: RunSection = RunSection()
+
+    def checks(self) -> Iterator[tuple[str, str]]:
+        """What does not go together: pairs of a key and what is wrong, in words."""
+        return model_checks(self.model)

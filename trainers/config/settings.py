@@ -1,0 +1,96 @@
+"""From arguments and YAML files to settings: a dotted key, a value, and where it was written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import yaml
+
+from .describe import Key
+from .yaml12 import Loader, reason
+
+#: Takes what is wrong: the key, what is wrong with it, and where it was written.
+Report: TypeAlias = Callable[[str, str, str], None]
+
+COMMAND_LINE = "command line"
+_NULL = "tag:yaml.org,2002:null"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """``key`` was given ``value`` at ``where`` (``command line``, or ``FILE:LINE``)."""
+
+    key: str
+    value: Any
+    where: str
+
+
+def from_arguments(arguments: Sequence[str], keys: Mapping[str, Key], report: Report) -> list[Setting]:
+    """Settings from ``key=value`` arguments; what cannot be read is reported, and the rest goes on."""
+    settings: list[Setting] = []
+    for argument in arguments:
+        name, equals, text = argument.partition("=")
+        if not equals or not name or name.startswith("-"):
+            report(argument, "expected key=value, --config FILE, --dry-run or --help", COMMAND_LINE)
+            continue
+        try:
+            loader = Loader(text)
+            node = loader.get_single_node()
+            if node is None:  # `key=` is null
+                settings.append(Setting(name, None, COMMAND_LINE))
+            else:
+                settings += _leaves(name, node, loader, keys, lambda line: COMMAND_LINE)
+        except yaml.YAMLError as error:
+            report(name, f"{text!r} is not YAML: {reason(error)}", COMMAND_LINE)
+    return settings
+
+
+def from_file(path: str, keys: Mapping[str, Key], report: Report) -> list[Setting]:
+    """Settings from a YAML file, nested or with dotted keys; what cannot be read is reported."""
+    try:
+        text = Path(path).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        report("--config", f"{path} cannot be read: {error}", COMMAND_LINE)
+        return []
+    try:
+        loader = Loader(text)
+        node = loader.get_single_node()
+        if node is None:  # an empty file sets nothing
+            return []
+        if not isinstance(node, yaml.MappingNode):
+            report("--config", "the file must be a mapping of keys to values", path)
+            return []
+        return list(_leaves("", node, loader, keys, lambda line: f"{path}:{line + 1}"))
+    except yaml.YAMLError as error:
+        report("--config", f"is not YAML: {reason(error)}", path)
+        return []
+
+
+def _leaves(
+    name: str, node: yaml.Node, loader: Loader, keys: Mapping[str, Key], where: Callable[[int], str]
+) -> Iterator[Setting]:
+    """Walk down mappings as far as the schema has sections; what lies below a key is its value."""
+    inside = name in keys or any(name.startswith(f"{key}.") for key in keys)
+    if isinstance(node, yaml.MappingNode) and not inside:
+        loader.construct_mapping(node)  # finds keys that stand twice
+        for name_node, below in node.value:
+            child = f"{name}." * bool(name) + str(loader.construct_object(name_node, deep=True))
+            if below.tag == _NULL and any(key.startswith(f"{child}.") for key in keys):
+                continue  # a section with all its lines commented out
+            yield from _leaves(child, below, loader, keys, where)
+        return
+    if name in keys and keys[name].wants_text:
+        _as_text(node)
+    yield Setting(name, loader.construct_object(node, deep=True), where(node.start_mark.line))
+
+
+def _as_text(node: yaml.Node) -> None:
+    """Numbers and booleans below a node are meant as they are written."""
+    if isinstance(node, yaml.ScalarNode) and node.tag != _NULL:
+        node.tag = "tag:yaml.org,2002:str"
+    elif isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            _as_text(item)

@@ -1,0 +1,80 @@
+"""YAML with the scalars of version 1.2's core schema, on one line where a value is shown.
+
+PyYAML reads version 1.1, which has traps for a configuration: ``1e-4`` is text there, ``no`` is false and ``1:30`` is
+ninety. What is written here reads the same under both versions.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, ClassVar
+
+import yaml
+
+_TAG = "tag:yaml.org,2002:"
+_FLOAT = re.compile(
+    r"""[-+]?(?:(?:\.[0-9]+|[0-9]+\.[0-9]*)(?:[eE][-+]?[0-9]+)?|[0-9]+[eE][-+]?[0-9]+|\.(?:inf|Inf|INF))$
+        |\.(?:nan|NaN|NAN)$""",
+    re.VERBOSE,
+)
+_SCALARS = (
+    ("null", re.compile(r"(?:null|Null|NULL|~|)$"), ["n", "N", "~", ""]),
+    ("bool", re.compile(r"(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")),
+    ("int", re.compile(r"[-+]?(?:0|[1-9][0-9]*)$"), list("-+0123456789")),
+    ("float", _FLOAT, list("-+.0123456789")),
+)
+
+
+class Loader(yaml.SafeLoader):
+    """Reads 1.2's scalars; a key that stands twice in one mapping is an error."""
+
+    yaml_implicit_resolvers: ClassVar[dict[Any, Any]] = {}  # type: ignore[misc]
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Build a ``dict``.
+
+        Raises:
+            yaml.MarkedYAMLError: A key stands twice.
+        """
+        names = [self.construct_object(name, deep=True) for name, _ in node.value]
+        for i, name in enumerate(names):
+            if name in names[:i]:
+                raise yaml.MarkedYAMLError(problem=f"{name!r} stands twice", problem_mark=node.value[i][0].start_mark)
+        return super().construct_mapping(node, deep)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes all text that either version would read as something else."""
+
+
+for _name, _pattern, _first in _SCALARS:
+    Loader.add_implicit_resolver(_TAG + _name, _pattern, _first)
+    _Dumper.add_implicit_resolver(_TAG + _name, _pattern, _first)
+
+
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
+    """Escape line breaks rather than break the line."""
+    style = '"' if len(value.splitlines()) > 1 or value != value.strip() else None
+    return dumper.represent_scalar(_TAG + "str", value, style=style)
+
+
+_Dumper.add_representer(str, _text)
+_Dumper.add_representer(tuple, lambda dumper, value: dumper.represent_list(value))
+_Dumper.ignore_aliases = lambda self, data: True  # type: ignore[method-assign,assignment]
+
+
+def dump(value: Any) -> str:
+    """A value on one line, as it is written on a command line or in a file."""
+    text = yaml.dump(
+        value, Dumper=_Dumper, default_flow_style=True, width=float("inf"), allow_unicode=True, sort_keys=False
+    )
+    return text.removesuffix("\n").removesuffix("\n...")
+
+
+def reason(error: yaml.YAMLError) -> str:
+    """YAML's complaint in one line."""
+    if isinstance(error, yaml.MarkedYAMLError):
+        mark = error.problem_mark
+        place = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
+        return f"{error.problem or error.context}{place}"
+    return " ".join(str(error).split())
