@@ -1,0 +1,219 @@
+"""Environments for the collector: made once, lent to one episode at a time, replaced when they break.
+
+Three kinds, one interface (:mod:`trainers.rollout.workers` has the details):
+
+* ``inline``: async hooks on the event loop; the cheapest. Nothing in them may block.
+* ``thread``: one thread an environment. It may block; a hang is abandoned, because a thread cannot be killed.
+* ``process``: one process an environment. It may do anything, crash included; a hang is killed.
+
+An environment that raises, hangs or returns nonsense costs its own episode, never another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import numbers
+import os
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any, Literal, Self
+
+from textenvs.messages import Messages, check_conversation
+
+from .workers import EnvError, EnvSpec, EnvTimeoutError, InlineWorker, ProcessWorker, ThreadWorker, Worker
+
+__all__ = ["Backend", "EnvError", "EnvSpec", "EnvTimeoutError", "Kind", "Lease"]
+
+Kind = Literal["inline", "thread", "process"]
+_WORKERS: dict[str, type[InlineWorker] | type[ThreadWorker]] = {
+    "inline": InlineWorker,
+    "thread": ThreadWorker,
+    "process": ProcessWorker,
+}
+
+
+class Lease:
+    """One environment, for the time of one episode. Results are checked, so the episode can rely on them."""
+
+    def __init__(self, worker: Worker, reset_timeout: float | None, step_timeout: float | None) -> None:
+        self._worker = worker
+        self._reset_timeout = reset_timeout
+        self._step_timeout = step_timeout
+
+    async def reset(self, seed: int, options: Mapping[str, Any] | None = None) -> tuple[Messages, dict[str, Any]]:
+        """Start an episode: ``env.reset(seed=..., options=...)``.
+
+        Raises:
+            EnvError: The environment raised, died, timed out, or returned what it may not.
+        """
+        result = await self._worker.call("reset", self._reset_timeout, seed=seed, options=dict(options or {}))
+        with self._judge("reset"):
+            conversation, info = _parts(result, "(observation, info)", 2)
+            return _conversation(conversation), _info(info)
+
+    async def step(self, action: str) -> tuple[Messages, float, bool, bool, dict[str, Any]]:
+        """Play a turn: ``env.step(action)``. Where an environment sets both, ``terminated`` wins over ``truncated``.
+
+        Raises:
+            EnvError: The environment raised, died, timed out, or returned what it may not.
+        """
+        result = await self._worker.call("step", self._step_timeout, action)
+        with self._judge("step"):
+            parts = _parts(result, "(observation, reward, terminated, truncated, info)", 5)
+            conversation, reward, terminated, truncated, info = parts
+            if not isinstance(reward, numbers.Real) or not math.isfinite(reward):
+                raise ValueError(f"the reward is {reward!r}, not a finite number")
+            over = bool(terminated)
+            return _conversation(conversation), float(reward), over, bool(truncated) and not over, _info(info)
+
+    @contextlib.contextmanager
+    def _judge(self, method: str) -> Iterator[None]:
+        try:
+            yield
+        except ValueError as error:
+            self._worker.healthy = False
+            raise EnvError(f"the environment's {method} returned nonsense: {error}") from error
+
+
+class Backend:
+    """A pool of equal environments.
+
+    Environments are made when they are first needed. Close it (or use it as an async context manager).
+
+    Args:
+        spec: How to make one.
+        kind: Where they run.
+        workers: At most this many at a time; more leases wait. ``None`` for no limit, and, for processes, one a CPU.
+        make_timeout: Seconds for making one (for a process: and for starting it); ``None`` for no limit.
+        reset_timeout: Seconds for a reset.
+        step_timeout: Seconds for a step.
+
+    Raises:
+        ValueError: An unknown kind, or a limit that is not positive.
+    """
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        kind: Kind = "inline",
+        *,
+        workers: int | None = None,
+        make_timeout: float | None = 120.0,
+        reset_timeout: float | None = 60.0,
+        step_timeout: float | None = 120.0,
+    ) -> None:
+        if kind not in _WORKERS:
+            raise ValueError(f"kind must be one of {', '.join(_WORKERS)}, not {kind!r}")
+        limits = {"workers": workers, "make_timeout": make_timeout}
+        limits |= {"reset_timeout": reset_timeout, "step_timeout": step_timeout}
+        for name, limit in limits.items():
+            if limit is not None and limit <= 0:
+                raise ValueError(f"{name} must be above 0 or None, not {limit}")
+        self.spec = spec
+        self.kind = kind
+        self.workers = _cpus() if workers is None and kind == "process" else workers
+        self._make_timeout = make_timeout
+        self._reset_timeout = reset_timeout
+        self._step_timeout = step_timeout
+        self._places = None if self.workers is None else asyncio.Semaphore(self.workers)
+        self._idle: list[Worker] = []
+        self._leased: set[Worker] = set()
+        self._retired: dict[Worker, asyncio.Task[None]] = {}  # told to end; each with a task that waits for that
+        self._counters: Counter[str] = Counter()
+        self._closed = False
+
+    @contextlib.asynccontextmanager
+    async def lease(self) -> AsyncIterator[Lease]:
+        """An environment of one's own until the block ends; waits for one while all are lent.
+
+        Raises:
+            EnvError: None could be made.
+            RuntimeError: The backend is closed.
+        """
+        async with self._places or contextlib.nullcontext():
+            if self._closed:
+                raise RuntimeError("this environment backend is closed")
+            new = not self._idle
+            worker = _WORKERS[self.kind](self.spec) if new else self._idle.pop()
+            self._leased.add(worker)
+            try:
+                if new:
+                    self._counters["made"] += 1
+                    await worker.call("make", self._make_timeout)
+                yield Lease(worker, self._reset_timeout, self._step_timeout)
+            finally:
+                self._leased.discard(worker)
+                if worker.healthy and not self._closed:
+                    self._idle.append(worker)
+                else:
+                    self._retire(worker)
+
+    def stats(self) -> dict[str, float]:
+        """``made`` environments; ``hung`` ones (killed or abandoned); and now: ``leased``, ``idle``, ``ending``."""
+        now = {"leased": len(self._leased), "idle": len(self._idle), "ending": len(self._retired)}
+        return {"made": float(self._counters["made"]), "hung": float(self._counters["hung"])} | {
+            name: float(count) for name, count in now.items()
+        }
+
+    async def close(self, timeout: float = 5.0) -> None:
+        """Close every environment, and wait ``timeout`` seconds at most; safe to call twice.
+
+        What has not ended by then is killed where that is possible. A thread that hangs is left behind at once.
+        """
+        self._closed = True
+        for worker in (*self._idle, *self._leased):
+            self._retire(worker)
+        self._idle.clear()
+        if ending := [watch for worker, watch in self._retired.items() if worker.killable or not worker.busy]:
+            await asyncio.wait(ending, timeout=timeout)
+        for worker, watch in self._retired.items():
+            worker.kill()
+            watch.cancel()
+
+    async def __aenter__(self) -> Self:
+        """The backend itself."""
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        """Close it."""
+        await self.close()
+
+    def _retire(self, worker: Worker) -> None:
+        if worker in self._retired:
+            return
+        self._counters["hung"] += worker.busy and not self._closed
+        worker.retire()
+        self._retired[worker] = asyncio.ensure_future(self._watch(worker))
+
+    async def _watch(self, worker: Worker) -> None:
+        await worker.ended()
+        del self._retired[worker]
+
+
+def _cpus() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _parts(result: Any, shape: str, count: int) -> tuple[Any, ...]:
+    if not isinstance(result, tuple) or len(result) != count:
+        raise ValueError(f"it should return {shape}, not {_shown(result)}")
+    return result
+
+
+def _conversation(value: Any) -> Messages:
+    if not isinstance(value, tuple | list) or not value:
+        raise ValueError(f"an observation is a tuple of at least one message, not {_shown(value)}")
+    return check_conversation(value, "the observation")
+
+
+def _info(value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ValueError(f"info is a mapping, not {_shown(value)}")
+    return dict(value)
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."

@@ -1,0 +1,363 @@
+"""The collector's books: which episode may start, which groups the trainer gets, and how old their tokens can be.
+
+A pure state machine: no I/O, no clock, no asyncio. The shell around it calls :meth:`Slots.start` until it answers
+``None``, :meth:`Slots.finish` when an episode has ended, :meth:`Slots.take` when the trainer wants a batch and
+:meth:`Slots.update` when new weights are out.
+
+Vocabulary. A *group* is ``group_size`` episodes (siblings) of one task; it has a number, in the order of admission. A
+group is *in flight* from its admission until it is taken or dropped. A *batch* is ``G = groups_per_batch`` groups. A
+batch is *owed* an update from the moment it is taken until the weights trained on it are out.
+
+Invariants
+    1. **Staleness.** The weights that a batch is trained on are at most ``staleness`` (η) versions newer than the oldest
+       token in it. Checked on every batch.
+    2. **Order.** Between two groups, the later one is delivered first only if their numbers differ by less than
+       ``window`` (W); so a long episode is overtaken by at most W-1 groups, and W = 1 is strict order of admission.
+    3. **Once.** Every group number is delivered once or dropped once with a counted reason, never both, never neither.
+    4. **Progress.** When all episodes that may start have started and ended, and no update is owed, there is a batch.
+
+Why 1 holds. An update is published for each batch taken, one version each, so a batch with ``k`` batches before it that
+are not taken yet will be trained on version ``version + owed + k``. A group is admitted only while::
+
+    in flight + (W - 1) < (staleness + 1 - owed) * G                                                               (*)
+
+The groups in flight are those that will be delivered before it, except that up to W-1 later ones may overtake it. So it
+is in a batch with ``k <= (in flight + W - 1) // G <= staleness - owed`` before it, and is trained on at most
+``version + staleness``, where ``version`` is that of its admission; its tokens are sampled later, hence are no older. A
+group dropped before it only moves it forward; a retried sibling samples later still; taking a batch lowers ``in flight``
+by G and raises ``owed`` by one, which leaves (*) as it was, and an update lowers ``owed``.
+
+The plain rule "capacity (η+1)·batch, freed when the trainer takes a batch" is (*) without its two corrections, and
+breaks the bound: a group admitted while the trainer still trains on the batch before is a version too old from the
+start, and so is one that later groups may overtake.
+
+Why 4 holds. With no update owed, (*) admits until ``in flight >= (staleness + 1) * G - (W - 1)``, which is at least G
+because ``W - 1 <= staleness * G`` is demanded; once all of them have ended, none is left to wait for.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..trajectory import Trajectory
+
+
+class StalenessError(RuntimeError):
+    """A batch has tokens older than the bound: the books or the engine's version numbers are wrong."""
+
+
+class CollectionError(RuntimeError):
+    """Collecting cannot go on; the message says why and what to do."""
+
+
+class ConsecutiveErrorsError(CollectionError):
+    """Too many episodes in a row ended in a way that training cannot use."""
+
+
+class FilterExhaustedError(CollectionError):
+    """Too many groups in a row had no difference in reward."""
+
+
+@dataclass(frozen=True, order=True)
+class Ticket:
+    """The right to play one episode: sibling ``sibling`` of group ``group``, for the ``attempt``-th time (from 0)."""
+
+    group: int
+    sibling: int
+    attempt: int = 0
+
+
+@dataclass
+class _Group:
+    played: dict[int, Trajectory] = field(default_factory=dict)
+    failures: Counter[int] = field(default_factory=Counter)  # by sibling
+    lost: int = 0  # siblings whose retries are used up
+    ready: bool = False
+
+
+class Slots:
+    """The books; see the module's docstring for the rules.
+
+    Args:
+        group_size: Episodes a group, at least 1.
+        groups_per_batch: Groups a batch, at least 1.
+        staleness: η, at least 0. At 0 a batch is sampled wholly from the weights it is trained on.
+        window: W, at least 1 and at most ``staleness * groups_per_batch + 1``. What it gives in order it takes from
+            running ahead: see (*).
+        retries: How often one sibling is played again after a failure. After that its group goes on without it, as long
+            as two siblings are left (one, in groups of one), and is dropped otherwise.
+        max_running: At most this many episodes at a time; ``None`` for as many as the capacity has.
+        filter_zero_variance: Drop groups whose siblings all have the same total reward, and admit others instead.
+        max_consecutive_filtered: Raise when more groups than this were filtered with none kept in between.
+        max_consecutive_errors: Raise when this many episodes in a row ended unusable.
+        version: The version of the engine's weights.
+
+    Raises:
+        ValueError: A value outside its range.
+    """
+
+    def __init__(
+        self,
+        *,
+        group_size: int,
+        groups_per_batch: int,
+        staleness: int = 0,
+        window: int = 1,
+        retries: int = 1,
+        max_running: int | None = None,
+        filter_zero_variance: bool = False,
+        max_consecutive_filtered: int = 64,
+        max_consecutive_errors: int = 32,
+        version: int = 0,
+    ) -> None:
+        lowest: dict[str, tuple[int, int]] = {
+            "group_size": (group_size, 1),
+            "groups_per_batch": (groups_per_batch, 1),
+            "staleness": (staleness, 0),
+            "window": (window, 1),
+            "retries": (retries, 0),
+            "max_running": (1 if max_running is None else max_running, 1),
+            "max_consecutive_filtered": (max_consecutive_filtered, 0),
+            "max_consecutive_errors": (max_consecutive_errors, 1),
+        }
+        for name, (value, low) in lowest.items():
+            if value < low:
+                raise ValueError(f"{name} must be at least {low}, not {value}")
+        if window > staleness * groups_per_batch + 1:
+            raise ValueError(
+                f"window={window} needs staleness * groups_per_batch >= {window - 1}, but that is "
+                f"{staleness} * {groups_per_batch}: use window <= {staleness * groups_per_batch + 1} or more staleness"
+            )
+        if filter_zero_variance and group_size < 2:
+            raise ValueError("filter_zero_variance needs group_size >= 2: one episode alone never differs in reward")
+        self.group_size = group_size
+        self.groups_per_batch = groups_per_batch
+        self.staleness = staleness
+        self.window = window
+        self.retries = retries
+        self.max_running = max_running
+        self.filter_zero_variance = filter_zero_variance
+        self.max_consecutive_filtered = max_consecutive_filtered
+        self.max_consecutive_errors = max_consecutive_errors
+        self.version = version
+        self.owed = 0  # batches taken whose update is not out
+        self.batches = 0  # batches taken since the run began
+        self.counters: Counter[str] = Counter()
+        self._next = 0  # the next new group number
+        self._again: deque[int] = deque()  # groups of an earlier run to admit first, ascending
+        self._groups: dict[int, _Group] = {}  # in flight, in ascending order
+        self._waiting: list[Ticket] = []  # a heap: the oldest group goes first
+        self._running: set[Ticket] = set()
+        self._ready = 0
+        self._filtered_in_a_row = 0
+        self._errors_in_a_row = 0
+
+    # ------------------------------------------------------------------ what there is
+
+    @property
+    def capacity(self) -> int:
+        """Episodes that may be in flight when no update is owed."""
+        return ((self.staleness + 1) * self.groups_per_batch - (self.window - 1)) * self.group_size
+
+    @property
+    def training_version(self) -> int:
+        """The version of the weights that the next batch will be trained on, if each batch gives one update."""
+        return self.version + self.owed
+
+    @property
+    def in_flight(self) -> list[int]:
+        """The numbers of the groups in flight, ascending (those to admit again included)."""
+        return [*self._groups, *self._again]
+
+    @property
+    def running(self) -> int:
+        """Episodes started and not ended."""
+        return len(self._running)
+
+    @property
+    def ready(self) -> int:
+        """Groups that are complete and wait to be taken."""
+        return self._ready
+
+    # ------------------------------------------------------------------ episodes
+
+    def start(self) -> Ticket | None:
+        """The next episode to start now, or ``None`` when there is none before something else happens."""
+        if self.max_running is not None and len(self._running) >= self.max_running:
+            return None
+        if not self._waiting and not self._admit():
+            return None
+        ticket = heapq.heappop(self._waiting)
+        self._running.add(ticket)
+        return ticket
+
+    def finish(self, ticket: Ticket, trajectory: Trajectory, *, excused: bool = False) -> None:
+        """The episode of ``ticket`` has ended as ``trajectory``, which is kept, played again, or given up.
+
+        Args:
+            ticket: From :meth:`start`; each ends once.
+            trajectory: How it went. It is usable when its status is trainable and it has a token to train on.
+            excused: If unusable, it was nobody's fault (a weight update aborted it): play it again at no charge.
+
+        Raises:
+            ValueError: This ticket is not running.
+            ConsecutiveErrorsError: This was one unusable episode too many in a row.
+            FilterExhaustedError: This completed one group without difference in reward too many.
+        """
+        if ticket not in self._running:
+            raise ValueError(f"{ticket} is not running: it was never started, or has ended before")
+        self._running.remove(ticket)
+        group = self._groups[ticket.group]
+        usable = trajectory.status.trainable and trajectory.oldest_version is not None
+        if usable:
+            group.played[ticket.sibling] = trajectory
+            self._errors_in_a_row = 0
+        else:
+            group.failures[ticket.sibling] += not excused
+            self._errors_in_a_row += not excused
+            if group.failures[ticket.sibling] > self.retries:
+                group.lost += 1
+                self.counters["siblings_lost"] += 1
+            else:
+                heapq.heappush(self._waiting, Ticket(ticket.group, ticket.sibling, ticket.attempt + 1))
+                self.counters["retries_excused" if excused else "retries"] += 1
+        if len(group.played) + group.lost == self.group_size:
+            self._settle(ticket.group, group)
+        if not usable and not excused and self._errors_in_a_row >= self.max_consecutive_errors:
+            raise ConsecutiveErrorsError(
+                f"{self._errors_in_a_row} episodes in a row could not be used for training; the last one, of task "
+                f"{trajectory.task_key or '(unknown)'!r}, ended as {trajectory.status.value}: "
+                f"{trajectory.error or trajectory.stop or 'no reason given'}"
+            )
+
+    # ------------------------------------------------------------------ the trainer's side
+
+    def take(self) -> list[list[Trajectory]] | None:
+        """The next batch: ``groups_per_batch`` groups by number, siblings in order; ``None`` if it is not complete.
+
+        Raises:
+            StalenessError: Invariant 1 does not hold.
+        """
+        if self._ready < self.groups_per_batch:
+            return None
+        unready = next((number for number, group in self._groups.items() if not group.ready), None)
+        numbers = [
+            number
+            for number, group in self._groups.items()
+            if group.ready and (unready is None or number < unready + self.window)
+        ][: self.groups_per_batch]
+        if len(numbers) < self.groups_per_batch:
+            return None
+        batch = [[group.played[s] for s in sorted(group.played)] for group in (self._groups.pop(n) for n in numbers)]
+        for number, group in zip(numbers, batch, strict=True):
+            for trajectory in group:
+                self._check_age(number, trajectory)
+        self._ready -= len(numbers)
+        self.counters["groups_delivered"] += len(numbers)
+        self.batches += 1
+        self.owed += 1
+        return batch
+
+    def check_update(self, version: int) -> None:
+        """Raise ``ValueError`` if :meth:`update` with this version would break the staleness bound."""
+        step = version - self.version
+        if step < 1:
+            raise ValueError(f"the version must grow: it is {self.version}, and the update says {version}")
+        if step > self.owed and self._groups:
+            raise ValueError(
+                f"an update from version {self.version} to {version} with {self.owed} batch(es) taken since: episodes in "
+                f"flight would get older than staleness={self.staleness} allows. Publish one version a batch"
+            )
+
+    def update(self, version: int) -> None:
+        """Weights of this version are out: the update of the oldest batch that was owed one.
+
+        Raises:
+            ValueError: The version does not grow, or grows by more than the batches taken while groups are in flight.
+        """
+        self.check_update(version)
+        self.owed = max(0, self.owed - (version - self.version))
+        self.version = version
+
+    # ------------------------------------------------------------------ resuming
+
+    def frontier(self) -> dict[str, Any]:
+        """Where the run stands, for JSON: all groups below ``next_group`` are done, except those ``in_flight``."""
+        return {
+            "next_group": self._next,
+            "in_flight": self.in_flight,
+            "batches": self.batches,
+            "version": self.version,
+            "counters": dict(self.counters),
+        }
+
+    def restore(self, frontier: Mapping[str, Any]) -> None:
+        """Go on from a :meth:`frontier`: groups that were in flight are played again, first, then new ones.
+
+        The version stays as it is: all tokens will be sampled from the weights that the engine has now.
+
+        Raises:
+            ValueError: These books are in use, or the frontier is malformed.
+        """
+        if self._next or self._groups or self._again:
+            raise ValueError("restore a frontier before the first episode starts")
+        again = [int(number) for number in frontier["in_flight"]]
+        following = int(frontier["next_group"])
+        if again != sorted(set(again)) or (again and not 0 <= again[0] <= again[-1] < following):
+            raise ValueError(f"frontier: in_flight must be ascending numbers below next_group={following}, not {again}")
+        self._next = following
+        self._again = deque(again)
+        self.batches = int(frontier["batches"])
+        self.counters = Counter({str(name): int(count) for name, count in frontier["counters"].items()})
+
+    # ------------------------------------------------------------------ inside
+
+    def _admit(self) -> bool:
+        if len(self._groups) + self.window - 1 >= (self.staleness + 1 - self.owed) * self.groups_per_batch:  # (*)
+            return False
+        if self._again:
+            number = self._again.popleft()
+        else:
+            number, self._next = self._next, self._next + 1
+            self.counters["groups_admitted"] += 1
+        self._groups[number] = _Group()
+        self._waiting = [Ticket(number, sibling) for sibling in range(self.group_size)]  # it was empty; sorted: a heap
+        return True
+
+    def _settle(self, number: int, group: _Group) -> None:
+        """All siblings have ended: the group is ready, or dropped."""
+        if len(group.played) < min(2, self.group_size):
+            self._drop(number, "too_few_siblings")
+            return
+        totals = [trajectory.total_reward for trajectory in group.played.values()]
+        if self.filter_zero_variance and min(totals) == max(totals):
+            self._drop(number, "zero_variance")
+            self._filtered_in_a_row += 1
+            if self._filtered_in_a_row > self.max_consecutive_filtered:
+                raise FilterExhaustedError(
+                    f"{self._filtered_in_a_row} groups in a row had no difference in reward (in the last one, task "
+                    f"{next(iter(group.played.values())).task_key!r}, all {len(totals)} episodes got {totals[0]:g}): "
+                    "the tasks are all too hard or all too easy for this policy, or the reward is constant. Change the "
+                    "difficulty, raise group_size or the temperature, or turn filter_zero_variance off"
+                )
+            return
+        self._filtered_in_a_row = 0
+        group.ready = True
+        self._ready += 1
+
+    def _drop(self, number: int, reason: str) -> None:
+        del self._groups[number]
+        self.counters[f"groups_dropped_{reason}"] += 1
+
+    def _check_age(self, number: int, trajectory: Trajectory) -> None:
+        oldest = trajectory.oldest_version
+        assert oldest is not None  # finish() keeps no trajectory without a sampled token
+        if self.training_version - oldest > self.staleness:
+            raise StalenessError(
+                f"group {number}, episode {trajectory.episode_id!r}: its oldest token is from version {oldest}, and "
+                f"version {self.training_version} would be trained on it, but staleness={self.staleness} was asked for"
+            )
