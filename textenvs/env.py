@@ -20,30 +20,41 @@ Invariants, kept here so that no author has to:
 * the last action is always judged before a budget truncates, and ``terminated`` and ``truncated`` are never both set;
 * everything that changes during an episode lives in ``self.state`` (and ``self.np_random``), so that ``snapshot``,
   ``restore`` and ``fork`` work for every environment; everything else is shared and immutable;
+* a turn happens as a whole or not at all: a hook that raises (or is cancelled) leaves the episode as it was before;
 * ``reset(seed=...)`` decides the task and all randomness; nothing reads a clock, a global RNG or an id;
 * no ground truth in an observation or in ``info``.
 """
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import inspect
 import math
-import os
-import threading
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import gymnasium
 import numpy as np
+from gymnasium.utils import seeding
 
-from .messages import Message, Messages, check_conversation, clean_text, copy_messages, problem_with, transcript
+from .background import settle, wait_for
+from .messages import (
+    Message,
+    Messages,
+    check_conversation,
+    clean_messages,
+    clean_text,
+    copy_messages,
+    problem_with,
+    transcript,
+)
 from .spaces import AssistantTurn, Conversation
 from .tasks.base import Task, TaskSet
 
 StateT = TypeVar("StateT", bound="EpisodeState")
+ResetResult = tuple[Messages, dict[str, Any]]
 StepResult = tuple[Messages, float, bool, bool, dict[str, Any]]
 
 #: Stops that say the environment's own machinery failed, not the policy. Such an episode is truncated, and training
@@ -60,8 +71,9 @@ _ENDLESS = 2**31 - 1
 class EnvironmentFailure(Exception):
     """Raised in a hook when a simulator, judge or tool gave up after its retries.
 
-    The episode then ends as truncated with ``info["stop"] == stop``; the action that met the failure gets reward 0
-    and the whole episode is marked (``info["failed"]``), so that training leaves it out.
+    In ``respond`` it ends the episode as truncated with ``info["stop"] == stop``; the action that met the failure gets
+    reward 0 and the whole episode is marked (``info["failed"]``), so that training leaves it out. In ``opening`` there
+    is no episode yet to end: there it leaves ``reset`` as any other exception does.
 
     Args:
         stop: One of :data:`FAILURE_STOPS`.
@@ -71,9 +83,13 @@ class EnvironmentFailure(Exception):
     def __init__(self, stop: str, reason: str) -> None:
         if stop not in FAILURE_STOPS:
             raise ValueError(f"stop must be one of {sorted(FAILURE_STOPS)}, not {stop!r}")
-        super().__init__(f"{stop}: {reason}")
+        super().__init__(stop, reason)  # both, so that the exception survives pickling between processes
         self.stop = stop
         self.reason = reason
+
+    def __str__(self) -> str:
+        """The stop and the reason."""
+        return f"{self.stop}: {self.reason}"
 
 
 @dataclass(frozen=True)
@@ -84,12 +100,13 @@ class Turn:
         messages: What is said next to the assistant (user or tool messages).
         reward: The turn's reward. Left out, it is the sum of ``terms``.
         terminated: The task is over (solved, given up, ...). A budget that runs out is not for the author to report.
-        stop: Why it is over; needed when ``terminated``.
+        stop: Why it is over; given when ``terminated``, and only then.
         terms: The reward by named parts. Left out, the whole reward is one term, ``"reward"``.
         metrics: Numbers worth reporting that are not reward.
 
     Raises:
-        ValueError: The terms do not sum to the reward, a number is not finite, or ``terminated`` comes without a stop.
+        ValueError: The terms do not sum to the reward, a number is not finite, a message is malformed or is not from
+            the user or a tool, or ``terminated`` and ``stop`` do not come together.
     """
 
     messages: Sequence[Message] = ()
@@ -104,21 +121,27 @@ class Turn:
         reward = math.fsum(terms.values()) if self.reward is None else float(self.reward)
         if not terms:
             terms = {"reward": reward}
-        if bad := [name for name, value in terms.items() if not math.isfinite(value)]:
-            raise ValueError(f"Turn: reward terms {bad} are not finite")
+        metrics = {name: float(value) for name, value in self.metrics.items()}
+        for what, numbers in (("reward terms", terms), ("metrics", metrics)):
+            if bad := {name: value for name, value in numbers.items() if not math.isfinite(value)}:
+                raise ValueError(f"Turn: {what} must be finite numbers, not {bad}")
         if not math.isclose(math.fsum(terms.values()), reward, rel_tol=1e-9, abs_tol=1e-9):
             raise ValueError(f"Turn: the terms {terms} sum to {math.fsum(terms.values())}, but reward is {reward}")
         if self.terminated and not self.stop:
             raise ValueError("Turn: terminated needs a stop that says why, for example stop='solved'")
+        if self.stop is not None and not self.terminated:
+            raise ValueError(f"Turn: stop={self.stop!r} says that the episode is over, but terminated is not set")
         if self.stop in BUDGET_STOPS:
             raise ValueError(f"Turn: stop={self.stop!r} is set by TextEnv when a budget runs out, not by respond()")
-        for i, message in enumerate(self.messages):
-            if problem := problem_with(message):
-                raise ValueError(f"Turn: message {i}: {problem}")
+        if self.stop in FAILURE_STOPS:
+            raise ValueError(f"Turn: stop={self.stop!r} is a failure; raise EnvironmentFailure({self.stop!r}, reason)")
+        messages = check_conversation(self.messages, "Turn")
+        if strangers := [message["role"] for message in messages if message["role"] not in ("user", "tool")]:
+            raise ValueError(f"Turn: an environment speaks as user or tool, not as {strangers[0]}")
         object.__setattr__(self, "terms", terms)
         object.__setattr__(self, "reward", reward)
-        object.__setattr__(self, "messages", tuple(self.messages))
-        object.__setattr__(self, "metrics", {name: float(value) for name, value in self.metrics.items()})
+        object.__setattr__(self, "messages", clean_messages(messages))
+        object.__setattr__(self, "metrics", metrics)
 
 
 @dataclass
@@ -156,13 +179,14 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         render_mode: ``"ansi"`` (``render()`` returns the transcript), ``"human"`` (each step prints it) or ``None``.
 
     Raises:
-        ValueError: A limit below 1, or an unknown render mode.
+        ValueError: A limit below 1, an unknown render mode, or a task set without tasks.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi", "human"], "render_fps": 1}  # type: ignore[misc]
     #: The state class of this family.
     state_type: ClassVar[type[EpisodeState]] = EpisodeState
-    #: Whether a step may block the thread (a sandbox, a synchronous client); collectors then give it a worker.
+    #: Whether a step may block the thread (a sandbox, a synchronous client); who runs many at once then gives each a
+    #: thread.
     blocking: ClassVar[bool] = False
 
     state: StateT
@@ -177,10 +201,12 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         render_mode: str | None = None,
     ) -> None:
         for name, limit in (("max_assistant_turns", max_assistant_turns), ("max_user_turns", max_user_turns)):
-            if limit is not None and (not isinstance(limit, int) or limit < 1):
+            if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
                 raise ValueError(f"{name} must be a whole number of at least 1 or None, not {limit!r}")
         if render_mode not in (None, *self.metadata["render_modes"]):
             raise ValueError(f"render_mode must be None or one of {self.metadata['render_modes']}, not {render_mode!r}")
+        if tasks.size == 0:
+            raise ValueError(f"{tasks.name} has no tasks to draw from")
         self.tasks = tasks
         self.max_assistant_turns = max_assistant_turns
         self.max_user_turns = max_user_turns
@@ -189,7 +215,8 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         self.observation_space = Conversation()
         self.action_space = AssistantTurn()
         self.state = self.state_type()  # type: ignore[assignment]
-        self._printed = 0
+        self._printed = 0  # how many messages render_mode="human" has printed
+        self._owner = True  # of what cleanup() releases; a fork only borrows it
 
     # ------------------------------------------------------------------ hooks of an author
 
@@ -198,7 +225,11 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         return task.prompt
 
     def respond(self, reply: Message) -> Turn | Awaitable[Turn]:
-        """Judge ``reply`` (already in ``self.state.messages``) and answer it."""
+        """Judge ``reply`` (already in ``self.state.messages``) and answer it.
+
+        If this raises anything but :class:`EnvironmentFailure`, the exception goes to the caller of ``step`` and the
+        episode is as it was before the action, so that the same step can be tried again.
+        """
         raise NotImplementedError(f"{type(self).__name__} must define respond(reply) -> Turn")
 
     def demonstration(self, rng: np.random.Generator) -> str | Message:
@@ -213,13 +244,11 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         raise NotImplementedError(f"{type(self).__name__} has no scripted demonstrations")
 
     def cleanup(self) -> None | Awaitable[None]:
-        """Release what this environment holds; called by ``close``, perhaps more than once."""
+        """Release what this environment holds; called by ``close``, perhaps more than once, but never by a fork's."""
 
     # ------------------------------------------------------------------ Gymnasium
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Messages, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> ResetResult:
         """Start an episode.
 
         Args:
@@ -230,10 +259,11 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
             The opening conversation and ``info`` with ``task_key``, ``task_index``, ``data_source``.
 
         Raises:
-            ValueError: Unknown options, an index outside the task set, or a row that cannot be played.
+            ValueError: Unknown options, an index outside the task set, or a row that cannot be played. After this or
+                any other exception there is no episode to step in.
         """
-        task = self._begin_episode(seed, options)
-        return self._open(_wait_for(self.opening(task)))
+        with self._opened_or_not():
+            return wait_for(self._begin_episode(seed, options))
 
     def step(self, action: str | Message) -> StepResult:
         """Play one assistant turn.
@@ -249,12 +279,8 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
             gymnasium.error.ResetNeeded: The episode is over or was never started.
             gymnasium.error.InvalidAction: ``action`` is neither a string nor a well-formed assistant message.
         """
-        reply = self._begin_turn(action)
-        try:
-            turn = _wait_for(self.respond(reply))
-        except EnvironmentFailure as failure:
-            return self._fail(failure)
-        return self._conclude(turn)
+        with self._played_or_not():
+            return wait_for(self._play(action))
 
     def render(self) -> str | None:  # type: ignore[override]
         """The transcript (``"ansi"``), or print what is new of it and return ``None`` (``"human"``)."""
@@ -268,37 +294,33 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         return None
 
     def close(self) -> None:
-        """Release what the environment holds; safe to call twice."""
-        _wait_for(self.cleanup())
+        """Release what the environment holds; safe to call twice. A fork holds nothing of its own."""
+        if self._owner:
+            wait_for(self.cleanup())
 
     # ------------------------------------------------------------------ async twins
 
-    async def areset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Messages, dict[str, Any]]:
+    async def areset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> ResetResult:
         """:meth:`reset`, awaitable."""
-        task = self._begin_episode(seed, options)
-        return self._open(await _settle(self.opening(task)))
+        with self._opened_or_not():
+            return await settle(self._begin_episode(seed, options))
 
     async def astep(self, action: str | Message) -> StepResult:
         """:meth:`step`, awaitable."""
-        reply = self._begin_turn(action)
-        try:
-            turn = await _settle(self.respond(reply))
-        except EnvironmentFailure as failure:
-            return self._fail(failure)
-        return self._conclude(turn)
+        with self._played_or_not():
+            return await settle(self._play(action))
 
     async def aclose(self) -> None:
         """:meth:`close`, awaitable."""
-        await _settle(self.cleanup())
+        if self._owner:
+            await settle(self.cleanup())
 
     # ------------------------------------------------------------------ snapshots
 
     def snapshot(self) -> StateT:
         """A copy of the episode as it stands, picklable, for :meth:`restore` here or in another process."""
-        saved = self._copy_state()
-        saved.rng = copy.deepcopy(self.np_random.bit_generator.state)
+        saved = _copy_state(self.state)
+        saved.rng = dict(self.np_random.bit_generator.state)
         return saved
 
     def restore(self, state: StateT) -> None:
@@ -308,57 +330,98 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         if state.rng is None:
             raise ValueError("this state has no RNG state; restore() takes what snapshot() returned")
         bit_generator = getattr(np.random, state.rng["bit_generator"])()
-        bit_generator.state = copy.deepcopy(state.rng)
+        bit_generator.state = state.rng
         self.np_random = np.random.Generator(bit_generator)
-        self.state = state
-        self.state = self._copy_state()
+        self.state = _copy_state(state)
         self.state.rng = None
         self._printed = 0
 
     def fork(self, seed: int | None = None) -> Self:
         """An independent environment in the same state; it shares what is immutable.
 
+        Closing a fork releases nothing: what ``cleanup`` releases stays with the environment it was forked from.
+
         Args:
             seed: Reseed the fork's randomness, for futures that differ; ``None`` continues the same stream.
         """
         child = copy.copy(self)
-        child.restore(self.snapshot())
-        if seed is not None:
-            child.np_random = np.random.default_rng(seed)
+        child._owner = False
+        child.state = _copy_state(self.state)
+        child.observation_space, child.action_space = copy.deepcopy((self.observation_space, self.action_space))
+        if seed is None:
+            child._np_random = copy.deepcopy(self.np_random)
+        else:
+            child._np_random, child._np_random_seed = seeding.np_random(seed)
         return child
 
     # ------------------------------------------------------------------ inside
+    #
+    # _begin_episode and _play run plain hooks at once, in the caller's thread, and return the result; only what an
+    # asynchronous hook leaves to be awaited comes back as a coroutine. So both interfaces are one piece of code.
 
-    def _copy_state(self) -> StateT:
-        shared = {id(self.state.messages): self.state.messages, id(self.state.task): self.state.task}
-        return copy.deepcopy(self.state, shared)
+    @contextmanager
+    def _opened_or_not(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self.state = self.state_type()  # type: ignore[assignment]
+            raise
 
-    def _begin_episode(self, seed: int | None, options: Mapping[str, Any] | None) -> Task:
+    @contextmanager
+    def _played_or_not(self) -> Iterator[None]:
+        before = self.snapshot()
+        try:
+            yield
+        except BaseException:  # an interrupt or a cancelled task would leave half a turn, too
+            assert before.rng is not None
+            self.np_random.bit_generator.state = before.rng
+            self.state, before.rng = before, None
+            raise
+
+    def _begin_episode(
+        self, seed: int | None, options: dict[str, Any] | None
+    ) -> ResetResult | Coroutine[Any, Any, ResetResult]:
         super().reset(seed=seed)
         index, task = self._pick(options or {})
         self.state = self.state_type(task=task, task_index=index)  # type: ignore[assignment]
         self._printed = 0
-        return task
+        opening = self.opening(task)
+        return self._open_later(opening) if inspect.isawaitable(opening) else self._open(opening)
 
-    def _open(self, opening: Sequence[Message]) -> tuple[Messages, dict[str, Any]]:
-        messages = check_conversation(opening, f"{type(self).__name__}.opening")
+    async def _open_later(self, opening: Awaitable[Sequence[Message]]) -> ResetResult:
+        return self._open(await opening)
+
+    def _open(self, opening: Sequence[Message]) -> ResetResult:
+        messages = clean_messages(check_conversation(opening, f"{type(self).__name__}.opening"))
         if self.system_prompt is not None and not (messages and messages[0]["role"] == "system"):
             messages = ({"role": "system", "content": self.system_prompt}, *messages)
+        if not messages:
+            raise ValueError(f"{type(self).__name__}.opening returned no message; an episode starts with at least one")
         self.state.messages = messages
         if self.render_mode == "human":
             self.render()
         return copy_messages(messages), self._identity()
 
-    def _begin_turn(self, action: str | Message) -> Message:
+    def _play(self, action: str | Message) -> StepResult | Coroutine[Any, Any, StepResult]:
         state = self.state
-        if state.task is None or state.done:
+        if not state.messages or state.done:
             raise gymnasium.error.ResetNeeded(
                 f"{type(self).__name__}: the episode is {'over' if state.done else 'not started'}; call reset() first"
             )
-        reply = _as_reply(action)
+        reply = as_reply(action)
         state.messages = (*state.messages, reply)
         state.assistant_turns += 1
-        return reply
+        try:
+            turn = self.respond(reply)
+        except EnvironmentFailure as failure:
+            return self._fail(failure)
+        return self._play_later(turn) if inspect.isawaitable(turn) else self._conclude(turn)
+
+    async def _play_later(self, turn: Awaitable[Turn]) -> StepResult:
+        try:
+            return self._conclude(await turn)
+        except EnvironmentFailure as failure:
+            return self._fail(failure)
 
     def _fail(self, failure: EnvironmentFailure) -> StepResult:
         self.state.truncated, self.state.stop = True, failure.stop
@@ -383,6 +446,8 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         return int(index), self.tasks[int(index)]
 
     def _conclude(self, turn: Turn) -> StepResult:
+        if not isinstance(turn, Turn):
+            raise TypeError(f"{type(self).__name__}.respond must return a Turn, not {type(turn).__name__}")
         state = self.state
         speaks = any(message["role"] == "user" for message in turn.messages)
         if turn.terminated:
@@ -406,7 +471,7 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
 
     def _result(self, turn: Turn, failure: str | None = None) -> StepResult:
         state = self.state
-        info = self._identity() | {
+        info: dict[str, Any] = self._identity() | {
             "terms": dict(turn.terms),
             "metrics": dict(turn.metrics),
             "assistant_turns": state.assistant_turns,
@@ -422,44 +487,21 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         return copy_messages(state.messages), turn.reward, state.terminated, state.truncated, info
 
 
-def _as_reply(action: Any) -> Message:
+def as_reply(action: Any) -> Message:
+    """The assistant message that ``action`` stands for, as a copy with clean text.
+
+    Raises:
+        gymnasium.error.InvalidAction: It is neither a string nor a well-formed assistant message.
+    """
     if isinstance(action, str):
-        return {"role": "assistant", "content": clean_text(action)}
+        return {"role": "assistant", "content": clean_text(str(action))}
     if problem := problem_with(action):
         raise gymnasium.error.InvalidAction(f"an action is a string or an assistant message: {problem}")
     if action["role"] != "assistant":
         raise gymnasium.error.InvalidAction(f"an action must have role 'assistant', not {action['role']!r}")
-    (reply,) = copy_messages([action])
-    reply["content"] = clean_text(reply["content"])
-    return reply
+    return clean_messages([action])[0]
 
 
-async def _settle(value: Any) -> Any:
-    return await value if inspect.isawaitable(value) else value
-
-
-# --------------------------------------------------------------- async hooks under the synchronous interface
-
-_loop: asyncio.AbstractEventLoop | None = None
-_loop_pid: int | None = None
-_loop_lock = threading.Lock()
-
-
-def _wait_for(value: Any) -> Any:
-    """The value itself, or what it resolves to where the author's hook is asynchronous.
-
-    Waiting happens on a background loop: it works inside a running loop too (a notebook), and it is always the same
-    loop, because HTTP clients are bound to theirs.
-    """
-    if not inspect.isawaitable(value):
-        return value
-    return asyncio.run_coroutine_threadsafe(_settle(value), _background_loop()).result()
-
-
-def _background_loop() -> asyncio.AbstractEventLoop:
-    global _loop, _loop_pid
-    with _loop_lock:
-        if _loop is None or _loop_pid != os.getpid():  # threads do not survive a fork
-            _loop, _loop_pid = asyncio.new_event_loop(), os.getpid()
-            threading.Thread(target=_loop.run_forever, name="textenvs-async-hooks", daemon=True).start()
-        return _loop
+def _copy_state(state: StateT) -> StateT:
+    shared = {id(state.messages): state.messages, id(state.task): state.task}
+    return copy.deepcopy(state, shared)

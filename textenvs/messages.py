@@ -44,7 +44,10 @@ Messages: TypeAlias = tuple[Message, ...]
 
 _OPTIONAL_TEXT = ("name", "reasoning_content", "tool_call_id")
 _KEYS = {"role", "content", "tool_calls", *_OPTIONAL_TEXT}
+_CALL_KEYS = {"id", "type", "function"}
+_FUNCTION_KEYS = {"name", "arguments"}
 _THINK = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
+_THINK_END = "</think>"
 
 
 def system(content: str) -> Message:
@@ -108,22 +111,27 @@ def _problem_with_calls(calls: Any) -> str | None:
     if isinstance(calls, (str, bytes, Mapping)) or not isinstance(calls, Sequence):
         return f"tool_calls must be a sequence of calls, not {type(calls).__name__}"
     for i, call in enumerate(calls):
-        function = call.get("function") if isinstance(call, Mapping) else None
-        if not isinstance(function, Mapping) or not isinstance(call.get("id"), str):
+        if not isinstance(call, Mapping) or set(call) != _CALL_KEYS or call["type"] != "function":
             return f"tool_calls[{i}] must be {{'id': str, 'type': 'function', 'function': {{...}}}}"
-        if not all(isinstance(function.get(key), str) for key in ("name", "arguments")):
-            return f"tool_calls[{i}]['function'] needs 'name' and 'arguments' as strings"
+        if not isinstance(call["id"], str):
+            return f"tool_calls[{i}]['id'] must be a string, not {type(call['id']).__name__}"
+        function = call["function"]
+        if not isinstance(function, Mapping) or set(function) != _FUNCTION_KEYS:
+            return f"tool_calls[{i}]['function'] must be {{'name': str, 'arguments': str}}"
+        if not all(isinstance(function[key], str) for key in _FUNCTION_KEYS):
+            return f"tool_calls[{i}]['function']: 'name' and 'arguments' must be strings ('arguments' is JSON text)"
     return None
 
 
-def check_conversation(messages: Sequence[Any], where: str) -> Messages:
+def check_conversation(messages: Iterable[Any], where: str) -> Messages:
     """Return ``messages`` as a tuple, or raise ``ValueError`` naming ``where`` and the first bad message."""
-    if isinstance(messages, (str, bytes, Mapping)):
+    if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Iterable):
         raise ValueError(f"{where}: expected a sequence of messages, not {type(messages).__name__}")
-    for i, message in enumerate(messages):
+    checked = tuple(messages)
+    for i, message in enumerate(checked):
         if problem := problem_with(message):
             raise ValueError(f"{where}: message {i}: {problem}")
-    return tuple(messages)
+    return checked
 
 
 def copy_messages(messages: Iterable[Message]) -> Messages:
@@ -140,12 +148,28 @@ def copy_messages(messages: Iterable[Message]) -> Messages:
     return tuple(copies)
 
 
+def clean_messages(messages: Iterable[Message]) -> Messages:
+    """A deep copy in which every text is clean (:func:`clean_text`)."""
+    copies = copy_messages(messages)
+    for message in copies:
+        message["content"] = clean_text(message["content"])
+        for key in _OPTIONAL_TEXT:
+            if key in message:
+                message[key] = clean_text(message[key])  # type: ignore[literal-required]
+        for call in message.get("tool_calls", ()):
+            call["id"] = clean_text(call["id"])
+            call["function"]["name"] = clean_text(call["function"]["name"])
+            call["function"]["arguments"] = clean_text(call["function"]["arguments"])
+    return copies
+
+
 def visible_text(message: Message) -> str:
     """What another party may read of a message: its content without private reasoning (``<think>`` blocks).
 
-    An unclosed ``<think>`` hides everything after it: a reply cut off while thinking has said nothing.
+    An unclosed ``<think>`` hides everything after it: a reply cut off while thinking has said nothing. A ``</think>``
+    without a beginning hides everything before it: some chat templates open the block in the prompt.
     """
-    return _THINK.sub("", message["content"]).strip()
+    return _THINK.sub("", message["content"]).rpartition(_THINK_END)[2].strip()
 
 
 def transcript(messages: Sequence[Message]) -> str:

@@ -7,7 +7,7 @@ error. A space Gymnasium does not know makes that path fail loudly instead; use 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from gymnasium import spaces
@@ -41,7 +41,7 @@ class Conversation(spaces.Space[Messages]):
         """Whether ``x`` is a tuple of well-formed messages."""
         return isinstance(x, tuple) and all(problem_with(message) is None for message in x)
 
-    def to_jsonable(self, sample_n: Sequence[Messages]) -> list[Any]:
+    def to_jsonable(self, sample_n: Iterable[Messages]) -> list[Any]:
         """Lists of messages."""
         return [[dict(message) for message in sample] for sample in sample_n]
 
@@ -86,7 +86,7 @@ class AssistantTurn(spaces.Space[str | Message]):
         """Whether ``x`` is a string or a well-formed assistant message."""
         return isinstance(x, str) or (problem_with(x) is None and x["role"] == "assistant")
 
-    def to_jsonable(self, sample_n: Sequence[str | Message]) -> list[Any]:
+    def to_jsonable(self, sample_n: Iterable[str | Message]) -> list[Any]:
         """Strings and messages are JSON already."""
         return [sample if isinstance(sample, str) else dict(sample) for sample in sample_n]
 

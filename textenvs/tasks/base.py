@@ -6,11 +6,14 @@ A task is one row of data. Its fields are those of verl's Parquet schema, so row
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
-from ..messages import Messages, check_conversation
+from ..messages import Messages, check_conversation, copy_messages
+
+Split = Literal["train", "test"]
+SPLITS: tuple[str, ...] = ("train", "test")
 
 
 class TaskError(ValueError):
@@ -79,12 +82,15 @@ class Task:
         if truth is None or (isinstance(truth, str) and not truth.strip()):
             raise TaskError(f"{where}: column 'reward_model' has no ground_truth, so no answer can be checked")
         try:
-            prompt = check_conversation(row["prompt"], "column 'prompt'")
+            prompt = copy_messages(check_conversation(row["prompt"], "column 'prompt'"))
         except (TypeError, ValueError) as error:
             raise TaskError(f"{where}: {error}") from error
         if not prompt:
             raise TaskError(f"{where}: column 'prompt' is empty")
-        extra = dict(row.get("extra_info") or {})
+        extra = row.get("extra_info") or {}
+        if not isinstance(extra, Mapping):
+            raise TaskError(f"{where}: column 'extra_info' must be a mapping, not {type(extra).__name__}")
+        extra = dict(extra)
         return cls(
             key=str(extra.pop("key", key)),
             data_source=str(row["data_source"]),
@@ -118,3 +124,57 @@ class TaskSet(Protocol):
     def __getitem__(self, index: int) -> Task:
         """The task at ``index`` (``>= 0``)."""
         ...
+
+
+class Rows:
+    """A finite :class:`TaskSet`: tasks that are in memory.
+
+    Args:
+        name: One line saying which rows these are.
+        tasks: The tasks; their keys must differ.
+
+    Raises:
+        TaskError: There is no task, or two have the same key.
+    """
+
+    def __init__(self, name: str, tasks: Iterable[Task]) -> None:
+        self._name = name
+        self._tasks = tuple(tasks)
+        if not self._tasks:
+            raise TaskError(f"{name}: there is no task in it; give at least one row")
+        first: dict[str, int] = {}
+        for row, task in enumerate(self._tasks, start=1):
+            if task.key in first:
+                raise TaskError(
+                    f"{name}: rows {first[task.key]} and {row} have the same key {task.key!r} (column 'extra_info', "
+                    "field 'key'); give each row its own, or leave the field out"
+                )
+            first[task.key] = row
+
+    @property
+    def name(self) -> str:
+        """Which rows these are."""
+        return self._name
+
+    @property
+    def size(self) -> int:
+        """How many tasks there are."""
+        return len(self._tasks)
+
+    def __len__(self) -> int:
+        """How many tasks there are."""
+        return len(self._tasks)
+
+    def __getitem__(self, index: int) -> Task:
+        """The task at ``index``.
+
+        Raises:
+            IndexError: ``index`` is outside ``range(size)``.
+        """
+        if not 0 <= index < len(self._tasks):
+            raise IndexError(f"{self._name}: index {index} is outside its {len(self._tasks)} tasks")
+        return self._tasks[index]
+
+    def __repr__(self) -> str:
+        """Name and size."""
+        return f"Rows({self._name!r}, {len(self._tasks)} tasks)"

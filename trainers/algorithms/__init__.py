@@ -1,0 +1,1 @@
+"""Advantages, losses, KL and aggregation: pure functions, each tested against a loop written from its formula."""

@@ -1,0 +1,562 @@
+"""The environment contract, on toy environments with plain, asynchronous and blocking hooks."""
+
+import asyncio
+import copy
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+from hypothesis import given
+from hypothesis import strategies as st
+from toy_envs import KINDS, AsyncGuess, Guess, ToyTasks
+
+from textenvs import EnvironmentFailure, EpisodeState, Task, TaskError, TextEnv, Turn
+from textenvs.background import wait_for
+from textenvs.messages import assistant, system, tool, user
+
+kinds = pytest.mark.parametrize("kind", KINDS)
+words = st.sampled_from(["no", "tool", "quit", "fail", "", "secret3word", "\ud800 odd", "<think>a</think>b"])
+scripts = st.lists(words, max_size=6)
+
+
+def play(env, script, seed=3, options=None):
+    """Everything that can be seen of an episode."""
+    seen = [env.reset(seed=seed, options=options)]
+    for action in script:
+        if env.state.done:
+            break
+        seen.append(env.step(action))
+    return seen
+
+
+# ------------------------------------------------------------------ what a step gives
+
+
+@kinds
+@given(script=scripts, seed=st.integers(0, 99))
+def test_every_turn_keeps_the_contract(kind, script, seed):
+    env = kind()
+    seen = play(env, script, seed)
+    conversation = seen[0][0]
+    for turn, (grown, reward, terminated, truncated, info) in enumerate(seen[1:], start=1):
+        assert grown[: len(conversation) + 1][:-1] == conversation
+        assert grown[len(conversation)]["role"] == "assistant"
+        assert grown in env.observation_space
+        assert reward == pytest.approx(sum(info["terms"].values()))
+        assert type(reward) is float
+        assert type(terminated) is bool
+        assert type(truncated) is bool
+        assert not (terminated and truncated)
+        assert (info["stop"] is not None) == (terminated or truncated)
+        assert info["assistant_turns"] == turn == sum(m["role"] == "assistant" for m in grown)
+        assert "secret" not in repr((grown, info)).replace("secret3word", "")
+        conversation = grown
+    if len(seen) <= len(script):
+        assert env.state.done
+
+
+@kinds
+@given(script=scripts, seed=st.integers(0, 9))
+def test_the_same_seed_and_actions_give_the_same_episode_and_the_twins_agree(kind, script, seed):
+    async def play_async(env):
+        seen = [await env.areset(seed=seed)]
+        for action in script:
+            if env.state.done:
+                break
+            seen.append(await env.astep(action))
+        await env.aclose()
+        return seen
+
+    expected = play(Guess(), script, seed)
+    assert play(kind(), script, seed) == expected
+    assert asyncio.run(play_async(kind())) == expected
+
+
+def budget_oracle(script, max_assistant, max_user):
+    """The stop and the roles after the opening, from the documented rule and nothing else."""
+    roles, users = [], 0
+    for turn, word in enumerate(script, start=1):
+        roles.append("assistant")
+        if word == "quit":
+            return "gave_up", roles
+        if word != "tool" and max_user is not None and users == max_user:
+            return "max_user_turns", roles
+        roles.append("tool" if word == "tool" else "user")
+        users += word != "tool"
+        if turn == max_assistant:
+            return "max_assistant_turns", roles
+    return None, roles
+
+
+@given(
+    script=st.lists(st.sampled_from(["no", "tool", "quit"]), max_size=6),
+    max_assistant=st.none() | st.integers(1, 4),
+    max_user=st.none() | st.integers(1, 3),
+)
+def test_budgets(script, max_assistant, max_user):
+    env = Guess(max_assistant_turns=max_assistant, max_user_turns=max_user)
+    seen = play(env, script)
+    stop, roles = budget_oracle(script, max_assistant, max_user)
+    conversation = seen[-1][0]
+    assert [message["role"] for message in conversation[2:]] == roles
+    assert env.state.stop == stop
+    assert env.state.user_turns == roles.count("user")
+    assert env.state.terminated == (stop == "gave_up")
+    assert env.state.truncated == (stop in ("max_assistant_turns", "max_user_turns"))
+
+
+@pytest.mark.parametrize("limits", [{"max_assistant_turns": 1}, {"max_user_turns": 1, "max_assistant_turns": None}])
+def test_the_last_action_is_judged_before_a_budget_truncates(limits):
+    env = Guess(**limits)
+    env.reset(seed=0, options={"task_index": 2})
+    if "max_user_turns" in limits:
+        env.step("no")
+    _, reward, terminated, truncated, info = env.step("secret2word")
+    assert (terminated, truncated, info["stop"], info["terms"]["correct"]) == (True, False, "solved", 1.0)
+    assert reward >= 1.0
+
+
+@kinds
+def test_a_failed_simulator_truncates_and_marks_the_episode(kind):
+    env = kind()
+    env.reset(seed=0)
+    conversation, reward, terminated, truncated, info = env.step("fail")
+    assert (reward, terminated, truncated) == (0.0, False, True)
+    assert (info["stop"], info["failed"], info["failure"]) == ("user_failed", True, "no answer after 3 tries")
+    assert conversation[-1] == assistant("fail")
+    with pytest.raises(gymnasium.error.ResetNeeded, match="over"):
+        env.step("again")
+
+
+def test_observations_belong_to_who_receives_them():
+    env, other = Guess(), Guess()
+    for each in (env, other):
+        conversation, info = each.reset(seed=1)
+        if each is env:
+            conversation[0]["content"] = "changed"
+            info["task_key"] = "changed"
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    action = assistant("no", [call])
+    conversation, *_, info = env.step(action)
+    action["content"] = call["function"]["name"] = conversation[2]["content"] = "changed"
+    info["terms"].clear()
+    call2 = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    other.step(assistant("no", [call2]))
+    assert env.step("tool") == other.step("tool")
+
+
+# ------------------------------------------------------------------ a turn happens as a whole or not at all
+
+
+@kinds
+@given(script=scripts, at=st.integers(0, 5), seed=st.integers(0, 9))
+def test_a_hook_that_raises_leaves_the_episode_as_it_was(kind, script, at, seed):
+    env, expected = kind(), play(kind(), script, seed)
+    seen = [env.reset(seed=seed)]
+    seed_before = env.np_random_seed
+    for i, action in enumerate(script):
+        if env.state.done:
+            break
+        if i >= at:
+            with pytest.raises(RuntimeError, match="boom"):
+                env.step("boom")
+        seen.append(env.step(action))
+    assert seen == expected
+    assert env.np_random_seed == seed_before
+
+
+async def test_a_cancelled_turn_leaves_the_episode_as_it_was():
+    class Slow(Guess):
+        hang = True
+
+        async def respond(self, reply):
+            self.state.guesses.append("half a turn")
+            self.np_random.random()
+            if self.hang:
+                await asyncio.sleep(60)
+            self.state.guesses.pop()
+            return Guess.respond(self, reply)
+
+    env, other = Slow(), Slow()
+    other.hang = False
+    for each in (env, other):
+        await each.areset(seed=0)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(env.astep("no"), 0.01)
+    env.hang = False
+    assert env.snapshot() == (await other.areset(seed=0), other.snapshot())[1]
+    assert await env.astep("no") == await other.astep("no")
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [(None, TypeError), ("text", TypeError), (Turn(reward=1.0), ValueError)],
+)
+def test_a_respond_that_returns_nonsense_is_an_error_and_undone(answer, error):
+    class Nonsense(Guess):
+        def respond(self, reply):
+            return answer
+
+    env = Nonsense()
+    env.reset(seed=0)
+    before = env.snapshot()
+    with pytest.raises(error, match="Nonsense.respond"):
+        env.step("hello")
+    assert env.snapshot() == before
+
+
+@pytest.mark.parametrize("opening", [[], "text", [{"role": "user"}], None, [{"role": "oracle", "content": ""}]])
+def test_after_an_opening_that_fails_there_is_no_episode(opening):
+    class Bad(Guess):
+        def opening(self, task):
+            return opening
+
+    env = Bad()
+    with pytest.raises(ValueError, match=r"Bad\.opening"):
+        env.reset(seed=0)
+    with pytest.raises(gymnasium.error.ResetNeeded, match="not started"):
+        env.step("hello")
+
+
+@kinds
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"index": 3}, ValueError, "unknown reset options.*task_index"),
+        ({"task_index": 7}, ValueError, "has 7 tasks"),
+        ({"task_index": -1}, ValueError, "-1"),
+        ({"task_index": True}, ValueError, "whole number"),
+        ({"task_index": "3"}, ValueError, "whole number"),
+        ({"task": {"data_source": "x"}}, TaskError, "prompt"),
+        ({"task": ToyTasks()[0], "task_index": 0}, ValueError, "not both"),
+    ],
+)
+def test_bad_options_say_what_is_wrong_and_leave_no_episode(kind, options, error, message):
+    env = kind()
+    env.reset(seed=0)
+    with pytest.raises(error, match=message):
+        env.reset(options=options)
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        env.step("hello")
+
+
+@pytest.mark.parametrize("action", [None, 3, b"x", {}, user("x"), {"role": "assistant"}, {"role": "assistant", "content": 1}])
+def test_what_is_no_reply_is_an_invalid_action_and_changes_nothing(action):
+    env = Guess()
+    env.reset(seed=0)
+    before = env.snapshot()
+    with pytest.raises(gymnasium.error.InvalidAction):
+        env.step(action)
+    assert env.snapshot() == before
+
+
+# ------------------------------------------------------------------ randomness and tasks
+
+
+@kinds
+def test_unseeded_resets_go_on_with_the_stream_of_the_last_seed(kind):
+    def keys(env):
+        return [env.reset(seed=5)[1], *(env.reset()[1] for _ in range(6))]
+
+    first = keys(kind())
+    assert keys(kind()) == first
+    assert len({info["task_index"] for info in first}) > 1
+
+
+def test_a_seed_decides_the_task_and_an_option_overrides_it():
+    env = Guess()
+    drawn = {env.reset(seed=seed)[1]["task_index"] for seed in range(60)}
+    assert drawn == set(range(7))
+    for index in (0, np.int64(6)):
+        conversation, info = env.reset(seed=0, options={"task_index": index})
+        assert (info["task_index"], info["task_key"]) == (int(index), f"toy/{index}")
+        assert conversation[0] == user(f"Guess word {index}.")
+
+
+def test_a_task_can_be_brought_along_as_a_row_or_a_task():
+    env = Guess(ToyTasks(None))
+    own = Task("mine", "here", (user("Which word?"),), ground_truth="abc")
+    for task in (own, own.to_row()):
+        _, info = env.reset(seed=0, options={"task": task})
+        assert info == {"task_key": "mine", "task_index": -1, "data_source": "here"}
+        assert env.step("abc")[4]["stop"] == "solved"
+
+
+def test_an_endless_task_set_is_drawn_from_widely():
+    env = Guess(ToyTasks(None))
+    indices = [env.reset(seed=seed)[1]["task_index"] for seed in range(100)]
+    assert len(set(indices)) == 100
+    assert max(indices) > 10**8
+
+
+# ------------------------------------------------------------------ snapshots and forks
+
+
+@kinds
+@given(script=scripts, rest=scripts, seed=st.integers(0, 9))
+def test_a_snapshot_and_a_fork_continue_alike(kind, script, rest, seed):
+    def go_on(env):
+        return [env.step(action) for action in rest if not env.state.done]
+
+    env = kind()
+    play(env, script, seed)
+    saved, fork = env.snapshot(), env.fork()
+    expected = go_on(env)
+    assert go_on(fork) == expected
+    other = kind()
+    for _ in range(2):  # the snapshot itself is not used up
+        other.restore(saved)
+        assert go_on(other) == expected
+    moved = kind()
+    moved.restore(pickle.loads(pickle.dumps(saved)))
+    assert go_on(moved) == expected
+
+
+@kinds
+def test_a_fork_shares_nothing_that_changes(kind):
+    env = kind()
+    env.reset(seed=0)
+    env.step("no")
+    before, space_before = env.snapshot(), copy.deepcopy(env.action_space.np_random.bit_generator.state)
+    fork = env.fork()
+    fork.step("no")
+    fork.action_space.sample()
+    fork.reset(seed=9)
+    assert env.snapshot() == before
+    assert env.action_space.np_random.bit_generator.state == space_before
+    assert fork.tasks is env.tasks
+
+
+def test_fork_with_a_seed_reseeds_as_reset_does():
+    env = Guess()
+    env.reset(seed=0)
+    a, b, c = env.fork(seed=1), env.fork(seed=1), env.fork(seed=2)
+    assert a.step("no") == b.step("no") != c.step("no")
+    fresh = Guess()
+    fresh.reset(seed=2)
+    assert env.fork(seed=2).np_random.random() == np.random.default_rng(2).random()
+    assert env.fork(seed=2).np_random_seed == 2
+
+
+def test_an_environment_that_was_never_reset_can_be_forked_and_pickled():
+    for env in (Guess().fork(), pickle.loads(pickle.dumps(Guess())), copy.deepcopy(Guess())):
+        assert play(env, ["no"]) == play(Guess(), ["no"])
+
+
+def test_restore_says_what_it_needs():
+    env = Guess()
+    env.reset(seed=0)
+    with pytest.raises(TypeError, match="GuessState"):
+        env.restore(EpisodeState())
+    with pytest.raises(ValueError, match="snapshot"):
+        env.restore(env.state)
+
+
+def test_an_episode_moves_to_another_process(tmp_path):
+    env = AsyncGuess()
+    env.reset(seed=4)
+    env.step("no")
+    (tmp_path / "in").write_bytes(pickle.dumps((AsyncGuess(), env.snapshot())))
+    code = (
+        "import pickle, sys\n"
+        "env, saved = pickle.load(open('in', 'rb'))\n"
+        "env.restore(saved)\n"
+        "pickle.dump([env.step('tool'), env.step('no')], open('out', 'wb'))\n"
+    )
+    here = Path(__file__).parent
+    path = {"PYTHONPATH": f"{here}:{here.parent.parent}"}
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, env=path)
+    assert pickle.loads((tmp_path / "out").read_bytes()) == [env.step("tool"), env.step("no")]
+
+
+# ------------------------------------------------------------------ asynchronous hooks under the synchronous interface
+
+
+async def test_step_works_inside_a_running_loop():
+    assert play(AsyncGuess(), ["no", "tool"]) == play(Guess(), ["no", "tool"])
+
+
+def test_all_asynchronous_hooks_run_on_one_loop():
+    class Where(Guess):
+        loops = []
+
+        async def respond(self, reply):
+            self.loops.append(asyncio.get_running_loop())
+            return Guess.respond(self, reply)
+
+    for _ in range(2):
+        play(Where(), ["no", "no"])
+    assert len(Where.loops) == 4
+    assert len(set(map(id, Where.loops))) == 1
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+def test_a_synchronous_call_in_an_asynchronous_hook_is_an_error_not_a_deadlock():
+    class Outer(AsyncGuess):
+        inner = AsyncGuess()
+
+        async def respond(self, reply):
+            if reply["content"] == "sync":
+                self.inner.reset(seed=0)
+            await self.inner.areset(seed=0)
+            return Guess.respond(self, reply)
+
+    env = Outer()
+    env.reset(seed=0)
+    before = env.snapshot()
+    with pytest.raises(RuntimeError, match="areset, astep"):
+        env.step("sync")
+    assert env.snapshot() == before
+    env.step("no")
+
+
+def test_waiting_for_a_plain_value_starts_nothing():
+    code = "import threading, textenvs.background as b; assert b.wait_for(3) == 3; print(threading.active_count())"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "1"
+    assert wait_for("x") == "x"
+
+
+# ------------------------------------------------------------------ closing and rendering
+
+
+@kinds
+def test_close_can_be_called_twice_and_a_fork_releases_nothing(kind):
+    env = kind()
+    env.reset(seed=0)
+    fork = env.fork()
+    fork.close()
+    fork.fork().close()
+    asyncio.run(fork.aclose())
+    assert env.cleaned == []
+    env.close()
+    env.close()
+    assert env.cleaned == [True, True]
+
+
+def test_rendering(capsys):
+    env = Guess(render_mode="ansi")
+    conversation, _ = env.reset(seed=0)
+    assert env.render() == f"user: {conversation[0]['content']}\nuser: {conversation[1]['content']}"
+    env.step("no")
+    assert "assistant: no\nuser: No (" in env.render()
+    assert capsys.readouterr().out == ""
+
+    shown = Guess(render_mode="human")
+    shown.reset(seed=0)
+    shown.step("no")
+    fork = shown.fork()
+    fork.step("tool")
+    assert fork.render() is None
+    assert capsys.readouterr().out.strip() == transcript_of(fork)
+    shown.reset(seed=0)
+    assert capsys.readouterr().out == "".join(f"user: {m['content']}\n" for m in conversation)
+    assert Guess().render() is None
+
+
+def transcript_of(env):
+    return "\n".join(f"{m['role']}: {m['content']}" for m in env.state.messages)
+
+
+# ------------------------------------------------------------------ construction
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1.5, "3", True])
+@pytest.mark.parametrize("name", ["max_assistant_turns", "max_user_turns"])
+def test_a_bad_limit_is_named(name, limit):
+    with pytest.raises(ValueError, match=name):
+        Guess(**{name: limit})
+
+
+def test_bad_constructions():
+    with pytest.raises(ValueError, match="render_mode"):
+        Guess(render_mode="rgb_array")
+    with pytest.raises(ValueError, match="nothing at all has no tasks"):
+        Guess(ToyTasks(0, name="nothing at all"))
+
+
+def test_the_system_prompt_is_put_in_front_unless_there_is_one():
+    conversation, _ = Guess(system_prompt="Be brief.").reset(seed=0)
+    assert [m["role"] for m in conversation] == ["system", "user", "user"]
+    own = Task("k", "s", (system("Mine."), user("Q")), ground_truth="g")
+    conversation, _ = Guess(system_prompt="Be brief.").reset(seed=0, options={"task": own})
+    assert [m["content"] for m in conversation[:2]] == ["Mine.", "Q"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gymnasium_checker(kind, recwarn):
+    gymnasium.register("toy/Checked-v0", f"toy_envs:{kind.__name__}")
+    try:
+        check_env(gymnasium.make("toy/Checked-v0").unwrapped)
+    finally:
+        del gymnasium.registry["toy/Checked-v0"]
+    assert [str(warning.message) for warning in recwarn] == []
+
+
+def test_missing_hooks_say_so():
+    env = TextEnv(ToyTasks())
+    env.reset(seed=0)
+    with pytest.raises(NotImplementedError, match="respond"):
+        env.step("x")
+    with pytest.raises(NotImplementedError, match="demonstrations"):
+        env.demonstration(np.random.default_rng(0))
+
+
+# ------------------------------------------------------------------ Turn and EnvironmentFailure
+
+
+finite = st.floats(-1e6, 1e6)
+
+
+@given(terms=st.dictionaries(st.text(max_size=5), finite, max_size=5))
+def test_a_turn_sums_its_terms(terms):
+    turn = Turn(terms=terms)
+    assert turn.reward == pytest.approx(sum(terms.values()), abs=1e-6)
+    assert sum(turn.terms.values()) == pytest.approx(turn.reward, abs=1e-6)
+    assert turn.terms
+
+
+@given(reward=finite)
+def test_a_turn_without_terms_has_one(reward):
+    assert Turn(reward=reward).terms == {"reward": reward}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"reward": 1.0, "terms": {"a": 0.5}}, "sum to 0.5"),
+        ({"reward": float("nan")}, "finite"),
+        ({"terms": {"a": float("inf")}}, "finite"),
+        ({"metrics": {"seconds": float("nan")}}, "metrics.*finite"),
+        ({"terminated": True}, "needs a stop"),
+        ({"stop": "solved"}, "terminated is not set"),
+        ({"terminated": True, "stop": "max_user_turns"}, "set by TextEnv"),
+        ({"terminated": True, "stop": "judge_failed"}, "raise EnvironmentFailure"),
+        ({"messages": [{"role": "user"}]}, "message 0: content"),
+        ({"messages": user("one message, not a list")}, "sequence"),
+        ({"messages": [user("ok"), assistant("mine")]}, "not as assistant"),
+    ],
+)
+def test_a_turn_that_makes_no_sense_is_refused(fields, message):
+    with pytest.raises(ValueError, match=message):
+        Turn(**fields)
+
+
+def test_a_turn_keeps_its_own_copy_with_clean_text():
+    said = tool("lone \ud800", "id")
+    turn = Turn([said])
+    assert turn.messages[0]["content"] == "lone \ufffd"
+    said["content"] = "changed"
+    assert turn.messages[0]["content"] == "lone \ufffd"
+
+
+def test_an_environment_failure_survives_pickling():
+    failure = pickle.loads(pickle.dumps(EnvironmentFailure("judge_failed", "timed out")))
+    assert (failure.stop, failure.reason, str(failure)) == ("judge_failed", "timed out", "judge_failed: timed out")
+    with pytest.raises(ValueError, match="one of"):
+        EnvironmentFailure("solved", "no")

@@ -1,0 +1,156 @@
+"""Chat messages: what is well-formed, what is cleaned, what another party may read."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from textenvs.messages import (
+    assistant,
+    check_conversation,
+    clean_messages,
+    clean_text,
+    copy_messages,
+    problem_with,
+    system,
+    tool,
+    transcript,
+    user,
+    visible_text,
+)
+
+any_text = st.text(st.characters(exclude_categories=()), max_size=20)  # with surrogates, alone and in pairs
+good_text = st.text(max_size=20)
+calls = st.builds(
+    lambda i, n, a: {"id": i, "type": "function", "function": {"name": n, "arguments": a}}, any_text, any_text, any_text
+)
+messages = st.one_of(
+    st.builds(system, any_text),
+    st.builds(user, any_text),
+    st.builds(assistant, any_text, st.lists(calls, max_size=2)),
+    st.builds(tool, any_text, any_text, st.none() | any_text),
+    st.builds(lambda m, r: {**m, "reasoning_content": r}, st.builds(assistant, any_text), any_text),
+)
+
+
+@given(st.lists(messages, max_size=4))
+def test_what_the_constructors_make_is_well_formed_and_copies_are_equal_and_apart(conversation):
+    assert check_conversation(conversation, "here") == tuple(conversation)
+    copies = copy_messages(conversation)
+    assert copies == tuple(conversation)
+    for message, copied in zip(conversation, copies, strict=True):
+        copied["content"] += "!"
+        for call in copied.get("tool_calls", ()):
+            call["function"]["arguments"] += "!"
+        assert message != copied
+        for call, copied_call in zip(message.get("tool_calls", ()), copied.get("tool_calls", ()), strict=True):
+            assert call != copied_call
+
+
+@given(any_text)
+def test_clean_text_changes_only_what_cannot_be_encoded(text):
+    clean = clean_text(text)
+    clean.encode("utf-8")
+    assert clean_text(clean) == clean
+    utf16 = text.encode("utf-16", "surrogatepass")  # joins surrogate pairs; what cannot be read then is dropped
+    assert clean.replace("\ufffd", "") == utf16.decode("utf-16", "ignore").replace("\ufffd", "")
+    assert (clean == text) == all(not "\ud800" <= c <= "\udfff" for c in text)
+
+
+@given(good_text)
+def test_clean_text_leaves_good_text_alone(text):
+    assert clean_text(text) == text
+
+
+@given(st.lists(messages, max_size=3))
+def test_clean_messages_can_be_written_as_utf8_whole(conversation):
+    cleaned = clean_messages(conversation)
+    json.dumps(cleaned, ensure_ascii=False).encode("utf-8")
+    assert [set(m) for m in cleaned] == [set(m) for m in conversation]
+    assert clean_messages(cleaned) == cleaned
+
+
+@pytest.mark.parametrize(
+    ("message", "problem"),
+    [
+        ("text", "mapping"),
+        (None, "mapping"),
+        ({}, "role is None"),
+        ({"role": "bot", "content": ""}, "role is 'bot'"),
+        ({"role": ["user"], "content": ""}, "role"),
+        ({"role": "user"}, "content must be a string, not NoneType"),
+        ({"role": "user", "content": ["parts"]}, "not list"),
+        ({"role": "user", "content": "", "text": ""}, "unknown keys"),
+        ({"role": "user", "content": "", 3: ""}, "unknown keys"),
+        ({"role": "user", "content": "", "name": None}, "name must be a string"),
+        ({"role": "tool", "content": ""}, "tool_call_id"),
+        ({"role": "user", "content": "", "tool_calls": ()}, "only an assistant"),
+        ({"role": "assistant", "content": "", "tool_calls": "f()"}, "sequence"),
+        ({"role": "assistant", "content": "", "tool_calls": [None]}, r"tool_calls\[0\]"),
+        ({"role": "assistant", "content": "", "tool_calls": [{"id": "a", "type": "function"}]}, r"tool_calls\[0\]"),
+    ],
+)
+def test_what_is_wrong_is_named(message, problem):
+    with pytest.raises(ValueError, match=f"(?s)row 3: message 1: .*{problem}"):
+        check_conversation([user("fine"), message], "row 3")
+
+
+GOOD_CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        {**GOOD_CALL, "id": 3},
+        {**GOOD_CALL, "type": "tool"},
+        {**GOOD_CALL, "index": 0},  # it would be lost in a copy
+        {**GOOD_CALL, "function": {"name": "f", "arguments": {}}},
+        {**GOOD_CALL, "function": {"name": "f"}},
+        {**GOOD_CALL, "function": "f"},
+    ],
+)
+def test_a_malformed_tool_call_is_a_problem(call):
+    assert problem_with(assistant("", [GOOD_CALL])) is None
+    assert "tool_calls[1]" in problem_with(assistant("", [GOOD_CALL, call]))
+
+
+@pytest.mark.parametrize("conversation", ["text", b"x", {"role": "user", "content": ""}, None, 3])
+def test_a_conversation_is_a_sequence(conversation):
+    with pytest.raises(ValueError, match="row 3: expected a sequence"):
+        check_conversation(conversation, "row 3")
+
+
+def test_a_generator_of_messages_is_read_once():
+    assert check_conversation((user(str(i)) for i in range(3)), "x") == (user("0"), user("1"), user("2"))
+
+
+@pytest.mark.parametrize(
+    ("content", "visible"),
+    [
+        ("  plain ", "plain"),
+        ("<think>secret</think> seen", "seen"),
+        ("a<think>s\ns</think>b<think>t</think>c", "abc"),
+        ("seen <think>cut off", "seen"),
+        ("the prompt had opened it</think>seen", "seen"),
+        ("<think>a<think>b</think>c</think>seen", "seen"),
+        ("<think></think>", ""),
+    ],
+)
+def test_private_reasoning_is_not_visible(content, visible):
+    assert visible_text(assistant(content)) == visible
+
+
+no_tags = st.text(st.characters(exclude_characters="<>"), max_size=10)
+
+
+@given(st.lists(st.tuples(no_tags, no_tags), max_size=4), no_tags)
+def test_everything_outside_of_think_blocks_is_visible(parts, end):
+    content = "".join(f"{said}<think>{thought}</think>" for said, thought in parts) + end
+    assert visible_text(assistant(content)) == ("".join(said for said, _ in parts) + end).strip()
+
+
+def test_transcript():
+    assert transcript([user("hi"), assistant("", [GOOD_CALL]), tool("4", "a")]) == (
+        "user: hi\nassistant: \n  -> f({})\ntool: 4"
+    )

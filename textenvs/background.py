@@ -1,0 +1,85 @@
+"""One background event loop, for asynchronous hooks under the synchronous interface.
+
+Waiting happens on a loop in a thread of its own: it works inside a running loop too (a notebook), and it is always the
+same loop, because HTTP clients are bound to theirs. Nothing is started before the first awaitable comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import threading
+from collections.abc import Awaitable
+from concurrent.futures import Future
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_loop: asyncio.AbstractEventLoop | None = None
+_thread: threading.Thread | None = None
+_lock = threading.Lock()
+
+
+def submit(awaitable: Awaitable[T]) -> Future[T]:
+    """Start ``awaitable`` on the background loop, for a caller that will wait for its result.
+
+    Raises:
+        RuntimeError: Called on the background loop itself, which would wait for itself for ever: an asynchronous hook
+            called a synchronous method. Await the asynchronous twin there.
+    """
+    if threading.current_thread() is _thread:
+        if inspect.iscoroutine(awaitable):
+            awaitable.close()
+        raise RuntimeError(
+            "a synchronous method was called from an asynchronous hook, where waiting would never end; "
+            "await its twin there: areset, astep or aclose"
+        )
+    return asyncio.run_coroutine_threadsafe(_as_coroutine(awaitable), _running_loop())
+
+
+def wait_for(value: T | Awaitable[T]) -> T:
+    """``value`` itself, or what it resolves to if it is awaitable.
+
+    An interrupt while waiting (Ctrl-C) cancels what was waited for.
+
+    Raises:
+        RuntimeError: As :func:`submit`.
+    """
+    if not inspect.isawaitable(value):
+        return value
+    future = submit(value)
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()
+        raise
+
+
+async def settle(value: T | Awaitable[T]) -> T:
+    """:func:`wait_for` for coroutines: awaited on the caller's own loop."""
+    return await value if inspect.isawaitable(value) else value
+
+
+async def _as_coroutine(awaitable: Awaitable[T]) -> T:
+    return await awaitable
+
+
+def _running_loop() -> asyncio.AbstractEventLoop:
+    global _loop, _thread
+    with _lock:
+        if _loop is None:
+            _loop = asyncio.new_event_loop()
+            _thread = threading.Thread(target=_loop.run_forever, name="textenvs-async-hooks", daemon=True)
+            _thread.start()
+        return _loop
+
+
+def _forget_after_fork() -> None:
+    """A forked child has neither the thread nor, perhaps, a lock that anyone will release."""
+    global _loop, _thread, _lock
+    _loop, _thread, _lock = None, None, threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_after_fork)

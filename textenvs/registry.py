@@ -1,0 +1,195 @@
+"""``envs_registry.yaml`` to ``gymnasium.register``: the one list of the environments that ship here.
+
+Importing ``textenvs`` registers every id with string entry points, so that no environment is imported before it is
+made. The ids are exactly those of the file, ``textenv/<name>``; an environment's version is a field of its entry.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import gymnasium
+import yaml
+
+from .env import TextEnv
+
+FILE_NAME = "envs_registry.yaml"
+_PACKAGE = Path(__file__).resolve().parent
+#: Where the file may be: inside the installed package, or at the root of a checkout.
+PLACES: tuple[Path, ...] = (_PACKAGE / FILE_NAME, _PACKAGE.parent / FILE_NAME)
+
+_ID = re.compile(r"textenv/[a-z0-9]+(-[a-z0-9]+)*")
+_VERSIONED = re.compile(r".*-v\d+")
+_ENTRY_POINT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_FIELDS = {"version", "entry_point", "kwargs", "description", "nondeterministic"}
+
+
+class RegistryError(ValueError):
+    """The registry file is missing or malformed; the message names the file and the entry."""
+
+
+@dataclass(frozen=True)
+class EnvironmentSpec:
+    """One entry of the registry.
+
+    Args:
+        id: ``textenv/<name>``.
+        version: Raised whenever the same actions may give other rewards or observations than before.
+        entry_point: ``module:Class`` of the :class:`~textenvs.env.TextEnv`.
+        description: One line for people.
+        kwargs: Arguments of the constructor, as in JSON; arguments to ``make`` win over them.
+        nondeterministic: Whether equal seeds and actions may give different episodes.
+    """
+
+    id: str
+    version: int
+    entry_point: str
+    description: str
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    nondeterministic: bool = False
+
+    @property
+    def vector_entry_point(self) -> str:
+        """Makes a :class:`~textenvs.vector.TextVectorEnv` of this environment (see ``__getattr__`` there)."""
+        return f"textenvs.vector:{self.id}"
+
+
+def find_file(places: Sequence[Path] = PLACES) -> Path:
+    """The first of ``places`` that is there.
+
+    Raises:
+        RegistryError: None is; the message lists them.
+    """
+    for place in places:
+        if place.is_file():
+            return place
+    looked = " and ".join(str(place) for place in places)
+    raise RegistryError(f"{FILE_NAME} was not found; looked at {looked}. Reinstall textenvs, or restore the file.")
+
+
+def load(path: Path) -> dict[str, EnvironmentSpec]:
+    """Read and check a registry file.
+
+    Raises:
+        RegistryError: It is not YAML, or an entry is malformed.
+    """
+    try:
+        content = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+    except yaml.YAMLError as error:
+        raise RegistryError(f"{path}: not valid YAML: {error}") from error
+    if not isinstance(content, dict) or set(content) != {"environments"}:
+        raise RegistryError(f"{path}: expected a mapping with the one key 'environments'")
+    if not isinstance(content["environments"], dict):
+        raise RegistryError(f"{path}: 'environments' must map ids to entries")
+    return {env_id: _spec(path, env_id, entry) for env_id, entry in content["environments"].items()}
+
+
+def register_all(specs: Mapping[str, EnvironmentSpec] | None = None) -> None:
+    """Register environments (by default, those of the file) with Gymnasium; what is registered already stays.
+
+    Without ``max_episode_steps``: limits are kept inside the environment, where the last action is judged first.
+    """
+    for spec in (_shipped() if specs is None else specs).values():
+        known = gymnasium.registry.get(spec.id)
+        if known is not None and (known.entry_point, known.kwargs) == (spec.entry_point, spec.kwargs):
+            continue
+        gymnasium.register(
+            id=spec.id,
+            entry_point=spec.entry_point,
+            vector_entry_point=spec.vector_entry_point,
+            kwargs=dict(spec.kwargs),
+            nondeterministic=spec.nondeterministic,
+        )
+
+
+def list_environments() -> tuple[str, ...]:
+    """The ids of the environments that ship with textenvs, in the file's order."""
+    return tuple(_shipped())
+
+
+def describe(env_id: str) -> EnvironmentSpec:
+    """The registry's entry for ``env_id``.
+
+    Raises:
+        gymnasium.error.NameNotFound: No such environment ships; the message names the nearest ids.
+    """
+    if env_id not in _shipped():
+        raise _unknown(env_id, _shipped())
+    return _shipped()[env_id]
+
+
+def make(env_id: str, **kwargs: Any) -> TextEnv[Any]:
+    """The environment itself, without Gymnasium's wrappers: for collectors, which need ``astep`` and ``fork``.
+
+    Args:
+        env_id: An id registered with Gymnasium, ours or your own; ``module:id`` imports the module first.
+        **kwargs: Arguments of the environment's constructor.
+
+    Raises:
+        gymnasium.error.NameNotFound: Nothing has this id; the message names the nearest ones.
+        TypeError: It is not a :class:`~textenvs.env.TextEnv`.
+    """
+    if ":" not in env_id and env_id not in gymnasium.registry:
+        raise _unknown(env_id, gymnasium.registry)
+    env = gymnasium.make(env_id, disable_env_checker=True, **kwargs).unwrapped
+    if not isinstance(env, TextEnv):
+        raise TypeError(f"{env_id!r} is a {type(env).__name__}, not a TextEnv; use gymnasium.make for it")
+    return env
+
+
+@functools.cache
+def _shipped() -> Mapping[str, EnvironmentSpec]:
+    return MappingProxyType(load(find_file()))
+
+
+def _unknown(env_id: str, known: Mapping[str, Any]) -> gymnasium.error.NameNotFound:
+    near = difflib.get_close_matches(env_id, known, n=3, cutoff=0.5)
+    near += [other for other in known if other.split("/")[-1] == env_id and other not in near]
+    hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else f"There are: {', '.join(_shipped())}."
+    return gymnasium.error.NameNotFound(f"no environment has the id {env_id!r}. {hint}")
+
+
+def _spec(path: Path, env_id: Any, entry: Any) -> EnvironmentSpec:
+    where = f"{path}: {env_id!r}"
+    if not isinstance(env_id, str) or not _ID.fullmatch(env_id) or _VERSIONED.fullmatch(env_id):
+        raise RegistryError(f"{where}: an id is textenv/<name>, in lower case with hyphens, without a version")
+    if not isinstance(entry, dict):
+        raise RegistryError(f"{where}: expected a mapping with {sorted(_FIELDS)}")
+    if unknown := set(entry) - _FIELDS:
+        raise RegistryError(f"{where}: unknown fields {sorted(map(str, unknown))}; known are {sorted(_FIELDS)}")
+    if missing := {"version", "entry_point", "description"} - set(entry):
+        raise RegistryError(f"{where}: missing fields {sorted(missing)}")
+    version, kwargs = entry["version"], entry.get("kwargs", {})
+    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
+        raise RegistryError(f"{where}: version must be a whole number of at least 1, not {version!r}")
+    if not isinstance(entry["entry_point"], str) or not _ENTRY_POINT.fullmatch(entry["entry_point"]):
+        raise RegistryError(f"{where}: entry_point must be 'module:Class', not {entry['entry_point']!r}")
+    if not isinstance(entry["description"], str) or not entry["description"].strip():
+        raise RegistryError(f"{where}: description must be a line of text, not {entry['description']!r}")
+    if not isinstance(entry.get("nondeterministic", False), bool):
+        raise RegistryError(f"{where}: nondeterministic must be true or false, not {entry['nondeterministic']!r}")
+    if not isinstance(kwargs, dict) or not all(isinstance(key, str) for key in kwargs):
+        raise RegistryError(f"{where}: kwargs must map argument names to values, not {kwargs!r}")
+    try:
+        json.dumps(kwargs, allow_nan=False)  # Gymnasium's spec.to_json() needs it
+    except (TypeError, ValueError) as error:
+        raise RegistryError(f"{where}: kwargs must be plain JSON values: {error}") from error
+    return EnvironmentSpec(id=env_id, **entry)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML lets a repeated key replace the earlier one silently; in a registry that loses an environment."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        if repeated := [key for key in keys if keys.count(key) > 1]:
+            raise yaml.constructor.ConstructorError(None, None, f"{repeated[0]!r} is there twice", node.start_mark)
+        return super().construct_mapping(node, deep)

@@ -1,0 +1,151 @@
+"""GSM8K's answer check: find the number a reply answers with, and compare it by value.
+
+Two ways to find it:
+
+* ``"strict"``: the last ``#### N`` of the reply, GSM8K's own convention. Text after the number is ignored.
+* ``"flexible"``: the last number of the reply, wherever it stands.
+
+Both take the *last* one, as verl's scorer does, so that a reply may correct itself. What differs from verl: a minus
+counts only where it is a sign (``7-2`` ends in 2), commas only between groups of three digits (``1,2`` ends in 2),
+and the comparison is by value (``72.0`` is 72) and not by text.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Literal
+
+Method = Literal["strict", "flexible"]
+METHODS: tuple[str, ...] = ("strict", "flexible")
+
+#: A number with more digits than this is no answer to anything; it is read as none at all, in linear time.
+MAX_DIGITS = 100
+
+_MINUS = "-\u2212\u2010\u2011\u2012\u2013"  # hyphen-minus, the minus sign, and the dashes that stand in for it
+_CURRENCY = "$\u20ac\u00a3\u00a5\u20b9"
+# The sign may stand before or after the currency ("-$5", "$-5"), and counts only where no operand is on its left.
+_NUMBER = (
+    rf"(?P<sign>(?:(?<![\w.)%])[{_MINUS}])?[{_CURRENCY}]?(?:(?<![\w.)%])[{_MINUS}])?)"
+    r"(?P<whole>[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+|(?=\.[0-9]))"
+    r"(?:\.(?P<fraction>[0-9]+))?"
+)
+_ANYWHERE = re.compile(_NUMBER)
+_MARKED = re.compile(rf"(?<!#)####(?!#)[ \t]*\+?{_NUMBER}")
+_ALONE = re.compile(rf"\s*\+?{_NUMBER}\s*[%.]?\s*")
+
+
+def _canonical(match: re.Match[str]) -> str | None:
+    whole = match["whole"].replace(",", "")
+    fraction = match["fraction"] or ""
+    if len(whole) + len(fraction) > MAX_DIGITS:
+        return None
+    whole, fraction = whole.lstrip("0") or "0", fraction.rstrip("0")
+    digits = f"{whole}.{fraction}" if fraction else whole
+    negative = any(character in _MINUS for character in match["sign"]) and digits != "0"
+    return f"-{digits}" if negative else digits
+
+
+def normalize(number: object) -> str | None:
+    """The one spelling of a number, or ``None`` where ``number`` is not a single number.
+
+    Commas, currency signs, a percent sign, a trailing period, leading and trailing zeros and the many minus signs of
+    Unicode go; units are not converted (``50%`` is 50).
+
+    Args:
+        number: Text such as ``" $1,234.50"``, or anything whose ``str`` is a number.
+    """
+    match = _ALONE.fullmatch(str(number))
+    return _canonical(match) if match else None
+
+
+def extract(text: str, method: Method = "strict") -> str | None:
+    """The number that ``text`` answers with, normalized, or ``None`` when there is none.
+
+    Takes time linear in the text, and never fails on any text. A number of more than :data:`MAX_DIGITS` digits counts
+    as no answer.
+
+    Args:
+        text: The assistant's reply.
+        method: ``"strict"`` (the last ``#### N``) or ``"flexible"`` (the last number).
+
+    Raises:
+        ValueError: An unknown method.
+    """
+    if method not in METHODS:
+        raise ValueError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
+    last = None
+    for last in (_MARKED if method == "strict" else _ANYWHERE).finditer(text):  # noqa: B007 (the last one is wanted)
+        pass
+    return _canonical(last) if last else None
+
+
+def score(text: str, ground_truth: object, method: Method = "strict") -> float:
+    """1.0 when ``text`` answers with ``ground_truth``, else 0.0.
+
+    Raises:
+        ValueError: ``ground_truth`` is not a number, or the method is unknown.
+    """
+    return float(extract(text, method) == _gold(ground_truth))
+
+
+def compare(answer: str, ground_truth: object) -> int:
+    """-1, 0 or 1 as ``answer`` is below, equal to or above ``ground_truth``, exactly (no floats).
+
+    Raises:
+        ValueError: One of the two is not a number.
+    """
+    left, right = normalize(answer), normalize(ground_truth)
+    if left is None or right is None:
+        raise ValueError(f"cannot compare {answer!r} with {ground_truth!r}: both must be numbers")
+    a, b = Decimal(left), Decimal(right)
+    return (a > b) - (a < b)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What there is to know about a reply.
+
+    Args:
+        answer: The number that counts (by the method asked for), or ``None`` when there is none.
+        correct: Whether it is the right one.
+        strict: Whether the strict check accepts the reply.
+        flexible: Whether the flexible check does.
+        well_formed: Whether the reply has an answer line ``#### N``, right or wrong.
+    """
+
+    answer: str | None
+    correct: bool
+    strict: bool
+    flexible: bool
+    well_formed: bool
+
+    def metrics(self) -> dict[str, float]:
+        """The checks as numbers, for reports."""
+        return {
+            "strict": float(self.strict),
+            "flexible": float(self.flexible),
+            "well_formed": float(self.well_formed),
+        }
+
+
+def judge(text: str, ground_truth: object, method: Method = "strict") -> Verdict:
+    """Check a reply in both ways; ``method`` says which one counts.
+
+    Raises:
+        ValueError: ``ground_truth`` is not a number, or the method is unknown.
+    """
+    if method not in METHODS:
+        raise ValueError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
+    gold = _gold(ground_truth)
+    strict, flexible = extract(text, "strict"), extract(text, "flexible")
+    answer = strict if method == "strict" else flexible
+    return Verdict(answer, answer == gold, strict == gold, flexible == gold, well_formed=strict is not None)
+
+
+def _gold(ground_truth: object) -> str:
+    gold = normalize(ground_truth)
+    if gold is None:
+        raise ValueError(f"the ground truth {ground_truth!r} is not a number, so no answer can be checked against it")
+    return gold

@@ -1,0 +1,319 @@
+"""Who earned the reward: advantage estimators, all with one signature, all pure.
+
+``estimator(batch, **hyperparameters) -> Advantages``, by name in :data:`ESTIMATORS`. Three rules hold for all of them:
+
+* **A. Observation tokens are not steps.** The batch has none, so no recursion can run through them.
+* **B. A baseline is subtracted from the reward-to-go and comes from other episodes.** Subtracting a per-turn mean from
+  each turn's reward and summing is biased: the mean is only subtracted if one's *own* actions reach that turn.
+* **C. Terminated is not truncated.** After termination there is nothing to earn. A truncated episode would have gone
+  on: with a critic its last state's value is added; without one the episode counts as it is or is left out, as said by
+  ``truncated="count" | "drop"``.
+
+``docs/algorithms.md`` has the worked examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from trainers.algorithms.batch import ActionBatch, Bools, Floats, Ints
+
+Truncated = Literal["count", "drop"]
+Baseline = Literal["group", "mixed"]
+
+
+@dataclass(frozen=True, eq=False)
+class Advantages:
+    """What an estimator makes of a batch of ``N`` action tokens.
+
+    Args:
+        advantages: float ``[N]``; 0 where ``policy_mask`` is false.
+        policy_mask: bool ``[N]``; the tokens that the policy is trained on (false in an episode that is left out).
+        returns: float ``[N]``; what the critic should have said; ``None`` without a critic.
+        value_mask: bool ``[N]``; the tokens that the critic is trained on; ``None`` without a critic.
+    """
+
+    advantages: Floats
+    policy_mask: Bools
+    returns: Floats | None = None
+    value_mask: Bools | None = None
+
+
+# --- with a critic
+
+
+def gae(batch: ActionBatch, *, gamma: float = 1.0, lam: float = 1.0) -> Advantages:
+    r"""Generalised advantage estimation over action tokens (arXiv 1506.02438).
+
+    ``delta_i = r_i + gamma V_{i+1} - V_i`` and ``A_i = delta_i + gamma lam A_{i+1}``, where ``i + 1`` is the episode's
+    next *action* token, however long the observation between the two. After the last token ``V`` is 0 if the episode
+    terminated and ``batch.bootstrap`` if it was truncated. The critic's target is ``A_i + V_i``.
+
+    Args:
+        batch: With ``values``, and ``bootstrap`` if an episode was truncated.
+        gamma: Discount a token, in [0, 1].
+        lam: In [0, 1]; 1 is the Monte Carlo return minus the value, 0 the one-step error.
+
+    Raises:
+        ValueError: ``values`` or a needed ``bootstrap`` is missing, or a factor is outside [0, 1].
+    """
+    values, bootstrap = _critic(batch)
+    advantages = _gae(batch.token_rewards, values, bootstrap, batch.token_offsets, gamma, lam)
+    everything = np.ones(batch.num_tokens, np.bool_)
+    return Advantages(advantages, everything, advantages + values, everything)
+
+
+def turn_gae(batch: ActionBatch, *, gamma: float = 1.0, lam: float = 1.0) -> Advantages:
+    """Generalised advantage estimation where a step is a turn (Turn-PPO, arXiv 2512.17008).
+
+    A turn's state is what stands before its first token, with value ``V_k``; its reward is ``r_k``, minus its tokens'
+    penalties. ``delta_k = r_k + gamma V_{k+1} - V_k``, ``A_k = delta_k + gamma lam A_{k+1}``, and every token of turn
+    ``k`` gets ``A_k``. Only the values at turn starts are used, so the critic is trained only there (``value_mask``).
+
+    Args:
+        batch: With ``values``, and ``bootstrap`` if an episode was truncated.
+        gamma: Discount a turn, in [0, 1].
+        lam: In [0, 1].
+
+    Raises:
+        ValueError: ``values`` or a needed ``bootstrap`` is missing, or a factor is outside [0, 1].
+    """
+    values, bootstrap = _critic(batch)
+    starts = batch.turn_starts
+    by_turn = _gae(batch.net_turn_rewards, values[starts], bootstrap, batch.turn_offsets, gamma, lam)
+    returns, value_mask = np.zeros(batch.num_tokens), np.zeros(batch.num_tokens, np.bool_)
+    returns[starts] = by_turn + values[starts]
+    value_mask[starts] = True
+    return Advantages(by_turn[batch.turn_of_token], np.ones(batch.num_tokens, np.bool_), returns, value_mask)
+
+
+def _critic(batch: ActionBatch) -> tuple[Floats, Floats]:
+    """The values, and the value after each episode's last token: 0 if it terminated."""
+    if batch.values is None:
+        raise ValueError("this estimator needs a critic: give the batch values [N], or choose rloo, grpo or turn_grpo")
+    goes_on = batch.truncated & ~batch.terminated
+    if batch.bootstrap is not None:
+        return batch.values, np.where(goes_on, batch.bootstrap, 0.0)
+    if goes_on.any():
+        raise ValueError(
+            f"episode {int(np.argmax(goes_on))} was truncated: give the batch bootstrap [E], the value of the state "
+            "that each truncated episode ended in"
+        )
+    return batch.values, np.zeros(batch.num_episodes)
+
+
+def _gae(rewards: Floats, values: Floats, bootstrap: Floats, offsets: Ints, gamma: float, lam: float) -> Floats:
+    """The recursion, over steps of whatever kind."""
+    for name, factor in (("gamma", gamma), ("lam", lam)):
+        _check_factor(name, factor)
+    following = np.append(values[1:], 0.0)[: len(values)]
+    has_steps = np.diff(offsets) > 0
+    following[offsets[1:][has_steps] - 1] = bootstrap[has_steps]
+    return discounted_sums(rewards + gamma * following - values, offsets, gamma * lam)
+
+
+def discounted_sums(x: Floats, offsets: Ints, factor: float) -> Floats:
+    """``y_i = x_i + factor * y_{i+1}`` within each episode, without a loop over steps.
+
+    By doubling: once ``y_i`` covers ``s`` steps from ``i`` on, adding ``factor**s * y_{i+s}`` makes them ``2 s``, so an
+    episode of ``T`` steps takes ``log2 T`` passes. All powers are at most 1: nothing can overflow.
+
+    Args:
+        x: float ``[N]``.
+        offsets: int ``[E + 1]``; where episodes start in ``x``.
+        factor: In [0, 1].
+    """
+    _check_factor("factor", factor)
+    lengths = np.diff(offsets)
+    left = np.repeat(offsets[1:], lengths) - np.arange(len(x))  # steps from i to the end of its episode
+    y, span, longest = x.astype(np.float64), 1, int(lengths.max(initial=0))
+    while span < longest:
+        y[:-span] += np.where(left[:-span] > span, factor**span * y[span:], 0.0)
+        span *= 2
+    return y
+
+
+def _check_factor(name: str, factor: float) -> None:
+    if not 0.0 <= factor <= 1.0:
+        raise ValueError(f"{name} must be in [0, 1], not {factor!r}")
+
+
+# --- without a critic
+
+
+def grpo(
+    batch: ActionBatch, *, norm_by_std: bool = True, truncated: Truncated = "count", eps: float = 1e-6
+) -> Advantages:
+    """Group-relative advantage (DeepSeekMath, arXiv 2402.03300): ``A = (R - mean(R)) / (std(R) + eps)``.
+
+    ``R`` is the episode's total reward; mean and population standard deviation are over its group, itself included.
+    Every token of the episode gets ``A``. A group of one gets 0.
+
+    Args:
+        batch: Episodes in groups.
+        norm_by_std: Divide by the standard deviation. Without it, groups that are nearly solved or nearly hopeless are
+            not blown up (Dr. GRPO, arXiv 2503.20783; aggregate with ``seq-mean-token-sum-norm`` for the whole of it).
+        truncated: Whether truncated episodes count as they are or are left out.
+        eps: Keeps the division finite.
+    """
+    kept = _kept(batch, truncated)
+    group, returns = batch.group[kept], _totals(batch)[kept]
+    centred = returns - _sums(returns, group) / _counts(group)
+    return _to_tokens(batch, kept, _divide_by_rms(centred, group, eps) if norm_by_std else centred)
+
+
+def rloo(batch: ActionBatch, *, baseline: Baseline = "group", truncated: Truncated = "count") -> Advantages:
+    """Total reward minus the mean of the *other* episodes (REINFORCE leave-one-out, arXiv 2402.14740).
+
+    Unbiased, because the baseline does not depend on the episode itself. An episode without siblings has the baseline
+    0 with ``group`` and the batch's alone with ``mixed``.
+
+    Args:
+        batch: Episodes in groups.
+        baseline: ``group``: the mean ``g`` of its siblings. ``mixed``: ``(g + b) / 2``, where ``b`` is the mean of all
+            the other episodes of the batch. In a small group ``g`` is noisy, and a group that only ever fails teaches
+            nothing against ``g`` alone; ``b`` is steady but knows nothing of the task. Both leave the episode out, so
+            both are unbiased.
+        truncated: Whether truncated episodes count as they are or are left out.
+    """
+    kept = _kept(batch, truncated)
+    group, returns = batch.group[kept], _totals(batch)[kept]
+    return _to_tokens(batch, kept, returns - _baseline(returns, group, np.zeros_like(group), baseline))
+
+
+def turn_grpo(
+    batch: ActionBatch,
+    *,
+    gamma: float = 1.0,
+    baseline: Baseline = "group",
+    zero_pad: bool = False,
+    outcome_mix: float = 0.0,
+    norm_by_std: bool = False,
+    truncated: Truncated = "count",
+    eps: float = 1e-6,
+) -> Advantages:
+    """Each turn's reward-to-go minus the mean of the siblings that reached the same turn.
+
+    ``G_t = r_t + gamma G_{t+1}`` and ``A_t = G_t - mean(G_t of the other episodes of the group that have a turn t)``;
+    every token of turn ``t`` gets ``A_t``. Whether a *sibling* reaches turn ``t`` does not depend on one's own actions,
+    so the baseline is independent of them and the gradient is unbiased. An episode that is alone at its turn has no
+    such sibling and no baseline there (0), which keeps it unbiased.
+
+    Args:
+        batch: Episodes in groups.
+        gamma: Discount a turn, in [0, 1].
+        baseline: ``group`` or ``mixed``, as in :func:`rloo`, at the same turn.
+        zero_pad: Siblings that ended before turn ``t`` count in its mean, with 0. Also unbiased, and lone episodes have
+            a baseline; noisier where most siblings do reach the turn.
+        outcome_mix: ``lambda`` in [0, 1]: ``(1 - lambda) A_t + lambda A_0``. ``A_0`` is the advantage of the whole
+            episode's outcome; 1 makes this rloo with discounted turns. With ``gamma = 1`` the mixture is unbiased.
+        norm_by_std: Divide by the root mean square of the group's ``A_t`` (every turn counts once). With one turn an
+            episode this is GRPO; like there, it weighs tasks by their difficulty and so is not unbiased.
+        truncated: Whether truncated episodes count as they are or are left out.
+        eps: Keeps that division finite.
+
+    Raises:
+        ValueError: A factor is outside [0, 1].
+    """
+    for name, factor in (("gamma", gamma), ("outcome_mix", outcome_mix)):
+        _check_factor(name, factor)
+    kept = _kept(batch, truncated)
+    episode = batch.episode_of_turn
+    turns = np.flatnonzero(kept[episode])
+    group, turn = batch.group[episode[turns]], turns - batch.turn_offsets[episode[turns]]
+    to_go = discounted_sums(batch.net_turn_rewards, batch.turn_offsets, gamma)[turns]
+    by_turn = to_go - _baseline(to_go, group, turn, baseline, zero_pad)
+    outcome = by_turn[np.arange(len(turns)) - turn]  # each entry's own episode at turn 0
+    by_turn = (1.0 - outcome_mix) * by_turn + outcome_mix * outcome
+    if norm_by_std:
+        by_turn = _divide_by_rms(by_turn, group, eps)
+    advantages = np.zeros(len(episode))
+    advantages[turns] = by_turn
+    return Advantages(advantages[batch.turn_of_token], kept[batch.episode_of_token])
+
+
+def _kept(batch: ActionBatch, truncated: Truncated) -> Bools:
+    """The episodes that count. One without an action says nothing about the policy and never does."""
+    if truncated not in ("count", "drop"):
+        raise ValueError(f'truncated must be "count" or "drop", not {truncated!r}')
+    acted = np.diff(batch.token_offsets) > 0
+    return acted if truncated == "count" else acted & batch.terminated
+
+
+def _totals(batch: ActionBatch) -> Floats:
+    totals = np.bincount(batch.episode_of_turn, batch.net_turn_rewards, minlength=batch.num_episodes)
+    return np.asarray(totals, np.float64)
+
+
+def _to_tokens(batch: ActionBatch, kept: Bools, by_episode: Floats) -> Advantages:
+    advantages = np.zeros(batch.num_episodes)
+    advantages[kept] = by_episode
+    return Advantages(advantages[batch.episode_of_token], kept[batch.episode_of_token])
+
+
+def _baseline(x: Floats, group: Ints, turn: Ints, kind: Baseline, zero_pad: bool = False) -> Floats:
+    """The mean of the other entries at the same turn, in the group or mixed with that in the batch."""
+    if kind not in ("group", "mixed"):
+        raise ValueError(f'baseline must be "group" or "mixed", not {kind!r}')
+    everyone = np.zeros_like(group)
+    siblings, has_sibling = _mean_of_others(x, group, turn, zero_pad)
+    if kind == "group":
+        return siblings
+    others, _ = _mean_of_others(x, everyone, turn, zero_pad)
+    return np.where(has_sibling, (siblings + others) / 2.0, others)
+
+
+def _mean_of_others(x: Floats, group: Ints, turn: Ints, zero_pad: bool) -> tuple[Floats, Bools]:
+    """Leave-one-out means, 0 where there is no other, and whether there is one."""
+    key = group * (turn.max(initial=0) + 1) + turn
+    # Everyone has a turn 0, so counting those counts the group's episodes.
+    others = (_sums((turn == 0).astype(np.float64), group) if zero_pad else _counts(key)) - 1
+    total = _sums(x, key) - x
+    return np.divide(total, others, out=np.zeros_like(x), where=others > 0), others > 0
+
+
+def _sums(x: Floats, key: Ints) -> Floats:
+    """Each entry's sum over the entries with its key."""
+    return np.asarray(np.bincount(key, x), np.float64)[key]
+
+
+def _counts(key: Ints) -> Ints:
+    return np.bincount(key)[key]
+
+
+def _divide_by_rms(x: Floats, group: Ints, eps: float) -> Floats:
+    """For centred ``x``, the population standard deviation; at most ``sqrt(n)`` comes out, so nothing explodes."""
+    return x / (np.sqrt(_sums(x * x, group) / _counts(group)) + eps)
+
+
+# --- for all
+
+
+def normalize(result: Advantages, eps: float = 1e-8) -> Advantages:
+    """Shift and scale the advantages to mean 0 and standard deviation 1 over the batch's trained tokens.
+
+    Args:
+        result: Of the *global* batch: normalising a part of it would make the gradient depend on the split.
+        eps: Keeps the division finite; equal advantages become 0.
+    """
+    mask = result.policy_mask
+    if not mask.any():
+        return result
+    centred = result.advantages - result.advantages[mask].mean()
+    return replace(result, advantages=np.where(mask, centred / (centred[mask].std() + eps), 0.0))
+
+
+Estimator = Callable[..., Advantages]
+
+ESTIMATORS: dict[str, Estimator] = {
+    "gae": gae,
+    "turn_gae": turn_gae,
+    "grpo": grpo,
+    "rloo": rloo,
+    "turn_grpo": turn_grpo,
+}
+NEEDS_CRITIC = frozenset({"gae", "turn_gae"})

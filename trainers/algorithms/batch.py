@@ -1,0 +1,255 @@
+"""A batch of episodes as the estimators see it: action tokens only, concatenated, with offsets.
+
+Observation tokens are not steps of the decision process, so they are left out here, once, for every estimator. What
+remains is ragged in two levels (episodes of turns, turns of tokens) and is kept as flat arrays with offsets: nothing
+is padded, and an estimator is a few array operations.
+
+``E`` episodes, ``K`` turns and ``N`` action tokens in the whole batch; everything is in the order of the episodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from trainers.trajectory import Trajectory
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class ActionBatch:
+    """Episodes without their observations.
+
+    Args:
+        token_offsets: int ``[E + 1]``; episode ``e`` has the action tokens ``token_offsets[e]:token_offsets[e + 1]``.
+        turn_offsets: int ``[E + 1]``; likewise its turns.
+        turn_index: int ``[N]``; the turn of each token within its episode, from 0.
+        turn_rewards: float ``[K]``.
+        terminated: bool ``[E]``; the task was over: nothing more could have been earned.
+        truncated: bool ``[E]``; a budget ran out. Ignored where ``terminated`` is true as well.
+        group: int ``[E]``, at least 0; episodes of the same task drawn together share it.
+        values: float ``[N]``; a critic's value of the state *before* each token: its output at the position that
+            predicts the token.
+        bootstrap: float ``[E]``; the value of the state that each truncated episode ended in: the critic's output at
+            the episode's last position. Read for truncated episodes only.
+        penalty: float ``[N]``; subtracted from each token's reward (``beta * kl``, for a KL penalty in the reward).
+
+    Raises:
+        ValueError: Shapes do not fit, a turn has no token, an episode with tokens neither terminated nor was truncated,
+            or a number that would be used is not finite. The message names the array and the episode.
+    """
+
+    token_offsets: Ints
+    turn_offsets: Ints
+    turn_index: Ints
+    turn_rewards: Floats
+    terminated: Bools
+    truncated: Bools
+    group: Ints
+    values: Floats | None = None
+    bootstrap: Floats | None = None
+    penalty: Floats | None = None
+
+    @classmethod
+    def from_trajectories(
+        cls,
+        trajectories: Sequence[Trajectory],
+        values: ArrayLike | None = None,
+        bootstrap: ArrayLike | None = None,
+        penalty: ArrayLike | None = None,
+    ) -> ActionBatch:
+        """Leave out the observations. An empty ``group_id`` means that the episode is a group of its own.
+
+        Args:
+            trajectories: ``E`` episodes with a trainable status.
+            values: ``[N]``, see the class; :func:`gather` makes it from arrays of ``[T]`` an episode.
+            bootstrap: ``[E]``, see the class.
+            penalty: ``[N]``, see the class.
+
+        Raises:
+            ValueError: An episode failed (its rewards do not mean what they say), or see the class.
+        """
+        for number, trajectory in enumerate(trajectories):
+            if not trajectory.status.trainable:
+                raise ValueError(
+                    f"episode {number} ({trajectory.episode_id!r}) has the status {trajectory.status.value!r}: its "
+                    "rewards cannot be trusted; filter on status.trainable first"
+                )
+        names = [t.group_id or f"\0{number}" for number, t in enumerate(trajectories)]
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+        return cls(
+            token_offsets=_offsets([int(t.action_mask.sum()) for t in trajectories]),
+            turn_offsets=_offsets([t.num_turns for t in trajectories]),
+            turn_index=gather(trajectories, [t.turn_id for t in trajectories]).astype(np.int64),
+            turn_rewards=np.concatenate([np.zeros(0), *(t.turn_rewards for t in trajectories)]),
+            terminated=np.array([t.terminated for t in trajectories], np.bool_),
+            truncated=np.array([t.truncated for t in trajectories], np.bool_),
+            group=np.array([numbers[name] for name in names], np.int64),
+            values=None if values is None else np.asarray(values, np.float64),
+            bootstrap=None if bootstrap is None else np.asarray(bootstrap, np.float64),
+            penalty=None if penalty is None else np.asarray(penalty, np.float64),
+        )
+
+    def __post_init__(self) -> None:
+        """Check everything once, so that no estimator has to."""
+        episodes, turns, tokens = self.num_episodes, int(self.turn_offsets[-1]), int(self.token_offsets[-1])
+        for name, length in (
+            ("turn_offsets", episodes + 1),
+            ("turn_index", tokens),
+            ("turn_rewards", turns),
+            ("terminated", episodes),
+            ("truncated", episodes),
+            ("group", episodes),
+            ("values", tokens),
+            ("bootstrap", episodes),
+            ("penalty", tokens),
+        ):
+            array = getattr(self, name)
+            if array is not None and array.shape != (length,):
+                raise ValueError(
+                    f"{name} has the shape {array.shape}, but {episodes} episodes with {turns} turns and "
+                    f"{tokens} action tokens need ({length},)"
+                )
+        self._refuse(self.group < 0, np.arange(episodes), "has a negative group")
+        self._check_turns()
+        open_ended = ~self.terminated & ~self.truncated & (np.diff(self.token_offsets) > 0)
+        self._refuse(
+            open_ended,
+            np.arange(episodes),
+            "neither terminated nor was truncated: it is incomplete; leave it out or say how it ended",
+        )
+        self._refuse(~np.isfinite(self.turn_rewards), self.episode_of_turn, "has a turn reward that is not finite")
+        if self.values is not None:
+            self._refuse(~np.isfinite(self.values), self.episode_of_token, "has a value that is not finite")
+        if self.penalty is not None:
+            self._refuse(~np.isfinite(self.penalty), self.episode_of_token, "has a penalty that is not finite")
+        if self.bootstrap is not None:
+            bad = ~np.isfinite(self.bootstrap) & self.truncated & ~self.terminated
+            self._refuse(bad, np.arange(episodes), "was truncated and has a bootstrap value that is not finite")
+
+    def _check_turns(self) -> None:
+        """Every turn has tokens, in order: so a turn's first and last token exist, and its reward has a place."""
+        of_token = self.turn_of_token
+        outside = (self.turn_index < 0) | (self.turn_index >= np.diff(self.turn_offsets)[self.episode_of_token])
+        self._refuse(
+            outside | (np.diff(of_token, prepend=0) < 0),
+            self.episode_of_token,
+            "has turn indices that go back or have no turn reward: they must be non-decreasing and below its turns",
+        )
+        without = np.bincount(of_token, minlength=len(self.turn_rewards)) == 0
+        self._refuse(
+            without,
+            self.episode_of_turn,
+            "has a turn without action tokens: its reward would reach no gradient; drop that turn, or add its reward "
+            "to the turn before",
+        )
+
+    @staticmethod
+    def _refuse(bad: Bools, episode: Ints, why: str) -> None:
+        if bad.any():
+            raise ValueError(f"episode {int(episode[np.argmax(bad)])} {why}")
+
+    @property
+    def num_episodes(self) -> int:
+        """``E``."""
+        return len(self.token_offsets) - 1
+
+    @property
+    def num_tokens(self) -> int:
+        """``N``, the action tokens."""
+        return len(self.turn_index)
+
+    @cached_property
+    def episode_of_token(self) -> Ints:
+        """The episode of each token, int ``[N]``."""
+        return np.repeat(np.arange(self.num_episodes), np.diff(self.token_offsets))
+
+    @cached_property
+    def episode_of_turn(self) -> Ints:
+        """The episode of each turn, int ``[K]``."""
+        return np.repeat(np.arange(self.num_episodes), np.diff(self.turn_offsets))
+
+    @cached_property
+    def turn_of_token(self) -> Ints:
+        """The turn of each token, counted through the whole batch, int ``[N]``."""
+        return self.turn_offsets[self.episode_of_token] + self.turn_index
+
+    @cached_property
+    def turn_starts(self) -> Ints:
+        """Each turn's first token, int ``[K]``."""
+        return np.flatnonzero(np.diff(self.turn_of_token, prepend=-1))
+
+    @cached_property
+    def turn_ends(self) -> Ints:
+        """Each turn's last token, where its reward stands, int ``[K]``."""
+        return np.flatnonzero(np.diff(self.turn_of_token, append=len(self.turn_rewards)))
+
+    @cached_property
+    def token_rewards(self) -> Floats:
+        """Each turn's reward at its last token, minus every token's penalty, float ``[N]``."""
+        rewards = np.zeros(self.num_tokens)
+        rewards[self.turn_ends] = self.turn_rewards
+        return rewards if self.penalty is None else rewards - self.penalty
+
+    @cached_property
+    def net_turn_rewards(self) -> Floats:
+        """Each turn's reward minus the penalties of its tokens, float ``[K]``."""
+        if self.penalty is None:
+            return self.turn_rewards
+        return self.turn_rewards - np.bincount(self.turn_of_token, self.penalty, minlength=len(self.turn_rewards))
+
+
+def gather(trajectories: Sequence[Trajectory], arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Concatenate the action tokens' entries.
+
+    Args:
+        trajectories: ``E`` episodes.
+        arrays: One array ``[T]`` for each.
+
+    Returns:
+        ``[N]``.
+
+    Raises:
+        ValueError: An array has not the length of its trajectory.
+    """
+    for number, (trajectory, array) in enumerate(zip(trajectories, arrays, strict=True)):
+        if len(array) != len(trajectory.action_mask):
+            raise ValueError(f"array {number} has {len(array)} entries for {len(trajectory.action_mask)} tokens")
+    parts = [array[t.action_mask] for t, array in zip(trajectories, arrays, strict=True)]
+    return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def scatter(trajectories: Sequence[Trajectory], flat: NDArray[Any]) -> list[NDArray[Any]]:
+    """Put one entry an action token back to its place; the inverse of :func:`gather`.
+
+    Args:
+        trajectories: ``E`` episodes.
+        flat: ``[N]``.
+
+    Returns:
+        For each episode ``[T]``, of the dtype of ``flat``, with 0 at observation tokens.
+
+    Raises:
+        ValueError: ``flat`` has not as many entries as the episodes have action tokens.
+    """
+    offsets = _offsets([int(t.action_mask.sum()) for t in trajectories])
+    if len(flat) != offsets[-1]:
+        raise ValueError(f"{len(flat)} entries for {offsets[-1]} action tokens")
+    out = []
+    for trajectory, start, stop in zip(trajectories, offsets[:-1], offsets[1:], strict=True):
+        array = np.zeros(len(trajectory.action_mask), flat.dtype)
+        array[trajectory.action_mask] = flat[start:stop]
+        out.append(array)
+    return out
+
+
+def _offsets(lengths: Sequence[int]) -> Ints:
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)

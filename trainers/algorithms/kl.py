@@ -1,0 +1,166 @@
+"""How far the policy is from its reference: estimators, the two ways to use them, and the coefficient's controllers.
+
+All estimators see only the sampled token. With ``l = log ref(x) - log pi(x)`` and ``x ~ pi``, the estimated quantity is
+``KL(pi, ref) = E[-l]`` (J. Schulman, "Approximating KL divergence", 2020):
+
+===== ================ ======== ===================================== =====================================
+name  value            unbiased gradient as a penalty in the reward   gradient as a loss
+===== ================ ======== ===================================== =====================================
+k1    -l               yes      **right**: of KL(pi, ref)             **zero** in expectation: pure noise
+k2    l^2 / 2          no       wrong                                 **right**: of KL(pi, ref)
+k3    exp(l) - 1 - l   yes      of KL(pi, ref) - KL(ref, pi): nearly  of KL(ref, pi), the other KL
+                                none while they are close
+abs   |l|              no       wrong                                 wrong
+===== ================ ======== ===================================== =====================================
+
+So: ``k1`` in the reward, ``k2`` in the loss, and ``k3`` in the loss for what GRPO's authors did (arXiv 2402.03300). An
+unbiased estimate of a number is not a loss with the right gradient (arXiv 2506.09477); the tests check every entry on
+small distributions. A loss on single tokens also leaves out what a token does to the KL of those after it; the penalty
+in the reward does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+KLEstimator = Literal["k1", "k2", "k3", "low_var_kl", "abs"]
+
+#: k3's log-ratio is clamped to +-20, so that ``exp`` stays finite, and its value to 10, so that one token whose
+#: probability has collapsed (l > 2.5 or l < -11) cannot own the gradient: beyond that its gradient is 0.
+K3_MAX_LOG_RATIO = 20.0
+K3_MAX = 10.0
+
+
+def kl_estimate(logprobs: Tensor, ref_logprobs: Tensor, kind: KLEstimator) -> Tensor:
+    """Estimate KL(pi, ref) from each sampled token, differentiably in ``logprobs``.
+
+    In the loss: ``weights * beta * kl_estimate(...)``. In the reward: ``beta * kl_estimate(...)`` without gradient is
+    the ``penalty`` of :class:`trainers.algorithms.batch.ActionBatch`.
+
+    Args:
+        logprobs: ``[n]``, of the policy that is regularised.
+        ref_logprobs: ``[n]``, of the reference, for the same tokens.
+        kind: ``k1``, ``k2``, ``k3`` (also known as ``low_var_kl``; clamped, see the module) or ``abs``.
+
+    Returns:
+        ``[n]``, in nats.
+
+    Raises:
+        ValueError: The kind is unknown, or shapes differ.
+    """
+    if logprobs.shape != ref_logprobs.shape:
+        raise ValueError(f"shapes must be the same, not {tuple(logprobs.shape)} and {tuple(ref_logprobs.shape)}")
+    log_ratio = ref_logprobs.detach() - logprobs
+    if kind == "k1":
+        return -log_ratio
+    if kind == "k2":
+        return 0.5 * log_ratio.square()
+    if kind in ("k3", "low_var_kl"):
+        log_ratio = log_ratio.clamp(-K3_MAX_LOG_RATIO, K3_MAX_LOG_RATIO)
+        return (torch.expm1(log_ratio) - log_ratio).clamp(max=K3_MAX)
+    if kind == "abs":
+        return log_ratio.abs()
+    raise ValueError(f"unknown KL estimator {kind!r}: choose k1, k2, k3 (low_var_kl) or abs")
+
+
+class KLController(Protocol):
+    """Holds the KL coefficient; part of the checkpoint."""
+
+    beta: float
+
+    def update(self, kl: float, episodes: int) -> None:
+        """Take note of a batch: its mean KL, in the unit of the target, and its number of episodes."""
+        ...
+
+    def state_dict(self) -> dict[str, float]:
+        """What a checkpoint must hold."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, float]) -> None:
+        """Go on from a checkpoint."""
+        ...
+
+
+class FixedKL:
+    """A constant coefficient."""
+
+    def __init__(self, beta: float) -> None:
+        """Set it.
+
+        Args:
+            beta: At least 0.
+
+        Raises:
+            ValueError: ``beta`` is negative or not finite.
+        """
+        if not 0.0 <= beta < float("inf"):
+            raise ValueError(f"the KL coefficient must be at least 0 and finite, not {beta!r}")
+        self.beta = beta
+
+    def update(self, kl: float, episodes: int) -> None:
+        """Stay as it is."""
+
+    def state_dict(self) -> dict[str, float]:
+        """Nothing: the configuration says it all."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, float]) -> None:
+        """Refuse an adaptive controller's state: the run would go on with another coefficient."""
+        if state:
+            raise ValueError(f"the checkpoint has the state of an adaptive KL controller: {dict(state)}")
+
+
+class AdaptiveKL:
+    """Steer the KL towards a target (arXiv 1909.08593, section 2.2, in the form of its code).
+
+    ``beta <- beta * (1 + clip(kl / target - 1, -0.2, 0.2) * episodes / horizon)``: at most about 20% in ``horizon``
+    episodes.
+    """
+
+    def __init__(self, beta: float, target: float, horizon: float) -> None:
+        """Start.
+
+        Args:
+            beta: The first coefficient, positive (0 would stay 0).
+            target: Positive; in the unit of the ``kl`` of :meth:`update`, be it a token's or an episode's.
+            horizon: Positive; episodes. The greater, the slower.
+
+        Raises:
+            ValueError: An argument is not positive.
+        """
+        for name, value in (("beta", beta), ("target", target), ("horizon", horizon)):
+            if not 0.0 < value < float("inf"):
+                raise ValueError(f"{name} of an adaptive KL controller must be positive and finite, not {value!r}")
+        self.beta, self.target, self.horizon = beta, target, horizon
+
+    def update(self, kl: float, episodes: int) -> None:
+        """Move the coefficient.
+
+        Args:
+            kl: The batch's mean KL.
+            episodes: In the batch, fewer than ``5 * horizon``.
+
+        Raises:
+            ValueError: ``kl`` is not finite, or there are so many episodes that the coefficient could reach 0, from where
+                it never recovers.
+        """
+        if not 0 <= episodes < 5 * self.horizon:
+            raise ValueError(f"{episodes} episodes a batch need a horizon above {episodes / 5}, not {self.horizon}")
+        if not abs(kl) < float("inf"):
+            raise ValueError(f"the batch's KL is {kl!r}: look at its log-probabilities before going on")
+        error = min(max(kl / self.target - 1.0, -0.2), 0.2)
+        self.beta *= 1.0 + error * episodes / self.horizon
+
+    def state_dict(self) -> dict[str, float]:
+        """The coefficient; target and horizon are configuration."""
+        return {"beta": self.beta}
+
+    def load_state_dict(self, state: Mapping[str, float]) -> None:
+        """Go on with a checkpoint's coefficient."""
+        if "beta" not in state:
+            raise ValueError(f"the checkpoint has no state of an adaptive KL controller: {dict(state)}")
+        self.beta = float(state["beta"])

@@ -1,0 +1,191 @@
+"""Conversations to imitate: played by an environment's scripted expert, or read from files.
+
+An expert that never errs would never show what to do after a mistake, so some of its turns are replaced by wrong ones:
+the expert's reply to *another* task. Those are part of the conversation but not imitated.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from textenvs.env import TextEnv
+from textenvs.messages import Message, Messages, check_conversation, copy_messages
+
+from .engines.base import Generation
+from .rollout.episode import EpisodeTokens
+from .rollout.renderer import Renderer
+from .trajectory import Status, Trajectory
+
+
+class DemonstrationError(ValueError):
+    """Demonstrations that cannot be had or read; the message says which, where, and what to do."""
+
+
+@dataclass(frozen=True)
+class Demonstration:
+    """One conversation.
+
+    Args:
+        messages: The conversation; it ends with an assistant message.
+        imitate: For each assistant message, whether it is imitated.
+    """
+
+    messages: Messages
+    imitate: tuple[bool, ...]
+
+    def __post_init__(self) -> None:
+        replies = sum(message["role"] == "assistant" for message in self.messages)
+        if replies != len(self.imitate):
+            raise ValueError(f"{replies} assistant messages need as many flags, not {len(self.imitate)}")
+
+
+@dataclass(frozen=True)
+class Example:
+    """A demonstration in tokens.
+
+    Args:
+        trajectory: ``action_mask`` covers all assistant tokens.
+        weights: float32 ``[n]``, one for each action token: 1 where it is imitated, 0 where it is a planted mistake.
+    """
+
+    trajectory: Trajectory
+    weights: NDArray[np.float32]
+
+
+def play(env: TextEnv[Any], count: int, *, seed: int, mistake_rate: float = 0.0) -> Iterator[Demonstration]:
+    """Let the environment's scripted expert play ``count`` episodes.
+
+    Args:
+        env: The environment; its ``demonstration`` hook is the expert.
+        count: How many episodes.
+        seed: Decides tasks, the expert's randomness and the mistakes.
+        mistake_rate: The chance, at each turn, that the expert's reply to another task is said instead; in [0, 1).
+            Where a budget cuts the episode right after a mistake, that mistake is left out of the conversation.
+
+    Raises:
+        DemonstrationError: The environment has no scripted expert.
+    """
+    if not 0.0 <= mistake_rate < 1.0:
+        raise ValueError(f"mistake_rate must be in [0, 1), not {mistake_rate}")
+    elsewhere: str | Message | None = None  # the expert's reply to an earlier task
+    for number in range(count):
+        rng = np.random.default_rng((seed, number))
+        conversation, _ = env.reset(seed=int(rng.integers(2**31)))
+        imitate: list[bool] = []
+        done = False
+        first_reply: str | Message | None = None
+        while not done:
+            try:
+                reply = env.demonstration(rng)
+            except NotImplementedError as error:
+                raise DemonstrationError(
+                    f"{error}: give conversations to imitate (a file with a column 'messages'), or switch the warm "
+                    "start off"
+                ) from error
+            first_reply = reply if first_reply is None else first_reply
+            wrong = elsewhere is not None and elsewhere != reply and bool(rng.random() < mistake_rate)
+            conversation, _, terminated, truncated, _ = env.step(elsewhere if wrong and elsewhere else reply)
+            done = terminated or truncated
+            imitate.append(not wrong)
+        elsewhere = first_reply
+        if any(imitate):
+            yield Demonstration(*_up_to_last_imitated(conversation, imitate))
+
+
+def _up_to_last_imitated(conversation: Messages, imitate: Sequence[bool]) -> tuple[Messages, tuple[bool, ...]]:
+    last = max(turn for turn, good in enumerate(imitate) if good)
+    replies = [i for i, message in enumerate(conversation) if message["role"] == "assistant"]
+    # The opening may hold assistant messages of its own (few-shot prompts): those are not the expert's.
+    given = len(replies) - len(imitate)
+    flags = (*([False] * given), *imitate[: last + 1])
+    return conversation[: replies[given + last] + 1], flags
+
+
+def read(files: Sequence[str | Path]) -> Iterator[Demonstration]:
+    """Conversations from ``.jsonl`` or ``.parquet`` files with a column ``messages``; every assistant message counts.
+
+    Raises:
+        DemonstrationError: A file is missing, empty or of another kind, or a row cannot be used; names file and row.
+    """
+    for name in files:
+        path = Path(name)
+        if not path.is_file():
+            raise DemonstrationError(f"{path}: no such file")
+        rows = 0
+        for rows, (where, row) in enumerate(_rows(path), 1):  # noqa: B007 - rows is read after the loop
+            yield _demonstration(row, where)
+        if rows == 0:
+            raise DemonstrationError(f"{path}: the file has no rows")
+
+
+def _rows(path: Path) -> Iterator[tuple[str, Any]]:
+    if path.suffix == ".jsonl":
+        with path.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    where = f"{path} line {number}"
+                    try:
+                        yield where, json.loads(line)
+                    except json.JSONDecodeError as error:
+                        raise DemonstrationError(f"{where}: not JSON: {error}") from error
+    elif path.suffix == ".parquet":
+        import pyarrow.parquet as pq
+
+        with pq.ParquetFile(path) as file:
+            if "messages" not in file.schema_arrow.names:
+                raise DemonstrationError(f"{path}: no column 'messages'; it has {file.schema_arrow.names}")
+            number = 0
+            for batch in file.iter_batches(columns=["messages"]):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield f"{path} row {number}", row
+    else:
+        raise DemonstrationError(f"{path}: demonstrations are read from .jsonl or .parquet, not {path.suffix!r}")
+
+
+def _demonstration(row: Any, where: str) -> Demonstration:
+    messages = row.get("messages") if isinstance(row, dict) else None
+    if messages is None:
+        raise DemonstrationError(f"{where}: no column 'messages'")
+    try:
+        # Arrow fills keys that a message does not have with null.
+        conversation = check_conversation(
+            [{k: v for k, v in m.items() if v is not None} if isinstance(m, dict) else m for m in messages], where
+        )
+    except ValueError as error:
+        raise DemonstrationError(str(error)) from error
+    if not conversation or conversation[-1]["role"] != "assistant":
+        raise DemonstrationError(f"{where}: the conversation must end with the assistant's message to imitate")
+    if conversation[0]["role"] == "assistant":
+        raise DemonstrationError(f"{where}: the conversation starts with the assistant; there is nothing to reply to")
+    return Demonstration(conversation, tuple(True for m in conversation if m["role"] == "assistant"))
+
+
+def encode(demonstration: Demonstration, renderer: Renderer, tokenizer: Any) -> Example:
+    """The conversation in the model's tokens, exactly as a rollout would have recorded it."""
+    messages = copy_messages(demonstration.messages)
+    turns = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
+    tokens = EpisodeTokens(renderer, messages[: turns[0]], episode_id="demonstration")
+    weights: list[NDArray[np.float32]] = []
+    for number, (index, good) in enumerate(zip(turns, demonstration.imitate, strict=True)):
+        text = messages[index]["content"]
+        ids = tokenizer.encode(text, add_special_tokens=False) + [renderer.stop_token_ids[0]]
+        tokens.reply(_said(ids))
+        tokens.reward(0.0, {})
+        weights.append(np.full(len(ids), float(good), np.float32))
+        if number + 1 < len(turns):
+            tokens.observe(messages[: turns[number + 1]])
+    trajectory = tokens.finish(terminated=True, truncated=False, status=Status.COMPLETED, messages=messages)
+    return Example(trajectory, np.concatenate(weights))
+
+
+def _said(ids: Sequence[int]) -> Generation:
+    count = len(ids)
+    return Generation(np.asarray(ids, np.int32), np.zeros(count, np.float32), np.zeros(count, np.int32), "stop")

@@ -1,0 +1,395 @@
+"""The forward pass of the torch engine: a decoder over a flat batch of tokens, with its own weights and KV slots.
+
+Tokens of many requests lie one after the other in one ``[n]`` batch, so no linear layer ever sees padding. Only attention
+needs rows: there the tokens are split into *groups* of requests with a similar number of new tokens, every decoding
+request (one new token) in the first. Keys and values live in one preallocated tensor a layer,
+``[slots * max_context, 2 * kv_heads, head_dim]`` (keys first): one write a layer, and a slot is a contiguous row.
+
+The weights are copied out of a transformers model into fused matrices (q, k, v in one; gate and up in one). Every
+parameter of the original keeps its name, as a view into them; that is all that a weight update needs.
+
+Everything is device-agnostic PyTorch. The code was exercised on the CPU in float32 and bfloat16; it has no kernels of its
+own that a GPU would need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.activations import ACT2FN
+
+FAMILIES = ("qwen2", "qwen3", "llama")
+_ROPE_TYPES = ("default", "linear", "llama3", "yarn")  # those whose angles depend on the position alone
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """The next ``count`` tokens of the request in slot ``row``, at positions ``start, start + 1, ...``."""
+
+    row: int
+    start: int
+    count: int
+
+
+@dataclass(frozen=True)
+class _Group:
+    """A contiguous part of the flat batch that attends together, as ``R`` rows of at most ``Q`` new tokens.
+
+    Args:
+        begin: First token in the flat batch.
+        end: One past the last.
+        shape: ``(R, Q)``.
+        rows: The slots to read: a slice where they lie close together (no copy), else int64 ``[R]`` (gathered).
+        keys: How many positions of each slot to read.
+        bias: ``[R, 1, 1 or Q * (heads / kv_heads), keys]``: 0 where a query may look, ``-inf`` elsewhere.
+        place: int64 ``[end - begin]``, where each token stands in ``[R * Q]``; ``None`` if that is ``0, 1, 2, ...``.
+    """
+
+    begin: int
+    end: int
+    shape: tuple[int, int]
+    rows: slice | Tensor
+    keys: int
+    bias: Tensor
+    place: Tensor | None
+
+
+@dataclass(frozen=True)
+class FlatBatch:
+    """One step's work: ``n`` tokens of any number of requests (see :meth:`Decoder.plan`).
+
+    Args:
+        tokens: int64 ``[n]``.
+        positions: int64 ``[n]``.
+        cells: int64 ``[n]``, ``row * max_context + position``: where each token's keys and values go.
+        groups: The parts that attend together; they cover the batch.
+        last: int64, the last token of each chunk, decoding rows first and then in the order of the chunks.
+    """
+
+    tokens: Tensor
+    positions: Tensor
+    cells: Tensor
+    groups: Sequence[_Group]
+    last: Tensor
+
+
+@dataclass
+class _Layer:
+    attention_norm: Tensor
+    qkv: Tensor
+    qkv_bias: Tensor | None
+    q_norm: Tensor | None
+    k_norm: Tensor | None
+    out: Tensor
+    out_bias: Tensor | None
+    mlp_norm: Tensor
+    gate_up: Tensor
+    gate_up_bias: Tensor | None
+    down: Tensor
+    down_bias: Tensor | None
+
+
+class Decoder:
+    """A causal language model over preallocated KV slots.
+
+    Args:
+        model: A transformers Qwen2, Qwen3 or Llama with a language-model head. Its weights are copied.
+        slots: How many requests can hold keys and values at once.
+        max_context: Positions per slot.
+        device: Where to compute; the model's own device by default.
+        dtype: Of weights, keys and values; the model's own by default.
+
+    Raises:
+        ValueError: An unsupported architecture or feature of it; says which are supported.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        slots: int,
+        max_context: int,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        config = model.config
+        _check_supported(config, max_context)
+        self.slots, self.max_context = slots, max_context
+        self.device = torch.device(device) if device is not None else model.device
+        self.dtype = dtype or model.dtype
+        self.vocab_size: int = config.vocab_size
+        self._heads: int = config.num_attention_heads
+        self._kv_heads: int = config.num_key_value_heads
+        self._head_dim: int = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        self._eps: float = config.rms_norm_eps
+        self._activation = ACT2FN[config.hidden_act]
+        self._tied: bool = config.tie_word_embeddings
+        self.parameters: dict[str, Tensor] = {}
+        self._take_weights(model)
+        self._cos, self._sin = self._rotary_tables(model)
+        # Zeros, not empty: masked positions get weight 0, and 0 * NaN of uninitialised memory would be NaN.
+        cells = (slots * max_context, 2 * self._kv_heads, self._head_dim)
+        self._kv = [torch.zeros(cells, device=self.device, dtype=self.dtype) for _ in self._layers]
+
+    # Weights
+
+    def check_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Refuse weights that are not exactly this model's.
+
+        Raises:
+            ValueError: A name is missing or unknown, a shape differs, a value is not finite, or the two ends of a tied
+                embedding differ.
+        """
+        known, tied = set(self.parameters), {"lm_head.weight"} if self._tied else set()
+        missing, unknown = sorted(known - tied - set(weights)), sorted(set(weights) - known)
+        if missing or unknown:
+            raise ValueError(
+                f"weights do not fit the model: {_some('missing', missing)}{_some('unknown', unknown)}"
+                "give the state_dict of the same architecture, in its own naming; the old weights stay"
+            )
+        for name, value in weights.items():
+            wanted = self.parameters[name].shape
+            if value.shape != wanted:
+                raise ValueError(f"{name} has shape {tuple(value.shape)}, not {tuple(wanted)}; the old weights stay")
+            if not bool(torch.isfinite(value).all()):
+                raise ValueError(f"{name} holds values that are not finite; did training diverge? The old weights stay")
+        if self._tied and "lm_head.weight" in weights:
+            head, embedding = weights["lm_head.weight"], weights["model.embed_tokens.weight"]
+            if head.data_ptr() != embedding.data_ptr() and not torch.equal(head, embedding):
+                raise ValueError("lm_head.weight differs from the embedding it is tied to; the old weights stay")
+
+    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Copy weights that :meth:`check_weights` accepted. Keys and values computed before are stale afterwards."""
+        for name, value in weights.items():
+            self.parameters[name].copy_(value)
+
+    @torch.no_grad()
+    def _take_weights(self, model: PreTrainedModel) -> None:
+        source = model.state_dict()
+        left = dict(source)
+
+        def fuse(*names: str) -> Tensor:
+            parts = [left.pop(name) for name in names]
+            fused = torch.cat([part.to(self.device, self.dtype) for part in parts])  # cat always copies
+            for name, view in zip(names, fused.split([len(part) for part in parts]), strict=True):
+                self.parameters[name] = view
+            return fused
+
+        def fuse_if_any(*names: str) -> Tensor | None:
+            return fuse(*names) if names[0] in left else None
+
+        self._embedding = fuse("model.embed_tokens.weight")
+        if self._tied:
+            left.pop("lm_head.weight", None)
+            self._head = self.parameters["lm_head.weight"] = self._embedding
+        else:
+            self._head = fuse("lm_head.weight")
+        self._norm = fuse("model.norm.weight")
+        self._layers: list[_Layer] = []
+        for index in range(model.config.num_hidden_layers):
+            at = f"model.layers.{index}."
+            attention, mlp = at + "self_attn.", at + "mlp."
+            self._layers.append(
+                _Layer(
+                    attention_norm=fuse(at + "input_layernorm.weight"),
+                    qkv=fuse(*(f"{attention}{x}_proj.weight" for x in "qkv")),
+                    qkv_bias=fuse_if_any(*(f"{attention}{x}_proj.bias" for x in "qkv")),
+                    q_norm=fuse_if_any(attention + "q_norm.weight"),  # Qwen3: over each head
+                    k_norm=fuse_if_any(attention + "k_norm.weight"),
+                    out=fuse(attention + "o_proj.weight"),
+                    out_bias=fuse_if_any(attention + "o_proj.bias"),
+                    mlp_norm=fuse(at + "post_attention_layernorm.weight"),
+                    gate_up=fuse(mlp + "gate_proj.weight", mlp + "up_proj.weight"),
+                    gate_up_bias=fuse_if_any(mlp + "gate_proj.bias", mlp + "up_proj.bias"),
+                    down=fuse(mlp + "down_proj.weight"),
+                    down_bias=fuse_if_any(mlp + "down_proj.bias"),
+                )
+            )
+        if left:
+            raise ValueError(
+                f"the torch engine does not know what to do with the model's {_some('weights', sorted(left))}"
+                "merge adapters and undo quantisation before serving the model"
+            )
+        self.check_weights(source)
+
+    @torch.no_grad()
+    def _rotary_tables(self, model: PreTrainedModel) -> tuple[Tensor, Tensor]:
+        """``[max_context, 1, head_dim]`` each; the sine carries the sign, so that rotating is a roll and two products."""
+        rotary: Any = model.get_submodule("model.rotary_emb")
+        like = torch.zeros((), device=model.device, dtype=torch.float32)
+        cos, sin = rotary(like, torch.arange(self.max_context, device=model.device)[None])
+        sin = torch.cat([-sin[0, :, : self._head_dim // 2], sin[0, :, self._head_dim // 2 :]], dim=-1)
+        place = {"device": self.device, "dtype": self.dtype}
+        return cos[0].unsqueeze(1).to(**place), sin.unsqueeze(1).to(**place)
+
+    # One step
+
+    def plan(
+        self,
+        decode_rows: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+        chunks: Sequence[Chunk],
+        ids: NDArray[np.int32],
+    ) -> FlatBatch:
+        """Lay out a step.
+
+        Args:
+            decode_rows: Slots whose last known token alone is to be computed, ascending.
+            lengths: For each slot, how many tokens are known.
+            chunks: Longer runs of tokens to be computed.
+            ids: ``[slots, max_context]``, the known tokens.
+        """
+        rows, positions = [decode_rows], [lengths[decode_rows] - 1]
+        groups = [self._decode_group(decode_rows, positions[0])] if len(decode_rows) else []
+        last = [np.arange(len(decode_rows))]
+        begin = len(decode_rows)
+        ends = np.zeros(len(chunks), np.int64)
+        for members in _similar(chunks):
+            part = [chunks[i] for i in members]
+            counts = np.array([chunk.count for chunk in part])
+            rows.append(np.repeat([chunk.row for chunk in part], counts))
+            positions.append(np.concatenate([np.arange(chunk.start, chunk.start + chunk.count) for chunk in part]))
+            ends[members] = begin + counts.cumsum() - 1
+            groups.append(self._chunk_group(begin, part, counts, positions[-1]))
+            begin += int(counts.sum())
+        row, position = np.concatenate(rows), np.concatenate(positions)
+        last.append(ends)
+        return FlatBatch(
+            tokens=self._put(ids[row, position].astype(np.int64)),
+            positions=self._put(position),
+            cells=self._put(row * self.max_context + position),
+            groups=groups,
+            last=self._put(np.concatenate(last)),
+        )
+
+    def logits(self, batch: FlatBatch) -> Tensor:
+        """Compute a step: write keys and values of all its tokens; float32 logits ``[len(batch.last), vocab]``."""
+        heads, kv_heads, dim = self._heads, self._kv_heads, self._head_dim
+        turned = heads + kv_heads  # heads that carry a position: queries and keys
+        cos, sin = self._cos[batch.positions], self._sin[batch.positions]
+        x = F.embedding(batch.tokens, self._embedding)
+        for layer, cache in zip(self._layers, self._kv, strict=True):
+            normed = F.rms_norm(x, (x.shape[-1],), layer.attention_norm, self._eps)
+            qkv = F.linear(normed, layer.qkv, layer.qkv_bias).view(len(x), turned + kv_heads, dim)
+            if layer.q_norm is not None and layer.k_norm is not None:
+                qkv[:, :heads] = F.rms_norm(qkv[:, :heads], (dim,), layer.q_norm, self._eps)
+                qkv[:, heads:turned] = F.rms_norm(qkv[:, heads:turned], (dim,), layer.k_norm, self._eps)
+            qk = qkv[:, :turned]
+            rolled = qk.roll(dim // 2, dims=-1)
+            qk.mul_(cos).add_(rolled.mul_(sin))
+            cache.index_copy_(0, batch.cells, qkv[:, heads:])
+            parts = [self._attend(qkv[group.begin : group.end, :heads], cache, group) for group in batch.groups]
+            attended = parts[0] if len(parts) == 1 else torch.cat(parts)
+            x = x + F.linear(attended, layer.out, layer.out_bias)
+            normed = F.rms_norm(x, (x.shape[-1],), layer.mlp_norm, self._eps)
+            gate, up = F.linear(normed, layer.gate_up, layer.gate_up_bias).chunk(2, dim=-1)
+            x = x + F.linear(self._activation(gate).mul_(up), layer.down, layer.down_bias)
+        x = F.rms_norm(x[batch.last], (x.shape[-1],), self._norm, self._eps)
+        return F.linear(x, self._head).float()
+
+    def _attend(self, q: Tensor, cache: Tensor, group: _Group) -> Tensor:
+        """Attention of one group: q ``[end - begin, heads, head_dim]`` to ``[end - begin, heads * head_dim]``.
+
+        The query heads that share a key head are laid out as more queries of that head, so that the keys are read once
+        and never repeated.
+        """
+        (rows, queries), kv_heads, dim = group.shape, self._kv_heads, self._head_dim
+        width = self._heads * dim
+        q = q.reshape(-1, width)
+        if group.place is not None:
+            q = q.new_zeros(rows * queries, width).index_copy_(0, group.place, q)
+        if queries == 1:
+            q = q.view(rows, kv_heads, -1, dim)
+        else:
+            q = q.view(rows, queries, kv_heads, -1, dim).permute(0, 2, 3, 1, 4).reshape(rows, kv_heads, -1, dim)
+        slots = cache.view(self.slots, self.max_context, 2 * kv_heads, dim)[:, : group.keys]
+        kv = slots[group.rows] if isinstance(group.rows, slice) else slots.index_select(0, group.rows)
+        kv = kv.transpose(1, 2)
+        out = F.scaled_dot_product_attention(q, kv[:, :kv_heads], kv[:, kv_heads:], attn_mask=group.bias)
+        if queries > 1:
+            out = out.view(rows, kv_heads, -1, queries, dim).permute(0, 3, 1, 2, 4)
+        out = out.reshape(rows * queries, width)
+        return out if group.place is None else out[group.place]
+
+    def _decode_group(self, rows: NDArray[np.int64], positions: NDArray[np.int64]) -> _Group:
+        low, high = int(rows[0]), int(rows[-1]) + 1
+        place = None
+        read: slice | Tensor
+        if 2 * len(rows) >= high - low:
+            # Reading a few idle slots in between is cheaper than gathering all the others into a copy.
+            read, place = slice(low, high), (None if len(rows) == high - low else self._put(rows - low))
+            query = np.zeros(high - low, np.int64)
+            query[rows - low] = positions
+        else:
+            read, query = self._put(rows), positions
+        keys = int(positions.max()) + 1
+        return _Group(0, len(rows), (len(query), 1), read, keys, self._bias(query[:, None], keys, 1), place)
+
+    def _chunk_group(
+        self, begin: int, chunks: Sequence[Chunk], counts: NDArray[np.int64], positions: NDArray[np.int64]
+    ) -> _Group:
+        queries = int(counts.max())
+        place = np.concatenate([np.arange(count) + row * queries for row, count in enumerate(counts)])
+        query = np.zeros(len(chunks) * queries, np.int64)
+        query[place] = positions
+        keys = int(positions.max()) + 1
+        return _Group(
+            begin=begin,
+            end=begin + len(positions),
+            shape=(len(chunks), queries),
+            rows=self._put(np.array([chunk.row for chunk in chunks])),
+            keys=keys,
+            bias=self._bias(query.reshape(len(chunks), queries), keys, self._heads // self._kv_heads),
+            place=self._put(place) if len(place) < len(query) else None,
+        )
+
+    def _bias(self, query: NDArray[np.int64], keys: int, repeats: int) -> Tensor:
+        """``[R, 1, repeats * Q, keys]`` from query positions ``[R, Q]``: a query sees positions up to its own."""
+        hidden = torch.arange(keys, device=self.device) > self._put(query)[:, None, :, None]
+        bias = torch.zeros(hidden.shape, device=self.device, dtype=self.dtype).masked_fill_(hidden, float("-inf"))
+        return bias.repeat(1, 1, repeats, 1)
+
+    def _put(self, array: NDArray[np.int64]) -> Tensor:
+        return torch.from_numpy(array).to(self.device)
+
+
+def _check_supported(config: Any, max_context: int) -> None:
+    if config.model_type not in FAMILIES:
+        raise ValueError(
+            f"the torch engine does not support model type {config.model_type!r}; it supports {', '.join(FAMILIES)}. "
+            "Use another engine for other families"
+        )
+    rope = config.rope_parameters["rope_type"]
+    if rope not in _ROPE_TYPES:
+        raise ValueError(f"the torch engine does not support rope type {rope!r}; it supports {', '.join(_ROPE_TYPES)}")
+    window = getattr(config, "sliding_window", None)
+    if "sliding_attention" in (getattr(config, "layer_types", None) or ()) and window < max_context:
+        raise ValueError(
+            f"the model attends in a sliding window of {window}, which the torch engine does not support beyond it; "
+            f"set max_context to at most {window}"
+        )
+
+
+def _similar(chunks: Sequence[Chunk]) -> list[list[int]]:
+    """Indices grouped so that within a group the longest chunk is less than twice the shortest."""
+    groups: list[list[int]] = []
+    for index in sorted(range(len(chunks)), key=lambda i: -chunks[i].count):
+        if groups and 2 * chunks[index].count > chunks[groups[-1][0]].count:
+            groups[-1].append(index)
+        else:
+            groups.append([index])
+    return groups
+
+
+def _some(what: str, names: Sequence[str]) -> str:
+    if not names:
+        return ""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"{what} {', '.join(names[:3])}{more}; "

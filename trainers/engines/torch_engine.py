@@ -1,0 +1,267 @@
+"""The embedded engine: a transformers model with continuous batching, in a thread of this process.
+
+Requests join at the next step and leave when they are done; nothing waits for a batch. :mod:`.scheduler` decides what a
+step computes, :mod:`.decoder` computes it, :mod:`.sampler` draws; this module is the thread and the asyncio side.
+
+Written device-agnostic (``device="cuda"``, ``dtype=torch.bfloat16``), but exercised on the CPU only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import weakref
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from trainers.engines.base import EngineDeadError, Generation, RequestError, Sampling, UpdateMode
+from trainers.engines.decoder import Decoder
+from trainers.engines.scheduler import Request, Scheduler, Update
+
+_Item = TypeVar("_Item", Request, Update)
+_Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
+
+
+class TorchEngine:
+    """Serves a transformers Qwen2, Qwen3 or Llama; see :class:`trainers.engines.base.Engine` for the protocol.
+
+    Prompt and new tokens together are at most ``max_context``: a prompt that leaves no room is a ``RequestError``, and
+    a generation that reaches the end has ``finish_reason="length"``. Requests beyond ``max_slots`` wait, first come,
+    first served; an update in mode ``wait`` or ``abort`` concerns those that hold a slot, the others start afterwards.
+
+    Args:
+        model: Its weights are copied, so training may go on changing it.
+        max_slots: How many requests run at once, and how many sessions keep their KV.
+        max_context: Positions per slot; by default the model's own, at most 4096. KV takes
+            ``max_slots * max_context * layers * 2 * kv_heads * head_dim`` numbers.
+        device: Where to compute; by default where the model is.
+        dtype: Of weights and KV; by default the model's. Log-probs are computed in float32 in any case.
+        stop_token_ids: Stop tokens of every request, beside its own.
+        seed: Of requests without a seed.
+        threads: CPU threads of the engine's matrix products; by default PyTorch's setting. 1 is best for tiny models and
+            for a machine that does other things at the same time.
+        prefill_budget: At most this many prompt tokens a step.
+        version: Of the model's weights.
+
+    Raises:
+        ValueError: An unsupported model (the message names the supported ones), or a size that is not positive.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        max_slots: int = 64,
+        max_context: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        stop_token_ids: Sequence[int] = (),
+        seed: int = 0,
+        threads: int | None = None,
+        prefill_budget: int = 1024,
+        version: int = 0,
+    ) -> None:
+        if max_context is None:
+            max_context = min(model.config.max_position_embeddings, 4096)
+        sizes = {"max_slots": max_slots, "prefill_budget": prefill_budget, "threads": 1 if threads is None else threads}
+        for name, size in sizes.items():
+            if size < 1:
+                raise ValueError(f"{name} must be at least 1, not {size}")
+        if not 2 <= max_context <= model.config.max_position_embeddings:
+            raise ValueError(
+                f"max_context must be from 2 to the model's {model.config.max_position_embeddings}, not {max_context}"
+            )
+        decoder = Decoder(model, max_slots, max_context, device, dtype)
+        self._scheduler = Scheduler(
+            decoder,
+            stop_token_ids=tuple(stop_token_ids),
+            prefill_budget=prefill_budget,
+            seed=seed,
+            version=version,
+            clock=time.perf_counter,
+        )
+        self._vocab_size, self._max_context = decoder.vocab_size, max_context
+        self._desk = _Desk()
+        self._thread = threading.Thread(
+            target=_serve, args=(self._scheduler, self._desk, threads), name="torch-engine", daemon=True
+        )
+        self._thread.start()
+        # The thread must not outlive the engine, nor be in the middle of a step when the interpreter goes.
+        self._stop = weakref.finalize(self, _stop, self._desk, self._thread)
+
+    @property
+    def version(self) -> int:
+        """The version of the weights that the next token will be computed with."""
+        return self._scheduler.version
+
+    @property
+    def max_context(self) -> int:
+        """Prompt and new tokens together are at most this."""
+        return self._max_context
+
+    async def generate(self, token_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Generation:
+        """See :meth:`trainers.engines.base.Engine.generate`."""
+        request = Request(self._checked(token_ids), sampling, session)
+        return await self._call(request, Scheduler.add, Scheduler.cancel)
+
+    async def update_weights(
+        self, weights: Mapping[str, torch.Tensor], version: int, mode: UpdateMode = "keep"
+    ) -> None:
+        """See :meth:`trainers.engines.base.Engine.update_weights`.
+
+        The tensors are copied; they must stay unchanged until this returns. Cancelling withdraws an update that has not
+        been applied yet.
+        """
+        if mode not in ("keep", "wait", "abort"):
+            raise ValueError(f"update mode must be keep, wait or abort, not {mode!r}")
+        await self._call(Update(weights, version, mode), Scheduler.add_update, Scheduler.cancel_update)
+
+    async def release(self, session: str) -> None:
+        """See :meth:`trainers.engines.base.Engine.release`."""
+        self._desk.post(lambda scheduler: scheduler.release(session))
+
+    def stats(self) -> dict[str, float]:
+        """Counters since the start (requests, generated, prefill and cached tokens, steps), and how many run and wait."""
+        return {name: float(n) for name, n in {**self._scheduler.counters, **self._scheduler.gauges()}.items()}
+
+    async def close(self) -> None:
+        """See :meth:`trainers.engines.base.Engine.close`."""
+        await asyncio.get_running_loop().run_in_executor(None, self._stop)
+
+    def _checked(self, token_ids: Sequence[int]) -> np.ndarray[Any, np.dtype[np.int32]]:
+        ids = np.asarray(token_ids)
+        if ids.ndim != 1 or len(ids) == 0 or not np.issubdtype(ids.dtype, np.integer):
+            raise RequestError("token_ids must be a non-empty sequence of integers")
+        if ids.min() < 0 or ids.max() >= self._vocab_size:
+            bad = ids[(ids < 0) | (ids >= self._vocab_size)][0]
+            raise RequestError(f"token id {bad} is outside the vocabulary of {self._vocab_size}")
+        if len(ids) >= self._max_context:
+            raise RequestError(
+                f"the prompt of {len(ids)} tokens leaves no room for a new one in max_context={self._max_context}; "
+                "shorten the prompt or make the engine with a larger max_context"
+            )
+        return ids.astype(np.int32)
+
+    async def _call(
+        self, item: _Item, add: Callable[[Scheduler, _Item], None], cancel: Callable[[Scheduler, _Item], None]
+    ) -> Any:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+        self._desk.post(lambda scheduler: add(scheduler, item), item, (loop, future))
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self._desk.withdraw(lambda scheduler: cancel(scheduler, item), item)
+            raise
+
+
+class _Desk:
+    """What the event loops and the engine's thread share: commands in, and who waits for which outcome."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._commands: list[Callable[[Scheduler], None]] = []
+        self._waiters: dict[Request | Update, _Waiter] = {}
+        self._end: EngineDeadError | None = None
+
+    def post(
+        self,
+        command: Callable[[Scheduler], None],
+        item: Request | Update | None = None,
+        waiter: _Waiter | None = None,
+    ) -> None:
+        """Queue a command for the thread.
+
+        Raises:
+            EngineDeadError: The engine is closed or dead.
+        """
+        with self._changed:
+            if self._end is not None:
+                raise EngineDeadError(str(self._end)) from self._end.__cause__
+            if item is not None and waiter is not None:
+                self._waiters[item] = waiter
+            self._commands.append(command)
+            self._changed.notify()
+
+    def withdraw(self, command: Callable[[Scheduler], None], item: Request | Update) -> None:
+        """Nobody waits for this any more."""
+        with self._changed:
+            if self._waiters.pop(item, None) is not None and self._end is None:
+                self._commands.append(command)
+                self._changed.notify()
+
+    def collect(self, wait: bool) -> list[Callable[[Scheduler], None]] | None:
+        """The commands that came in; sleeps for them if ``wait``; ``None`` when the engine has ended."""
+        with self._changed:
+            while wait and not self._commands and self._end is None:
+                self._changed.wait()
+            if self._end is not None:
+                return None
+            commands, self._commands = self._commands, []
+            return commands
+
+    def settle(self, outcomes: Sequence[tuple[Request | Update, Generation | BaseException | None]]) -> None:
+        """Hand outcomes to those who wait for them, with one wake-up per event loop."""
+        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any]]] = defaultdict(list)
+        with self._changed:
+            for item, outcome in outcomes:
+                waiter = self._waiters.pop(item, None)
+                if waiter is not None:
+                    by_loop[waiter[0]].append((waiter[1], outcome))
+        for loop, settled in by_loop.items():
+            try:
+                loop.call_soon_threadsafe(_set_results, settled)
+            except RuntimeError:
+                if not loop.is_closed():  # a closed loop has nobody left who waits
+                    raise
+
+    def end(self, reason: str, cause: BaseException | None = None) -> None:
+        """Refuse new commands and fail everything that is waited for. Only the first reason counts."""
+        with self._changed:
+            if self._end is None:
+                self._end = EngineDeadError(reason)
+                self._end.__cause__ = cause
+            items = list(self._waiters)
+            reason, cause = str(self._end), self._end.__cause__
+            self._changed.notify()
+        outcomes = []
+        for item in items:
+            error = EngineDeadError(reason)  # one each: raising an exception writes a traceback into it
+            error.__cause__ = cause
+            outcomes.append((item, error))
+        self.settle(outcomes)
+
+
+def _serve(scheduler: Scheduler, desk: _Desk, threads: int | None) -> None:
+    """The engine's thread: take commands, step, hand out what ended; sleep when there is nothing to do."""
+    try:
+        if threads is not None:
+            torch.set_num_threads(threads)
+        with torch.inference_mode():
+            while (commands := desk.collect(wait=not scheduler.has_work)) is not None:
+                for command in commands:
+                    command(scheduler)
+                desk.settle(scheduler.step())
+    except BaseException as error:  # whatever it is, those who wait must hear of it
+        desk.end(f"the torch engine died: {type(error).__name__}: {error}", error)
+
+
+def _stop(desk: _Desk, thread: threading.Thread) -> None:
+    desk.end("the torch engine is closed")
+    thread.join()
+
+
+def _set_results(settled: Sequence[tuple[asyncio.Future[Any], Any]]) -> None:
+    for future, outcome in settled:
+        if future.done():  # cancelled in the meantime
+            continue
+        if isinstance(outcome, BaseException):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
