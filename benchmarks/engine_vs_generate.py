@@ -1,10 +1,11 @@
 """The torch engine against ``model.generate``: tokens/s on the same requests, in one process.
 
-Requests have prompts of 20 to 60 tokens and ask for 8 to 64 new ones, and stop tokens are ignored, so both sides make the
-same number of wanted tokens. ``generate`` gets left-padded batches and its best of several ways to cut them: all
-requests at once, and sorted by the number of new tokens into batches of 16, 32 and 64 (it must run each batch to its
-longest request; the tokens beyond a request's own number do not count). The machine may be noisy: the sides take turns,
-and the ratio is the median over the rounds.
+Requests have prompts of 20 to 60 tokens and ask for 8 to 64 new ones, and stop tokens are ignored, so both sides make
+the same number of wanted tokens. ``generate`` gets left-padded batches, cut in several ways: all requests at once, in
+the order of arrival by 16, 32 and 64, and, as no real run could, sorted by the number of tokens they will make (it
+runs each batch to its longest request; tokens beyond a request's own number do not count). The machine may be noisy:
+the sides take turns, and a ratio is the median over the rounds of the engine's tokens/s over the best of those ways
+in that round.
 
     python benchmarks/engine_vs_generate.py [--rounds 5] [--threads 1] [--json out.json]
 """

@@ -123,7 +123,6 @@ class Decoder:
         self.slots, self.max_context = slots, max_context
         self.device = torch.device(device) if device is not None else model.device
         self.dtype = dtype or model.dtype
-        self.vocab_size: int = config.vocab_size
         self._heads: int = config.num_attention_heads
         self._kv_heads: int = config.num_key_value_heads
         self._head_dim: int = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -154,6 +153,8 @@ class Decoder:
                 "give the state_dict of the same architecture, in its own naming; the old weights stay"
             )
         for name, value in weights.items():
+            if not isinstance(value, Tensor):
+                raise ValueError(f"{name} is a {type(value).__name__}, not a tensor; the old weights stay")
             wanted = self.parameters[name].shape
             if value.shape != wanted:
                 raise ValueError(f"{name} has shape {tuple(value.shape)}, not {tuple(wanted)}; the old weights stay")
