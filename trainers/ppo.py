@@ -355,7 +355,7 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
         seed=seed,
         checkpoint=checkpoint,
     )
-    policy.model.to(assembly.resolve_device(config.model.device))
+    policy.model.to(device=assembly.resolve_device(config.model.device))
     renderer = Renderer(policy.tokenizer)
     reporter = Reporter(
         folder,
@@ -451,7 +451,7 @@ async def run_all(config: PPOConfig) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """``python -m trainers.ppo``."""
-    config, _ = load_config(sys.argv[1:] if argv is None else argv)
+    config: PPOConfig = load_config(sys.argv[1:] if argv is None else argv)[0]
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
         return asyncio.run(run_all(config))
