@@ -245,7 +245,9 @@ def test_bad_options_say_what_is_wrong_and_leave_no_episode(kind, options, error
         env.step("hello")
 
 
-@pytest.mark.parametrize("action", [None, 3, b"x", {}, user("x"), {"role": "assistant"}, {"role": "assistant", "content": 1}])
+@pytest.mark.parametrize(
+    "action", [None, 3, b"x", {}, user("x"), {"role": "assistant"}, {"role": "assistant", "content": 1}]
+)
 def test_what_is_no_reply_is_an_invalid_action_and_changes_nothing(action):
     env = Guess()
     env.reset(seed=0)

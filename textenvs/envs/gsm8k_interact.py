@@ -107,7 +107,7 @@ class Gsm8kInteract(TextEnv[EpisodeState]):
             terms={
                 "correct": self.correct * verdict.correct,
                 "format": self.format * (verdict.well_formed and not verdict.correct),
-                "extra_turn": self.extra_turn * (self.state.assistant_turns > 1),
+                "extra_turn": self.extra_turn if self.state.assistant_turns > 1 else 0.0,
             },
             metrics=verdict.metrics(),
         )

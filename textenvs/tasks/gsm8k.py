@@ -14,7 +14,7 @@ from .base import Task, TaskError
 #: whole prompt, and generated ones are the bare question.
 INSTRUCTION = 'Work it out step by step, and end with "#### " and the final number.'
 
-_ANNOTATION = re.compile(r"<<[^<>\n]*>>")
+_ANNOTATION = re.compile(r"<<[^<>=\n]*=[^<>\n]*>>")
 
 
 def without_annotations(answer: str) -> str:

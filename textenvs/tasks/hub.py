@@ -36,7 +36,7 @@ def read_hub(
     try:
         from datasets import load_dataset
     except ImportError as error:
-        raise ImportError("the Hub needs datasets: pip install textenvs[data]") from error
+        raise ImportError("the Hub needs datasets: pip install textenvs[hub]") from error
     config = config or _DEFAULT_CONFIG.get(repository)
     name = f"hub:{repository}{f':{config}' if config else ''} ({split})"
     try:

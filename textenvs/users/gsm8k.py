@@ -30,9 +30,10 @@ _OPTIONS = ("name", "query", "ground_truth", "method", "feedback")
 
 _NUMBER = r"\$?[0-9][0-9,]*(?:\.[0-9]+)?%?"
 # The left side of a calculation: what stands before "=" in "<<48/2=24>>", or else in plain text, "Tom has 3 + 4 = 7".
-_NOTED = re.compile(r"<<([^<>=\n]+)=")
+_NOTED = re.compile(r"<<([-+*/().,$% 0-9]+)=")
 _PLAIN = re.compile(rf"({_NUMBER}(?:\s*[-+*/x\u00d7\u00f7]\s*{_NUMBER})+)\s*=")
-_DIGITS = re.compile(r"[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+")
+# What a reader may take for a number in a hint: ".25" as 0.25 or as 25, "3,400" as 3400 or as 3 and 400.
+_READINGS = (re.compile(r"[0-9,]*\.?[0-9]+"), re.compile(r"[0-9][0-9,]*"), re.compile(r"[0-9]+"))
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,8 @@ class Gsm8kUser:
             return None
         gold = normalize(self.ground_truth)
         assert gold is not None  # checked when the user was made
-        if any(normalize(number) == gold.lstrip("-") for number in _DIGITS.findall(first[1])):
+        seen = {normalize(number) for reading in _READINGS for number in reading.findall(first[1])}
+        if gold.lstrip("-") in seen:
             return None
         return first[1].strip()
 

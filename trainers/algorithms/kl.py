@@ -29,10 +29,11 @@ from torch import Tensor
 
 KLEstimator = Literal["k1", "k2", "k3", "low_var_kl", "abs"]
 
-#: k3's log-ratio is clamped to +-20, so that ``exp`` stays finite, and its value to 10, so that one token whose
-#: probability has collapsed (l > 2.5 or l < -11) cannot own the gradient: beyond that its gradient is 0.
+#: k3's log-ratio is clamped to +-20, so that ``exp`` and its gradient stay finite.
 K3_MAX_LOG_RATIO = 20.0
-K3_MAX = 10.0
+#: ``low_var_kl`` also clamps the value to 10, as verl does: a token whose probability has collapsed (l > 2.6) cannot
+#: own the gradient, but has none at all any more, and far from the reference the estimate is too small.
+LOW_VAR_KL_MAX = 10.0
 
 
 def kl_estimate(logprobs: Tensor, ref_logprobs: Tensor, kind: KLEstimator) -> Tensor:
@@ -44,7 +45,7 @@ def kl_estimate(logprobs: Tensor, ref_logprobs: Tensor, kind: KLEstimator) -> Te
     Args:
         logprobs: ``[n]``, of the policy that is regularised.
         ref_logprobs: ``[n]``, of the reference, for the same tokens.
-        kind: ``k1``, ``k2``, ``k3`` (also known as ``low_var_kl``; clamped, see the module) or ``abs``.
+        kind: ``k1``, ``k2``, ``k3``, ``low_var_kl`` (``k3``, at most 10) or ``abs``.
 
     Returns:
         ``[n]``, in nats.
@@ -61,10 +62,11 @@ def kl_estimate(logprobs: Tensor, ref_logprobs: Tensor, kind: KLEstimator) -> Te
         return 0.5 * log_ratio.square()
     if kind in ("k3", "low_var_kl"):
         log_ratio = log_ratio.clamp(-K3_MAX_LOG_RATIO, K3_MAX_LOG_RATIO)
-        return (torch.expm1(log_ratio) - log_ratio).clamp(max=K3_MAX)
+        k3 = torch.expm1(log_ratio) - log_ratio
+        return k3.clamp(max=LOW_VAR_KL_MAX) if kind == "low_var_kl" else k3
     if kind == "abs":
         return log_ratio.abs()
-    raise ValueError(f"unknown KL estimator {kind!r}: choose k1, k2, k3 (low_var_kl) or abs")
+    raise ValueError(f"unknown KL estimator {kind!r}: choose k1, k2, k3, low_var_kl or abs")
 
 
 class KLController(Protocol):
@@ -145,8 +147,8 @@ class AdaptiveKL:
             episodes: In the batch, fewer than ``5 * horizon``.
 
         Raises:
-            ValueError: ``kl`` is not finite, or there are so many episodes that the coefficient could reach 0, from where
-                it never recovers.
+            ValueError: ``kl`` is not finite, or there are so many episodes that the coefficient could reach 0,
+                from where it never recovers.
         """
         if not 0 <= episodes < 5 * self.horizon:
             raise ValueError(f"{episodes} episodes a batch need a horizon above {episodes / 5}, not {self.horizon}")

@@ -147,7 +147,7 @@ def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, *, clip: flo
     if clip is not None:
         if not clip > 0:
             raise ValueError(f"the value clip must be positive, not {clip!r}")
-        bounded = (old_values + (values - old_values).clamp(-clip, clip) - returns).square()
+        bounded = (values.clamp(old_values - clip, old_values + clip) - returns).square()
         loss, clipped = torch.maximum(free, bounded), bounded > free
     stats = {"value_clipped": clipped.to(free.dtype), "value_error": (values - returns).detach()}
     return TokenLoss(0.5 * loss, stats)
@@ -174,7 +174,8 @@ def summarize(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, float]:
         parts: The ``stats`` of each micro-batch, with the same names. Leave out tokens that are not trained on.
 
     Returns:
-        Each name's mean over tokens, and ``ratio_min`` and ``ratio_max`` where there is a ``ratio``; nothing without tokens.
+        Each name's mean over tokens, and ``ratio_min`` and ``ratio_max`` where there is a ``ratio``; nothing without
+        tokens.
     """
     out: dict[str, float] = {}
     for name in parts[0] if parts else ():

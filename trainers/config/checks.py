@@ -25,7 +25,8 @@ _ONLY_WITH = {
     "truncated": ("grpo", "rloo", "turn_grpo"),
 }
 _TINY_ONLY = ("family", "hidden", "intermediate", "layers", "heads", "kv_heads", "vocab_size")
-_TASK_FILES = (".jsonl", ".parquet")
+_FILES = (".jsonl", ".parquet")
+_NO_FILES = ("generated:", "hub:")  # sources of tasks that are not on this disk
 
 
 def ppo_checks(config: PPOConfig) -> Problems:
@@ -107,9 +108,11 @@ def missing_paths(config: Section) -> Problems:
         for name in names:
             for file in getattr(getattr(config, section, None), name, None) or ():
                 key, path = f"{section}.{name}", Path(file).expanduser()
+                if section == "data" and file.startswith(_NO_FILES):
+                    continue
                 if not path.is_file():
                     yield key, f"there is no file {file} (looked in {path.absolute().parent})"
-                elif path.suffix not in _TASK_FILES:
+                elif path.suffix not in _FILES:
                     yield key, f"{file} is neither .jsonl nor .parquet"
     model = getattr(config, "model", None)
     if model is not None and model.path != "tiny" and not (Path(model.path).expanduser() / "config.json").is_file():

@@ -73,7 +73,9 @@ class TrainDataSection(Section):
     """The tasks."""
 
     train_files: Files | None = Field(
-        None, description="Tasks to train on, .jsonl or .parquet, one path or a list; null takes the environment's own."
+        None,
+        description="Tasks to train on: .jsonl or .parquet files, `generated:LEVEL`, `hub:REPOSITORY`, or a list of "
+        "these; null takes the environment's own.",
     )
 
 
@@ -81,7 +83,8 @@ class DataSection(TrainDataSection):
     """The tasks, to train and to validate on."""
 
     val_files: Files | None = Field(
-        None, description="Tasks to validate on; null takes the environment's own, apart from those trained on."
+        None,
+        description="Tasks to validate on, likewise; null takes the environment's own, other than those of training.",
     )
     val_size: int = Field(128, ge=1, description="Validate on the first so many tasks.")
     shuffle: bool = Field(True, description="A new order of the training tasks in every epoch.")

@@ -75,9 +75,8 @@ def _leaves(
     """Walk down mappings as far as the schema has sections; what lies below a key is its value."""
     inside = name in keys or any(name.startswith(f"{key}.") for key in keys)
     if isinstance(node, yaml.MappingNode) and not inside:
-        loader.construct_mapping(node)  # finds keys that stand twice
-        for name_node, below in node.value:
-            child = f"{name}." * bool(name) + str(loader.construct_object(name_node, deep=True))
+        for last, (_, below) in zip(loader.names(node), node.value, strict=True):
+            child = f"{name}.{last}" if name else str(last)
             if below.tag == _NULL and any(key.startswith(f"{child}.") for key in keys):
                 continue  # a section with all its lines commented out
             yield from _leaves(child, below, loader, keys, where)

@@ -30,8 +30,8 @@ class Loader(yaml.SafeLoader):
 
     yaml_implicit_resolvers: ClassVar[dict[Any, Any]] = {}  # type: ignore[misc]
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Build a ``dict``.
+    def names(self, node: yaml.MappingNode) -> list[Any]:
+        """The keys of a mapping, in order.
 
         Raises:
             yaml.MarkedYAMLError: A key stands twice.
@@ -40,6 +40,11 @@ class Loader(yaml.SafeLoader):
         for i, name in enumerate(names):
             if name in names[:i]:
                 raise yaml.MarkedYAMLError(problem=f"{name!r} stands twice", problem_mark=node.value[i][0].start_mark)
+        return names
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Build a ``dict``; a key that stands twice is an error."""
+        self.names(node)
         return super().construct_mapping(node, deep)
 
 

@@ -1,0 +1,1 @@
+"""Inference engines behind one protocol (:mod:`trainers.engines.base`): the embedded torch engine, a scripted one."""

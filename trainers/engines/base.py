@@ -3,11 +3,17 @@
 Conventions, which the conformance suite checks on every engine:
 
 * **Log-probability.** ``Generation.logprobs[i] = log_softmax(logits_i / T)[token_i]`` over the *full* vocabulary, with
-  ``T = temperature`` (``T = 1`` for greedy decoding). It is not renormalised after top-k, top-p or min-p. That is what a
-  learner recomputes from a forward pass, and what SGLang reports; the ratio of PPO is 1 before the first update.
+  ``T = temperature`` (``T = 1`` for greedy decoding). It is not renormalised after top-k, top-p or min-p. That is what
+  a learner recomputes from a forward pass, and what SGLang reports; the ratio of PPO is 1 before the first update.
   ``Generation.sampled_logprobs`` is the log-probability under the distribution that was really sampled from (after the
   cuts, renormalised): equal to ``logprobs`` when nothing is cut, 0 for greedy, ``None`` from engines that cannot say.
-* **Stop tokens** that were sampled are part of ``token_ids`` and have a log-probability; ``finish_reason`` is ``"stop"``.
+* **Stop tokens** that were sampled are part of ``token_ids`` and have a log-probability; ``finish_reason`` is
+  ``"stop"``.
+* **Context.** A prompt that leaves no room for a new token within ``max_context`` is a :class:`RequestError`; a
+  generation that reaches the end of the context ends there, with ``finish_reason="length"``.
+* **Cuts** apply to the probabilities at the temperature, in this order: the ``top_k`` most likely tokens; of those,
+  renormalised, the smallest set with probability ``top_p``; of those, the ones with at least ``min_p`` times the
+  probability of the most likely.
 * **Versions.** Every token carries the version of the weights that computed it, so an update in the middle of a
   generation is visible token by token.
 * **Sessions.** ``session`` names an episode. An engine may keep its KV cache between calls and reuse the longest common
@@ -91,7 +97,8 @@ class Generation:
         weight_version: int32 ``[n]``.
         finish_reason: ``stop`` (a stop token), ``length`` (``max_new_tokens``), ``abort``.
         sampled_logprobs: float32 ``[n]`` or ``None``; see the module's convention.
-        metrics: For example ``cached_tokens`` (prompt tokens whose KV was reused), ``queue_s``, ``prefill_s``, ``decode_s``.
+        metrics: For example ``cached_tokens`` (prompt tokens whose KV was reused), ``queue_s``, ``prefill_s``,
+            ``decode_s``.
     """
 
     token_ids: NDArray[np.int32]
@@ -152,3 +159,34 @@ class Engine(Protocol):
     async def close(self) -> None:
         """Stop; requests in flight fail with :class:`EngineDeadError`. Safe to call twice."""
         ...
+
+
+MIN_TEMPERATURE = 1e-5  #: below it (and above 0) a float32 logit divided by the temperature may overflow
+
+
+def check_request(
+    token_ids: Sequence[int], sampling: Sampling, *, vocab_size: int, max_context: int
+) -> NDArray[np.int32]:
+    """What every engine refuses before it starts.
+
+    Returns:
+        The prompt, int32 ``[n]``, ``n >= 1``.
+
+    Raises:
+        RequestError: Says what is wrong with the prompt or the parameters.
+    """
+    ids = np.asarray(token_ids)
+    if ids.ndim != 1 or len(ids) == 0 or not np.issubdtype(ids.dtype, np.integer):
+        raise RequestError(f"token_ids must be a non-empty flat sequence of integers, not {ids.dtype} {ids.shape}")
+    for name, some in (("token id", ids), ("stop token id", np.asarray(sampling.stop_token_ids, dtype=object))):
+        outside = [token for token in (some.min(initial=0), some.max(initial=0)) if not 0 <= token < vocab_size]
+        if outside:
+            raise RequestError(f"{name} {outside[0]} is outside the vocabulary of {vocab_size}")
+    if 0 < sampling.temperature < MIN_TEMPERATURE:
+        raise RequestError(f"temperature {sampling.temperature} is too small; 0 decodes greedily")
+    if len(ids) >= max_context:
+        raise RequestError(
+            f"the prompt of {len(ids)} tokens leaves no room for a new one in max_context={max_context}; "
+            "shorten it or make the engine with a larger max_context"
+        )
+    return ids.astype(np.int32)

@@ -1,15 +1,14 @@
 """The forward pass of the torch engine: a decoder over a flat batch of tokens, with its own weights and KV slots.
 
-Tokens of many requests lie one after the other in one ``[n]`` batch, so no linear layer ever sees padding. Only attention
-needs rows: there the tokens are split into *groups* of requests with a similar number of new tokens, every decoding
-request (one new token) in the first. Keys and values live in one preallocated tensor a layer,
+Tokens of many requests lie one after the other in one ``[n]`` batch, so no linear layer ever sees padding. Only
+attention needs rows: there the tokens are split into *groups* of requests with a similar number of new tokens, every
+decoding request (one new token) in the first. Keys and values live in one preallocated tensor a layer,
 ``[slots * max_context, 2 * kv_heads, head_dim]`` (keys first): one write a layer, and a slot is a contiguous row.
 
 The weights are copied out of a transformers model into fused matrices (q, k, v in one; gate and up in one). Every
 parameter of the original keeps its name, as a view into them; that is all that a weight update needs.
 
-Everything is device-agnostic PyTorch. The code was exercised on the CPU in float32 and bfloat16; it has no kernels of its
-own that a GPU would need.
+Everything is device-agnostic PyTorch, without kernels of its own. It was exercised on the CPU only.
 """
 
 from __future__ import annotations
@@ -124,7 +123,6 @@ class Decoder:
         self.slots, self.max_context = slots, max_context
         self.device = torch.device(device) if device is not None else model.device
         self.dtype = dtype or model.dtype
-        self.vocab_size: int = config.vocab_size
         self._heads: int = config.num_attention_heads
         self._kv_heads: int = config.num_key_value_heads
         self._head_dim: int = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -155,6 +153,8 @@ class Decoder:
                 "give the state_dict of the same architecture, in its own naming; the old weights stay"
             )
         for name, value in weights.items():
+            if not isinstance(value, Tensor):
+                raise ValueError(f"{name} is a {type(value).__name__}, not a tensor; the old weights stay")
             wanted = self.parameters[name].shape
             if value.shape != wanted:
                 raise ValueError(f"{name} has shape {tuple(value.shape)}, not {tuple(wanted)}; the old weights stay")
@@ -221,13 +221,13 @@ class Decoder:
 
     @torch.no_grad()
     def _rotary_tables(self, model: PreTrainedModel) -> tuple[Tensor, Tensor]:
-        """``[max_context, 1, head_dim]`` each; the sine carries the sign, so that rotating is a roll and two products."""
+        """``[max_context, 1, head_dim]`` each; the sine carries the sign: rotating is a roll and two products."""
         rotary: Any = model.get_submodule("model.rotary_emb")
         like = torch.zeros((), device=model.device, dtype=torch.float32)
         cos, sin = rotary(like, torch.arange(self.max_context, device=model.device)[None])
         sin = torch.cat([-sin[0, :, : self._head_dim // 2], sin[0, :, self._head_dim // 2 :]], dim=-1)
-        place = {"device": self.device, "dtype": self.dtype}
-        return cos[0].unsqueeze(1).to(**place), sin.unsqueeze(1).to(**place)
+        cos, sin = cos[0].unsqueeze(1), sin.unsqueeze(1)
+        return cos.to(self.device, self.dtype), sin.to(self.device, self.dtype)
 
     # One step
 
@@ -287,11 +287,13 @@ class Decoder:
             cache.index_copy_(0, batch.cells, qkv[:, heads:])
             parts = [self._attend(qkv[group.begin : group.end, :heads], cache, group) for group in batch.groups]
             attended = parts[0] if len(parts) == 1 else torch.cat(parts)
+            if layer is self._layers[-1]:  # from here on, only the tokens whose logits are wanted matter
+                x, attended = x[batch.last], attended[batch.last]
             x = x + F.linear(attended, layer.out, layer.out_bias)
             normed = F.rms_norm(x, (x.shape[-1],), layer.mlp_norm, self._eps)
             gate, up = F.linear(normed, layer.gate_up, layer.gate_up_bias).chunk(2, dim=-1)
             x = x + F.linear(self._activation(gate).mul_(up), layer.down, layer.down_bias)
-        x = F.rms_norm(x[batch.last], (x.shape[-1],), self._norm, self._eps)
+        x = F.rms_norm(x, (x.shape[-1],), self._norm, self._eps)
         return F.linear(x, self._head).float()
 
     def _attend(self, q: Tensor, cache: Tensor, group: _Group) -> Tensor:
@@ -369,8 +371,9 @@ def _check_supported(config: Any, max_context: int) -> None:
     rope = config.rope_parameters["rope_type"]
     if rope not in _ROPE_TYPES:
         raise ValueError(f"the torch engine does not support rope type {rope!r}; it supports {', '.join(_ROPE_TYPES)}")
-    window = getattr(config, "sliding_window", None)
-    if "sliding_attention" in (getattr(config, "layer_types", None) or ()) and window < max_context:
+    slides = "sliding_attention" in (getattr(config, "layer_types", None) or ())
+    window = config.sliding_window if slides else max_context
+    if window < max_context:
         raise ValueError(
             f"the model attends in a sliding window of {window}, which the torch engine does not support beyond it; "
             f"set max_context to at most {window}"

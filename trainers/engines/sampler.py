@@ -1,8 +1,9 @@
 """Sampling for many requests at once, each with its own parameters and its own randomness.
 
-The randomness of a token is a hash of the request's seed and the token's position, so it does not depend on what else is
-in the batch, on how the prompt was cut into chunks, or on earlier draws. One uniform number picks the token by inverting
-the cumulative distribution.
+The randomness of a token is a hash of the request's seed and the token's position in the context, so it does not depend
+on what else is in the batch, on how the prompt was cut into chunks, or on earlier draws; and a generation that was cut
+short goes on as it would have if its tokens come back as a prompt. One uniform number picks the token by inverting the
+cumulative distribution.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The finaliser of SplitMix64 (Steele, Lea and Flood, 2014): every bit of the result depends on every bit of ``x``."""
+    """The finaliser of SplitMix64 (Steele, Lea and Flood, 2014): every bit of ``x`` reaches every bit of the result."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
@@ -30,7 +31,7 @@ def uniforms(seeds: NDArray[np.uint64], positions: NDArray[np.int64]) -> NDArray
     They are multiples of ``2**-52``, so that a product with a positive total stays below that total.
     """
     state = mix(seeds + _GOLDEN) + (positions.astype(np.uint64) + np.uint64(1)) * _GOLDEN
-    return (mix(state) >> np.uint64(12)) * 2.0**-52
+    return (mix(state) >> np.uint64(12)).astype(np.float64) * 2.0**-52
 
 
 @dataclass(frozen=True)

@@ -203,9 +203,10 @@ class Scheduler:
             self._limit[row] = min(size + sampling.max_new_tokens, self._decoder.max_context)
             self._set_stops(row, () if sampling.ignore_stop else (*self._stop, *sampling.stop_token_ids))
             seed = int(self._rng.integers(2**63)) if sampling.seed is None else sampling.seed
-            self._seed[row] = seed % 2**64
+            self._seed[row] = int(seed) % 2**64
             self._temperature[row] = sampling.temperature
-            self._top_k[row], self._top_p[row], self._min_p[row] = sampling.top_k, sampling.top_p, sampling.min_p
+            self._top_k[row] = min(sampling.top_k, 2**62)
+            self._top_p[row], self._min_p[row] = sampling.top_p, sampling.min_p
             request.row = row
             request.times.append(self._clock())
             self._running[row] = request

@@ -9,6 +9,7 @@ Written device-agnostic (``device="cuda"``, ``dtype=torch.bfloat16``), but exerc
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 import weakref
@@ -16,11 +17,10 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from trainers.engines.base import EngineDeadError, Generation, RequestError, Sampling, UpdateMode
+from trainers.engines.base import EngineDeadError, Generation, Sampling, UpdateMode, check_request
 from trainers.engines.decoder import Decoder
 from trainers.engines.scheduler import Request, Scheduler, Update
 
@@ -44,8 +44,8 @@ class TorchEngine:
         dtype: Of weights and KV; by default the model's. Log-probs are computed in float32 in any case.
         stop_token_ids: Stop tokens of every request, beside its own.
         seed: Of requests without a seed.
-        threads: CPU threads of the engine's matrix products; by default PyTorch's setting. 1 is best for tiny models and
-            for a machine that does other things at the same time.
+        threads: CPU threads of the engine's matrix products; by default PyTorch's setting. 1 is best for tiny models
+            and for a machine that does other things at the same time.
         prefill_budget: At most this many prompt tokens a step.
         version: Of the model's weights.
 
@@ -67,6 +67,7 @@ class TorchEngine:
         prefill_budget: int = 1024,
         version: int = 0,
     ) -> None:
+        vocab_size = model.config.vocab_size
         if max_context is None:
             max_context = min(model.config.max_position_embeddings, 4096)
         sizes = {"max_slots": max_slots, "prefill_budget": prefill_budget, "threads": 1 if threads is None else threads}
@@ -77,6 +78,9 @@ class TorchEngine:
             raise ValueError(
                 f"max_context must be from 2 to the model's {model.config.max_position_embeddings}, not {max_context}"
             )
+        check_request(
+            [0], Sampling(stop_token_ids=tuple(stop_token_ids)), vocab_size=vocab_size, max_context=max_context
+        )
         decoder = Decoder(model, max_slots, max_context, device, dtype)
         self._scheduler = Scheduler(
             decoder,
@@ -86,7 +90,7 @@ class TorchEngine:
             version=version,
             clock=time.perf_counter,
         )
-        self._vocab_size, self._max_context = decoder.vocab_size, max_context
+        self._vocab_size, self._max_context = vocab_size, max_context
         self._desk = _Desk()
         self._thread = threading.Thread(
             target=_serve, args=(self._scheduler, self._desk, threads), name="torch-engine", daemon=True
@@ -107,7 +111,8 @@ class TorchEngine:
 
     async def generate(self, token_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Generation:
         """See :meth:`trainers.engines.base.Engine.generate`."""
-        request = Request(self._checked(token_ids), sampling, session)
+        prompt = check_request(token_ids, sampling, vocab_size=self._vocab_size, max_context=self._max_context)
+        request = Request(prompt, sampling, session)
         return await self._call(request, Scheduler.add, Scheduler.cancel)
 
     async def update_weights(
@@ -120,33 +125,22 @@ class TorchEngine:
         """
         if mode not in ("keep", "wait", "abort"):
             raise ValueError(f"update mode must be keep, wait or abort, not {mode!r}")
+        if not isinstance(weights, Mapping):
+            raise ValueError(f"weights must be a mapping of parameter names to tensors, not {type(weights).__name__}")
         await self._call(Update(weights, version, mode), Scheduler.add_update, Scheduler.cancel_update)
 
     async def release(self, session: str) -> None:
         """See :meth:`trainers.engines.base.Engine.release`."""
-        self._desk.post(lambda scheduler: scheduler.release(session))
+        with contextlib.suppress(EngineDeadError):  # nothing is kept any more
+            self._desk.post(lambda scheduler: scheduler.release(session))
 
     def stats(self) -> dict[str, float]:
-        """Counters since the start (requests, generated, prefill and cached tokens, steps), and how many run and wait."""
+        """Counters since the start (requests, steps, generated, prefill and cached tokens); how many run and wait."""
         return {name: float(n) for name, n in {**self._scheduler.counters, **self._scheduler.gauges()}.items()}
 
     async def close(self) -> None:
         """See :meth:`trainers.engines.base.Engine.close`."""
         await asyncio.get_running_loop().run_in_executor(None, self._stop)
-
-    def _checked(self, token_ids: Sequence[int]) -> np.ndarray[Any, np.dtype[np.int32]]:
-        ids = np.asarray(token_ids)
-        if ids.ndim != 1 or len(ids) == 0 or not np.issubdtype(ids.dtype, np.integer):
-            raise RequestError("token_ids must be a non-empty sequence of integers")
-        if ids.min() < 0 or ids.max() >= self._vocab_size:
-            bad = ids[(ids < 0) | (ids >= self._vocab_size)][0]
-            raise RequestError(f"token id {bad} is outside the vocabulary of {self._vocab_size}")
-        if len(ids) >= self._max_context:
-            raise RequestError(
-                f"the prompt of {len(ids)} tokens leaves no room for a new one in max_context={self._max_context}; "
-                "shorten the prompt or make the engine with a larger max_context"
-            )
-        return ids.astype(np.int32)
 
     async def _call(
         self, item: _Item, add: Callable[[Scheduler, _Item], None], cancel: Callable[[Scheduler, _Item], None]

@@ -1,0 +1,4 @@
+"""The learner: models, log-probabilities, updates, weights, checkpoints; the same code on one rank and on many."""
+
+from trainers.learner.learner import Learner as Learner
+from trainers.learner.optim import OptimizerSettings as OptimizerSettings

@@ -1,0 +1,1 @@
+"""What a run shows: metrics of episodes and phases, loggers, curves, sample conversations."""

@@ -1,0 +1,59 @@
+"""What is installed: a wheel has both packages and the registry, and works away from the repository."""
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """A wheel of this tree, built offline."""
+    pytest.importorskip("hatchling", reason="needs the extra 'dev'")
+    folder = tmp_path_factory.mktemp("wheel")
+    done = subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (path,) = folder.glob("*.whl")
+    return path
+
+
+def test_the_wheel_has_both_packages_the_registry_and_nothing_else(wheel):
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.split("/")[0].partition("-")[0] for name in names} == {"textenvs", "trainers"}
+    assert "textenvs/envs_registry.yaml" in names
+    assert {"textenvs/py.typed", "trainers/py.typed"} <= set(names)
+    inside = {name for name in names if name.endswith(".py")}
+    assert inside == {
+        str(path.relative_to(ROOT)) for top in ("textenvs", "trainers") for path in (ROOT / top).rglob("*.py")
+    }
+
+
+def test_an_installed_wheel_makes_environments_anywhere(wheel, tmp_path):
+    """As a user does, from another folder, with the repository out of reach."""
+    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    code = (
+        "import sys; sys.path.insert(0, 'site')\n"
+        "import warnings; warnings.simplefilter('error')\n"
+        "import gymnasium, textenvs, trainers.config\n"
+        "print(textenvs.__file__, trainers.config.__file__)\n"
+        "env = gymnasium.make('textenvs:textenv/gsm8k-interact')\n"
+        "conversation, info = env.reset(seed=0)\n"
+        "print(conversation[-1]['role'])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=100, env={"PATH": ""}
+    )
+    assert done.returncode == 0, done.stderr
+    places, role = done.stdout.splitlines()
+    assert all(place.startswith("site/") or str(tmp_path) in place for place in places.split())
+    assert role == "user"

@@ -1,0 +1,146 @@
+"""GSM8K's answer check: spellings of one number, the last answer, garbage, and the real rows."""
+
+import json
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from textenvs.scoring.gsm8k import MAX_DIGITS, compare, extract, judge, normalize, score
+
+ROWS = Path(__file__).resolve().parents[3].parent / "shared" / "data" / "gsm8k"
+
+numbers = st.decimals(min_value=-(10**12), max_value=10**12, places=3, allow_nan=False, allow_infinity=False)
+words = st.text(alphabet="abc xyz\n!?():;", max_size=30)
+
+
+@st.composite
+def spellings(draw: st.DrawFn) -> tuple[str, Decimal]:
+    """A number as somebody may write it, and its value."""
+    value = draw(numbers)
+    digits = format(abs(value), "," if draw(st.booleans()) else "")
+    if draw(st.booleans()) and "." in digits:
+        digits = digits.rstrip("0").rstrip(".")
+    sign = draw(st.sampled_from("-\u2212\u2013")) if value < 0 else ""
+    currency = draw(st.sampled_from(("", "$", "\u20ac")))
+    front = currency + sign if draw(st.booleans()) else sign + currency
+    return front + digits, value
+
+
+@given(spellings(), words, st.sampled_from(("", ".", "%", " apples", "\n")))
+def test_every_spelling_is_read_as_its_value(spelled, before, after):
+    text, value = spelled
+    for reply in (f"{before}#### {text}{after}", f"{before}####{text}{after}"):
+        for method in ("strict", "flexible"):
+            found = extract(reply, method)
+            assert found is not None
+            assert Decimal(found) == value
+    assert Decimal(normalize(text + after.strip(" aples\n"))) == value
+
+
+@given(spellings(), st.integers(0, 3), st.integers(0, 3))
+def test_equal_values_score_and_others_do_not(spelled, zeros, more):
+    text, value = spelled
+    gold = format(value, "f")
+    assert score(f"#### {text}", gold) == 1.0
+    assert score(f"#### {text}", "0" * zeros + gold if value >= 0 else gold) == 1.0
+    assert score(f"#### {text}", str(value + 1 + more)) == 0.0
+    assert compare(text, gold) == 0
+    assert compare(text, str(value + 1 + more)) == -1
+    assert compare(text, str(value - 1 - more)) == 1
+
+
+@given(st.lists(st.integers(-999, 999), min_size=1, max_size=5), st.integers(1000, 2000))
+def test_the_last_answer_counts(values, afterwards):
+    reply = "\n".join(f"so it is\n#### {value}" for value in values)
+    assert extract(reply, "strict") == str(values[-1])
+    assert extract(reply, "flexible") == str(values[-1])
+    assert extract(f"{reply}\nor {afterwards}", "strict") == str(values[-1])
+    assert extract(f"{reply}\nor {afterwards}", "flexible") == str(afterwards)
+
+
+@pytest.mark.parametrize(
+    ("reply", "strict", "flexible"),
+    [
+        ("", None, None),
+        ("72", None, "72"),
+        ("#### ", None, None),
+        ("#### none", None, None),
+        ("####\n72", None, "72"),  # the number stands on the answer line
+        ("##### 72", None, "72"),  # five signs are a heading
+        ("13-7=6", None, "6"),
+        ("13-7", None, "7"),  # a difference, not a sign
+        ("it is -7", None, "-7"),
+        ("#### -0", "0", "0"),
+        ("#### 007.50", "7.5", "7.5"),
+        ("#### .5", "0.5", "0.5"),
+        ("#### 1,234,567", "1234567", "1234567"),
+        ("1,2,3", None, "3"),
+        ("#### +8", "8", "8"),
+        ("#### 50%.", "50", "50"),
+        ("#### 72 or 73", "72", "73"),
+        ("\u0663", None, None),  # a digit, but not one of ours
+    ],
+)
+def test_by_example(reply, strict, flexible):
+    assert extract(reply, "strict") == strict
+    assert extract(reply, "flexible") == flexible
+
+
+@given(st.one_of(st.text(), st.text(alphabet="#0123456789,.-+$% \n\u2212x")))
+def test_garbage_is_no_error(text):
+    for method in ("strict", "flexible"):
+        found = extract(text, method)
+        if found is not None:
+            assert normalize(found) == found  # the normal form is a fixed point
+            assert sum(character.isdigit() for character in found) <= MAX_DIGITS
+            assert Decimal(found).is_finite()
+    verdict = judge(text, "5")
+    assert verdict.correct == verdict.strict == (score(text, "5") == 1.0)
+    assert verdict.well_formed or not verdict.strict
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "piece", ["1", "1,", "1,234", ",123", "-", "####", "#### ", "#### -", "$", "1.", "-$", " ", "#", "1,23"]
+)
+def test_long_adversarial_text_is_read_in_linear_time(piece):
+    text = piece * 200_000  # a quadratic pattern would need hours
+    for method in ("strict", "flexible"):
+        extract(text, method)
+        extract(text + "\n#### 5", method)
+    assert extract(text + "\n#### 5", "strict") == "5"
+    normalize(text)
+
+
+def test_a_number_beyond_the_bound_is_no_answer():
+    assert extract("#### " + "9" * MAX_DIGITS) == "9" * MAX_DIGITS
+    assert extract("#### " + "9" * (MAX_DIGITS + 1)) is None
+    assert score("#### " + "9" * (MAX_DIGITS + 1), "9") == 0.0
+
+
+def test_a_bad_ground_truth_or_method_is_an_error():
+    for truth in ("", "twelve", None, "1 and 2"):
+        with pytest.raises(ValueError, match="ground truth"):
+            score("#### 1", truth)
+        with pytest.raises(ValueError, match="ground truth"):
+            judge("#### 1", truth)
+    for call in (extract, lambda text, method: score(text, "1", method), lambda text, method: judge(text, "1", method)):
+        with pytest.raises(ValueError, match="method must be one of strict, flexible"):
+            call("#### 1", "loose")
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_every_real_answer_scores_itself(split):
+    path = ROWS / f"{split}.jsonl"
+    if not path.exists():
+        pytest.skip(f"GSM8K rows are not at {path}")
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    for row in rows:
+        gold = row["answer"].rsplit("####", 1)[1].strip()
+        assert score(row["answer"], gold, "strict") == 1.0
+        assert score(row["answer"], gold, "flexible") == 1.0
+        assert Decimal(normalize(gold)) == Decimal(gold.replace(",", ""))
+        assert score(row["answer"], str(Decimal(gold.replace(",", "")) + 1), "strict") == 0.0

@@ -1,0 +1,145 @@
+"""Generated problems: one function of the index, right answers, and splits that share nothing."""
+
+import pickle
+import re
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from textenvs.scoring.gsm8k import extract
+from textenvs.tasks.base import TaskSet
+from textenvs.tasks.generated import LEVELS, GeneratedMath
+from textenvs.tasks.gsm8k import problem_with, without_annotations
+
+levels = st.sampled_from(LEVELS)
+splits = st.sampled_from(("train", "test"))
+indices = st.integers(0, 2**31 - 1)
+seeds = st.integers(-5, 2**40)
+
+_CALCULATION = re.compile(r"(\d+)([-+*/])(\d+)=(?:<<[^>]*>>)?(\d+)")
+
+
+def calculations(answer):
+    return [(int(a), sign, int(b), int(c)) for a, sign, b, c in _CALCULATION.findall(answer)]
+
+
+@given(levels, splits, seeds, indices)
+def test_a_task_is_a_function_of_its_index(level, split, seed, index):
+    task = GeneratedMath(level, seed=seed, split=split)[index]
+    assert task == GeneratedMath(level, seed=seed, split=split)[index]
+    assert task == pickle.loads(pickle.dumps(GeneratedMath(level, seed=seed, split=split)))[index]
+    assert task.data_source == f"textenvs/generated-{level}"
+    assert task.prompt == ({"role": "user", "content": task.extra["question"]},)
+    assert task.extra["level"] == level
+
+
+@given(levels, splits, indices)
+def test_the_worked_answer_is_right(level, split, index):
+    task = GeneratedMath(level, split=split)[index]
+    answer = task.extra["answer"]
+    assert problem_with(task) is None
+    assert extract(answer) == task.ground_truth
+    steps = calculations(answer)
+    for a, sign, b, c in steps:
+        # Fractions, so that a division that leaves a remainder shows.
+        assert {"+": Fraction(a + b), "-": Fraction(a - b), "*": Fraction(a * b), "/": Fraction(a, b)}[sign] == c >= 0
+    assert steps[-1][3] == int(task.ground_truth)
+    assert len(steps) in {"easy": (1, 2), "medium": (2, 3), "hard": (3, 4, 5)}[level]
+    assert answer.splitlines()[-1] == f"#### {task.ground_truth}"
+    assert len(answer.splitlines()) == len(steps) + 1
+    clean = without_annotations(answer)
+    assert "<<" not in clean
+    assert calculations(clean) == steps
+
+
+@given(levels, splits, indices)
+def test_every_number_of_a_worked_answer_is_in_the_question_or_was_worked_out(level, split, index):
+    task = GeneratedMath(level, split=split)[index]
+    known = {int(number) for number in re.findall(r"\d+", task.question)} | {100, 2}  # per cent, and halves
+    known |= {3, 4, 5} if "spends a " in task.question else set()  # a third, a quarter, a fifth
+    if "full bags" in task.question:  # how many bags is for the solver to find
+        total, size = (int(number) for number in re.findall(r"\d+", task.question)[:2])
+        known.add(total // size)
+    for a, _, b, c in calculations(task.extra["answer"]):
+        assert {a, b} <= known
+        known.add(c)
+
+
+@given(indices, splits)
+def test_easy_is_short_and_small(index, split):
+    task = GeneratedMath("easy", split=split)[index]
+    assert 12 <= len(task.question.split()) <= 25
+    assert len(task.extra["answer"]) <= 30
+    assert all(1 <= int(number) <= 20 for number in re.findall(r"\d+", task.question))
+    assert 0 <= int(task.ground_truth) <= 60
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_splits_are_disjoint_in_text_and_in_arithmetic(level):
+    seen = {}
+    for split, count in (("train", 8000), ("test", 3000)):
+        tasks = [GeneratedMath(level, seed=seed, split=split)[i] for seed in (0, 1) for i in range(count)]
+        questions = {task.question for task in tasks}
+        chains = {tuple(calculations(task.extra["answer"])) for task in tasks}
+        seen[split] = (questions, chains)
+    assert not seen["train"][0] & seen["test"][0]
+    assert not seen["train"][1] & seen["test"][1]
+    assert len(seen["test"][1]) > 100  # a held-out set of many different calculations
+    # Each split has many problems: of 16,000 drawn, few come twice.
+    assert len(seen["train"][0]) > 14000
+
+
+def test_easy_has_tens_of_millions_of_distinct_questions():
+    """Counted from the template: names, things, and every chain with its phrasings."""
+    questions, chains = 0, 0
+    for have in range(2, 21):
+        for first in [have + n for n in range(1, 21)] + [have - n for n in range(1, have + 1)]:
+            chains += 1
+            questions += 4
+            second = 20 + min(20, first)
+            chains += second
+            questions += 4 * 4 * second
+    assert chains > 20_000
+    assert 15 * 10 * questions > 40_000_000
+    # What is drawn looks like that count: 5,000 draws have almost no repeat.
+    drawn = {GeneratedMath("easy")[i].question for i in range(5000)}
+    assert len(drawn) > 4900
+
+
+def test_seeds_and_indices_give_different_problems():
+    one = [GeneratedMath("easy", seed=0)[i].question for i in range(50)]
+    other = [GeneratedMath("easy", seed=1)[i].question for i in range(50)]
+    assert one != other
+    assert len(set(one)) > 40
+
+
+def test_the_sequence_stays_what_it_was():
+    """Published results name a level, a seed and an index: these must go on to mean the same problems."""
+    task = GeneratedMath("easy", seed=0, split="test")[0]
+    assert task.question == "Eva has 13 cards. Eva buys 4 more. How many cards does Eva have now?"
+    assert task.extra["answer"] == "13+4=17\n#### 17"
+    assert task.key == "easy/test/0/0"
+
+
+def test_it_is_a_task_set_without_end():
+    tasks = GeneratedMath("hard", seed=3)
+    assert isinstance(tasks, TaskSet)
+    assert tasks.size is None
+    assert "hard" in tasks.name
+    with pytest.raises(IndexError, match="negative"):
+        tasks[-1]
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"level": "trivial"}, "level must be one of easy, medium, hard"),
+        ({"split": "val"}, "split must be one of train"),
+    ]
+    + [({"seed": seed}, "seed must be a whole number") for seed in (1.5, "1", True, None)],
+)
+def test_bad_options_are_errors(kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        GeneratedMath(**kwargs)

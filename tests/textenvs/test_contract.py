@@ -1,0 +1,350 @@
+"""The one contract that every environment that ships must keep, whatever its family."""
+
+import copy
+import dataclasses
+import json
+import pickle
+import re
+import subprocess
+import sys
+import warnings
+from collections.abc import Mapping
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.utils.env_checker import check_env
+from gymnasium.vector import AutoresetMode
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import textenvs
+from textenvs import Task, TextEnv, TextVectorEnv
+from textenvs.messages import assistant
+
+every_id = pytest.mark.parametrize("env_id", textenvs.list_environments())
+
+# A secret that occurs in no question, reads as a whole number, and is not a part of any other number in these tests.
+SECRET = "918273645"
+# An episode without a limit of its own must still end: this many replies are enough for any scripted one.
+ENOUGH = 64
+
+call = {"id": "call_0", "type": "function", "function": {"name": "no_such_tool", "arguments": '{"broken": '}}
+GARBAGE = (
+    "",
+    "no",
+    "#### ",
+    "#### 1",
+    "I think 3 + 4 = 7.\n#### 7",
+    "#### -0.5",
+    "#### 1,000,000",
+    "#### 1e999",
+    "#### ٣",
+    "#### nan",
+    "</think>#### 2",
+    "<think>#### 2",
+    "\x00\x1b[31m\r\n\u202e\ufeff",
+    "lone \ud800 and \udfff",
+    "#### " * 3000,
+    "1," * 3000,
+    "#### " + "9" * 5000,
+    "<think>" * 3000,
+    "(" * 3000,
+    assistant("with a call", [call]),
+    assistant("", [call, {**call, "id": "call_1"}]),
+    {**assistant("x"), "reasoning_content": "#### 3"},
+)
+any_reply = st.one_of(
+    st.sampled_from(GARBAGE),
+    st.text(st.characters(exclude_categories=())),
+    st.from_regex(r"#### ?-?\$?[0-9][0-9,]{0,6}(\.[0-9]{1,3})?", fullmatch=True),
+)
+
+
+def make(env_id: str) -> TextEnv:
+    return textenvs.make(env_id)
+
+
+def drive(env, choose, seed, options=None):
+    """Play an episode to its end; all that can be seen of it, and the actions."""
+    rng = np.random.default_rng(seed)
+    seen, actions = [env.reset(seed=seed, options=options)], []
+    while not env.state.done:
+        assert len(actions) < ENOUGH, "the episode does not end"
+        actions.append(choose(env, rng))
+        seen.append(env.step(actions[-1]))
+    return seen, actions
+
+
+def expert(env, rng):
+    return env.demonstration(rng)
+
+
+def babble(env, rng):
+    return GARBAGE[rng.integers(len(GARBAGE))]
+
+
+def mixed(env, rng):
+    return (expert if rng.random() < 0.3 else babble)(env, rng)
+
+
+def replay(env, actions):
+    return [env.step(action) for action in actions]
+
+
+# ------------------------------------------------------------------ Gymnasium
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import gymnasium, textenvs; make = gymnasium.make",
+        "import gymnasium; make = lambda i: gymnasium.make('textenvs:' + i)",
+    ],
+)
+def test_gymnasium_makes_every_id_without_arguments_or_warnings(program):
+    code = (
+        f"{program}\nimport socket, sys\n"
+        "def offline(*args): raise AssertionError('an environment went to the network')\n"
+        "socket.socket.connect = offline\n"
+        "for env_id in sys.argv[1:]:\n"
+        "    env = make(env_id)\n"
+        "    env.reset(seed=0)\n"
+        "    env.step('no')\n"
+        "    env.close()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code, *textenvs.list_environments()], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "WARN" not in done.stderr
+
+
+@every_id
+def test_gymnasiums_checker(env_id, capsys):
+    with warnings.catch_warnings(record=True) as caught:  # Gymnasium's logger warns through here
+        warnings.simplefilter("always")
+        check_env(gymnasium.make(env_id).unwrapped)
+    assert [str(warning.message) for warning in caught] == []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        check_env(gymnasium.make(env_id))
+    assert all("different from the unwrapped version" in str(warning.message) for warning in caught)
+    assert len(caught) == 1
+
+
+@every_id
+@pytest.mark.parametrize("mode", ["ansi", "human", "ansi_list"])
+def test_rendering_through_gymnasium(env_id, mode, capsys):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        env = gymnasium.make(env_id, render_mode=mode)
+        env.reset(seed=0)
+        conversation, *_ = env.step("an unlikely reply")
+        frame = env.render()
+    printed = capsys.readouterr().out
+    shown = {"ansi": frame, "human": printed, "ansi_list": frame and frame[-1]}[mode]
+    assert all(message["content"] in shown for message in conversation)
+    assert (frame is None) == (mode == "human")
+    assert (printed == "") == (mode != "human")
+
+
+@every_id
+def test_the_spec_travels_as_json_and_makes_the_same_environment(env_id):
+    env = gymnasium.make(env_id)
+    again = gymnasium.make(EnvSpec.from_json(json.loads(json.dumps(env.spec.to_json()))))
+    assert again.spec == env.spec
+    assert again.reset(seed=1) == env.reset(seed=1)
+
+
+# ------------------------------------------------------------------ the episode
+
+
+@every_id
+@pytest.mark.parametrize("choose", [expert, babble, mixed])
+def test_every_turn_keeps_the_contract(env_id, choose):
+    terms = set()
+    for seed in range(12):
+        env = make(env_id)
+        seen, actions = drive(env, choose, seed)
+        (conversation, info), *steps = seen
+        assert set(info) == {"task_key", "task_index", "data_source"}
+        assert conversation in env.observation_space
+        for i, (grown, reward, terminated, truncated, info) in enumerate(steps):
+            assert grown in env.observation_space
+            assert grown[: len(conversation)] == conversation
+            assert grown[len(conversation)]["role"] == "assistant"
+            assert type(reward) is float
+            assert reward == pytest.approx(sum(info["terms"].values()))
+            assert not (terminated and truncated)
+            assert (terminated or truncated) == (i == len(steps) - 1) == (info["stop"] is not None)
+            assert not info["failed"]
+            assert all(type(number) is float for number in (*info["terms"].values(), *info["metrics"].values()))
+            json.dumps(info, allow_nan=False)
+            json.dumps(grown, ensure_ascii=False).encode("utf-8")
+            terms.add(frozenset(info["terms"]))
+            conversation = grown
+        if env.max_assistant_turns is not None:
+            assert len(actions) <= env.max_assistant_turns
+        if env.max_user_turns is not None:
+            assert info["user_turns"] <= env.max_user_turns
+    assert len(terms) == 1, f"the reward's terms have different names on different turns: {terms}"
+
+
+@every_id
+@settings(max_examples=60)
+@given(replies=st.lists(any_reply, min_size=1, max_size=4), seed=st.integers(0, 50))
+def test_no_reply_makes_it_raise(env_id, replies, seed):
+    env = shared(env_id)
+    env.reset(seed=seed)
+    for reply in replies:
+        if not env.state.done:
+            env.step(reply)
+
+
+@every_id
+def test_a_huge_reply_is_only_a_reply(env_id):
+    for reply in ("9" * 10**6, "#### " * 10**5, "1," * 10**5, "<think>" * 10**5, "a<think>b</think>" * 10**5):
+        env = make(env_id)
+        env.reset(seed=0)
+        env.step(reply)
+
+
+@every_id
+def test_the_demonstrator_earns_more_than_garbage(env_id):
+    env = make(env_id)
+
+    def earned(choose):
+        return np.array([sum(step[1] for step in drive(env, choose, seed)[0][1:]) for seed in range(20)])
+
+    assert (earned(expert) > earned(babble)).all()
+
+
+@every_id
+def test_no_ground_truth_is_given_away(env_id):
+    env = make(env_id)
+    for seed in range(8):
+        env.reset(seed=seed)
+        task = secretly(env.state.task)
+        for choose in (babble, lambda env, rng: "#### 918273644"):
+            seen, actions = drive(env, choose, seed, options={"task": task})
+            assert SECRET not in re.sub(r"[,_ ]", "", repr(seen))
+            assert len(actions) >= 1
+        _, info = env.reset(seed=seed, options={"task": task})
+        assert env.step(f"#### {SECRET}")[1] > 0, "the secret is not what this environment checks"
+
+
+@every_id
+def test_the_environment_does_not_say_the_answer_of_its_own_tasks(env_id):
+    env = make(env_id)
+    for seed in range(25):
+        seen, _ = drive(env, babble, seed)
+        opening, last = seen[0][0], seen[-1][0]
+        truth = rf"(?<![\d.,]){re.escape(str(env.state.task.ground_truth))}(?![\d]|[.,]\d)"
+        asked = " ".join(message["content"] for message in opening)
+        answers = " ".join(message["content"] for message in last[len(opening) :] if message["role"] != "assistant")
+        said = " ".join(message["content"] for message in last if message["role"] == "assistant")
+        if not re.search(truth, asked) and not re.search(truth, said):
+            assert not re.search(truth, answers)
+
+
+def secretly(task: Task) -> Task:
+    """The same task with another answer, wherever the row has the answer."""
+    old = re.compile(rf"(?<![\d.,]){re.escape(str(task.ground_truth))}(?![\d]|[.,]\d)")
+
+    def hide(value):
+        if isinstance(value, str):
+            return old.sub(SECRET, value)
+        if isinstance(value, Mapping):
+            return {key: hide(inner) for key, inner in value.items()}
+        return [hide(inner) for inner in value] if isinstance(value, (list, tuple)) else value
+
+    extra = {key: value if key == "question" else hide(value) for key, value in task.extra.items()}
+    return dataclasses.replace(task, ground_truth=SECRET, extra=extra)
+
+
+# ------------------------------------------------------------------ determinism, snapshots, processes
+
+
+@every_id
+@pytest.mark.parametrize("choose", [expert, mixed])
+def test_the_same_seed_and_actions_give_the_same_episode(env_id, choose):
+    env = make(env_id)
+    for seed in range(8):
+        seen, actions = drive(env, choose, seed)
+        other = make(env_id)
+        assert [other.reset(seed=seed), *replay(other, actions)] == seen
+        np.random.seed(seed)  # noqa: NPY002  nothing reads the global generator
+        assert [env.reset(seed=seed), *replay(env, actions)] == seen
+
+
+@every_id
+def test_tasks_depend_on_their_index_alone(env_id):
+    one, two = make(env_id).tasks, make(env_id).tasks
+    size = one.size or 10_000
+    indices = [int(i) for i in np.random.default_rng(0).integers(size, size=20)]
+    forwards = [one[i] for i in indices]
+    assert [two[i] for i in reversed(indices)] == forwards[::-1]
+    assert len({task.key for task in forwards}) == len(set(indices))
+
+
+@every_id
+@pytest.mark.parametrize("choose", [expert, mixed, babble])
+def test_snapshots_and_forks_continue_alike_from_every_turn(env_id, choose):
+    for seed in range(5):
+        env = make(env_id)
+        seen, actions = drive(env, choose, seed)
+        for turn in range(len(actions)):
+            env.reset(seed=seed)
+            replay(env, actions[:turn])
+            saved, fork = env.snapshot(), env.fork()
+            other, moved = make(env_id), pickle.loads(pickle.dumps(env))
+            other.restore(pickle.loads(pickle.dumps(saved)))
+            fork.fork().step("a future that did not happen")
+            for each in (fork, env, moved, other.fork(), copy.deepcopy(other), other):
+                assert replay(each, actions[turn:]) == seen[turn + 1 :]
+
+
+@every_id
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_the_vector_environment_plays_like_single_ones(env_id, mode):
+    count, steps = 3, 8
+    envs = gymnasium.make_vec(env_id, num_envs=count, autoreset_mode=mode.value)
+    assert isinstance(envs, TextVectorEnv)
+    singles = [make(env_id) for _ in range(count)]
+    rng = np.random.default_rng(0)
+    conversations, _ = envs.reset(seed=40)
+    assert conversations == tuple(env.reset(seed=40 + i)[0] for i, env in enumerate(singles))
+    for _ in range(steps):
+        due = [env.state.done for env in singles]
+        if mode == AutoresetMode.DISABLED and any(due):
+            envs.reset(options={"reset_mask": np.array(due)})
+            for env in [env for env, over in zip(singles, due, strict=True) if over]:
+                env.reset()
+            due = [False] * count
+        actions = [None if over else mixed(env, rng) for env, over in zip(singles, due, strict=True)]
+        conversations, rewards, terminations, truncations, infos = envs.step(actions)
+        for i, (env, over) in enumerate(zip(singles, due, strict=True)):
+            if over:
+                assert (conversations[i], rewards[i]) == (env.reset()[0], 0.0)
+                continue
+            conversation, reward, terminated, truncated, info = env.step(actions[i])
+            assert (rewards[i], terminations[i], truncations[i]) == (reward, terminated, truncated)
+            ended = mode == AutoresetMode.SAME_STEP and (terminated or truncated)
+            shown = infos["final_info"] if ended else infos
+            assert {name: values[i] for name, values in shown["terms"].items() if name[0] != "_"} == info["terms"]
+            assert shown["stop"][i] == info["stop"]
+            if ended:
+                assert infos["final_obs"][i] == conversation
+                conversation, _ = env.reset()
+            assert conversations[i] == conversation
+    envs.close()
+
+
+_made: dict[str, TextEnv] = {}
+
+
+def shared(env_id: str) -> TextEnv:
+    """One environment for many hypothesis examples; each resets it."""
+    return _made.setdefault(env_id, make(env_id))

@@ -1,0 +1,188 @@
+"""The registry file: found, checked, registered with Gymnasium, and inside the wheel."""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+import warnings
+import zipfile
+from pathlib import Path
+
+import gymnasium
+import pytest
+from gymnasium.envs.registration import EnvSpec
+from toy_envs import Guess
+
+import textenvs
+from textenvs import registry
+from textenvs.registry import EnvironmentSpec, RegistryError
+
+ROOT = Path(__file__).resolve().parents[2]
+GOOD = "environments: {textenv/a-1: {version: 2, entry_point: 'toy_envs:Guess', description: A toy., kwargs: {x: [1]}}}"
+
+
+def written(tmp_path, text):
+    path = tmp_path / "envs_registry.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+# ------------------------------------------------------------------ the file
+
+
+def test_a_good_file(tmp_path):
+    spec = EnvironmentSpec("textenv/a-1", 2, "toy_envs:Guess", "A toy.", {"x": [1]})
+    assert registry.load(written(tmp_path, GOOD)) == {"textenv/a-1": spec}
+
+
+def entry(**changes):
+    fields = {"version": 1, "entry_point": "toy_envs:Guess", "description": "A toy."} | changes
+    return json.dumps({"environments": {"textenv/a": {k: v for k, v in fields.items() if v is not ...}}})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("environments: [", "not valid YAML"),
+        ("", "one key 'environments'"),
+        ("environments: {}\nmore: 1", "one key 'environments'"),
+        ("environments: [a]", "must map ids"),
+        ("environments: {a: {}}", "'a': an id is textenv/<name>"),
+        ("environments: {textenv/a-v1: {}}", "without a version"),
+        ("environments: {textenv/A: {}}", "lower case"),
+        ("environments: {textenv/a: 3}", "expected a mapping"),
+        (entry(max_episode_steps=5), "unknown fields.*max_episode_steps"),
+        (entry(version=...), "missing fields.*version"),
+        (entry(description=...), "missing fields.*description"),
+        (entry(version=0), "version must be"),
+        (entry(version=True), "version must be"),
+        (entry(version="1"), "version must be"),
+        (entry(entry_point="toy_envs.Guess"), "'module:Class'"),
+        (entry(entry_point="toy_envs:Guess()"), "'module:Class'"),
+        (entry(description=" "), "description"),
+        (entry(nondeterministic="no"), "nondeterministic"),
+        (entry(kwargs=[1]), "kwargs must map"),
+        (GOOD.replace("[1]", "2020-01-01"), "kwargs must be plain JSON"),
+        (GOOD.replace("[1]", ".nan"), "kwargs must be plain JSON"),
+        (GOOD.replace("version: 2", "version: 2, version: 3"), "'version' is there twice"),
+        ("environments:\n  textenv/a: {}\n  textenv/a: {}", "'textenv/a' is there twice"),
+        ("environments: !!python/object/apply:os.getcwd []", "not valid YAML"),
+    ],
+)
+def test_a_bad_file_is_refused_with_its_path_and_the_entry(tmp_path, text, message):
+    path = written(tmp_path, text)
+    with pytest.raises(RegistryError, match=f"(?s){path}.*{message}"):
+        registry.load(path)
+
+
+def test_a_missing_file_says_where_it_was_looked_for(tmp_path):
+    places = [tmp_path / "in" / "x.yaml", tmp_path / "x.yaml"]
+    with pytest.raises(RegistryError, match=f"{places[0]} and {places[1]}"):
+        registry.find_file(places)
+    places[1].write_text("environments: {}")
+    assert registry.find_file(places) == places[1]
+
+
+# ------------------------------------------------------------------ registration
+
+
+def test_every_entry_is_registered_by_name_alone_and_without_a_step_limit():
+    assert textenvs.list_environments()
+    for env_id in textenvs.list_environments():
+        spec, entry = gymnasium.spec(env_id), textenvs.describe(env_id)
+        assert spec.entry_point == entry.entry_point
+        assert spec.kwargs == entry.kwargs
+        assert spec.nondeterministic == entry.nondeterministic
+        assert spec.max_episode_steps is None
+        assert EnvSpec.from_json(spec.to_json()) == spec
+
+
+def test_registering_again_is_harmless_and_silent():
+    before = dict(gymnasium.registry)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        textenvs.register_all()
+        importlib.reload(textenvs)
+    assert dict(gymnasium.registry) == before
+
+
+def test_an_id_that_is_taken_by_something_else_is_not_taken_over_silently():
+    mine = EnvironmentSpec("textenv/taken", 1, "toy_envs:Guess", "Mine.")
+    gymnasium.register("textenv/taken", "somebody.elses:Environment")
+    try:
+        with pytest.warns(UserWarning, match="Overriding environment textenv/taken"):
+            textenvs.register_all({mine.id: mine})
+    finally:
+        del gymnasium.registry["textenv/taken"]
+
+
+def test_arguments_of_the_registry_and_of_make():
+    spec = EnvironmentSpec(
+        "textenv/toy", 1, "toy_envs:Guess", "A toy.", {"max_assistant_turns": 2, "max_user_turns": 1}
+    )
+    textenvs.register_all({spec.id: spec})
+    try:
+        env = textenvs.make("textenv/toy", max_user_turns=3)
+        assert type(env) is Guess
+        assert (env.max_assistant_turns, env.max_user_turns) == (2, 3)
+        assert env.spec.id == "textenv/toy"
+        vector = gymnasium.make_vec("textenv/toy", num_envs=2, max_user_turns=3)
+        assert [(e.max_assistant_turns, e.max_user_turns) for e in vector.envs] == [(2, 3)] * 2
+    finally:
+        del gymnasium.registry["textenv/toy"]
+
+
+def test_unknown_ids_name_the_nearest():
+    ids = {
+        name: EnvironmentSpec(name, 1, "toy_envs:Guess", "A toy.")
+        for name in ("textenv/near-one", "textenv/far-away-and-different")
+    }
+    textenvs.register_all(ids)
+    try:
+        for wrong in ("textenv/nearone", "textenv/near-on", "near-one"):
+            with pytest.raises(gymnasium.error.NameNotFound, match="Did you mean 'textenv/near-one'"):
+                textenvs.make(wrong)
+    finally:
+        for name in ids:
+            del gymnasium.registry[name]
+    for ask in (textenvs.make, textenvs.describe):
+        with pytest.raises(gymnasium.error.NameNotFound, match=textenvs.list_environments()[0]):
+            ask("zzz")
+
+
+def test_make_refuses_what_is_no_text_environment():
+    with pytest.raises(TypeError, match="CartPoleEnv, not a TextEnv"):
+        textenvs.make("CartPole-v1")
+
+
+# ------------------------------------------------------------------ the wheel
+
+
+def test_a_wheel_carries_the_registry_and_works_from_where_it_is_installed(tmp_path):
+    env = {**os.environ, "PIP_NO_INDEX": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+
+    def run(*command, **kwargs):
+        done = subprocess.run([sys.executable, *command], capture_output=True, text=True, env=env, **kwargs)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    run("-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path / "dist"), cwd=ROOT)
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "textenvs/envs_registry.yaml" in names
+    assert "trainers/__init__.py" in names
+    assert not [name for name in names if name.startswith("tests")]
+    run("-m", "pip", "install", "--no-deps", "--quiet", "--target", str(tmp_path / "site"), str(wheel))
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "import gymnasium, textenvs\n"
+        "assert textenvs.__file__.startswith(sys.argv[1]), textenvs.__file__\n"
+        "for env_id in textenvs.list_environments():\n"
+        "    env = gymnasium.make(env_id)\n"
+        "    env.reset(seed=0)\n"
+        "    print(env_id, env.step('no')[0][-1]['role'])\n"
+    )
+    out = run("-I", "-W", "error", "-c", code, str(tmp_path / "site"), cwd=tmp_path)
+    made = [line.split()[0] for line in out.splitlines() if line.startswith("textenv/")]
+    assert made == [*textenvs.list_environments()]

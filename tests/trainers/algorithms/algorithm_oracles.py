@@ -1,0 +1,167 @@
+"""Ragged episodes for property tests, and the estimators as plain loops over single episodes, from their formulas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import hypothesis
+import numpy as np
+from hypothesis import strategies as st
+
+from trainers.trajectory import Status, Trajectory
+
+
+def forall(*args: Any, **kwargs: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Hypothesis' ``given``, without a deadline (test machines stall) and with fewer examples (they are batches)."""
+    return lambda test: hypothesis.settings(deadline=None, max_examples=50)(hypothesis.given(*args, **kwargs)(test))
+
+
+@dataclass(frozen=True)
+class Turn:
+    observation: int  # tokens before the reply
+    reply: int  # action tokens
+    reward: float
+
+
+@dataclass(frozen=True)
+class Episode:
+    """An episode with its critic, in the plainest form: lists by turn and token."""
+
+    turns: tuple[Turn, ...]
+    terminated: bool
+    truncated: bool
+    group: str
+    values: tuple[tuple[float, ...], ...]  # by turn, by token: of the state before it
+    penalties: tuple[tuple[float, ...], ...]
+    bootstrap: float
+
+    @property
+    def goes_on(self) -> bool:
+        return self.truncated and not self.terminated
+
+    def net_rewards(self) -> list[float]:
+        return [turn.reward - sum(penalty) for turn, penalty in zip(self.turns, self.penalties, strict=True)]
+
+    def total(self) -> float:
+        return sum(self.net_rewards())
+
+
+def trajectory(episode: Episode, observation_scale: int = 1) -> Trajectory:
+    """Lay the episode out as tokens; ``observation_scale`` stretches the observations."""
+    mask: list[bool] = []
+    turn_id: list[int] = []
+    for number, turn in enumerate(episode.turns):
+        mask += [False] * (turn.observation * observation_scale) + [True] * turn.reply
+        turn_id += [-1] * (turn.observation * observation_scale) + [number] * turn.reply
+    if episode.goes_on:
+        mask, turn_id = mask + [False] * 2, turn_id + [-1] * 2
+    action_mask = np.array(mask, np.bool_)
+    return Trajectory(
+        token_ids=np.zeros(len(mask), np.int32),
+        action_mask=action_mask,
+        logprobs=np.where(action_mask, np.float32(-1), np.float32(0)),
+        weight_version=np.where(action_mask, 0, -1).astype(np.int32),
+        turn_id=np.array(turn_id, np.int32),
+        turn_rewards=np.array([turn.reward for turn in episode.turns], np.float64),
+        terminated=episode.terminated,
+        truncated=episode.truncated,
+        status=Status.COMPLETED if episode.terminated else Status.TRUNCATED_TURNS,
+        group_id=episode.group,
+    )
+
+
+def flatten(rows: list[tuple[tuple[float, ...], ...]]) -> np.ndarray:
+    return np.array([x for row in rows for turn in row for x in turn], np.float64)
+
+
+number = st.floats(-4, 4, allow_subnormal=False).map(lambda x: round(x, 3))
+
+
+@st.composite
+def an_episode(draw: st.DrawFn, group: str, min_turns: int = 0) -> Episode:
+    turns = draw(
+        st.lists(st.builds(Turn, st.integers(1, 5), st.integers(1, 6), number), min_size=min_turns, max_size=4)
+    )
+    rows = [tuple(draw(st.lists(number, min_size=t.reply, max_size=t.reply)) for t in turns) for _ in range(2)]
+    terminated, truncated = draw(st.sampled_from([(True, False), (False, True), (True, True)]))
+    return Episode(
+        tuple(turns),
+        terminated,
+        truncated,
+        group,
+        tuple(map(tuple, rows[0])),
+        tuple(map(tuple, rows[1])),
+        draw(number),
+    )
+
+
+@st.composite
+def batches(draw: st.DrawFn, min_turns: int = 0) -> list[Episode]:
+    """Some groups, of one to four episodes, shuffled."""
+    sizes = draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))
+    episodes = [draw(an_episode(f"g{g}", min_turns)) for g, size in enumerate(sizes) for _ in range(size)]
+    return draw(st.permutations(episodes))
+
+
+# --- the formulas
+
+
+def gae_steps(rewards: list[float], values: list[float], after: float, gamma: float, lam: float) -> list[float]:
+    """The advantage of step i as the sum over its future: sum_l (gamma lam)^l delta_{i+l}."""
+    states = [*values, after]
+    deltas = [r + gamma * states[i + 1] - states[i] for i, r in enumerate(rewards)]
+    return [sum((gamma * lam) ** (j - i) * deltas[j] for j in range(i, len(deltas))) for i in range(len(deltas))]
+
+
+def gae(episode: Episode, gamma: float, lam: float) -> list[float]:
+    rewards, values = [], []
+    for turn, row, penalty in zip(episode.turns, episode.values, episode.penalties, strict=True):
+        values += row
+        rewards += [-p for p in penalty]
+        rewards[-1] += turn.reward
+    return gae_steps(rewards, values, episode.bootstrap if episode.goes_on else 0.0, gamma, lam)
+
+
+def turn_gae(episode: Episode, gamma: float, lam: float) -> list[float]:
+    """By turn."""
+    after = episode.bootstrap if episode.goes_on else 0.0
+    return gae_steps(episode.net_rewards(), [row[0] for row in episode.values], after, gamma, lam)
+
+
+def to_go(episode: Episode, turn: int, gamma: float) -> float:
+    return sum(gamma ** (k - turn) * r for k, r in enumerate(episode.net_rewards()) if k >= turn)
+
+
+def mean(xs: list[float]) -> float:
+    return sum(xs) / len(xs) if xs else 0.0
+
+
+def counted(episodes: list[Episode], truncated: str) -> list[Episode]:
+    return [e for e in episodes if e.turns and not (truncated == "drop" and not e.terminated)]
+
+
+def grpo(episodes: list[Episode], episode: Episode, norm_by_std: bool, eps: float) -> float:
+    """One episode's advantage, among those that count."""
+    rewards = [e.total() for e in episodes if e.group == episode.group]
+    centred = episode.total() - mean(rewards)
+    std = mean([(r - mean(rewards)) ** 2 for r in rewards]) ** 0.5
+    return centred / (std + eps) if norm_by_std else centred
+
+
+def turn_baseline(
+    episodes: list[Episode], episode: Episode, turn: int, gamma: float, baseline: str, zero_pad: bool
+) -> float:
+    """The baseline of one turn of one episode, among the episodes that count."""
+
+    def others(same_group: bool) -> list[float]:
+        found = [e for e in episodes if e is not episode and (e.group == episode.group or not same_group)]
+        if not zero_pad:
+            found = [e for e in found if len(e.turns) > turn]
+        return [to_go(e, turn, gamma) for e in found]
+
+    siblings, everyone = others(True), others(False)
+    if baseline == "group":
+        return mean(siblings)
+    return (mean(siblings) + mean(everyone)) / 2 if siblings else mean(everyone)

@@ -1,0 +1,300 @@
+"""Each estimator against a loop written from its formula, and what must not change its result."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import algorithm_oracles as oracle
+import numpy as np
+import pytest
+from algorithm_oracles import Episode, Turn, batches, flatten, forall, trajectory
+from hypothesis import strategies as st
+
+from trainers.algorithms.advantages import (
+    ESTIMATORS,
+    NEEDS_CRITIC,
+    Advantages,
+    discounted_sums,
+    gae,
+    grpo,
+    normalize,
+    rloo,
+    turn_gae,
+    turn_grpo,
+)
+from trainers.algorithms.batch import ActionBatch
+
+CRITIC_FREE = sorted(set(ESTIMATORS) - NEEDS_CRITIC)
+factor = st.sampled_from([0.0, 0.3, 0.9, 0.99, 1.0])
+truncated_modes = st.sampled_from(["count", "drop"])
+
+
+def make(episodes: list[Episode], observation_scale: int = 1) -> ActionBatch:
+    return ActionBatch.from_trajectories(
+        [trajectory(e, observation_scale) for e in episodes],
+        values=flatten([e.values for e in episodes]),
+        bootstrap=[e.bootstrap for e in episodes],
+        penalty=flatten([e.penalties for e in episodes]),
+    )
+
+
+def by_turn(episodes: list[Episode], rows: list[list[float]]) -> np.ndarray:
+    """One number a turn, repeated for its tokens."""
+    pairs = zip(episodes, rows, strict=True)
+    return np.array([x for e, row in pairs for turn, x in zip(e.turns, row, strict=True) for _ in range(turn.reply)])
+
+
+def close(actual: np.ndarray | None, expected: Any) -> None:
+    assert actual is not None
+    np.testing.assert_allclose(actual, expected, rtol=1e-9, atol=1e-9)
+
+
+def one(rewards: list[float], group: str = "g", terminated: bool = True) -> Episode:
+    """Two tokens a turn, no penalties, zero values."""
+    zeros = tuple((0.0, 0.0) for _ in rewards)
+    return Episode(tuple(Turn(1, 2, r) for r in rewards), terminated, not terminated, group, zeros, zeros, 0.0)
+
+
+# --- oracles
+
+
+@forall(st.lists(st.lists(oracle.number, max_size=70), max_size=5), factor)
+def test_discounted_sums(rows: list[list[float]], c: float) -> None:
+    offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
+    expected = []
+    for row in rows:
+        sums = [0.0]
+        for x in reversed(row):
+            sums.append(x + c * sums[-1])
+        expected += sums[:0:-1]
+    close(discounted_sums(np.array([x for row in rows for x in row]), offsets, c), expected)
+
+
+def test_discounted_sums_of_a_long_episode_are_stable() -> None:
+    sums = discounted_sums(np.ones(100_001), np.array([0, 100_001]), 0.999)
+    assert sums[0] == pytest.approx(1000.0, rel=1e-12)
+
+
+@forall(batches(), factor, factor)
+def test_gae(episodes: list[Episode], gamma: float, lam: float) -> None:
+    result = gae(make(episodes), gamma=gamma, lam=lam)
+    expected = np.array([a for e in episodes for a in oracle.gae(e, gamma, lam)])
+    close(result.advantages, expected)
+    close(result.returns, expected + flatten([e.values for e in episodes]))
+    assert result.policy_mask.all()
+    assert result.value_mask is not None
+    assert result.value_mask.all()
+
+
+@forall(batches(), factor, factor)
+def test_turn_gae(episodes: list[Episode], gamma: float, lam: float) -> None:
+    result = turn_gae(make(episodes), gamma=gamma, lam=lam)
+    rows = [oracle.turn_gae(e, gamma, lam) for e in episodes]
+    close(result.advantages, by_turn(episodes, rows))
+    first = np.array([i == 0 for e in episodes for turn in e.turns for i in range(turn.reply)], np.bool_)
+    assert result.value_mask is not None
+    assert result.returns is not None
+    np.testing.assert_array_equal(result.value_mask, first)
+    starts = [a + v[0] for e, row in zip(episodes, rows, strict=True) for a, v in zip(row, e.values, strict=True)]
+    close(result.returns[first], starts)
+
+
+@forall(batches(), st.booleans(), truncated_modes)
+def test_grpo(episodes: list[Episode], norm_by_std: bool, truncated: Any) -> None:
+    result = grpo(make(episodes), norm_by_std=norm_by_std, truncated=truncated, eps=1e-3)
+    check_critic_free(episodes, truncated, result, lambda e, _, kept: oracle.grpo(kept, e, norm_by_std, 1e-3))
+
+
+@forall(batches(), st.sampled_from(["group", "mixed"]), truncated_modes)
+def test_rloo(episodes: list[Episode], baseline: Any, truncated: Any) -> None:
+    result = rloo(make(episodes), baseline=baseline, truncated=truncated)
+
+    def expected(e: Episode, _: int, kept: list[Episode]) -> float:
+        siblings = [s.total() for s in kept if s.group == e.group and s is not e]
+        others = [s.total() for s in kept if s is not e]
+        if baseline == "mixed":
+            mixed = (oracle.mean(siblings) + oracle.mean(others)) / 2
+            return e.total() - (mixed if siblings else oracle.mean(others))
+        return e.total() - oracle.mean(siblings)
+
+    check_critic_free(episodes, truncated, result, expected)
+
+
+@forall(batches(), factor, st.sampled_from(["group", "mixed"]), st.booleans(), factor, truncated_modes)
+def test_turn_grpo(
+    episodes: list[Episode], gamma: float, baseline: Any, zero_pad: bool, mix: float, truncated: Any
+) -> None:
+    options: dict[str, Any] = {"gamma": gamma, "baseline": baseline, "zero_pad": zero_pad}
+    result = turn_grpo(make(episodes), **options, outcome_mix=mix, truncated=truncated)
+
+    def expected(e: Episode, turn: int, kept: list[Episode]) -> float:
+        a = [oracle.to_go(e, k, gamma) - oracle.turn_baseline(kept, e, k, **options) for k in (turn, 0)]
+        return (1 - mix) * a[0] + mix * a[1]
+
+    check_critic_free(episodes, truncated, result, expected)
+
+
+def check_critic_free(
+    episodes: list[Episode],
+    truncated: str,
+    result: Advantages,
+    expected: Callable[[Episode, int, list[Episode]], float],
+) -> None:
+    kept = oracle.counted(episodes, truncated)
+    is_kept = [any(e is k for k in kept) for e in episodes]
+    rows = [
+        [expected(e, turn, kept) if keep else 0.0 for turn in range(len(e.turns))]
+        for e, keep in zip(episodes, is_kept, strict=True)
+    ]
+    close(result.advantages, by_turn(episodes, rows))
+    mask = [keep for e, keep in zip(episodes, is_kept, strict=True) for turn in e.turns for _ in range(turn.reply)]
+    np.testing.assert_array_equal(result.policy_mask, np.array(mask, np.bool_))
+    assert result.returns is None
+    assert result.value_mask is None
+
+
+@forall(batches(min_turns=1))
+def test_normalised_turn_grpo_divides_by_the_groups_root_mean_square(episodes: list[Episode]) -> None:
+    batch = make(episodes)
+    plain, scaled = turn_grpo(batch), turn_grpo(batch, norm_by_std=True, eps=1e-3)
+    for group in np.unique(batch.group):
+        turns = np.flatnonzero(batch.group[batch.episode_of_turn] == group)
+        a, b = plain.advantages[batch.turn_starts[turns]], scaled.advantages[batch.turn_starts[turns]]
+        close(b, a / (np.sqrt(np.mean(a**2)) + 1e-3))
+
+
+def test_normalised_turn_grpo_of_single_turns_is_grpo() -> None:
+    batch = make([one([r], group) for r, group in ((1.0, "a"), (0.0, "a"), (0.0, "a"), (3.0, "b"), (5.0, "b"))])
+    np.testing.assert_allclose(turn_grpo(batch, norm_by_std=True).advantages, grpo(batch).advantages, rtol=1e-5)
+
+
+# --- what must not matter
+
+
+@pytest.mark.parametrize("name", sorted(ESTIMATORS))
+@forall(episodes=batches(), scale=st.integers(2, 4))
+def test_observation_lengths_do_not_matter(name: str, episodes: list[Episode], scale: int) -> None:
+    near, far = ESTIMATORS[name](make(episodes)), ESTIMATORS[name](make(episodes, observation_scale=scale))
+    np.testing.assert_array_equal(near.advantages, far.advantages)
+
+
+@pytest.mark.parametrize("name", sorted(ESTIMATORS))
+@forall(data=st.data())
+def test_the_order_of_episodes_does_not_matter(name: str, data: st.DataObject) -> None:
+    episodes = data.draw(batches())
+    order = data.draw(st.permutations(range(len(episodes))))
+    batch = make(episodes)
+    plain = np.split(ESTIMATORS[name](batch).advantages, batch.token_offsets[1:-1])
+    shuffled = ESTIMATORS[name](make([episodes[i] for i in order])).advantages
+    close(shuffled, np.concatenate([plain[i] for i in order]))
+
+
+@pytest.mark.parametrize(("name", "options"), [("grpo", {}), ("rloo", {}), ("rloo", {"baseline": "mixed"})])
+@forall(episodes=batches(min_turns=1), shift=oracle.number)
+def test_a_constant_added_to_every_return_does_not_matter(
+    name: str, options: dict[str, Any], episodes: list[Episode], shift: float
+) -> None:
+    episodes = [*episodes, dataclasses.replace(episodes[0])]  # its group has at least two
+    if not options:
+        episodes = [e for e in episodes if sum(s.group == e.group for s in episodes) > 1]
+    shifted = [
+        dataclasses.replace(
+            e, turns=(*e.turns[:-1], dataclasses.replace(e.turns[-1], reward=e.turns[-1].reward + shift))
+        )
+        for e in episodes
+    ]
+    a, b = (ESTIMATORS[name](make(batch), **options).advantages for batch in (episodes, shifted))
+    np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", CRITIC_FREE)
+def test_equal_rewards_teach_nothing(name: str) -> None:
+    batch = make([one([0.1, 0.2], group) for group in "aaabb"])
+    np.testing.assert_allclose(ESTIMATORS[name](batch).advantages, 0.0, atol=1e-9)
+
+
+# --- edges
+
+
+@pytest.mark.parametrize("name", sorted(ESTIMATORS))
+def test_no_episodes_and_no_actions(name: str) -> None:
+    assert ESTIMATORS[name](make([])).advantages.shape == (0,)
+    silent = one([])
+    assert ESTIMATORS[name](make([silent, silent])).advantages.shape == (0,)
+
+
+@pytest.mark.parametrize("name", CRITIC_FREE)
+def test_an_episode_without_actions_is_in_no_baseline(name: str) -> None:
+    acting = [one([1.0]), one([3.0])]
+    alone = ESTIMATORS[name](make(acting)).advantages
+    close(ESTIMATORS[name](make([one([]), *acting, one([])])).advantages, alone)
+
+
+def test_a_group_of_one() -> None:
+    lone, pair = one([1.0, 2.0], "lone"), [one([4.0], "pair"), one([0.0], "pair")]
+    batch = make([lone, *pair])
+    assert grpo(batch).advantages[:4].tolist() == [0.0] * 4
+    assert rloo(batch).advantages[:4].tolist() == [3.0] * 4
+    assert rloo(batch, baseline="mixed").advantages[:4].tolist() == [1.0] * 4  # 3 - mean(4, 0)
+    assert turn_grpo(batch).advantages[:4].tolist() == [3.0, 3.0, 2.0, 2.0]
+    assert turn_grpo(batch, baseline="mixed").advantages[:4].tolist() == [1.0, 1.0, 2.0, 2.0]
+
+
+def test_alone_at_a_turn_with_and_without_zero_padding() -> None:
+    batch = make([one([0.0, 1.0]), one([0.0]), one([0.0])])
+    assert turn_grpo(batch).advantages[:4].tolist() == [1.0, 1.0, 1.0, 1.0]
+    longer = make([one([0.0, 1.0]), one([0.0, 0.5]), one([0.0])])
+    assert turn_grpo(longer).advantages[2:4].tolist() == [0.5, 0.5]
+    assert turn_grpo(longer, zero_pad=True).advantages[2:4].tolist() == [0.75, 0.75]
+
+
+def test_normalising_never_explodes() -> None:
+    """Equal outcomes but a lone second turn: dividing by the returns' standard deviation (0) would give 10^6."""
+    advantages = turn_grpo(make([one([0.0, 1.0]), one([1.0]), one([1.0])]), norm_by_std=True).advantages
+    assert np.abs(advantages).max() <= 2.0
+    assert np.abs(advantages).max() > 0.1
+
+
+@pytest.mark.parametrize("name", sorted(NEEDS_CRITIC))
+def test_a_missing_critic_is_an_error(name: str) -> None:
+    done, cut = trajectory(one([1.0])), trajectory(one([1.0], terminated=False))
+    with pytest.raises(ValueError, match="needs a critic"):
+        ESTIMATORS[name](ActionBatch.from_trajectories([done]))
+    with pytest.raises(ValueError, match="episode 1 was truncated: give the batch bootstrap"):
+        ESTIMATORS[name](ActionBatch.from_trajectories([done, cut], values=np.zeros(4)))
+
+
+def test_bad_hyperparameters_are_named() -> None:
+    batch = make([one([1.0])])
+    bad: list[tuple[Callable[..., Advantages], dict[str, Any]]] = [
+        (gae, {"gamma": 1.1}),
+        (turn_gae, {"lam": -0.1}),
+        (turn_grpo, {"outcome_mix": 2.0}),
+        (rloo, {"baseline": "batch"}),
+        (grpo, {"truncated": "mask"}),
+    ]
+    for estimator, options in bad:
+        with pytest.raises(ValueError, match=next(iter(options))):
+            estimator(batch, **options)
+
+
+# --- normalisation
+
+
+@forall(batches(), truncated_modes)
+def test_normalize(episodes: list[Episode], truncated: Any) -> None:
+    plain = rloo(make(episodes), truncated=truncated)
+    result, mask = normalize(plain), plain.policy_mask
+    np.testing.assert_array_equal(result.policy_mask, mask)
+    assert not result.advantages[~mask].any()
+    if mask.any() and plain.advantages[mask].std() > 1e-3:
+        assert result.advantages[mask].mean() == pytest.approx(0.0, abs=1e-9)
+        assert result.advantages[mask].std() == pytest.approx(1.0, rel=1e-4)
+        order = np.argsort(plain.advantages[mask], kind="stable")
+        assert (np.diff(result.advantages[mask][order]) >= -1e-12).all()
+
+
+def test_normalize_equal_advantages() -> None:
+    assert normalize(rloo(make([one([1.0], "a"), one([1.0], "b")]))).advantages.tolist() == [0.0] * 4

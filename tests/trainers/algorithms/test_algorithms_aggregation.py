@@ -1,0 +1,81 @@
+"""Aggregation modes against their definitions; and the gradient does not depend on how the batch is cut."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from algorithm_oracles import forall
+from hypothesis import strategies as st
+
+from trainers.algorithms.aggregation import token_weights
+
+LENGTH = 7.0
+MODES = ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
+rows = st.lists(st.lists(st.tuples(st.floats(-2, 2), st.booleans()), max_size=6), max_size=5)
+
+
+def weights(mode: Any, batch: list[list[tuple[float, bool]]]) -> np.ndarray:
+    offsets = np.concatenate([[0], np.cumsum([len(row) for row in batch])]).astype(np.int64)
+    mask = np.array([counted for row in batch for _, counted in row], np.bool_)
+    return token_weights(mode, offsets, mask, LENGTH if mode.endswith("norm") else None)
+
+
+def defined(mode: str, batch: list[list[tuple[float, bool]]]) -> float:
+    """The loss, from the mode's name."""
+    sequences = [[loss for loss, counted in row if counted] for row in batch]
+    sequences = [row for row in sequences if row]
+    if not sequences:
+        return 0.0
+    if mode == "token-mean":
+        return float(np.mean([loss for row in sequences for loss in row]))
+    per_sequence = {
+        "seq-mean-token-sum": [sum(row) for row in sequences],
+        "seq-mean-token-mean": [sum(row) / len(row) for row in sequences],
+        "seq-mean-token-sum-norm": [sum(row) / LENGTH for row in sequences],
+    }[mode]
+    return float(np.mean(per_sequence))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@forall(batch=rows)
+def test_modes_are_what_their_names_say(mode: str, batch: list[list[tuple[float, bool]]]) -> None:
+    losses = np.array([loss for row in batch for loss, _ in row])
+    assert float(np.sum(weights(mode, batch) * losses)) == pytest.approx(defined(mode, batch), abs=1e-9)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@forall(batch=rows, data=st.data())
+def test_any_split_into_micro_batches_gives_the_same_gradient(
+    mode: str, batch: list[list[tuple[float, bool]]], data: st.DataObject
+) -> None:
+    """Tokens are dealt to micro-batches at random: packing, ranks and splits inside an episode are special cases."""
+    inputs = torch.tensor([loss for row in batch for loss, _ in row], dtype=torch.float64)
+    part = torch.tensor(data.draw(st.lists(st.integers(0, 3), min_size=len(inputs), max_size=len(inputs))))
+    weight = torch.from_numpy(weights(mode, batch))
+
+    def gradient(parts: list[torch.Tensor]) -> torch.Tensor:
+        parameter = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
+        for chosen in parts:
+            (weight[chosen] * (parameter * inputs[chosen]).sin()).sum().backward()
+        assert parameter.grad is not None
+        return parameter.grad
+
+    whole = gradient([torch.ones(len(inputs), dtype=torch.bool)])
+    torch.testing.assert_close(gradient([part == p for p in range(4)]), whole)
+
+
+def test_wrong_arguments_are_named() -> None:
+    offsets = np.array([0, 2, 3])
+    with pytest.raises(ValueError, match="unknown aggregation 'mean': choose one of token-mean"):
+        token_weights("mean", offsets)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="norm_length is for seq-mean-token-sum-norm"):
+        token_weights("seq-mean-token-sum-norm", offsets)
+    with pytest.raises(ValueError, match="norm_length is for seq-mean-token-sum-norm"):
+        token_weights("token-mean", offsets, norm_length=3.0)
+    with pytest.raises(ValueError, match="norm_length must be positive"):
+        token_weights("seq-mean-token-sum-norm", offsets, norm_length=0.0)
+    with pytest.raises(ValueError, match=r"the mask has the shape \(2,\) for 3 action tokens"):
+        token_weights("token-mean", offsets, np.ones(2, np.bool_))

@@ -1,0 +1,116 @@
+"""The action-only view: what it keeps, how it maps back, and what it refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from algorithm_oracles import Episode, Turn, batches, flatten, forall, trajectory
+
+from trainers.algorithms.batch import ActionBatch, gather, scatter
+from trainers.trajectory import Status
+
+
+def episode(**changes: Any) -> Episode:
+    turns = (Turn(2, 2, 0.5), Turn(1, 1, 1.0))
+    plain = Episode(turns, True, False, "g", ((0.1, 0.2), (0.3,)), ((0.0, 0.0), (0.0,)), 0.0)
+    return dataclasses.replace(plain, **changes)
+
+
+@forall(batches())
+def test_rewards_stand_where_the_trajectory_puts_them(episodes: list[Episode]) -> None:
+    trajectories = [trajectory(e) for e in episodes]
+    batch = ActionBatch.from_trajectories(trajectories)
+    for mine, theirs in zip(scatter(trajectories, batch.token_rewards), trajectories, strict=True):
+        np.testing.assert_array_equal(mine, theirs.token_rewards())
+
+
+@forall(batches())
+def test_gather_and_scatter_are_inverse_on_actions(episodes: list[Episode]) -> None:
+    trajectories = [trajectory(e) for e in episodes]
+    arrays = [np.arange(1.0, len(t.token_ids) + 1) for t in trajectories]
+    flat = gather(trajectories, arrays)
+    assert len(flat) == sum(turn.reply for e in episodes for turn in e.turns)
+    for back, array, t in zip(scatter(trajectories, flat), arrays, trajectories, strict=True):
+        np.testing.assert_array_equal(back, np.where(t.action_mask, array, 0.0))
+
+
+@forall(batches())
+def test_turns_start_and_end_where_the_replies_do(episodes: list[Episode]) -> None:
+    batch = ActionBatch.from_trajectories(
+        [trajectory(e) for e in episodes], penalty=flatten([e.penalties for e in episodes])
+    )
+    starts, ends, position = [], [], 0
+    for turn in (turn for e in episodes for turn in e.turns):
+        starts.append(position)
+        position += turn.reply
+        ends.append(position - 1)
+    assert batch.turn_starts.tolist() == starts
+    assert batch.turn_ends.tolist() == ends
+    np.testing.assert_allclose(batch.net_turn_rewards, [r for e in episodes for r in e.net_rewards()], atol=1e-12)
+
+
+def test_groups_follow_the_group_id_and_an_empty_one_stands_alone() -> None:
+    group = ActionBatch.from_trajectories([trajectory(episode(group=g)) for g in ("b", "", "a", "b", "")]).group
+    assert group[0] == group[3]
+    assert len(set(group.tolist())) == 4
+
+
+def test_no_episodes_are_a_batch_too() -> None:
+    batch = ActionBatch.from_trajectories([])
+    assert (batch.num_episodes, batch.num_tokens) == (0, 0)
+    assert scatter([], np.zeros(0)) == []
+
+
+def test_a_failed_episode_is_refused_by_name() -> None:
+    failed = dataclasses.replace(trajectory(episode()), status=Status.ERROR_ENV, episode_id="e7")
+    with pytest.raises(ValueError, match=r"episode 1 \('e7'\) has the status 'error_env'"):
+        ActionBatch.from_trajectories([trajectory(episode()), failed])
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_numbers_that_are_not_finite_are_refused_by_episode(bad: float) -> None:
+    good, sick = trajectory(episode()), trajectory(episode(turns=(Turn(2, 2, bad), Turn(1, 1, 1.0))))
+    with pytest.raises(ValueError, match="episode 1 has a turn reward that is not finite"):
+        ActionBatch.from_trajectories([good, sick])
+    spoiled = np.array([0.0, 0.0, 0.0, 0.0, bad, 0.0])
+    with pytest.raises(ValueError, match="episode 1 has a value that is not finite"):
+        ActionBatch.from_trajectories([good, good], values=spoiled)
+    with pytest.raises(ValueError, match="episode 1 has a penalty that is not finite"):
+        ActionBatch.from_trajectories([good, good], penalty=spoiled)
+    cut = trajectory(episode(terminated=False, truncated=True))
+    with pytest.raises(ValueError, match="episode 1 was truncated and has a bootstrap value that is not finite"):
+        ActionBatch.from_trajectories([good, cut], bootstrap=[0.0, bad])
+    ActionBatch.from_trajectories([good, cut], bootstrap=[bad, 0.0])  # a terminated episode's is never read
+
+
+def test_a_turn_without_tokens_is_refused() -> None:
+    with pytest.raises(ValueError, match="episode 1 has a turn without action tokens"):
+        ActionBatch.from_trajectories(
+            [trajectory(episode()), trajectory(episode(turns=(Turn(1, 0, 1.0), Turn(1, 2, 0.0))))]
+        )
+
+
+def test_turn_indices_must_fit_the_rewards() -> None:
+    for turn_id in ([1, 1, 0], [0, 0, 2]):
+        broken = trajectory(episode())
+        broken.turn_id[broken.action_mask] = turn_id
+        with pytest.raises(ValueError, match="episode 0 has turn indices"):
+            ActionBatch.from_trajectories([broken])
+
+
+def test_an_incomplete_episode_is_refused() -> None:
+    with pytest.raises(ValueError, match="episode 0 neither terminated nor was truncated"):
+        ActionBatch.from_trajectories([dataclasses.replace(trajectory(episode()), terminated=False)])
+
+
+@pytest.mark.parametrize("name", ["values", "penalty", "bootstrap"])
+def test_shapes_are_checked_by_name(name: str) -> None:
+    with pytest.raises(ValueError, match=rf"{name} has the shape \(7,\)"):
+        ActionBatch.from_trajectories([trajectory(episode())], **{name: np.zeros(7)})
+    with pytest.raises(ValueError, match="7 entries for 3 action tokens"):
+        scatter([trajectory(episode())], np.zeros(7))
+    with pytest.raises(ValueError, match="array 0 has 3 entries for 6 tokens"):
+        gather([trajectory(episode())], [np.zeros(3)])

@@ -1,0 +1,150 @@
+"""KL estimators in value and in gradient, by enumeration of small distributions; and the controllers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from trainers.algorithms.kl import AdaptiveKL, FixedKL, KLController, KLEstimator, kl_estimate
+
+KINDS: list[KLEstimator] = ["k1", "k2", "k3", "abs"]
+
+
+def distributions(seed: int) -> tuple[Tensor, Tensor]:
+    """Logits of a policy, with gradient, and of a reference, over five tokens."""
+    generator = torch.Generator().manual_seed(seed)
+    policy, reference = torch.randn(2, 5, generator=generator, dtype=torch.float64)
+    return policy.requires_grad_(), reference
+
+
+def kl(p: Tensor, q: Tensor) -> Tensor:
+    return (p.exp() * (p - q)).sum()
+
+
+def expected(kind: KLEstimator, logits: Tensor, reference: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The estimator's mean, its gradient as a loss, and the policy gradient with it as a penalty; all exact."""
+    logp, ref = logits.log_softmax(-1), reference.log_softmax(-1)
+    p, estimate = logp.exp(), kl_estimate(logp, ref, kind)
+    (as_loss,) = torch.autograd.grad((p.detach() * estimate).sum(), logits, retain_graph=True)
+    (as_penalty,) = torch.autograd.grad((p * estimate.detach()).sum(), logits)
+    return (p * estimate).sum().detach(), as_loss, as_penalty
+
+
+def gradients(logits: Tensor, reference: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """KL(pi, ref), and the gradients of KL(pi, ref) and KL(ref, pi)."""
+    logp, ref = logits.log_softmax(-1), reference.log_softmax(-1)
+    (this,) = torch.autograd.grad(kl(logp, ref), logits, retain_graph=True)
+    (other,) = torch.autograd.grad(kl(ref, logp), logits, retain_graph=True)
+    return kl(logp, ref).detach(), this, other
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_estimators_in_value_and_in_gradient(seed: int) -> None:
+    """The table in the module's docstring."""
+    logits, reference = distributions(seed)
+    true, this, other = gradients(logits, reference)
+    value, loss, penalty = zip(*(expected(kind, logits, reference) for kind in KINDS), strict=True)
+    k1, k2, k3, absolute = range(4)
+
+    torch.testing.assert_close(value[k1], true)
+    torch.testing.assert_close(value[k3], true)
+    for biased in (k2, absolute):
+        assert abs(value[biased] - true) > 1e-3
+
+    torch.testing.assert_close(loss[k1], torch.zeros_like(this))
+    torch.testing.assert_close(loss[k2], this)
+    torch.testing.assert_close(loss[k3], other)
+    assert not torch.allclose(loss[absolute], this, rtol=0.05)
+
+    torch.testing.assert_close(penalty[k1], this)
+    torch.testing.assert_close(penalty[k3], this - other)
+    for wrong in (k2, absolute):
+        assert not torch.allclose(penalty[wrong], this, rtol=0.05)
+
+
+def test_k2_is_close_for_close_distributions() -> None:
+    logits, reference = distributions(0)
+    close = (reference + 0.01 * logits.detach()).requires_grad_()
+    true, _, _ = gradients(close, reference)
+    assert float(expected("k2", close, reference)[0]) == pytest.approx(float(true), rel=0.02)
+
+
+def test_low_var_kl_is_k3_up_to_ten() -> None:
+    logp = torch.linspace(-300, 0, 601).requires_grad_()
+    ref = logp.detach().flip(0)
+    k3, low_var = kl_estimate(logp, ref, "k3"), kl_estimate(logp, ref, "low_var_kl")
+    assert k3.min() >= 0
+    torch.testing.assert_close(low_var, k3.clamp(max=10.0))
+    for estimate in (k3, low_var):
+        (gradient,) = torch.autograd.grad(estimate.sum(), logp)
+        assert gradient.isfinite().all()
+    assert not gradient[k3 > 10.0].any()
+    assert gradient[(k3 > 0) & (k3 < 10.0)].all()
+
+
+def test_the_reference_gets_no_gradient() -> None:
+    logp, ref = torch.zeros(3, requires_grad=True), torch.ones(3, requires_grad=True)
+    for kind in KINDS:
+        kl_estimate(logp, ref, kind).sum().backward()
+    assert ref.grad is None
+
+
+def test_wrong_arguments_are_named() -> None:
+    with pytest.raises(ValueError, match="unknown KL estimator 'k4'"):
+        kl_estimate(torch.zeros(1), torch.zeros(1), "k4")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"not \(2,\) and \(1,\)"):
+        kl_estimate(torch.zeros(2), torch.zeros(1), "k1")
+    with pytest.raises(ValueError, match="at least 0 and finite"):
+        FixedKL(-1.0)
+    for arguments in ((0.0, 1.0, 1.0), (1.0, 0.0, 1.0), (1.0, 1.0, float("inf"))):
+        with pytest.raises(ValueError, match="must be positive and finite"):
+            AdaptiveKL(*arguments)
+
+
+def test_adaptive_kl_steps() -> None:
+    """By hand: errors of .1, and of +-.2 where it is clipped, with a tenth of the horizon a batch."""
+    controller = AdaptiveKL(beta=0.5, target=2.0, horizon=640)
+    for kl_seen, factor in ((2.2, 1.01), (9.0, 1.02), (0.0, 0.98), (-1.0, 0.98), (2.0, 1.0)):
+        before = controller.beta
+        controller.update(kl_seen, episodes=64)
+        assert controller.beta == pytest.approx(before * factor)
+
+
+def test_adaptive_kl_reaches_its_target() -> None:
+    """A policy whose KL is 1 / beta settles where that is the target."""
+    controller = AdaptiveKL(beta=10.0, target=4.0, horizon=1000)
+    for _ in range(400):
+        controller.update(1.0 / controller.beta, episodes=100)
+    assert controller.beta == pytest.approx(0.25, rel=1e-3)
+
+
+def test_adaptive_kl_resumes_exactly() -> None:
+    first, resumed = AdaptiveKL(0.1, 1.0, 100), AdaptiveKL(0.7, 1.0, 100)
+    first.update(3.0, 10)
+    resumed.load_state_dict(first.state_dict())
+    for controller in (first, resumed):
+        controller.update(0.3, 10)
+    assert resumed.beta == first.beta != 0.1
+
+
+def test_adaptive_kl_refuses_what_it_would_not_recover_from() -> None:
+    controller = AdaptiveKL(0.1, 1.0, 10)
+    for bad in (float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="the batch's KL is"):
+            controller.update(bad, 1)
+    with pytest.raises(ValueError, match="50 episodes a batch need a horizon above 10"):
+        controller.update(0.0, 50)
+    assert controller.beta == 0.1
+
+
+def test_fixed_kl_stays_and_controllers_do_not_take_each_others_state() -> None:
+    fixed: KLController = FixedKL(0.3)
+    fixed.update(100.0, 10)
+    fixed.load_state_dict(fixed.state_dict())
+    assert fixed.beta == 0.3
+    adaptive = AdaptiveKL(0.1, 1.0, 10)
+    with pytest.raises(ValueError, match="adaptive"):
+        fixed.load_state_dict(adaptive.state_dict())
+    with pytest.raises(ValueError, match="no state of an adaptive"):
+        adaptive.load_state_dict(fixed.state_dict())

@@ -1,0 +1,507 @@
+"""What every engine must do, whatever is inside: the protocol of ``trainers.engines.base`` as tests.
+
+References come from the transformers model itself, computed the slow way: whole sequences, no cache.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import CONTEXT, VOCAB, Kit, lively_model
+from transformers import PreTrainedModel
+
+from trainers.engines.base import Engine, EngineDeadError, Generation, RequestError, Sampling
+
+SECONDS = 30.0  # nothing here takes long; what hangs is a failure
+GREEDY = Sampling(temperature=0.0, max_new_tokens=24)
+
+
+@asynccontextmanager
+async def running(kit: Kit, model: PreTrainedModel | None = None, **options: Any) -> AsyncIterator[Engine]:
+    engine = kit.make(model or kit.model, **options)
+    try:
+        async with asyncio.timeout(SECONDS):
+            yield engine
+    finally:
+        await engine.close()
+
+
+def prompts(count: int, seed: int = 0, low: int = 1, high: int = 60) -> list[list[int]]:
+    rng = np.random.default_rng(seed)
+    return [rng.integers(0, VOCAB, rng.integers(low, high)).tolist() for _ in range(count)]
+
+
+@torch.no_grad()
+def forward(
+    model: PreTrainedModel, prompt: Sequence[int], new: Sequence[int], temperature: float = 1.0
+) -> torch.Tensor:
+    """Log-probs over the vocabulary at each new token, from one full forward: ``[len(new), vocab]``."""
+    ids = torch.tensor([[*prompt, *map(int, new)]])
+    logits = model(ids).logits[0, len(prompt) - 1 : -1].float()
+    return (logits / temperature).log_softmax(-1)
+
+
+def picked(logprobs: torch.Tensor, tokens: Sequence[int]) -> np.ndarray:
+    return logprobs[torch.arange(len(tokens)), torch.as_tensor(np.array(tokens), dtype=torch.long)].numpy()
+
+
+def check_shapes(generation: Generation) -> None:
+    count = len(generation.token_ids)
+    assert generation.token_ids.dtype == np.int32
+    assert generation.logprobs.dtype == np.float32
+    assert generation.weight_version.dtype == np.int32
+    assert len(generation.logprobs) == len(generation.weight_version) == count
+    assert np.isfinite(generation.logprobs).all()
+    if generation.sampled_logprobs is not None:
+        assert generation.sampled_logprobs.dtype == np.float32
+        assert len(generation.sampled_logprobs) == count
+
+
+async def until_tokens(engine: Engine, count: int) -> None:
+    """Wait until so many tokens were generated since the start."""
+    while engine.stats()["generated_tokens"] < count:
+        await asyncio.sleep(0.0005)
+
+
+# Numbers
+
+
+async def test_greedy_equals_transformers_generate(computing_kit: Kit) -> None:
+    kit = computing_kit
+    async with running(kit) as engine:
+        for prompt in prompts(8):
+            made = await engine.generate(prompt, GREEDY)
+            ids = torch.tensor([prompt])
+            wanted = kit.model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=24)
+            assert made.token_ids.tolist() == wanted[0, len(prompt) :].tolist()
+            assert made.finish_reason == "length"
+            check_shapes(made)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.6, 1.0, 1.7])
+async def test_logprobs_equal_a_full_forward(computing_kit: Kit, temperature: float) -> None:
+    async with running(computing_kit) as engine:
+        asked = prompts(16, seed=1)
+        made = await asyncio.gather(
+            *(
+                engine.generate(p, Sampling(temperature=temperature, max_new_tokens=20, seed=i))
+                for i, p in enumerate(asked)
+            )
+        )
+    for prompt, generation in zip(asked, made, strict=True):
+        full = forward(computing_kit.model, prompt, generation.token_ids, temperature or 1.0)
+        np.testing.assert_allclose(generation.logprobs, picked(full, generation.token_ids), atol=1e-4)
+        if generation.sampled_logprobs is not None:
+            wanted = np.zeros_like(generation.logprobs) if temperature == 0 else generation.logprobs
+            np.testing.assert_allclose(generation.sampled_logprobs, wanted, atol=1e-6)
+
+
+def cut_by_hand(probs: np.ndarray, top_k: int, top_p: float, min_p: float) -> dict[int, float]:
+    """The distribution after the cuts, token by token, from the definitions in ``base``."""
+    kept = sorted(range(len(probs)), key=lambda token: -probs[token])[: top_k or None]
+    total, nucleus = sum(probs[token] for token in kept), []
+    for token in kept:
+        nucleus.append(token)
+        if sum(probs[t] for t in nucleus) >= top_p * total:
+            break
+    survivors = [token for token in nucleus if probs[token] >= min_p * probs[nucleus[0]]]
+    mass = sum(probs[token] for token in survivors)
+    return {token: probs[token] / mass for token in survivors}
+
+
+@pytest.mark.parametrize(
+    ("top_k", "top_p", "min_p"),
+    [(1, 1.0, 0.0), (5, 1.0, 0.0), (0, 0.7, 0.0), (0, 1.0, 0.2), (8, 0.8, 0.0), (10, 0.9, 0.1)],
+)
+async def test_cuts(computing_kit: Kit, top_k: int, top_p: float, min_p: float) -> None:
+    asked = prompts(12, seed=2)
+    sampling = {"temperature": 1.3, "top_k": top_k, "top_p": top_p, "min_p": min_p, "max_new_tokens": 12}
+    async with running(computing_kit) as engine:
+        plain = asyncio.gather(*(engine.generate(p, Sampling(max_new_tokens=12)) for p in asked))  # other rows: no cuts
+        made = await asyncio.gather(*(engine.generate(p, Sampling(**sampling, seed=i)) for i, p in enumerate(asked)))
+        await plain
+    for prompt, generation in zip(asked, made, strict=True):
+        full = forward(computing_kit.model, prompt, generation.token_ids, 1.3)
+        np.testing.assert_allclose(generation.logprobs, picked(full, generation.token_ids), atol=1e-4)
+        for at, token in enumerate(generation.token_ids.tolist()):
+            kept = cut_by_hand(full[at].double().exp().numpy(), top_k, top_p, min_p)
+            assert token in kept
+            if generation.sampled_logprobs is not None:
+                assert generation.sampled_logprobs[at] == pytest.approx(np.log(kept[token]), abs=1e-4)
+
+
+async def test_samples_follow_the_distribution(computing_kit: Kit) -> None:
+    prompt, count = [3, 1, 4], 4000
+    async with running(computing_kit, max_slots=256) as engine:
+        made = await asyncio.gather(
+            *(engine.generate(prompt, Sampling(max_new_tokens=1, temperature=1.5, seed=seed)) for seed in range(count))
+        )
+    drawn = np.bincount([int(generation.token_ids[0]) for generation in made], minlength=VOCAB)
+    expected = count * forward(computing_kit.model, prompt, [0], 1.5)[0].double().exp().numpy()
+    order = np.argsort(-expected)
+    bins = [order[i : i + 1] for i in range(15)] + [order[15:]]  # the rare ones together
+    observed, wanted = (np.array([side[which].sum() for which in bins]) for side in (drawn, expected))
+    assert wanted.min() > 5
+    assert ((observed - wanted) ** 2 / wanted).sum() < 37.7  # chi-square, 15 degrees of freedom: p > 0.001
+
+
+# Ends
+
+
+async def test_stop_tokens_end_a_generation_and_are_kept(kit: Kit) -> None:
+    async with running(kit) as engine:
+        prompt = prompts(1)[0]
+        free = await engine.generate(prompt, GREEDY)
+        tokens = free.token_ids.tolist()
+        stop = tokens[-1]
+        sampling = Sampling(temperature=0.0, max_new_tokens=24, stop_token_ids=(stop,))
+        stopped = await engine.generate(prompt, sampling)
+        first = tokens.index(stop)
+        assert stopped.token_ids.tolist() == tokens[: first + 1]
+        assert stopped.finish_reason == "stop"
+        check_shapes(stopped)
+        ignoring = Sampling(temperature=0.0, max_new_tokens=24, stop_token_ids=(stop,), ignore_stop=True)
+        on = await engine.generate(prompt, ignoring)
+        assert (on.token_ids.tolist(), on.finish_reason) == (tokens, "length")
+
+
+async def test_each_request_has_its_own_stops_and_limits(kit: Kit) -> None:
+    async with running(kit) as engine:
+        prompt = prompts(1, seed=3)[0]
+        tokens = (await engine.generate(prompt, GREEDY)).token_ids.tolist()
+        made = await asyncio.gather(
+            *(
+                engine.generate(prompt, Sampling(temperature=0.0, max_new_tokens=limit, stop_token_ids=stops))
+                for limit in (1, 2, 24)
+                for stops in ((), (tokens[1],), (tokens[5], tokens[3], tokens[8]))
+            )
+        )
+    ends = [
+        min((tokens.index(s) + 1 for s in stops), default=99)
+        for stops in ((), tokens[1:2], tokens[3:9:5] + tokens[5:6])
+    ]
+    for generation, (limit, end) in zip(made, [(limit, end) for limit in (1, 2, 24) for end in ends], strict=True):
+        assert generation.token_ids.tolist() == tokens[: min(limit, end)]
+        assert generation.finish_reason == ("stop" if end <= limit else "length")
+
+
+async def test_the_context_ends_a_generation(kit: Kit) -> None:
+    async with running(kit) as engine:
+        made = await engine.generate([1] * (CONTEXT - 3), Sampling(max_new_tokens=50, ignore_stop=True))
+        assert (len(made.token_ids), made.finish_reason) == (3, "length")
+        check_shapes(made)
+        assert engine.max_context == CONTEXT
+
+
+# Batching
+
+
+async def test_seeded_requests_do_not_depend_on_company(kit: Kit) -> None:
+    asked = prompts(24, seed=4)
+    samplings = [Sampling(temperature=1.0, top_p=(1.0, 0.9)[i % 2], max_new_tokens=8 + i, seed=i) for i in range(24)]
+    async with running(kit, max_slots=8) as engine:
+        alone = [await engine.generate(p, s) for p, s in zip(asked, samplings, strict=True)]
+        together = await asyncio.gather(*(engine.generate(p, s) for p, s in zip(asked, samplings, strict=True)))
+        backwards = await asyncio.gather(*(engine.generate(asked[i], samplings[i]) for i in reversed(range(24))))
+    for one, two, three in zip(alone, together, reversed(backwards), strict=True):
+        assert one.token_ids.tolist() == two.token_ids.tolist() == three.token_ids.tolist()
+        np.testing.assert_allclose(one.logprobs, two.logprobs, atol=1e-4)
+
+
+async def test_seeds_differ_and_no_seed_differs_from_call_to_call(computing_kit: Kit) -> None:
+    async with running(computing_kit) as engine:
+        for seeds in ([0, 1, 2, -1, 2**70 + 5], [None] * 5):
+            made = [
+                await engine.generate([5], Sampling(temperature=2.0, max_new_tokens=16, seed=seed)) for seed in seeds
+            ]
+            assert len({tuple(generation.token_ids.tolist()) for generation in made}) == len(seeds)
+
+
+async def test_64_at_once_of_mixed_lengths(kit: Kit) -> None:
+    asked = prompts(64, seed=5, high=120)
+    lengths = np.random.default_rng(5).integers(1, 40, 64).tolist()
+    async with running(kit, max_slots=16) as engine:
+        made = await asyncio.gather(
+            *(
+                engine.generate(p, Sampling(max_new_tokens=n, ignore_stop=True, seed=n))
+                for p, n in zip(asked, lengths, strict=True)
+            )
+        )
+        stats = engine.stats()
+    assert stats["requests"] == 64
+    assert stats["generated_tokens"] == sum(lengths)
+    assert stats["running"] == 0
+    for prompt, length, generation in zip(asked, lengths, made, strict=True):
+        assert len(generation.token_ids) == length
+        check_shapes(generation)
+        if kit.computes:
+            full = forward(kit.model, prompt, generation.token_ids)
+            np.testing.assert_allclose(generation.logprobs, picked(full, generation.token_ids), atol=1e-4)
+
+
+# Sessions
+
+
+async def test_sessions_change_nothing_but_the_work(kit: Kit) -> None:
+    async def episode(engine: Engine, session: str | None, first: list[int]) -> list[Generation]:
+        history, made = list(first), []
+        for turn in range(4):
+            generation = await engine.generate(history, Sampling(max_new_tokens=10, seed=turn), session)
+            history += [*generation.token_ids.tolist(), *first[: 3 + turn]]
+            made.append(generation)
+        return made
+
+    async with running(kit) as engine:
+        starts = prompts(8, seed=6, low=4)
+        plain = await asyncio.gather(*(episode(engine, None, start) for start in starts))
+        before = engine.stats()["cached_tokens"]
+        kept = await asyncio.gather(*(episode(engine, f"s{i}", start) for i, start in enumerate(starts)))
+        assert before == 0
+        assert engine.stats()["cached_tokens"] > 0
+        for one, two, start in zip(plain, kept, starts, strict=True):
+            size = len(start)
+            for turn, (a, b) in enumerate(zip(one, two, strict=True)):
+                assert a.token_ids.tolist() == b.token_ids.tolist()
+                np.testing.assert_allclose(a.logprobs, b.logprobs, atol=1e-4)
+                assert a.metrics["cached_tokens"] == 0
+                assert turn == 0 or size - 11 <= b.metrics["cached_tokens"] < size
+                size += len(b.token_ids) + len(start[: 3 + turn])
+        await engine.release("s0")
+        await engine.release("never heard of")
+        again = await engine.generate(starts[0] * 2, GREEDY, "s0")
+        assert again.metrics["cached_tokens"] == 0
+
+
+async def test_a_session_whose_history_was_rewritten_reuses_the_common_prefix(kit: Kit) -> None:
+    async with running(kit) as engine:
+        start = prompts(1, seed=7, low=30)[0]
+        held = [*start, *(await engine.generate(start, GREEDY, "s")).token_ids.tolist()]
+        changed = [*start[:20], (start[20] + 1) % VOCAB, *start[21:]]
+        for history in (changed, changed[:9], changed[:9], start, [start[0] ^ 1]):
+            cached = 0
+            while cached < len(history) - 1 and history[cached] == held[cached]:  # the last token is always computed
+                cached += 1
+            kept = await engine.generate(history, GREEDY, "s")
+            plain = await engine.generate(history, GREEDY)
+            assert kept.token_ids.tolist() == plain.token_ids.tolist()
+            np.testing.assert_allclose(kept.logprobs, plain.logprobs, atol=1e-4)
+            assert kept.metrics["cached_tokens"] == cached
+            held = [*history, *kept.token_ids.tolist()]
+
+
+async def test_one_session_twice_at_once_and_more_sessions_than_slots(kit: Kit) -> None:
+    async with running(kit, max_slots=4) as engine:
+        asked = prompts(12, seed=8)
+        plain = [await engine.generate(p, GREEDY) for p in asked]
+        for names in (["same"] * 12, [f"s{i}" for i in range(12)], [f"s{i % 5}" for i in range(12)]):
+            for _ in range(2):
+                made = await asyncio.gather(*(engine.generate(p, GREEDY, s) for p, s in zip(asked, names, strict=True)))
+                for a, b in zip(plain, made, strict=True):
+                    assert a.token_ids.tolist() == b.token_ids.tolist()
+
+
+# Weights
+
+
+async def test_an_update_leaves_no_stale_kv(kit: Kit) -> None:
+    async with running(kit) as engine:
+        prompt = prompts(1, seed=9, low=20)[0]
+        old = await engine.generate(prompt, GREEDY, "s")
+        await engine.update_weights(kit.weights(kit.other), 7)
+        assert engine.version == 7
+        new = await engine.generate([*prompt, *old.token_ids.tolist()], GREEDY, "s")
+        assert new.metrics["cached_tokens"] == 0
+        assert set(old.weight_version) == {0}
+        assert set(new.weight_version) == {7}
+        if kit.computes:
+            full = forward(kit.other, [*prompt, *old.token_ids.tolist()], new.token_ids)
+            np.testing.assert_allclose(new.logprobs, picked(full, new.token_ids), atol=1e-4)
+
+
+async def interrupted(kit: Kit, mode: Any) -> tuple[list[list[int]], list[Generation], list[Generation]]:
+    """An update in the middle of 8 generations, and 4 requests that come after it was asked for."""
+    asked = prompts(12, seed=10, low=20)
+    async with running(kit) as engine:
+        long = [
+            asyncio.create_task(engine.generate(p, Sampling(max_new_tokens=500, ignore_stop=True, seed=i), f"s{i}"))
+            for i, p in enumerate(asked[:8])
+        ]
+        await until_tokens(engine, 8 * 20)
+        update = asyncio.create_task(engine.update_weights(kit.weights(kit.other), 3, mode))
+        await asyncio.sleep(0)
+        later = [asyncio.create_task(engine.generate(p, GREEDY)) for p in asked[8:]]
+        await update
+        assert engine.version == 3
+        return asked, await asyncio.gather(*long), await asyncio.gather(*later)
+
+
+@pytest.mark.parametrize("mode", ["keep", "wait", "abort"])
+async def test_an_update_in_the_middle(kit: Kit, mode: str) -> None:
+    asked, long, later = await interrupted(kit, mode)
+    for prompt, generation in zip(asked, [*long, *later], strict=True):
+        check_shapes(generation)
+        versions, tokens = generation.weight_version, generation.token_ids
+        assert (np.diff(versions) >= 0).all()
+        if kit.computes:  # every token agrees with the weights that its version names
+            for version, model in ((0, kit.model), (3, kit.other)):
+                which = versions == version
+                full = picked(forward(model, prompt, tokens), tokens)
+                np.testing.assert_allclose(generation.logprobs[which], full[which], atol=1e-4)
+    for generation in later:
+        assert set(generation.weight_version) == {3}
+        assert len(generation.token_ids) == 24
+    for generation in long:
+        if mode == "keep":
+            assert set(generation.weight_version) == {0, 3}
+        else:
+            assert set(generation.weight_version) == {0}
+        if mode == "abort":
+            assert generation.finish_reason == "abort"
+            assert 1 <= len(generation.token_ids) < 500
+        else:
+            assert (generation.finish_reason, len(generation.token_ids)) == ("length", 500)
+
+
+async def test_a_refused_update_changes_nothing(kit: Kit) -> None:
+    async with running(kit) as engine:
+        await engine.update_weights(kit.weights(kit.model), 5)
+        prompt = prompts(1)[0]
+        before = await engine.generate(prompt, GREEDY)
+        for version in (5, 4):
+            with pytest.raises(ValueError, match="greater than 5"):
+                await engine.update_weights(kit.weights(kit.other), version)
+        after = await engine.generate(prompt, GREEDY)
+        assert engine.version == 5
+        assert before.token_ids.tolist() == after.token_ids.tolist()
+        assert set(after.weight_version) == {5}
+
+
+@pytest.mark.parametrize("fault", ["missing", "unknown", "shape", "nan", "not a tensor"])
+async def test_weights_that_do_not_fit_are_refused_whole(computing_kit: Kit, fault: str) -> None:
+    kit = computing_kit
+    name = "model.layers.1.mlp.down_proj.weight"
+    weights = {key: value.clone() for key, value in kit.other.state_dict().items()}
+    if fault == "missing":
+        del weights[name]
+    elif fault == "unknown":
+        weights["model.layers.9.mlp.down_proj.weight"] = weights[name]
+    elif fault == "shape":
+        weights[name] = weights[name].T
+    elif fault == "nan":
+        weights[name][0, 0] = float("nan")
+    else:
+        weights[name] = 3  # type: ignore[assignment]
+    async with running(kit) as engine:
+        before = await engine.generate([1, 2], GREEDY)
+        with pytest.raises(ValueError, match=r"mlp\.down_proj\.weight"):
+            await engine.update_weights(weights, 1)
+        after = await engine.generate([1, 2], GREEDY)
+        assert engine.version == 0
+        assert before.token_ids.tolist() == after.token_ids.tolist()
+        await engine.update_weights(kit.weights(kit.other), 1)
+
+
+# Failures
+
+
+async def test_cancelling_frees_what_the_request_held(kit: Kit) -> None:
+    async with running(kit, max_slots=4) as engine:
+        survivor = asyncio.create_task(
+            engine.generate([9, 8, 7], Sampling(max_new_tokens=400, ignore_stop=True, seed=1))
+        )
+        rng = np.random.default_rng(0)
+        for round_ in range(20):  # 10 cancellations each: running, queued, or not yet seen
+            session = f"s{round_}" if round_ % 2 else None
+            tasks = [
+                asyncio.create_task(engine.generate([1, 2, 3], Sampling(max_new_tokens=700, ignore_stop=True), session))
+                for _ in range(10)
+            ]
+            await asyncio.sleep(float(rng.choice([0.0, 0.001, 0.003])))
+            for task in tasks:
+                task.cancel()
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+            assert all(isinstance(result, asyncio.CancelledError) for result in results)
+        assert len((await survivor).token_ids) == 400
+        made = await asyncio.gather(*(engine.generate([1, i], GREEDY) for i in range(4)))
+        assert [len(generation.token_ids) for generation in made] == [24] * 4
+        assert engine.stats()["running"] == 0
+        assert engine.stats().get("waiting", 0) == 0
+
+
+async def test_invalid_requests_are_refused_and_the_engine_goes_on(kit: Kit) -> None:
+    bad: list[Any] = [[], [VOCAB], [-1], [1, 2**40], [0.5], [[1, 2]], "text", [1] * CONTEXT]
+    async with running(kit) as engine:
+        other = asyncio.create_task(engine.generate([1], Sampling(max_new_tokens=100, ignore_stop=True)))
+        for token_ids in bad:
+            with pytest.raises(RequestError):
+                await engine.generate(token_ids, GREEDY)
+        for sampling in (
+            Sampling(stop_token_ids=(VOCAB,)),
+            Sampling(stop_token_ids=(-1,)),
+            Sampling(temperature=1e-30),
+        ):
+            with pytest.raises(RequestError):
+                await engine.generate([1], sampling)
+        with pytest.raises(ValueError, match="mode"):
+            await engine.update_weights(kit.weights(kit.other), 1, "now")  # type: ignore[arg-type]
+        odd = Sampling(temperature=1e-5, top_k=2**80, min_p=1.0, top_p=1e-9, max_new_tokens=2**80, stop_token_ids=(1,))
+        assert len((await engine.generate(np.array([1, 2], np.int64), odd)).token_ids) >= 1
+        assert len((await other).token_ids) == 100
+
+
+async def test_a_dead_engine_tells_everybody(kit: Kit) -> None:
+    async with running(kit, max_slots=4) as engine:
+        tasks = [
+            asyncio.create_task(engine.generate([i], Sampling(max_new_tokens=700, ignore_stop=True))) for i in range(8)
+        ]
+        await until_tokens(engine, 8)
+        waiting = asyncio.create_task(engine.update_weights(kit.weights(kit.other), 1, "wait"))
+        await asyncio.sleep(0)
+        kit.kill(engine)
+        async with asyncio.timeout(5):
+            results = await asyncio.gather(*tasks, waiting, return_exceptions=True)
+        for result in results:
+            assert isinstance(result, EngineDeadError)
+            assert "injected" in str(result)
+            assert isinstance(result.__cause__, MemoryError)
+        with pytest.raises(EngineDeadError, match="injected"):
+            await engine.generate([1], GREEDY)
+        with pytest.raises(EngineDeadError, match="injected"):
+            await engine.update_weights(kit.weights(kit.other), 1)
+        await engine.release("s")
+
+
+async def test_closing_ends_what_runs(kit: Kit) -> None:
+    async with running(kit) as engine:
+        tasks = [
+            asyncio.create_task(engine.generate([i], Sampling(max_new_tokens=700, ignore_stop=True))) for i in range(8)
+        ]
+        await until_tokens(engine, 8)
+        await engine.close()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(result, EngineDeadError) and "closed" in str(result) for result in results)
+        with pytest.raises(EngineDeadError, match="closed"):
+            await engine.generate([1], GREEDY)
+        await engine.close()
+
+
+def test_it_is_an_engine(kit: Kit) -> None:
+    async def check() -> None:
+        async with running(kit) as engine:
+            assert isinstance(engine, Engine)
+
+    asyncio.run(check())
+
+
+def test_the_models_of_this_suite_are_lively() -> None:
+    """Parity means little on flat distributions: the reference must have opinions, and not one and the same."""
+    model = lively_model()
+    probs = forward(model, [1, 2, 3], list(range(20))).exp()
+    assert 0.1 < probs.max(-1).values.mean() < 0.95
+    assert len(set(probs.argmax(-1).tolist())) > 5

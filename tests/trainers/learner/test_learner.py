@@ -1,0 +1,303 @@
+"""The learner against naive oracles: the model's own full logits, one trajectory at a time."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from learner_helpers import VOCAB, some_trajectories, trajectory
+
+from trainers.learner.learner import Learner
+from trainers.learner.optim import OptimizerSettings
+from trainers.tiny import build_model
+
+TRAJECTORIES = some_trajectories()
+COUNTS = [int(t.action_mask.sum()) for t in TRAJECTORIES]
+
+
+def small_model(family="qwen2", **overrides):
+    shape = {"hidden": 32, "layers": 2, "heads": 4, "kv_heads": 2, "seed": 3} | overrides
+    return build_model(VOCAB, family=family, **shape)
+
+
+def segments(item):
+    bounds = [*item.segment_starts, len(item.token_ids)]
+    for start, end in zip(bounds, bounds[1:], strict=False):
+        yield item.token_ids[start:end], item.action_mask[start:end]
+
+
+def naive_scores(model, item, temperature):
+    """Log-probabilities and entropies from the model's own logits, a segment at a time, without padding."""
+    logprobs, entropies = [], []
+    for tokens, mask in segments(item):
+        ids = torch.from_numpy(tokens.astype(np.int64))
+        log_p = torch.log_softmax(model(input_ids=ids[None], use_cache=False).logits[0] / temperature, -1)
+        for i in np.flatnonzero(mask):
+            logprobs.append(log_p[i - 1, ids[i]])
+            entropies.append(-(log_p[i - 1].exp() * log_p[i - 1]).sum())
+    empty = torch.zeros(0)
+    return (torch.stack(logprobs), torch.stack(entropies)) if logprobs else (empty, empty)
+
+
+def random_per_token(seed=5):
+    rng = np.random.default_rng(seed)
+    return {name: [rng.normal(size=n).astype(np.float32) for n in COUNTS] for name in ("a", "b")}
+
+
+def policy_loss(logprobs, entropy, batch):
+    """Nonlinear in the log-probability, so that a wrong pairing of tokens and numbers shows."""
+    return (batch["a"] * torch.exp(0.1 * logprobs) + batch["b"] * entropy).sum(), {"seen": float(len(logprobs))}
+
+
+def gradients_of(learner, update):
+    """The gradients of an update, caught before the optimizer uses them."""
+    caught = {}
+    optimizer = learner.actor_optimizer
+    original = optimizer.step
+
+    def step(what):
+        caught.update({name: p.grad.clone() for name, p in optimizer.names.items()})
+        return original(what)
+
+    optimizer.step = step
+    update()
+    return caught
+
+
+def relative_difference(ours, theirs):
+    norm = sum(float(g.double().square().sum()) for g in theirs.values()) ** 0.5
+    return max(float((ours[name] - g).double().norm()) for name, g in theirs.items()) / norm
+
+
+@pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_logprobs_and_entropies_are_those_of_the_models_own_logits(family, temperature):
+    model = small_model(family)
+    learner = Learner(model, temperature=temperature, max_tokens_per_micro_batch=64)
+    logprobs, entropies = learner.logprobs(TRAJECTORIES, entropy=True)
+    with torch.no_grad():
+        for item, ours, spread in zip(TRAJECTORIES, logprobs, entropies, strict=True):
+            theirs, their_spread = naive_scores(model, item, temperature)
+            assert ours.dtype == np.float32
+            assert ours.shape == (item.action_mask.sum(),)
+            np.testing.assert_allclose(ours, theirs.numpy(), atol=1e-5)
+            np.testing.assert_allclose(spread, their_spread.numpy(), atol=1e-5)
+
+
+def test_an_untied_head_is_used():
+    model = small_model(tie_word_embeddings=False)
+    with torch.no_grad():
+        model.lm_head.weight.normal_()
+    got = Learner(model).logprobs(TRAJECTORIES[:1])
+    with torch.no_grad():
+        np.testing.assert_allclose(got[0], naive_scores(model, TRAJECTORIES[0], 1.0)[0].numpy(), atol=1e-5)
+
+
+def test_the_gradient_is_that_of_the_naive_loss():
+    model = small_model()
+    learner = Learner(model, max_tokens_per_micro_batch=48, chunk_size=5, temperature=0.8)
+    numbers = random_per_token()
+    got = gradients_of(learner, lambda: learner.update_actor(TRAJECTORIES, numbers, policy_loss))
+    for item, a, b in zip(TRAJECTORIES, numbers["a"], numbers["b"], strict=True):
+        logprobs, entropies = naive_scores(model, item, 0.8)
+        if len(a):
+            (torch.from_numpy(a) * torch.exp(0.1 * logprobs) + torch.from_numpy(b) * entropies).sum().backward()
+    for name, parameter in model.named_parameters():
+        scale = parameter.grad.abs().max()
+        torch.testing.assert_close(got[f"lm.{name}"], parameter.grad, rtol=1e-4, atol=float(1e-5 * scale))
+
+
+@pytest.mark.parametrize(("budget", "chunk"), [(1, 1), (32, 3), (100, 1024), (7, 16)])
+def test_budget_and_chunks_do_not_change_the_update(budget, chunk):
+    def run(**settings):
+        learner = Learner(small_model(), **settings)
+        metrics = {}
+        grads = gradients_of(
+            learner, lambda: metrics.update(learner.update_actor(TRAJECTORIES, random_per_token(), policy_loss))
+        )
+        return grads, metrics
+
+    whole, expected = run(max_tokens_per_micro_batch=10_000, chunk_size=4096)
+    cut, metrics = run(max_tokens_per_micro_batch=budget, chunk_size=chunk)
+    assert relative_difference(cut, whole) < 1e-6
+    assert metrics["loss"] == pytest.approx(expected["loss"], rel=1e-5)
+    assert metrics["entropy"] == pytest.approx(expected["entropy"], rel=1e-5)
+    assert metrics["seen"] == sum(COUNTS)
+    assert metrics["tokens"] == expected["tokens"]
+
+
+def test_gradient_checkpointing_does_not_change_the_gradient():
+    def run(on):
+        learner = Learner(small_model(), gradient_checkpointing=on)
+        return gradients_of(learner, lambda: learner.update_actor(TRAJECTORIES, random_per_token(), policy_loss))
+
+    plain, checkpointed = run(False), run(True)
+    for name, gradient in plain.items():
+        torch.testing.assert_close(checkpointed[name], gradient)
+
+
+def test_segments_do_not_see_each_other():
+    rng = np.random.default_rng(1)
+    item = trajectory(rng, [[(5, 4)], [(6, 3)]])
+    other = copy.deepcopy(item)
+    other.token_ids[:9] = (other.token_ids[:9] + 7) % VOCAB
+    learner = Learner(small_model())
+    ours, changed = learner.logprobs([item])[0], learner.logprobs([other])[0]
+    np.testing.assert_array_equal(ours[4:], changed[4:])
+    assert not np.allclose(ours[:4], changed[:4])
+
+
+def test_a_segment_that_starts_with_an_action_is_refused():
+    rng = np.random.default_rng(1)
+    with pytest.raises(ValueError, match="segment at token 9 starts with an action token"):
+        Learner(small_model()).logprobs([trajectory(rng, [[(5, 4)], [(0, 3)]])])
+
+
+def test_values_stand_before_each_action_and_at_the_last_token():
+    learner = Learner(small_model(), critic=True, max_tokens_per_micro_batch=40)
+    with torch.no_grad():
+        learner.critic.value_head.weight.normal_()
+        learner.critic.value_head.bias.fill_(0.25)
+    values, bootstrap = learner.values(TRAJECTORIES)
+    backbone, head = learner.critic.backbone, learner.critic.value_head
+    assert bootstrap.shape == (len(TRAJECTORIES),)
+    for item, ours, last in zip(TRAJECTORIES, values, bootstrap, strict=True):
+        wanted = []
+        with torch.no_grad():
+            for tokens, mask in segments(item):
+                ids = torch.from_numpy(tokens.astype(np.int64))[None]
+                everywhere = head(backbone(input_ids=ids, use_cache=False).last_hidden_state)[0, :, 0].numpy()
+                wanted += [everywhere[i - 1] for i in np.flatnonzero(mask)]
+        np.testing.assert_allclose(ours, np.array(wanted, np.float32), atol=1e-5)
+        np.testing.assert_allclose(last, everywhere[-1], atol=1e-5)
+
+
+def test_a_critic_starts_at_zero_and_learns_its_targets():
+    learner = Learner(small_model(), critic=True, critic_optimizer=OptimizerSettings(lr=1e-2, weight_decay=0.0))
+    values, bootstrap = learner.values(TRAJECTORIES)
+    assert not any(v.any() for v in values)
+    assert not bootstrap.any()
+    targets = [np.full(n, float(i % 3), np.float32) for i, n in enumerate(COUNTS)]
+
+    def loss(values, batch):
+        return ((values - batch["returns"]) ** 2).sum() / sum(COUNTS), {}
+
+    losses = [learner.update_critic(TRAJECTORIES, {"returns": targets}, loss)["loss"] for _ in range(60)]
+    assert losses[-1] < 0.05 * losses[0]
+
+
+def test_the_reference_stays_and_the_actor_moves():
+    learner = Learner(small_model(), reference=True, optimizer=OptimizerSettings(lr=1e-3))
+    before = learner.logprobs(TRAJECTORIES)
+    for ours, theirs in zip(before, learner.logprobs(TRAJECTORIES, model="reference"), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    learner.update_actor(TRAJECTORIES, random_per_token(), policy_loss)
+    for ours, now in zip(before, learner.logprobs(TRAJECTORIES, model="reference"), strict=True):
+        np.testing.assert_array_equal(ours, now)
+    assert not np.allclose(before[1], learner.logprobs(TRAJECTORIES)[1])
+
+
+def test_the_model_that_was_passed_in_is_left_alone():
+    model = small_model()
+    before = copy.deepcopy(model.state_dict())
+    learner = Learner(model, optimizer=OptimizerSettings(lr=1e-2))
+    learner.update_actor(TRAJECTORIES, random_per_token(), policy_loss)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name])
+
+
+def test_sft_learns_the_tokens_and_reports_their_nll():
+    learner = Learner(small_model(), optimizer=OptimizerSettings(lr=1e-2, weight_decay=0.0), temperature=0.5)
+    with torch.no_grad():
+        expected = -torch.cat([naive_scores(small_model(), t, 1.0)[0] for t in TRAJECTORIES]).mean()
+    history = [learner.update_sft(TRAJECTORIES) for _ in range(60)]
+    assert history[0]["nll"] == pytest.approx(float(expected), rel=1e-5)
+    assert history[0]["loss"] == pytest.approx(float(expected), rel=1e-5)
+    assert history[-1]["nll"] < 0.3 * history[0]["nll"]
+
+
+def test_sft_weights_choose_what_is_learned():
+    learner = Learner(small_model(), optimizer=OptimizerSettings(lr=1e-2, weight_decay=0.0))
+    before = learner.logprobs(TRAJECTORIES)
+    weights = [np.full(n, 0.1 if i == 1 else 0.0, np.float32) for i, n in enumerate(COUNTS)]
+    for _ in range(20):
+        learner.update_sft(TRAJECTORIES, weights)
+    after = learner.logprobs(TRAJECTORIES)
+    assert after[1].mean() > before[1].mean() + 1.0
+    assert after[7].mean() < before[7].mean() + 0.5
+
+
+def test_weights_are_a_whole_copy_in_the_models_naming():
+    model = small_model()
+    learner = Learner(model, optimizer=OptimizerSettings(lr=1e-2))
+    weights = learner.weights()
+    assert weights.keys() == model.state_dict().keys()
+    learner.update_actor(TRAJECTORIES, random_per_token(), policy_loss)
+    for name, value in model.state_dict().items():
+        assert torch.equal(weights[name], value), "weights() must not follow later updates"
+        assert not weights[name].requires_grad
+    model.load_state_dict(learner.weights())
+    with torch.no_grad():
+        expected = naive_scores(model, TRAJECTORIES[1], 1.0)[0].numpy()
+    np.testing.assert_allclose(learner.logprobs(TRAJECTORIES)[1], expected, atol=1e-5)
+
+
+def test_the_loss_sees_each_trajectory_whole_and_in_order():
+    seen = {}
+
+    def loss(logprobs, entropy, batch):
+        for number in batch["trajectory"].unique().tolist():
+            assert number not in seen
+            seen[number] = batch["mark"][batch["trajectory"] == number].tolist()
+        return logprobs.sum() * 0.0, {}
+
+    marks = [np.arange(n, dtype=np.float32) + 100 * i for i, n in enumerate(COUNTS)]
+    Learner(small_model(), max_tokens_per_micro_batch=30).update_actor(TRAJECTORIES, {"mark": marks}, loss)
+    assert seen == {i: mark.tolist() for i, mark in enumerate(marks) if len(mark)}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (lambda: [np.zeros(n + (i == 2)) for i, n in enumerate(COUNTS)], "trajectory 2 has 1 action tokens"),
+        (lambda: np.zeros(sum(COUNTS) - 1), f"for {sum(COUNTS)} action tokens"),
+        (
+            lambda: [np.full(n, np.nan if i == 3 else 0.0) for i, n in enumerate(COUNTS)],
+            "action token 0 of trajectory 3",
+        ),
+    ],
+)
+def test_numbers_that_do_not_fit_are_refused(given, message):
+    with pytest.raises(ValueError, match=message):
+        Learner(small_model()).update_actor(TRAJECTORIES, {"a": given(), "b": given()}, policy_loss)
+
+
+def test_nothing_to_train_on_is_an_error():
+    with pytest.raises(ValueError, match="none of the 1 trajectories has an action token"):
+        Learner(small_model()).update_sft([TRAJECTORIES[6]])
+
+
+def test_a_gradient_that_is_not_finite_changes_nothing_and_names_the_episodes():
+    learner = Learner(small_model(), optimizer=OptimizerSettings(lr=1e-2, skip_nonfinite=1))
+    before = learner.weights()
+
+    def loss(logprobs, entropy, batch):
+        return (logprobs * float("inf")).sum(), {}
+
+    assert learner.update_actor(TRAJECTORIES, {}, loss)["skipped"] == 1.0
+    with pytest.raises(FloatingPointError, match=TRAJECTORIES[0].episode_id):
+        learner.update_actor(TRAJECTORIES, {}, loss)
+    for name, value in learner.weights().items():
+        assert torch.equal(value, before[name])
+    learner.update_sft(TRAJECTORIES)
+    assert all(bool(torch.isfinite(value).all()) for value in learner.weights().values())
+
+
+def test_what_is_missing_is_named():
+    learner = Learner(small_model())
+    with pytest.raises(ValueError, match="no critic"):
+        learner.values(TRAJECTORIES)
+    with pytest.raises(ValueError, match="no reference"):
+        learner.logprobs(TRAJECTORIES, model="reference")

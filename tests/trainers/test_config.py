@@ -1,0 +1,280 @@
+"""Configuration: what a user types arrives, what is wrong is said, what is shown can be read back."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainers.config import ConfigError, PPOConfig, SFTConfig, load_config, render, resolve
+from trainers.config.__main__ import COMMANDS
+from trainers.config.describe import all_keys, markdown
+from trainers.config.load import nearest_keys
+from trainers.config.yaml12 import Loader, dump
+
+ROOT = Path(__file__).parents[2]
+
+
+def problems(*arguments, schema=PPOConfig):
+    """What is wrong, one line each."""
+    with pytest.raises(ConfigError) as caught:
+        resolve(arguments, schema)
+    return [str(problem) for problem in caught.value.problems]
+
+
+def write(folder, name, text):
+    path = folder / name
+    path.write_text(text)
+    return str(path)
+
+
+# --- what arrives
+
+
+@pytest.mark.parametrize("schema", [PPOConfig, SFTConfig])
+def test_no_argument_gives_the_defaults(schema):
+    config, sources = resolve([], schema)
+    assert config == schema()
+    assert sources == {}
+
+
+@pytest.mark.parametrize(
+    ("argument", "path", "expected"),
+    [
+        ("actor.lr=1e-4", "actor.lr", 1e-4),  # text in YAML 1.1
+        ("actor.lr=1", "actor.lr", 1.0),
+        ("rollout.n=4", "rollout.n", 4),
+        ("trainer.logger=console", "trainer.logger", ("console",)),
+        ("trainer.logger=['console', 'jsonl']", "trainer.logger", ("console", "jsonl")),
+        ("trainer.logger=[]", "trainer.logger", ()),
+        ("trainer.test_freq=-1", "trainer.test_freq", -1),
+        ("critic.cliprange_value=null", "critic.cliprange_value", None),
+        ("critic.cliprange_value=", "critic.cliprange_value", None),
+        ("trainer.experiment_name=007", "trainer.experiment_name", "007"),
+        ("trainer.experiment_name=1e3", "trainer.experiment_name", "1e3"),
+        ("trainer.experiment_name=true", "trainer.experiment_name", "true"),
+        ("trainer.experiment_name=a=b", "trainer.experiment_name", "a=b"),
+        ("algorithm.kl_ctrl.type=adaptive", "algorithm.kl_ctrl.type", "adaptive"),
+        ("algorithm.kl_ctrl={type: adaptive, horizon: 9}", "algorithm.kl_ctrl.horizon", 9.0),
+        ("env.kwargs={level: easy}", "env.kwargs", {"level": "easy"}),
+        ("env.kwargs.user.patience=3", "env.kwargs", {"user": {"patience": 3}}),
+        ("env.kwargs.answer=no", "env.kwargs", {"answer": "no"}),  # false in YAML 1.1
+        ("env.kwargs.clock=1:30", "env.kwargs", {"clock": "1:30"}),  # ninety in YAML 1.1
+    ],
+)
+def test_a_value_arrives_as_it_was_meant(argument, path, expected):
+    config, _ = resolve([argument])
+    value = config
+    for name in path.split("."):
+        value = getattr(value, name)
+    assert value == expected
+    assert type(value) is type(expected)
+
+
+def test_later_wins_and_arguments_win_over_files_wherever_they_stand(tmp_path):
+    first = write(tmp_path, "a.yaml", "actor: {lr: 0.1, ppo_epochs: 2}\nrollout.n: 3\n")
+    second = write(tmp_path, "b.yaml", "actor:\n  lr: 0.2\n  mini_batches: 5\ncritic:\n  # nothing set here\n")
+    config, sources = resolve(["actor.mini_batches=6", "--config", first, f"--config={second}", "actor.mini_batches=7"])
+    assert (config.actor.lr, config.actor.ppo_epochs, config.actor.mini_batches, config.rollout.n) == (0.2, 2, 7, 3)
+    assert sources == {
+        "actor.lr": f"{second}:2",
+        "actor.ppo_epochs": f"{first}:1",
+        "rollout.n": f"{first}:2",
+        "actor.mini_batches": "command line",
+    }
+
+
+def test_a_mapping_replaces_and_its_entries_add():
+    config, sources = resolve(["env.kwargs.a=1", "env.kwargs={b: 2}", "env.kwargs.c=3"])
+    assert config.env.kwargs == {"b": 2, "c": 3}
+    assert set(sources) == {"env.kwargs", "env.kwargs.c"}
+
+
+def test_a_configuration_cannot_be_changed_by_accident():
+    config, _ = resolve([])
+    with pytest.raises(ValueError, match="frozen"):
+        config.actor.lr = 1.0
+
+
+# --- what is wrong
+
+
+@pytest.mark.parametrize(
+    ("argument", "said"),
+    [
+        ("actor.lrr=1", "actor.lrr: unknown key; did you mean actor.lr?"),
+        ("actr.lr=1", "did you mean actor.lr"),
+        ("adv_estimator=grpo", "did you mean algorithm.adv_estimator?"),
+        ("rollout.max_respons_length=3", "did you mean rollout.max_response_length?"),
+        ("qqqq=1", "qqqq: unknown key  [command line]"),
+        ("actor=5", "is a section, not a key; it has actor.lr"),
+        ("actor.lr.x=1", "actor.lr is a value (a number > 0)"),
+        ("actor.lr=fast", "actor.lr: fast is not allowed; it must be a number > 0"),
+        ("actor.lr=0", "actor.lr: 0 is not allowed; it must be a number > 0"),
+        ("actor.lr=.inf", "it must be a number > 0"),
+        ("actor.lr=true", "it must be a number > 0"),
+        ("rollout.n=2.0", "it must be a whole number >= 1"),
+        ("rollout.top_p=1.5", "it must be a number > 0 and <= 1"),
+        ("trainer.test_freq=0", "it must be -1, or a whole number >= 1"),
+        ("trainer.logger=[console, wandb]", "[console, wandb] is not allowed; it must be one of console, jsonl"),
+        ("algorithm.adv_estimator=ppo", "one of gae, turn_gae, grpo, rloo, turn_grpo"),
+        ("env.kwargs=5", "env.kwargs: 5 is not allowed; it must be a mapping"),
+        ("env.kwargs={a: ", "is not YAML"),
+        ("env.kwargs={a: 1, a: 2}", "'a' stands twice"),
+        ("actor", "expected key=value, --config FILE, --dry-run or --help"),
+        ("--verbose", "expected key=value, --config FILE, --dry-run or --help"),
+        ("--config", "needs a file after it"),
+        ("--config=nowhere.yaml", "nowhere.yaml cannot be read"),
+        ("data.train_files=nowhere.jsonl", "data.train_files: there is no file nowhere.jsonl"),
+        ("data.val_files=pyproject.toml", "neither .jsonl nor .parquet"),
+        ("model.path=nowhere", "model.path: nowhere is not a folder with a config.json"),
+        ("model.hidden=100", "model.hidden: is 100; it must be a multiple of 2 * model.heads = 8"),
+        ("model.kv_heads=3", "which does not divide model.heads=4"),
+        ("rollout.window=2", "rollout.window: is 2; with rollout.staleness=0"),
+        ("rollout.max_response_length=512", "leaves no room for a prompt"),
+        ("actor.mini_batches=129", "a batch has only 128 episodes"),
+        ("actor.max_tokens_per_micro_batch=511", "the longest episode"),
+        ("trainer.resume_mode=resume_path", "trainer.resume_from_path: goes together with"),
+        ("trainer.resume_from_path=tests", "trainer.resume_from_path: goes together with"),
+        ("algorithm.outcome_mix=0.5", "has no effect with algorithm.adv_estimator=gae; it is read by turn_grpo"),
+    ],
+)
+def test_a_mistake_is_named_with_key_value_and_what_is_allowed(argument, said, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    (line,) = problems(argument)
+    assert said in line
+    assert line.endswith("[command line]") or line.startswith("trainer.resume_from_path: goes")  # it was not written
+
+
+def test_conflicts_between_keys_name_the_one_to_change():
+    lines = problems(
+        "rollout.n=1", "algorithm.adv_estimator=grpo", "rollout.filter_zero_variance=true", "actor.lr=1e-3"
+    )
+    assert [line.partition(":")[0] for line in lines] == ["rollout.n", "rollout.n"]
+    (line,) = problems("model.path=pyproject.toml", "model.hidden=64")
+    assert "model.hidden: only shapes model.path=tiny" in line
+
+
+def test_all_mistakes_at_once_each_with_its_place(tmp_path):
+    file = write(tmp_path, "run.yaml", "# a comment\nactor:\n  lr: slow\n  speed: 3\nrollout: 7\n")
+    lines = problems("--config", file, "critic.lr=-1", "x")
+    assert len(lines) == 5
+    for said, place in [
+        ("actor.lr: slow", f"[{file}:3]"),
+        ("actor.speed: unknown key", f"[{file}:4]"),
+        ("rollout: is a section", f"[{file}:5]"),
+        ("critic.lr: -1", "[command line]"),
+        ("x: expected key=value", "[command line]"),
+    ]:
+        assert any(said in line and line.endswith(place) for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("- 1\n- 2\n", "must be a mapping"), ("actor: {lr: 1\n", "is not YAML"), ("a: 1\na: 2\n", "'a' stands twice")],
+)
+def test_a_file_that_is_no_configuration_is_refused(tmp_path, text, said):
+    file = write(tmp_path, "bad.yaml", text)
+    (line,) = problems("--config", file)
+    assert said in line
+    assert file in line
+
+
+def test_a_key_of_another_command_is_unknown():
+    (line,) = problems("rollout.n=3", schema=SFTConfig)
+    assert "rollout.n: unknown key" in line
+
+
+@given(st.sampled_from(sorted(all_keys(PPOConfig))), st.data())
+def test_one_wrong_letter_still_finds_the_key(name, data):
+    """Dropping any one character of a key that is not very short leaves it among the keys suggested."""
+    if len(name.rpartition(".")[2]) < 4:
+        return
+    at = data.draw(st.integers(0, len(name) - 1))
+    typo = name[:at] + name[at + 1 :]
+    assert typo in all_keys(PPOConfig) or name in nearest_keys(typo, all_keys(PPOConfig))
+
+
+# --- what is shown
+
+
+PLAIN = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**9), 10**9)
+    | st.floats(allow_nan=False)
+    | st.text(max_size=12)
+    | st.sampled_from(
+        ["1e-4", "no", "on", "1:30", "0x1f", "1_000", "2024-01-01", "~", "null", "", " x", "a: b # c", "<<"]
+    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(PLAIN)
+def test_a_shown_value_reads_back_the_same_and_takes_one_line(value):
+    text = dump(value)
+    assert "\n" not in text
+    assert yaml.load(text, Loader) == value
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.dictionaries(st.text("abcxyz_", min_size=1, max_size=5), PLAIN, max_size=3),
+    st.floats(1e-12, 1e12),
+    st.text(min_size=1, max_size=10),
+)
+def test_what_render_prints_is_the_configuration(tmp_path_factory, kwargs, lr, name):
+    config = PPOConfig(env={"kwargs": kwargs}, actor={"lr": lr}, trainer={"experiment_name": name})
+    file = tmp_path_factory.mktemp("render") / "config.yaml"
+    file.write_text(render(config), encoding="utf-8")
+    again, sources = resolve(["--config", str(file)])
+    assert again == config
+    assert set(sources) == set(all_keys(PPOConfig))
+
+
+def test_render_says_where_values_came_from_and_only_for_those(tmp_path):
+    file = write(tmp_path, "run.yaml", "actor:\n  lr: 0.5\n  ppo_epochs: 1\n")
+    config, sources = resolve(["--config", file, "env.kwargs.x=1"])
+    marked = [line.strip() for line in render(config, sources).splitlines()[1:] if "#" in line]
+    assert marked == ["kwargs: {x: 1}  # command line (default {})", f"lr: 0.5  # {file}:2 (default 0.0002)"]
+
+
+def test_help_dry_run_and_errors_end_the_program_as_they_should(capsys):
+    with pytest.raises(SystemExit) as ended:
+        load_config(["--help"], schema=SFTConfig, usage="python -m trainers.sft")
+    out = capsys.readouterr().out
+    assert ended.value.code == 0
+    assert "usage: python -m trainers.sft" in out
+    assert all(f"{name} = " in out for name in all_keys(SFTConfig))
+
+    with pytest.raises(SystemExit) as ended:
+        load_config(["actor.lr=0.5", "--dry-run"])
+    out = capsys.readouterr().out
+    assert ended.value.code == 0
+    assert yaml.load(out, Loader)["actor"]["lr"] == 0.5
+
+    with pytest.raises(SystemExit) as ended:
+        load_config(["actor.lrr=0.5", "--dry-run"])
+    captured = capsys.readouterr()
+    assert ended.value.code == 2
+    assert captured.out == ""
+    assert "actor.lr?" in captured.err
+
+    config, flags = load_config(["actor.lr=0.5"])
+    assert (config.actor.lr, flags.sources) == (0.5, {"actor.lr": "command line"})
+
+
+def test_the_reference_page_is_up_to_date(tmp_path):
+    """Run `make docs` when this fails."""
+    assert (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8") == markdown(COMMANDS)
+    page = tmp_path / "page.md"
+    done = subprocess.run(
+        [sys.executable, "-m", "trainers.config", str(page)], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert page.read_text(encoding="utf-8") == markdown(COMMANDS)

@@ -1,0 +1,274 @@
+"""From a configuration to the parts of a run. Nothing here trains or plays; :mod:`trainers.ppo` reads top to bottom."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import torch
+
+import textenvs
+from textenvs.env import TextEnv
+from textenvs.tasks import TaskError
+
+from . import demonstrations
+from .checkpoints import Checkpoint, CheckpointError, Checkpoints, load
+from .config.schema import EnvSection, ModelSection, PPOConfig, RunSection, SupervisedSection, TrainerSection
+from .engines.base import Engine, Sampling
+from .engines.torch_engine import TorchEngine
+from .learner import Learner, OptimizerSettings
+from .policy import Policy, PolicyError, resolve_device
+from .policy import load as load_policy
+from .rollout.collector import Collector
+from .rollout.environments import Backend, EnvSpec
+from .rollout.renderer import Renderer
+from .rollout.tasks import TaskOrder
+
+log = logging.getLogger("trainers")
+
+# A tiny model's tokenizer learns its merges from so many conversations.
+_TOKENIZER_TEXTS = 1000
+
+
+class SetupError(ValueError):
+    """A run cannot be put together; the message says why and what to do."""
+
+
+# ------------------------------------------------------------------------------------------------ environments
+
+
+def env_kwargs(env: EnvSection, files: Sequence[str] | None, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The arguments of the environment: those configured, the tasks of ``files``, and ``more`` laid over them.
+
+    Raises:
+        SetupError: The environment does not take one of them.
+    """
+    kwargs = {**env.kwargs, **(more or {})}
+    if files is not None:
+        kwargs["tasks"] = files[0] if len(files) == 1 else list(files)
+        kwargs.pop("level", None)
+    return kwargs
+
+
+def make_env(env_id: str, kwargs: Mapping[str, Any]) -> TextEnv[Any]:
+    """One environment, or an error that a user of the configuration can act on.
+
+    Raises:
+        SetupError: The id is unknown, an argument does not fit, or the tasks cannot be read.
+    """
+    try:
+        return textenvs.make(env_id, **kwargs)
+    except TaskError as error:
+        raise SetupError(str(error)) from error
+    except (gymnasium.error.Error, TypeError, ValueError, ImportError) as error:
+        raise SetupError(
+            f"env.id={env_id} with {dict(kwargs)}: {error} (see env.kwargs, env.val_kwargs and data.*)"
+        ) from error
+
+
+def training_kwargs(config: PPOConfig) -> dict[str, Any]:
+    """Of the environments to train in."""
+    return env_kwargs(config.env, config.data.train_files)
+
+
+def validation_kwargs(config: PPOConfig) -> dict[str, Any]:
+    """Of the environments to validate in: held-out tasks, by ``data.val_files`` or by ``env.val_kwargs``."""
+    return env_kwargs(config.env, config.data.val_files, config.env.val_kwargs)
+
+
+def backend_of(config: PPOConfig, *, validation: bool) -> Backend:
+    """Where episodes step."""
+    kwargs = validation_kwargs(config) if validation else training_kwargs(config)
+    limit = None if config.env.backend == "inline" else config.env.workers
+    return Backend(
+        EnvSpec(config.env.id, kwargs),
+        config.env.backend,
+        workers=limit,
+        reset_timeout=config.rollout.step_timeout_s,
+        step_timeout=config.rollout.step_timeout_s,
+    )
+
+
+def check_environments(config: PPOConfig) -> None:
+    """Make both environments once, here, so that a mistake is found before anything is trained.
+
+    Raises:
+        SetupError: One cannot be made, or is not for this backend.
+    """
+    for kwargs in (training_kwargs(config), validation_kwargs(config)):
+        env = make_env(config.env.id, kwargs)
+        if env.blocking and config.env.backend == "inline":
+            raise SetupError(f"{config.env.id} may block its thread: use env.backend=thread or env.backend=process")
+        env.close()
+
+
+def validation_tasks(config: PPOConfig) -> range:
+    """The first ``data.val_size`` tasks, or all where there are fewer."""
+    size = make_env(config.env.id, validation_kwargs(config)).tasks.size
+    return range(config.data.val_size if size is None else min(size, config.data.val_size))
+
+
+# ------------------------------------------------------------------------------------------------ the policy
+
+
+def demonstrations_of(
+    env_id: str, kwargs: Mapping[str, Any], section: SupervisedSection, seed: int
+) -> Iterator[demonstrations.Demonstration]:
+    """The conversations to imitate: of files, or played by the environment's scripted expert."""
+    if section.files is not None:
+        return demonstrations.read(section.files)
+    env = make_env(env_id, kwargs)
+    return demonstrations.play(env, section.demonstrations, seed=seed, mistake_rate=section.mistake_rate)
+
+
+def tokenizer_texts(env_id: str, kwargs: Mapping[str, Any], section: SupervisedSection, seed: int) -> Iterator[str]:
+    """What a tiny model's tokenizer is made for: the conversations it will see first."""
+    for each in islice(demonstrations_of(env_id, kwargs, section, seed), _TOKENIZER_TEXTS):
+        for message in each.messages:
+            yield f"{message['role']}\n{message['content']}"
+
+
+def policy_of(
+    model: ModelSection,
+    env_id: str,
+    kwargs: Mapping[str, Any],
+    section: SupervisedSection,
+    *,
+    max_context: int,
+    seed: int,
+    checkpoint: Checkpoint | None = None,
+) -> Policy:
+    """The policy a run starts from, or the one that a checkpoint holds.
+
+    Raises:
+        SetupError: It cannot be loaded.
+    """
+    if checkpoint is not None:
+        model = ModelSection(path=str(checkpoint.path / "model"), dtype=model.dtype, device=model.device)
+    try:
+        return load_policy(
+            model, lambda: tokenizer_texts(env_id, kwargs, section, seed), max_context=max_context, seed=seed
+        )
+    except PolicyError as error:
+        raise SetupError(str(error)) from error
+
+
+# ------------------------------------------------------------------------------------------------ engine, collector
+
+
+def sampling_of(config: PPOConfig) -> Sampling:
+    """How episodes are sampled in training."""
+    rollout = config.rollout
+    return Sampling(
+        temperature=rollout.temperature,
+        top_p=rollout.top_p,
+        top_k=rollout.top_k,
+        min_p=rollout.min_p,
+        max_new_tokens=rollout.max_response_length,
+    )
+
+
+def engine_of(config: PPOConfig, policy: Policy, renderer: Renderer) -> Engine:
+    """The engine, with the policy's weights as version 0."""
+    return TorchEngine(
+        policy.model,
+        max_slots=config.engine.max_slots,
+        max_context=config.engine.max_context,
+        device=resolve_device(config.model.device),
+        dtype=getattr(torch, config.model.dtype),
+        stop_token_ids=renderer.stop_token_ids,
+        seed=config.trainer.seed,
+        threads=config.engine.threads,
+    )
+
+
+def collector_of(config: PPOConfig, engine: Engine, renderer: Renderer, backend: Backend) -> Collector:
+    """What collects training episodes."""
+    rollout = config.rollout
+    size = make_env(config.env.id, training_kwargs(config)).tasks.size
+    return Collector(
+        engine,
+        renderer,
+        backend,
+        tasks=TaskOrder(size, seed=config.trainer.seed, shuffle=config.data.shuffle),
+        group_size=rollout.n,
+        groups_per_batch=rollout.groups_per_batch,
+        staleness=rollout.staleness,
+        window=rollout.window,
+        sampling=sampling_of(config),
+        max_context=config.engine.max_context,
+        generation_timeout=rollout.generation_timeout_s,
+        episode_timeout=rollout.episode_timeout_s,
+        retries=rollout.retries,
+        max_running=rollout.max_running,
+        filter_zero_variance=rollout.filter_zero_variance,
+        max_consecutive_filtered=rollout.max_consecutive_filtered,
+        max_consecutive_errors=rollout.max_consecutive_errors,
+        seed=config.trainer.seed,
+    )
+
+
+# ------------------------------------------------------------------------------------------------ learner
+
+
+def learner_of(config: PPOConfig, policy: Policy) -> Learner:
+    """Actor, critic if the estimator needs one, and the frozen reference if a KL is asked for."""
+    from .algorithms.advantages import NEEDS_CRITIC
+
+    actor, critic = config.actor, config.critic
+    return Learner(
+        policy.model,
+        critic=config.algorithm.adv_estimator in NEEDS_CRITIC,
+        reference=actor.use_kl_loss or config.algorithm.use_kl_in_reward,
+        optimizer=OptimizerSettings(
+            lr=actor.lr,
+            betas=actor.betas,
+            weight_decay=actor.weight_decay,
+            warmup_steps=actor.lr_warmup_steps,
+            grad_clip=actor.grad_clip,
+        ),
+        critic_optimizer=OptimizerSettings(
+            lr=critic.lr,
+            weight_decay=critic.weight_decay,
+            warmup_steps=critic.lr_warmup_steps,
+            grad_clip=critic.grad_clip,
+        ),
+        max_tokens_per_micro_batch=actor.max_tokens_per_micro_batch,
+        temperature=config.rollout.temperature,
+        device=resolve_device(config.model.device),
+    )
+
+
+# ------------------------------------------------------------------------------------------------ the run's folder
+
+
+def run_folder(section: RunSection) -> Path:
+    """Where the run writes."""
+    if section.default_local_dir is not None:
+        return Path(section.default_local_dir).expanduser()
+    return Path("outputs") / section.project_name / section.experiment_name
+
+
+def checkpoint_to_resume(section: TrainerSection, saved: Checkpoints) -> Checkpoint | None:
+    """The checkpoint that the run goes on from, if any.
+
+    Raises:
+        CheckpointError: The one that was asked for cannot be used.
+    """
+    if section.resume_mode == "disable":
+        return None
+    if section.resume_mode == "resume_path":
+        if section.resume_from_path is None:
+            raise CheckpointError("trainer.resume_mode=resume_path needs trainer.resume_from_path")
+        return load(Path(section.resume_from_path).expanduser())
+    return saved.newest()
+
+
+def accepts(function: Any, name: str) -> bool:
+    """Whether ``function`` takes an argument of this name."""
+    return name in inspect.signature(function).parameters

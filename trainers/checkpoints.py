@@ -1,0 +1,125 @@
+"""A run's checkpoints: folders that are there whole or not at all.
+
+``checkpoints/iteration_000050/`` holds ``state.json`` (where the run stands) and whatever its writers put beside it. It
+is written under another name, synced and renamed, so that a kill at any moment leaves the last good one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_NAME = re.compile(r"iteration_(\d{6,})")
+_STATE = "state.json"
+
+
+class CheckpointError(ValueError):
+    """A checkpoint is missing or cannot be used; the message says which and what to do."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A complete checkpoint.
+
+    Args:
+        path: Its folder.
+        iteration: Iterations done.
+        state: What was given to :meth:`Checkpoints.save`.
+    """
+
+    path: Path
+    iteration: int
+    state: Mapping[str, Any]
+
+
+class Checkpoints:
+    """The checkpoints in one folder.
+
+    Args:
+        folder: Made when the first one is saved.
+        keep: So many of the newest stay.
+    """
+
+    def __init__(self, folder: Path, keep: int) -> None:
+        if keep < 1:
+            raise ValueError(f"keep must be at least 1, not {keep}")
+        self.folder = folder
+        self.keep = keep
+
+    def save(self, iteration: int, state: Mapping[str, Any], *writers: Callable[[Path], None]) -> Path:
+        """Write a checkpoint, then delete the oldest beyond ``keep``.
+
+        Args:
+            iteration: Iterations done.
+            state: JSON.
+            writers: Each is called with the folder and writes its own part.
+
+        Returns:
+            The checkpoint's folder.
+        """
+        final = self.folder / f"iteration_{iteration:06d}"
+        partial = self.folder / f".{final.name}.partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        for write in writers:
+            write(partial)
+        (partial / _STATE).write_text(json.dumps(dict(state), indent=1), encoding="utf-8")
+        _sync(partial)
+        if final.exists():  # saved before by this run, or left by one that was started afresh in the same folder
+            shutil.rmtree(final)
+        partial.rename(final)
+        _sync_folder(self.folder)
+        for _, old in self._all()[: -self.keep]:
+            shutil.rmtree(old)
+        return final
+
+    def newest(self) -> Checkpoint | None:
+        """The newest complete checkpoint, or ``None``."""
+        found = self._all()
+        return load(found[-1][1]) if found else None
+
+    def _all(self) -> list[tuple[int, Path]]:
+        if not self.folder.is_dir():
+            return []
+        matches = ((_NAME.fullmatch(path.name), path) for path in self.folder.iterdir())
+        return sorted((int(match[1]), path) for match, path in matches if match and (path / _STATE).is_file())
+
+
+def load(path: Path) -> Checkpoint:
+    """Read the state of one checkpoint.
+
+    Raises:
+        CheckpointError: It is not a checkpoint, or its state is damaged.
+    """
+    match = _NAME.fullmatch(path.name)
+    if match is None or not (path / _STATE).is_file():
+        raise CheckpointError(
+            f"{path} is not a checkpoint: expected a folder named iteration_NNNNNN with a {_STATE} in it"
+        )
+    try:
+        state = json.loads((path / _STATE).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CheckpointError(f"{path / _STATE} cannot be read ({error}); resume from an older checkpoint") from error
+    return Checkpoint(path, int(match[1]), state)
+
+
+def _sync(folder: Path) -> None:
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+    _sync_folder(folder)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,126 @@
+"""The language-model head at the positions that matter, in chunks: full logits never exist.
+
+For Qwen2.5's vocabulary, the float32 logits of 16 thousand tokens take 10 GB, several copies deep once log-softmax and
+its gradient are taken. Here only ``chunk_size`` positions have logits at any time: the forward pass keeps two numbers a
+position (log-sum-exp and entropy), and the backward pass computes a chunk's logits again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+
+def token_logprobs(
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    *,
+    bias: Tensor | None = None,
+    temperature: float = 1.0,
+    chunk_size: int = 1024,
+) -> tuple[Tensor, Tensor]:
+    """Log-probability of the targets, and the entropy of the distribution they come from; differentiable.
+
+    With ``z = (hidden @ weight.T + bias) / temperature``: ``log_softmax(z)[target]`` and ``-sum p log p``, over the
+    full vocabulary, the convention of :mod:`trainers.engines.base`. Logits are float32 whatever the inputs are
+    (float64 for float64).
+
+    Args:
+        hidden: ``[n, H]``; the backbone's outputs at the positions that predict the targets.
+        weight: ``[V, H]``; of the output embedding.
+        targets: int64 ``[n]``.
+        bias: ``[V]``, where the head has one.
+        temperature: Above 0.
+        chunk_size: Positions with logits at the same time.
+
+    Returns:
+        ``(logprobs, entropy)``, each ``[n]`` in float32 (float64 for float64), in nats.
+
+    Raises:
+        ValueError: ``temperature`` is not above 0, or ``chunk_size`` is below 1.
+    """
+    if not temperature > 0:
+        raise ValueError(f"temperature must be above 0 to have log-probabilities with a gradient, not {temperature}")
+    if chunk_size < 1:
+        raise ValueError(f"chunk_size must be at least 1, not {chunk_size}")
+    logprobs, entropy = _ChunkedHead.apply(hidden, weight, bias, targets, temperature, chunk_size)
+    return logprobs, entropy
+
+
+def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float) -> Tensor:
+    if hidden.dtype in (torch.float32, torch.float64):
+        logits = hidden @ weight.T
+    elif hidden.device.type == "cuda":
+        logits = torch.mm(hidden, weight.T, out_dtype=torch.float32)  # the sums are float32 inside: keep them so
+    else:
+        logits = hidden.float() @ weight.T.float()
+    if bias is not None:
+        logits += bias
+    if temperature != 1.0:
+        logits /= temperature
+    return logits
+
+
+class _ChunkedHead(torch.autograd.Function):
+    """With ``l = log p``: ``dl_t/dz_j = [j = t] - p_j`` and ``dH/dz_j = -p_j (l_j + H)``."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, temperature: float, chunk: int
+    ) -> tuple[Tensor, Tensor]:
+        dtype = torch.promote_types(hidden.dtype, torch.float32)
+        normaliser, entropy, logprobs = (hidden.new_empty(len(hidden), dtype=dtype) for _ in range(3))
+        for start in range(0, len(hidden), chunk):
+            part = slice(start, start + chunk)
+            logits = _logits(hidden[part], weight, bias, temperature)
+            normaliser[part] = logits.logsumexp(-1)
+            logprobs[part] = logits.gather(1, targets[part, None])[:, 0] - normaliser[part]
+            weighted = torch.exp(logits - normaliser[part, None]).mul_(logits)
+            entropy[part] = normaliser[part] - weighted.sum(-1)
+        ctx.save_for_backward(hidden, weight, bias, targets, normaliser, entropy)
+        ctx.temperature, ctx.chunk = temperature, chunk
+        ctx.set_materialize_grads(False)
+        return logprobs, entropy
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_logprobs: Tensor | None, grad_entropy: Tensor | None) -> tuple[Tensor | None, ...]:
+        hidden, weight, bias, targets, normaliser, entropy = ctx.saved_tensors
+        wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
+        grad_hidden = torch.zeros_like(hidden) if wants_hidden else None
+        grad_weight = torch.zeros_like(weight, dtype=normaliser.dtype) if wants_weight else None
+        grad_bias = torch.zeros_like(bias, dtype=normaliser.dtype) if wants_bias else None
+        if grad_logprobs is None:
+            grad_logprobs = torch.zeros_like(normaliser)
+        for start in range(0, len(hidden), ctx.chunk):
+            part = slice(start, start + ctx.chunk)
+            log_p = _logits(hidden[part], weight, bias, ctx.temperature).sub_(normaliser[part, None])
+            slope = grad_logprobs[part, None]
+            grad = log_p.exp()
+            if grad_entropy is None:
+                grad.mul_(-slope)
+            else:
+                factor = log_p.add_(entropy[part, None]).mul_(grad_entropy[part, None]).add_(slope)
+                grad.mul_(factor.neg_())
+            grad.scatter_add_(1, targets[part, None], slope)
+            if ctx.temperature != 1.0:
+                grad /= ctx.temperature
+            if grad_bias is not None:
+                grad_bias += grad.sum(0)
+            grad = grad.to(hidden.dtype)
+            if grad_hidden is not None:
+                grad_hidden[part] = grad @ weight
+            if grad_weight is not None:
+                if grad_weight.dtype == hidden.dtype:
+                    grad_weight.addmm_(grad.T, hidden[part])
+                else:
+                    grad_weight += grad.T @ hidden[part]
+        if grad_weight is not None:
+            grad_weight = grad_weight.to(weight.dtype)
+        if grad_bias is not None:
+            grad_bias = grad_bias.to(bias.dtype)
+        return grad_hidden, grad_weight, grad_bias, None, None, None

@@ -1,0 +1,149 @@
+"""AdamW with a learning-rate schedule and clipping: one object for each trained model."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+
+@dataclass(frozen=True)
+class OptimizerSettings:
+    """How to train one model.
+
+    Args:
+        lr: The learning rate after the warm-up.
+        betas: AdamW's decay rates of the two moments.
+        eps: AdamW's.
+        weight_decay: Of matrices; vectors (norms, biases) are not decayed.
+        warmup_steps: The rate rises linearly over this many updates.
+        schedule: ``constant``, or ``cosine``: down to ``min_lr_ratio * lr`` at ``total_steps``, and stay there.
+        total_steps: Updates until the end of the schedule; for ``cosine``.
+        min_lr_ratio: For ``cosine``.
+        grad_clip: The gradient's norm at most; ``None`` for no limit.
+        skip_nonfinite: So many updates in a row with a gradient that is not finite are left out; one more is an error.
+
+    Raises:
+        ValueError: A value outside its range.
+    """
+
+    lr: float = 1e-6
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.01
+    warmup_steps: int = 0
+    schedule: Literal["constant", "cosine"] = "constant"
+    total_steps: int | None = None
+    min_lr_ratio: float = 0.0
+    grad_clip: float | None = 1.0
+    skip_nonfinite: int = 0
+
+    def __post_init__(self) -> None:
+        checks = (
+            ("lr", self.lr >= 0, "at least 0"),
+            ("warmup_steps", self.warmup_steps >= 0, "at least 0"),
+            ("schedule", self.schedule in ("constant", "cosine"), "'constant' or 'cosine'"),
+            ("min_lr_ratio", 0 <= self.min_lr_ratio <= 1, "in [0, 1]"),
+            ("grad_clip", self.grad_clip is None or self.grad_clip > 0, "above 0, or None for no limit"),
+            ("skip_nonfinite", self.skip_nonfinite >= 0, "at least 0"),
+        )
+        for name, good, wanted in checks:
+            if not good:
+                raise ValueError(f"optimizer {name} must be {wanted}, not {getattr(self, name)!r}")
+        if self.schedule == "cosine" and (self.total_steps is None or self.total_steps <= self.warmup_steps):
+            raise ValueError(
+                f"the cosine schedule needs optimizer total_steps above warmup_steps ({self.warmup_steps}), "
+                f"not {self.total_steps!r}"
+            )
+
+    def lr_at(self, step: int) -> float:
+        """The rate of update ``step``, from 0."""
+        if step < self.warmup_steps:
+            return self.lr * (step + 1) / self.warmup_steps
+        if self.schedule == "constant":
+            return self.lr
+        assert self.total_steps is not None
+        progress = min(1.0, (step - self.warmup_steps) / (self.total_steps - self.warmup_steps))
+        cosine = 0.5 * (1.0 + math.cos(math.pi * progress))
+        return self.lr * (self.min_lr_ratio + (1.0 - self.min_lr_ratio) * cosine)
+
+
+class Optimizer:
+    """AdamW over a model's parameters, sharded or not.
+
+    Its state exists from the start, so that a checkpoint has the same entries at any time.
+    """
+
+    def __init__(self, model: nn.Module, settings: OptimizerSettings) -> None:
+        self.settings = settings
+        self.step_count = 0
+        self.skipped_in_a_row = 0
+        self.names = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+        parameters = list(self.names.values())
+        self._adamw = torch.optim.AdamW(
+            [
+                {"params": [p for p in parameters if p.ndim > 1], "weight_decay": settings.weight_decay},
+                {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+            ],
+            lr=settings.lr,
+            betas=settings.betas,
+            eps=settings.eps,
+            fused=True,
+        )
+        for parameter in parameters:
+            self._adamw.state[parameter] = {
+                "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
+                "exp_avg": torch.zeros_like(parameter),
+                "exp_avg_sq": torch.zeros_like(parameter),
+            }
+
+    def state(self) -> dict[str, dict[str, Tensor]]:
+        """The live state tensors by parameter name; writing into them is loading."""
+        return {name: self._adamw.state[parameter] for name, parameter in self.names.items()}
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+        self._adamw.zero_grad()
+
+    def step(self, what: str) -> dict[str, float]:
+        """Clip, update, forget the gradients.
+
+        Args:
+            what: Names the data of this update in the error.
+
+        Returns:
+            ``grad_norm`` (before clipping), ``lr``, ``skipped`` (1 if this update was left out).
+
+        Raises:
+            FloatingPointError: The gradient is not finite, once more in a row than may be skipped. The parameters and
+                the optimizer's state are as before.
+        """
+        gradients = [parameter.grad for parameter in self.names.values() if parameter.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
+        if isinstance(norm, DTensor):
+            norm = norm.full_tensor()
+        value, lr = float(norm), self.settings.lr_at(self.step_count)
+        if not math.isfinite(value):
+            self.zero_grad()
+            self.skipped_in_a_row += 1
+            if self.skipped_in_a_row > self.settings.skip_nonfinite:
+                raise FloatingPointError(
+                    f"the gradient's norm is {value} in update {self.step_count} of {what}; {self.skipped_in_a_row} "
+                    f"in a row (optimizer skip_nonfinite allows {self.settings.skip_nonfinite}). Parameters are "
+                    f"unchanged: lower the learning rate, or look at these episodes' rewards and log-probabilities"
+                )
+            return {"grad_norm": value, "lr": lr, "skipped": 1.0}
+        self.skipped_in_a_row = 0
+        if self.settings.grad_clip is not None and value > self.settings.grad_clip:
+            for gradient in gradients:
+                gradient.mul_(self.settings.grad_clip / value)
+        for group in self._adamw.param_groups:
+            group["lr"] = lr
+        self._adamw.step()
+        self.zero_grad()
+        self.step_count += 1
+        return {"grad_norm": value, "lr": lr, "skipped": 0.0}

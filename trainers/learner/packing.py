@@ -1,0 +1,201 @@
+"""From trajectories to what a model reads: rows, micro-batches under a token budget, shares for ranks. Pure NumPy.
+
+A *row* is one segment of a trajectory with the positions whose output is wanted. A *micro-batch* is a padded matrix of
+rows; every wanted position carries the flat index of its result, so results scatter back whatever the order of rows.
+Three facts keep it small and fast:
+
+* The output that predicts token ``i`` stands at position ``i - 1``, so a row ends before its last wanted token:
+  trailing observations and the last token itself are not read at all.
+* Rows are padded on the right. Under causal attention no real position sees the padding, so neither an attention mask
+  nor position ids are needed, and attention takes its fast causal path.
+* All rows of a trajectory stand in the same micro-batch, so a loss over whole sequences sees them whole.
+
+Rows sorted by length leave little padding. How a batch is cut changes speed and memory, never the result: losses are
+weighted sums (see :mod:`trainers.algorithms.aggregation`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from trainers.trajectory import Trajectory
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """One token sequence and the ``n`` positions in it whose output is wanted.
+
+    Args:
+        tokens: int ``[L]``, ``L >= 1``; what the model reads.
+        positions: int ``[n]``, increasing, below ``L``; where to read the output.
+        targets: int ``[n]``; the token that came next there (0 where none did: a bootstrap value).
+        index: int ``[n]``; where the results go among all results.
+    """
+
+    tokens: NDArray[np.int32]
+    positions: Ints
+    targets: Ints
+    index: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class MicroBatch:
+    """``B`` rows padded to ``L`` tokens, with ``n`` wanted positions in all.
+
+    Args:
+        input_ids: int64 ``[B, L]``; padded with 0 on the right.
+        positions: int64 ``[n]``; into the flattened ``[B * L]`` outputs.
+        targets: int64 ``[n]``.
+        index: int64 ``[n]``.
+        num_tokens: Real tokens among the ``B * L``.
+    """
+
+    input_ids: Ints
+    positions: Ints
+    targets: Ints
+    index: Ints
+    num_tokens: int
+
+
+#: What a rank computes while others still have work: sharded models need every rank in every forward pass.
+_NONE = np.zeros(0, np.int64)
+IDLE = MicroBatch(np.zeros((1, 1), np.int64), positions=_NONE, targets=_NONE, index=_NONE, num_tokens=0)
+
+
+def action_offsets(trajectories: Sequence[Trajectory]) -> Ints:
+    """int64 ``[E + 1]``: trajectory ``e`` has the flat action tokens ``offsets[e]:offsets[e + 1]``."""
+    counts = [int(trajectory.action_mask.sum()) for trajectory in trajectories]
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+
+def action_rows(trajectories: Sequence[Trajectory]) -> list[list[Row]]:
+    """The rows that predict every action token; one list a trajectory, without segments that have none.
+
+    The results' flat index is the rank of the token among all action tokens (see :func:`action_offsets`).
+
+    Raises:
+        ValueError: A segment starts with an action token: nothing could have predicted it.
+    """
+    offsets = action_offsets(trajectories)
+    return [_rows(trajectory, number, int(offsets[number])) for number, trajectory in enumerate(trajectories)]
+
+
+def value_rows(trajectories: Sequence[Trajectory]) -> list[list[Row]]:
+    """The rows for a critic: the state before every action token, and the last state of each trajectory.
+
+    Flat index: the ``N`` action tokens as in :func:`action_rows`, then ``N + e`` for trajectory ``e``'s last token.
+
+    Raises:
+        ValueError: As :func:`action_rows`, or a trajectory has no token.
+    """
+    offsets = action_offsets(trajectories)
+    all_rows = []
+    for number, trajectory in enumerate(trajectories):
+        if not len(trajectory.token_ids):
+            raise ValueError(f"{_name(trajectory, number)} has no token, so it has no value")
+        last = int(offsets[-1]) + number
+        all_rows.append(_rows(trajectory, number, int(offsets[number]), last))
+    return all_rows
+
+
+def _rows(trajectory: Trajectory, number: int, index: int, last_state_index: int | None = None) -> list[Row]:
+    """The rows of one trajectory; its action tokens' results are numbered from ``index``."""
+    rows = []
+    bounds = [*map(int, trajectory.segment_starts), len(trajectory.token_ids)]
+    for start, end in zip(bounds, bounds[1:], strict=False):
+        actions = np.flatnonzero(trajectory.action_mask[start:end]).astype(np.int64)
+        if actions.size and actions[0] == 0:
+            raise ValueError(
+                f"{_name(trajectory, number)}: the segment at token {start} starts with an action token; "
+                f"every segment must start with what the policy was shown"
+            )
+        positions, targets = actions - 1, trajectory.token_ids[start:end][actions].astype(np.int64)
+        where = np.arange(index, index + actions.size, dtype=np.int64)
+        index += actions.size
+        if last_state_index is not None and end == bounds[-1]:
+            positions = np.append(positions, end - start - 1)
+            targets, where = np.append(targets, 0), np.append(where, last_state_index)
+        if positions.size:
+            rows.append(Row(trajectory.token_ids[start : start + int(positions[-1]) + 1], positions, targets, where))
+    return rows
+
+
+def _name(trajectory: Trajectory, number: int) -> str:
+    return f"trajectory {number} ({trajectory.episode_id or 'no episode id'})"
+
+
+def micro_batches(units: Sequence[Sequence[Row]], max_tokens: int) -> list[MicroBatch]:
+    """Cut trajectories into micro-batches of at most ``max_tokens`` tokens, padding included.
+
+    Sorted by their longest row, the longest first: if memory is too small, it shows at once.
+
+    Args:
+        units: The rows of each trajectory; they stay together.
+        max_tokens: ``B * L`` of a micro-batch at most. A trajectory that is larger than that stands alone.
+
+    Raises:
+        ValueError: ``max_tokens`` is below 1.
+    """
+    if max_tokens < 1:
+        raise ValueError(f"max_tokens_per_micro_batch must be at least 1, not {max_tokens}")
+    ordered = sorted((unit for unit in units if unit), key=lambda unit: -_longest(unit))
+    batches: list[MicroBatch] = []
+    rows: list[Row] = []
+    width = 0
+    for unit in ordered:
+        if rows and (len(rows) + len(unit)) * width > max_tokens:
+            batches.append(_pad(rows))
+            rows = []
+        if not rows:
+            width = _longest(unit)
+        rows.extend(unit)
+    if rows:
+        batches.append(_pad(rows))
+    return batches
+
+
+def _longest(unit: Sequence[Row]) -> int:
+    return max(len(row.tokens) for row in unit)
+
+
+def _pad(rows: Sequence[Row]) -> MicroBatch:
+    width = _longest(rows)
+    input_ids = np.zeros((len(rows), width), np.int64)
+    for line, row in zip(input_ids, rows, strict=True):
+        line[: len(row.tokens)] = row.tokens
+    return MicroBatch(
+        input_ids,
+        np.concatenate([number * width + row.positions for number, row in enumerate(rows)]),
+        np.concatenate([row.targets for row in rows]),
+        np.concatenate([row.index for row in rows]),
+        num_tokens=sum(len(row.tokens) for row in rows),
+    )
+
+
+def balance(costs: ArrayLike, ranks: int) -> list[list[int]]:
+    """Share items out so that the largest share is small: the costliest first, each to the least loaded rank.
+
+    This greedy rule (longest processing time first) is within 4/3 of the best possible (R. Graham, 1969). Equal inputs
+    give equal shares, so every rank can compute all shares by itself.
+
+    Args:
+        costs: ``[n]``, at least 0.
+        ranks: How many shares.
+
+    Returns:
+        For each rank the indices of its items, in increasing order.
+    """
+    costs = np.asarray(costs, np.float64)
+    loads = np.zeros(ranks)
+    shares: list[list[int]] = [[] for _ in range(ranks)]
+    for item in np.argsort(-costs, kind="stable"):
+        rank = int(np.argmin(loads))
+        loads[rank] += costs[item]
+        shares[rank].append(int(item))
+    return [sorted(share) for share in shares]

@@ -1,0 +1,430 @@
+"""Train a policy in a text environment with PPO: one process, read from top to bottom.
+
+    python -m trainers.ppo                      a tiny model from scratch learns textenv/gsm8k-interact
+    python -m trainers.ppo key=value ...        anything else; --help lists the keys, --dry-run shows what would be used
+
+An iteration: the collector gives a batch of episodes (:mod:`trainers.rollout.collector`), turn rewards become the
+advantages of the tokens that earned them (:mod:`trainers.algorithms`), the learner takes its steps
+(:mod:`trainers.learner`), and the engine gets the new weights. With ``rollout.staleness=0`` these follow each other;
+with more, episodes go on while the learner learns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from . import assembly, checkpoints, warm_start
+from .algorithms import ESTIMATORS, NEEDS_CRITIC, ActionBatch, Advantages, normalize, token_weights
+from .algorithms.batch import gather
+from .algorithms.kl import AdaptiveKL, FixedKL, KLController, kl_estimate
+from .algorithms.policy_losses import importance_weights, ppo_clip, value_loss
+from .config import PPOConfig, load_config
+from .config.schema import ActorSection, AlgorithmSection, CriticSection
+from .learner import Learner
+from .report import Reporter, summary
+from .rollout.collector import Batch, CollectionError, Collector
+from .rollout.environments import Backend
+from .trajectory import Trajectory
+
+log = logging.getLogger("trainers")
+
+Floats = NDArray[np.float64]
+
+
+@dataclass
+class Run:
+    """What a run is made of, and where it stands."""
+
+    config: PPOConfig
+    folder: Path
+    learner: Learner
+    collector: Collector
+    validation: Backend
+    validation_tasks: Sequence[int]
+    kl: KLController
+    reporter: Reporter
+    saved: checkpoints.Checkpoints
+    tokenizer: Any
+    iteration: int = 0  # iterations done
+    trained_s: float = 0.0  # seconds of training, over all resumptions
+    stop: asyncio.Event = field(default_factory=asyncio.Event)  # somebody asked to stop
+
+
+# ------------------------------------------------------------------------------------------------ the loop
+
+
+async def train(run: Run) -> None:
+    """Iterate until the configured end, or until somebody asks to stop; a checkpoint is saved in any case."""
+    config = run.config.trainer
+    if run.iteration == 0 and config.val_before_train:
+        await validate(run)
+    saved_at, validated_at = -1, run.iteration
+    while run.iteration < config.total_iterations and not run.stop.is_set():
+        if config.time_limit_s is not None and run.trained_s >= config.time_limit_s:
+            log.info("the time limit of %g s is reached", config.time_limit_s)
+            break
+        began = time.perf_counter()
+        batch = await until_stopped(run.collector.next_batch(), run.stop)
+        if batch is None:
+            break
+        metrics = await iterate(run, batch, began)
+        run.trained_s += time.perf_counter() - began
+        run.iteration += 1
+        run.reporter.iteration(run.iteration, metrics, batch.trajectories)
+        if every(config.test_freq, run.iteration):
+            await validate(run)
+            validated_at = run.iteration
+        if every(config.save_freq, run.iteration):
+            save(run)
+            saved_at = run.iteration
+    if saved_at != run.iteration:
+        save(run)
+    if validated_at != run.iteration and not run.stop.is_set():
+        await validate(run)
+
+
+async def iterate(run: Run, batch: Batch, began: float) -> dict[str, float]:
+    """One batch: credit, steps, new weights to the engine. Returns metrics."""
+    config, trajectories = run.config, batch.trajectories
+    collected = time.perf_counter()
+    # The learner computes in a thread of its own, so that episodes go on meanwhile.
+    metrics = await asyncio.to_thread(learn, run, trajectories)
+    learned = time.perf_counter()
+    weights = await asyncio.to_thread(run.learner.weights)
+    await run.collector.update_weights(weights, batch.version + 1, config.rollout.update_mode)
+    published = time.perf_counter()
+    tokens = sum(int(t.action_mask.sum()) for t in trajectories)
+    return (
+        metrics
+        | {f"rollout/{name}": value for name, value in batch.stats.items()}
+        | {
+            "time/rollout_s": collected - began,
+            "time/learn_s": learned - collected,
+            "time/publish_s": published - learned,
+            "time/iteration_s": published - began,
+            "perf/tokens_per_s": tokens / (published - began),
+            "perf/rollout_tokens_per_s": tokens / (collected - began),
+        }
+    )
+
+
+def learn(run: Run, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """All optimizer steps of an iteration."""
+    config, learner = run.config, run.learner
+    columns, advantages, metrics = credit(run, trajectories)
+    rng = np.random.default_rng((config.trainer.seed, run.iteration))
+    train_actor = run.iteration >= config.critic.warmup or learner.critic is None
+    steps: dict[str, list[float]] = {}
+    offsets = _offsets(trajectories)
+    for _ in range(config.actor.ppo_epochs):
+        order = rng.permutation(len(trajectories))
+        for chosen in np.array_split(order, config.actor.mini_batches):
+            part = [trajectories[e] for e in chosen]
+            where = np.concatenate([np.arange(offsets[e], offsets[e + 1]) for e in chosen])
+            given = {name: column[where] for name, column in columns.items()}
+            if train_actor and (mask := advantages.policy_mask[where]).any():
+                weight = token_weights(config.actor.loss_agg_mode, _offsets(part), mask, _norm_length(config))
+                more = {"weight": weight, "share": mask / mask.sum()}
+                _note(steps, "actor", learner.update_actor(part, given | more, policy_loss(config.actor)))
+            if learner.critic is not None:
+                assert advantages.value_mask is not None
+                mask = advantages.value_mask[where]
+                more = {"weight": mask / max(mask.sum(), 1)}
+                _note(steps, "critic", learner.update_critic(part, given | more, critic_loss(config.critic)))
+    return metrics | {name: float(np.mean(values)) for name, values in steps.items()}
+
+
+# ------------------------------------------------------------------------------------------------ from rewards to losses
+
+
+def credit(run: Run, trajectories: Sequence[Trajectory]) -> tuple[dict[str, Floats], Advantages, dict[str, float]]:
+    """From turn rewards to a number for each action token.
+
+    Returns:
+        What the losses need, ``[N]`` each by name; the advantages; metrics.
+    """
+    config, learner = run.config, run.learner
+    rollout = gather(trajectories, [t.logprobs for t in trajectories]).astype(np.float64)
+    metrics: dict[str, float] = {}
+    old = rollout
+    if config.actor.old_logprobs == "recompute":
+        old = _flat(learner.logprobs(trajectories))
+        metrics["actor/engine_logprob_gap"] = float(np.abs(old - rollout).max(initial=0.0))
+    columns = {"old_logprobs": old}
+    correction = importance_weights(
+        config.actor.importance_correction, torch.from_numpy(old), torch.from_numpy(rollout), cap=config.actor.tis_cap
+    )
+    if correction is not None:
+        columns["importance"] = correction.numpy()
+        metrics["actor/importance_mean"] = float(correction.mean())
+
+    penalty = None
+    if learner.reference is not None:
+        columns["ref_logprobs"] = _flat(learner.logprobs(trajectories, model="reference"))
+        estimate = kl_estimate(
+            torch.from_numpy(old), torch.from_numpy(columns["ref_logprobs"]), config.algorithm.kl_penalty
+        ).numpy()
+        metrics["actor/ref_kl"] = float(estimate.mean()) if estimate.size else 0.0
+        if config.algorithm.use_kl_in_reward:
+            metrics["actor/kl_coef"] = run.kl.beta
+            penalty = run.kl.beta * estimate
+            run.kl.update(metrics["actor/ref_kl"], len(trajectories))
+
+    values = bootstrap = None
+    if learner.critic is not None:
+        parts, bootstrap = learner.values(trajectories)
+        values = columns["old_values"] = _flat(parts)
+    batch = ActionBatch.from_trajectories(trajectories, values=values, bootstrap=bootstrap, penalty=penalty)
+    advantages = ESTIMATORS[config.algorithm.adv_estimator](batch, **estimator_options(config.algorithm))
+    counted = advantages.advantages[advantages.policy_mask]
+    metrics |= {
+        "actor/advantage_std": float(counted.std()) if counted.size else 0.0,
+        "actor/advantage_abs_max": float(np.abs(counted).max(initial=0.0)),
+    }
+    if advantages.returns is not None:
+        assert values is not None and advantages.value_mask is not None
+        columns["returns"] = advantages.returns
+        metrics |= _explained(values[advantages.value_mask], advantages.returns[advantages.value_mask])
+    if config.algorithm.norm_adv:
+        advantages = normalize(advantages)
+    columns["advantages"] = advantages.advantages
+    return columns, advantages, metrics
+
+
+def estimator_options(section: AlgorithmSection) -> dict[str, Any]:
+    """The keys that the chosen estimator reads."""
+    options = {name: getattr(section, name) for name in assembly.estimator_keys(section.adv_estimator)}
+    if options.get("norm_by_std", False) is None:
+        del options["norm_by_std"]  # the estimator's own habit
+    return options
+
+
+def policy_loss(section: ActorSection) -> Any:
+    """PPO's clipped surrogate, an entropy bonus, and the KL to the reference if asked for; see ``Learner``."""
+
+    def loss(logprobs: Tensor, entropy: Tensor, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        surrogate = ppo_clip(
+            logprobs,
+            batch["old_logprobs"],
+            batch["advantages"],
+            clip_low=section.clip_ratio_low,
+            clip_high=section.clip_ratio_high,
+            dual_clip=section.clip_ratio_c,
+            importance=batch.get("importance"),
+        )
+        per_token = surrogate.loss - section.entropy_coeff * entropy
+        sums = {name: (batch["share"] * value).sum() for name, value in surrogate.stats.items()}
+        if section.use_kl_loss:
+            kl = kl_estimate(logprobs, batch["ref_logprobs"], section.kl_loss_type)
+            per_token = per_token + section.kl_loss_coef * kl
+            sums["kl_loss"] = (batch["share"] * kl.detach()).sum()
+        return (batch["weight"] * per_token).sum(), sums
+
+    return loss
+
+
+def critic_loss(section: CriticSection) -> Any:
+    """The squared error of the values, clipped if asked for; see ``Learner``."""
+
+    def loss(values: Tensor, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        error = value_loss(values, batch["old_values"], batch["returns"], clip=section.cliprange_value)
+        return (batch["weight"] * error.loss).sum(), {
+            "clipped": (batch["weight"] * error.stats["value_clipped"]).sum()
+        }
+
+    return loss
+
+
+def _norm_length(config: PPOConfig) -> float | None:
+    wanted = config.actor.loss_agg_mode == "seq-mean-token-sum-norm"
+    return float(config.rollout.max_response_length) if wanted else None
+
+
+def _explained(values: Floats, returns: Floats) -> dict[str, float]:
+    """How much of the returns' variance the critic had foreseen: 1 is all, 0 no more than their mean, below it less."""
+    variance = float(np.var(returns)) if returns.size else 0.0
+    explained = 1.0 - float(np.var(returns - values)) / variance if variance > 0 else math.nan
+    return {"critic/value_mean": float(values.mean())} | ({} if math.isnan(explained) else {"critic/explained": explained})
+
+
+def _flat(parts: Sequence[NDArray[np.float32]]) -> Floats:
+    return np.concatenate([np.zeros(0), *parts])
+
+
+def _offsets(trajectories: Sequence[Trajectory]) -> NDArray[np.int64]:
+    return np.concatenate([[0], np.cumsum([int(t.action_mask.sum()) for t in trajectories])]).astype(np.int64)
+
+
+def _note(steps: dict[str, list[float]], role: str, metrics: Mapping[str, float]) -> None:
+    for name, value in metrics.items():
+        if math.isfinite(value):
+            steps.setdefault(f"{role}/{name}", []).append(value)
+
+
+# ------------------------------------------------------------------------------------------------ validation, saving
+
+
+async def validate(run: Run) -> dict[str, float]:
+    """Play the validation tasks with the current weights and report."""
+    config = run.config.validation
+    began = time.perf_counter()
+    trajectories = await run.collector.evaluate(
+        run.validation_tasks,
+        samples=config.n,
+        sampling=assembly.sampling(run.config, temperature=config.temperature, top_p=config.top_p, top_k=0, min_p=0.0),
+        seed=run.config.trainer.seed,
+        backend=run.validation,
+    )
+    metrics = {f"val/{name}": value for name, value in summary(trajectories).items()}
+    metrics["time/validation_s"] = time.perf_counter() - began
+    run.reporter.validation(run.iteration, metrics, trajectories)
+    return metrics
+
+
+def save(run: Run) -> None:
+    """Write a checkpoint: everything that going on exactly from here needs."""
+    state = {
+        "iteration": run.iteration,
+        "trained_s": run.trained_s,
+        "frontier": run.collector.frontier(),
+        "kl": run.kl.state_dict(),
+    }
+    path = run.saved.save(
+        run.iteration,
+        state,
+        lambda folder: run.learner.save(folder / "learner"),
+        lambda folder: run.learner.export_hf(folder / "model", run.tokenizer),
+    )
+    log.info("saved %s", path)
+
+
+def resume(run: Run, checkpoint: checkpoints.Checkpoint) -> None:
+    """Go on from a checkpoint; before anything is collected."""
+    state = checkpoint.state
+    run.learner.load(checkpoint.path / "learner")
+    run.collector.restore(state["frontier"])
+    run.kl.load_state_dict(state["kl"])
+    run.iteration, run.trained_s = int(state["iteration"]), float(state["trained_s"])
+
+
+def every(frequency: int, iteration: int) -> bool:
+    """Whether something that happens every ``frequency`` iterations (-1: never) happens after this one."""
+    return frequency > 0 and iteration % frequency == 0
+
+
+# ------------------------------------------------------------------------------------------------ assembling a run
+
+
+@contextlib.asynccontextmanager
+async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
+    """Build everything, warm the policy up or resume, and close it all in the end."""
+    if config.trainer.threads is not None:
+        torch.set_num_threads(config.trainer.threads)
+    folder = assembly.run_folder(config.trainer)
+    saved = checkpoints.Checkpoints(folder / "checkpoints", config.trainer.keep_last_n)
+    checkpoint = assembly.checkpoint_to_resume(config.trainer, saved)
+    policy = assembly.policy_of(config, checkpoint)
+    renderer = assembly.Renderer(policy.tokenizer)
+    reporter = Reporter(folder, config, resumed_at=None if checkpoint is None else checkpoint.iteration)
+    stack = contextlib.AsyncExitStack()
+    async with stack:
+        stack.callback(reporter.close)
+        if checkpoint is None and config.warm_start.enable:
+            policy = await asyncio.to_thread(warm_start.warm_up, config, policy, renderer, reporter)
+        learner = assembly.learner_of(config, policy)
+        kl = config.algorithm.kl_ctrl
+        controller: KLController = (
+            AdaptiveKL(kl.kl_coef, kl.target_kl, kl.horizon) if kl.type == "adaptive" else FixedKL(kl.kl_coef)
+        )
+        engine = assembly.engine_of(config, policy, renderer)
+        stack.push_async_callback(engine.close)
+        training = await stack.enter_async_context(assembly.backend_of(config, validation=False))
+        validation = await stack.enter_async_context(assembly.backend_of(config, validation=True))
+        collector = await stack.enter_async_context(assembly.collector_of(config, engine, renderer, training))
+        run = Run(
+            config=config,
+            folder=folder,
+            learner=learner,
+            collector=collector,
+            validation=validation,
+            validation_tasks=assembly.validation_tasks(config),
+            kl=controller,
+            reporter=reporter,
+            saved=saved,
+            tokenizer=policy.tokenizer,
+        )
+        if checkpoint is not None:
+            resume(run, checkpoint)
+            # The engine was built with the exported weights; the learner's own are the same numbers, with version 0.
+            log.info("resumed from %s", checkpoint.path)
+        yield run
+
+
+async def until_stopped(work: Any, stop: asyncio.Event) -> Any:
+    """The result of ``work``, or ``None`` when ``stop`` is set first; ``work`` is then cancelled."""
+    task, waiter = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({task, waiter}, return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
+    finally:
+        for each in (task, waiter):
+            each.cancel()
+        await asyncio.gather(task, waiter, return_exceptions=True)
+
+
+def heed_signals(stop: asyncio.Event) -> None:
+    """The first Ctrl-C (or SIGTERM) asks to stop after a checkpoint; the second stops at once."""
+    loop, main = asyncio.get_running_loop(), asyncio.current_task()
+
+    def asked() -> None:
+        if stop.is_set():
+            assert main is not None
+            main.cancel()
+            return
+        stop.set()
+        log.warning("stopping: a checkpoint will be saved; interrupt again to stop at once without one")
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, asked)
+
+
+async def run_all(config: PPOConfig) -> int:
+    """A whole run; the exit code."""
+    async with assemble(config) as run:
+        heed_signals(run.stop)
+        await train(run)
+        run.reporter.conclude(run.iteration, run.trained_s)
+        return 130 if run.stop.is_set() else 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """``python -m trainers.ppo``."""
+    config, _ = load_config(sys.argv[1:] if argv is None else argv)
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    try:
+        return asyncio.run(run_all(config))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        print("stopped at once; nothing was saved since the last checkpoint", file=sys.stderr)
+        return 130
+    except (assembly.SetupError, CollectionError, checkpoints.CheckpointError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

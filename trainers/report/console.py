@@ -1,0 +1,111 @@
+"""The console: one line an iteration, and on a terminal a progress bar with the current phase below the lines.
+
+Piped into a file, the same lines come without colour, cursor movements or a bar.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+# What a line shows of the metrics, where they are there: name, label, format.
+_TRAINING = (
+    ("train/reward", "reward", "{:+.3f}"),
+    ("train/solved", "solved", "{:.1%}"),
+    ("train/first_reply", "first reply", "{:.1%}"),
+    ("actor/kl", "KL", "{:.4f}"),
+    ("actor/entropy", "entropy", "{:.3f}"),
+    ("train/turns", "turns", "{:.2f}"),
+    ("train/turn_tokens", "tokens/turn", "{:.1f}"),
+    ("perf/tokens_per_s", "tokens/s", "{:.0f}"),
+)
+_VALIDATION = (
+    ("val/reward", "reward", "{:+.3f}"),
+    ("val/solved", "solved", "{:.1%}"),
+    ("val/first_reply", "first reply", "{:.1%}"),
+    ("val/turns", "turns", "{:.2f}"),
+    ("val/turn_tokens", "tokens/turn", "{:.1f}"),
+)
+
+
+class ConsoleLogger:
+    """Prints metrics as lines, and shows progress on a terminal.
+
+    Args:
+        total: Iterations of the whole run.
+        console: Where to print; stdout by default.
+    """
+
+    def __init__(self, total: int, console: Console | None = None) -> None:
+        self.console = console or Console()
+        self._total = total
+        self._progress: Progress | None = None
+        if self.console.is_terminal:
+            self._progress = Progress(
+                SpinnerColumn(),
+                TextColumn("{task.description}", markup=False),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeElapsedColumn(),
+                console=self.console,
+                transient=True,
+            )
+            self._task = self._progress.add_task("starting", total=total)
+            self._progress.start()
+
+    def phase(self, name: str) -> None:
+        """Show what is being done; fits :class:`trainers.report.metrics.Phases`."""
+        if self._progress is not None:
+            self._progress.update(self._task, description=name)
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Print a line for the training's metrics, and one for the validation's, if there are such."""
+        place = f"{step:>{len(str(self._total))}}/{self._total}"
+        if any(name in metrics for name, _, _ in _TRAINING):
+            self.print(_line(f"iteration  {place}", _TRAINING, metrics, _times(metrics)))
+        if any(name in metrics for name, _, _ in _VALIDATION):
+            self.print(_line(f"validation {place}", _VALIDATION, metrics, "", style="bold cyan"))
+        if self._progress is not None:
+            self._progress.update(self._task, completed=step)
+
+    def print(self, what: RenderableType) -> None:
+        """Print above the progress bar; a line is never broken."""
+        self.console.print(what, soft_wrap=True, highlight=False, markup=False)
+
+    def close(self) -> None:
+        """Take the progress bar away."""
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+
+
+def _line(
+    head: str, columns: tuple[tuple[str, str, str], ...], metrics: Mapping[str, float], tail: str, style: str = "bold"
+) -> Text:
+    line = Text(head, style="")
+    line.stylize(style)
+    for name, label, form in columns:
+        if name in metrics:
+            line.append(f"  {label} ", style="dim")
+            line.append(form.format(metrics[name]))
+    if tail:
+        line.append(f"  {tail}", style="dim")
+    return line
+
+
+def _times(metrics: Mapping[str, float]) -> str:
+    """The iteration's seconds, and of which phases."""
+    total = metrics.get("time/iteration_s")
+    if total is None:
+        return ""
+    phases = {
+        name.removeprefix("time/").removesuffix("_s"): seconds
+        for name, seconds in metrics.items()
+        if name.startswith("time/") and name not in ("time/iteration_s", "time/other_s")
+    }
+    longest = sorted(phases.items(), key=lambda item: -item[1])
+    parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in longest if seconds >= 0.05)
+    return f"{total:.1f} s" + (f" ({parts})" if parts else "")

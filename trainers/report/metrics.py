@@ -1,0 +1,171 @@
+"""Numbers of an iteration: what the episodes were like, and where the time went.
+
+Names are paths: ``train/reward``, ``val/solved``, ``time/rollout_s``. Averages are over episodes, each counting once
+however long it is, and only over those whose rewards mean what they say (``Status.trainable``); how many were left out
+is a number of its own. What cannot be said (the mean of no episodes) is absent, not 0.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+
+from ..trajectory import Trajectory
+
+#: The environment's word for success.
+SOLVED = "solved"
+
+
+def solved(trajectory: Trajectory) -> bool:
+    """Whether the episode ended in success: the environment terminated it and says so."""
+    return trajectory.terminated and trajectory.stop == SOLVED
+
+
+def first_reply_solved(trajectory: Trajectory) -> bool:
+    """Whether the first assistant turn was the last and solved the task."""
+    return solved(trajectory) and trajectory.num_turns == 1
+
+
+def episode_metrics(trajectories: Sequence[Trajectory], prefix: str) -> dict[str, float]:
+    """Averages over episodes.
+
+    Args:
+        trajectories: Any number of episodes, failed ones included.
+        prefix: First part of the names, for example ``train``.
+
+    Returns:
+        Under ``prefix/``: ``episodes`` (all of them), ``left_out`` (share that is not trainable),
+        ``status/<status>`` (shares of all), and over the trainable ones: ``reward`` (undiscounted sum over turns),
+        ``solved`` and ``first_reply`` (shares), ``turns``, ``episode_tokens``, ``response_tokens`` (sampled, an
+        episode), ``turn_tokens`` (sampled, a turn; each turn counts once), ``truncated`` (share), ``stop/<stop>``
+        (shares), ``terms/<name>`` (sum over an episode's turns; an episode without the term counts 0),
+        ``metrics/<name>`` (over the episodes that have it), and, with several data sources, ``reward``, ``solved`` and
+        ``first_reply`` of each as ``source/<source>/...``.
+    """
+    if not trajectories:
+        return {f"{prefix}/episodes": 0.0}
+    count = len(trajectories)
+    usable = [trajectory for trajectory in trajectories if trajectory.status.trainable]
+    metrics = {"episodes": float(count), "left_out": 1.0 - len(usable) / count}
+    for status, number in sorted(Counter(trajectory.status.value for trajectory in trajectories).items()):
+        metrics[f"status/{status}"] = number / count
+    if usable:
+        metrics |= _outcome(usable) | _lengths(usable) | _details(usable)
+        by_source: defaultdict[str, list[Trajectory]] = defaultdict(list)
+        for trajectory in usable:
+            by_source[trajectory.data_source].append(trajectory)
+        if len(by_source) > 1:
+            for source, those in sorted(by_source.items()):
+                metrics |= {f"source/{source}/{name}": value for name, value in _outcome(those).items()}
+    return {f"{prefix}/{name}": value for name, value in metrics.items()}
+
+
+def _outcome(episodes: Sequence[Trajectory]) -> dict[str, float]:
+    return {
+        "reward": _mean([episode.total_reward for episode in episodes]),
+        "solved": _mean([solved(episode) for episode in episodes]),
+        "first_reply": _mean([first_reply_solved(episode) for episode in episodes]),
+    }
+
+
+def _lengths(episodes: Sequence[Trajectory]) -> dict[str, float]:
+    sampled = [int(episode.action_mask.sum()) for episode in episodes]
+    turns = [episode.num_turns for episode in episodes]
+    lengths = {
+        "turns": _mean(turns),
+        "episode_tokens": _mean([len(episode.token_ids) for episode in episodes]),
+        "response_tokens": _mean(sampled),
+        "truncated": _mean([episode.truncated for episode in episodes]),
+    }
+    if sum(turns):
+        lengths["turn_tokens"] = sum(sampled) / sum(turns)
+    return lengths
+
+
+def _details(episodes: Sequence[Trajectory]) -> dict[str, float]:
+    details: dict[str, float] = {}
+    stops = Counter(episode.stop for episode in episodes if episode.stop)
+    for stop, number in sorted(stops.items()):
+        details[f"stop/{stop}"] = number / len(episodes)
+    terms: defaultdict[str, float] = defaultdict(float)
+    reported: defaultdict[str, list[float]] = defaultdict(list)
+    for episode in episodes:
+        for turn in episode.turn_terms:
+            for name, value in turn.items():
+                terms[name] += value
+        for name, value in episode.metrics.items():
+            reported[name].append(value)
+    details |= {f"terms/{name}": total / len(episodes) for name, total in sorted(terms.items())}
+    details |= {f"metrics/{name}": _mean(values) for name, values in sorted(reported.items())}
+    return details
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(np.asarray(values, np.float64)))
+
+
+class Phases:
+    """Seconds spent in each phase of an iteration, and in none of them.
+
+    Phases may repeat (they add up) but not nest: a second would then count twice.
+
+    Args:
+        on_enter: Called with a phase's name when it begins, for a progress display.
+        clock: Seconds, monotonic.
+
+    Example:
+        >>> phases = Phases()
+        >>> with phases("rollout"):
+        ...     pass
+        >>> sorted(phases.finish())
+        ['time/iteration_s', 'time/other_s', 'time/rollout_s']
+    """
+
+    def __init__(
+        self, on_enter: Callable[[str], None] | None = None, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._on_enter = on_enter
+        self._clock = clock
+        self._seconds: dict[str, float] = {}
+        self._started = clock()
+        self._current: str | None = None
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        """Count the time inside the ``with`` block for ``name``, also when it ends in an exception.
+
+        Raises:
+            RuntimeError: Inside another phase.
+        """
+        if self._current is not None:
+            raise RuntimeError(f"phase {name!r} began inside phase {self._current!r}; their times would overlap")
+        if self._on_enter is not None:
+            self._on_enter(name)
+        self._current, began = name, self._clock()
+        try:
+            yield
+        finally:
+            self._current = None
+            self._seconds[name] = self._seconds.get(name, 0.0) + self._clock() - began
+
+    @property
+    def seconds(self) -> Mapping[str, float]:
+        """Seconds by phase since the last :meth:`finish`."""
+        return self._seconds
+
+    def finish(self) -> dict[str, float]:
+        """End an iteration and begin the next.
+
+        Returns:
+            ``time/<phase>_s``, ``time/other_s`` (in no phase) and ``time/iteration_s``, their sum.
+        """
+        now = self._clock()
+        total = now - self._started
+        other = max(0.0, total - sum(self._seconds.values()))
+        metrics = {f"time/{name}_s": seconds for name, seconds in self._seconds.items()}
+        self._seconds, self._started = {}, now
+        return {**metrics, "time/other_s": other, "time/iteration_s": total}

@@ -1,0 +1,158 @@
+"""Curves of a run as one picture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+Curves: TypeAlias = Mapping[str, tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]
+
+_BLUE, _ORANGE, _GREEN, _PURPLE = "#2a6f97", "#e07a1f", "#4f8a4b", "#7b5aa6"
+_TRAIN, _VAL = {"linewidth": 1.0}, {"linewidth": 1.8, "marker": "o", "markersize": 4}
+
+# Panels of lines: title, then curves as metric, label, colour, style. Panels without data are left out.
+_PANELS: tuple[tuple[str, tuple[tuple[str, str, str, dict[str, Any]], ...]], ...] = (
+    (
+        "Solved within the turns",
+        (("train/solved", "training", _BLUE, _TRAIN), ("val/solved", "validation", _ORANGE, _VAL)),
+    ),
+    (
+        "Solved by the first reply",
+        (("train/first_reply", "training", _BLUE, _TRAIN), ("val/first_reply", "validation", _ORANGE, _VAL)),
+    ),
+    (
+        "Reward an episode",
+        (("train/reward", "training", _BLUE, _TRAIN), ("val/reward", "validation", _ORANGE, _VAL)),
+    ),
+    ("KL to the reference, a token", (("actor/kl", "training", _BLUE, _TRAIN),)),
+    ("Entropy, a token", (("actor/entropy", "training", _BLUE, _TRAIN),)),
+    (
+        "Turns an episode",
+        (("train/turns", "training", _BLUE, _TRAIN), ("val/turns", "validation", _ORANGE, _VAL)),
+    ),
+    (
+        "Lengths",
+        (
+            ("train/turn_tokens", "tokens a turn", _GREEN, _TRAIN),
+            ("train/response_tokens", "sampled tokens an episode", _PURPLE, _TRAIN),
+        ),
+    ),
+)
+_SHARES = ("train/solved", "val/solved", "train/first_reply", "val/first_reply")
+
+
+def curves_of(rows: Iterable[tuple[int, Mapping[str, float]]]) -> Curves:
+    """Steps and values of each metric; where a step gives a metric twice, the later value counts.
+
+    Args:
+        rows: Steps with metrics, for example from :func:`trainers.report.loggers.read_jsonl`.
+    """
+    points: dict[str, dict[int, float]] = {}
+    for step, metrics in rows:
+        for name, value in metrics.items():
+            points.setdefault(name, {})[step] = value
+    return {
+        name: (np.array(sorted(values)), np.array([values[step] for step in sorted(values)], np.float64))
+        for name, values in points.items()
+    }
+
+
+def plot_curves(rows: Iterable[tuple[int, Mapping[str, float]]], path: str | Path, title: str = "") -> Path:
+    """Draw a run.
+
+    Args:
+        rows: Steps with metrics, for example from :func:`trainers.report.loggers.read_jsonl`.
+        path: The PNG file to write; its folder is made if need be.
+        title: Above the panels.
+
+    Returns:
+        The path.
+
+    Raises:
+        ValueError: The rows have none of the metrics that are drawn.
+    """
+    curves = curves_of(rows)
+    panels: list[tuple[str, Callable[[Axes], None]]] = []
+    for name, lines in _PANELS:
+        if present := [line for line in lines if line[0] in curves]:
+            panels.append((name, lambda axes, present=present: _lines(axes, present, curves)))  # type: ignore[misc]
+    if any(_is_phase(name) for name in curves):
+        panels.append(("Seconds an iteration, by phase", lambda axes: _phases(axes, curves)))
+    if not panels:
+        raise ValueError(f"nothing to draw: the metrics are {sorted(curves) or 'empty'}")
+
+    columns = min(len(panels), 4 if len(panels) > 6 else 3)
+    rows_of_panels = -(-len(panels) // columns)
+    figure = Figure(figsize=(4.2 * columns, 3.1 * rows_of_panels), dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)  # no display, no global state
+    for place, (name, draw) in enumerate(panels, 1):
+        axes = figure.add_subplot(rows_of_panels, columns, place)
+        draw(axes)
+        axes.set_title(name, fontsize=10, loc="left")
+        axes.set_xlabel("iteration", fontsize=8)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+        axes.tick_params(labelsize=8)
+        axes.grid(visible=True, color="0.92", linewidth=0.8)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+    if title:
+        figure.suptitle(title, fontsize=11, x=0.01, ha="left", parse_math=False)
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
+    return path
+
+
+def _lines(axes: Axes, lines: list[tuple[str, str, str, dict[str, Any]]], curves: Curves) -> None:
+    for name, label, colour, style in lines:
+        steps, values = curves[name]
+        if style is _TRAIN and len(values) >= 20:
+            axes.plot(steps, values, color=colour, linewidth=0.8, alpha=0.35)
+            axes.plot(steps, _smooth(values), color=colour, linewidth=1.8, label=f"{label} (smoothed)")
+        else:
+            axes.plot(steps, values, color=colour, label=label, **(style if len(values) > 1 else _VAL))
+    if lines[0][0] in _SHARES:
+        axes.set_ylim(-0.03, 1.03)
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    else:
+        finite = np.concatenate([curves[name][1][np.isfinite(curves[name][1])] for name, *_ in lines])
+        if finite.size and finite.min() >= 0 and finite.max() > 0:
+            axes.set_ylim(0, 1.08 * finite.max())
+    if len(lines) > 1:
+        axes.legend(fontsize=8, frameon=False)
+
+
+def _phases(axes: Axes, curves: Curves) -> None:
+    """Stacked seconds; a phase that an iteration did not have took none."""
+    names = sorted((name for name in curves if _is_phase(name)), key=lambda name: -float(np.nansum(curves[name][1])))
+    steps = np.unique(np.concatenate([curves[name][0] for name in names]))
+    stacked = np.zeros((len(names), len(steps)))
+    for row, name in enumerate(names):
+        stacked[row, np.searchsorted(steps, curves[name][0])] = np.nan_to_num(curves[name][1])
+    labels = [name.removeprefix("time/").removesuffix("_s") for name in names]
+    colours = ("#2a6f97", "#e07a1f", "#4f8a4b", "#7b5aa6", "#b8860b", "#888888", "#c45a6a", "#3aa6a0")
+    axes.stackplot(
+        steps, stacked, labels=labels, colors=[colours[i % len(colours)] for i in range(len(names))], step="mid"
+    )
+    axes.set_ylim(0, 1.4 * max(float(stacked.sum(axis=0).max()), 1e-9))  # room for the legend above the stack
+    axes.legend(fontsize=8, frameon=False, ncols=3, loc="upper left")
+
+
+def _is_phase(name: str) -> bool:
+    return name.startswith("time/") and name.endswith("_s") and name != "time/iteration_s"
+
+
+def _smooth(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """A centred running mean over about a tenth of the points, over what there is of the window at the ends."""
+    half = max(1, len(values) // 20)
+    padded = np.concatenate([[0.0], np.cumsum(values)])
+    where = np.arange(len(values))
+    low, high = np.maximum(0, where - half), np.minimum(len(values), where + half + 1)
+    return (padded[high] - padded[low]) / (high - low)

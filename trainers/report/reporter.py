@@ -1,0 +1,116 @@
+"""All that a run shows, behind one object: console, metrics files, dumps, and the closing summary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from trainers.trajectory import Trajectory, write_parquet
+
+from .console import ConsoleLogger
+from .conversations import pick, print_conversations
+from .loggers import JsonlLogger, Logger, Loggers, TensorBoardLogger, read_jsonl
+from .metrics import Phases
+from .plots import plot
+
+METRICS, CURVES = "metrics.jsonl", "curves.png"
+
+
+class Reporter:
+    """Reports one run.
+
+    Args:
+        folder: The run's folder; made if need be.
+        loggers: Which of ``console``, ``jsonl``, ``tensorboard``.
+        total: Iterations of the whole run.
+        first_step: Go on after an interruption: what was logged from this step on is dropped.
+        rollout_dir: Training episodes are written here, a Parquet file an iteration; ``None`` for nowhere.
+        validation_dir: Likewise those of validations.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        loggers: Sequence[str],
+        *,
+        total: int,
+        first_step: int = 0,
+        rollout_dir: str | None = None,
+        validation_dir: str | None = None,
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self._dirs = {"rollout": rollout_dir, "validation": validation_dir}
+        self._console = ConsoleLogger(total) if "console" in loggers else None
+        makers: dict[str, Callable[[], Logger]] = {
+            "jsonl": lambda: JsonlLogger(folder / METRICS, first_step),
+            "tensorboard": lambda: TensorBoardLogger(folder / "tensorboard", first_step),
+        }
+        made = [makers[name]() for name in loggers if name in makers]
+        self._loggers = Loggers([*([self._console] if self._console else []), *made])
+        self._has_jsonl = "jsonl" in loggers
+        self._validated: Sequence[Trajectory] = ()
+        self._validations: list[tuple[int, Mapping[str, float]]] = []
+        if self._has_jsonl and (folder / METRICS).is_file():  # the numbers before an interruption count in the summary
+            self._remember(read_jsonl(folder / METRICS))
+
+    def phases(self) -> Phases:
+        """A stopwatch whose phases the progress display shows."""
+        return Phases(on_enter=self._console.phase if self._console else None)
+
+    def say(self, text: str) -> None:
+        """A line on the console, if there is one."""
+        if self._console is not None:
+            self._console.print(text)
+
+    def iteration(self, step: int, metrics: Mapping[str, float], trajectories: Sequence[Trajectory]) -> None:
+        """Report an iteration."""
+        self._loggers.log(step, metrics)
+        self._dump("rollout", step, trajectories)
+
+    def validation(self, step: int, metrics: Mapping[str, float], trajectories: Sequence[Trajectory]) -> None:
+        """Report a validation."""
+        self._loggers.log(step, metrics)
+        self._dump("validation", step, trajectories)
+        self._validated = trajectories
+        self._validations.append((step, metrics))
+
+    def conclude(self, trained_s: float) -> None:
+        """Draw the curves, and print sample conversations, before and after, and where everything is."""
+        curves = None
+        if self._has_jsonl:
+            curves = plot(read_jsonl(self.folder / METRICS), self.folder / CURVES, title=self.folder.name)
+        if self._console is None:
+            return
+        self._console.close()
+        console: Console = self._console.console
+        print_conversations(pick(self._validated), console, title="validation")
+        if len(self._validations) > 1:
+            (first, before), (last, after) = self._validations[0], self._validations[-1]
+            self.say(f"validation, iteration {first} -> {last}, {trained_s:.0f} s of training:")
+            for name, label in (("solved", "episodes solved"), ("first_reply", "first reply right")):
+                key = f"val/{name}"
+                if key in before and key in after:
+                    self.say(f"  {label:18} {before[key]:6.1%} -> {after[key]:6.1%}")
+            if "val/reward" in before and "val/reward" in after:
+                self.say(f"  {'reward':18} {before['val/reward']:6.3f} -> {after['val/reward']:6.3f}")
+        if curves is not None:
+            self.say(f"curves:  {curves}")
+        self.say(f"run:     {self.folder}")
+
+    def close(self) -> None:
+        """Close the loggers; safe to call twice."""
+        self._loggers.close()
+
+    def _remember(self, rows: object) -> None:
+        for step, metrics in rows:  # type: ignore[attr-defined]
+            if any(name.startswith("val/") for name in metrics):
+                self._validations.append((step, metrics))
+
+    def _dump(self, kind: str, step: int, trajectories: Sequence[Trajectory]) -> None:
+        if (folder := self._dirs[kind]) is not None:
+            path = Path(folder)
+            path.mkdir(parents=True, exist_ok=True)
+            write_parquet(path / f"{step:06d}.parquet", trajectories)

@@ -1,0 +1,133 @@
+"""Supervised training on conversations: the warm start of a PPO run, or a run of its own.
+
+    python -m trainers.sft                      a tiny model from scratch imitates the expert of textenv/gsm8k-interact
+    python -m trainers.sft sft.files=talks.parquet model.path=FOLDER ...
+
+Only the assistant's tokens are learned, exactly as a rollout would record them.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import torch
+
+from . import assembly
+from .config import SFTConfig, load_config
+from .config.schema import SupervisedSection
+from .demonstrations import DemonstrationError, Example, encode
+from .learner import Learner, OptimizerSettings
+from .policy import Policy, resolve_device
+from .report.loggers import JsonlLogger
+from .rollout.renderer import Renderer
+
+log = logging.getLogger("trainers")
+
+OnStep = Callable[[int, Mapping[str, float]], None]
+
+
+def fit(policy: Policy, examples: Sequence[Example], section: SupervisedSection, *, seed: int, on_step: OnStep) -> None:
+    """Train ``policy.model`` in place.
+
+    Args:
+        policy: Its model is updated, and stays on its device.
+        examples: Drawn in a new order every epoch.
+        section: Steps, batch size, learning rate.
+        seed: Decides the order.
+        on_step: Called after every step with its number (from 1) and metrics.
+
+    Raises:
+        DemonstrationError: There is nothing to learn from.
+    """
+    if not any(example.weights.any() for example in examples):
+        raise DemonstrationError("there is no demonstration with a reply to imitate")
+    learner = Learner(
+        policy.model,
+        optimizer=OptimizerSettings(
+            lr=section.lr,
+            betas=(0.9, 0.99),
+            weight_decay=section.weight_decay,
+            warmup_steps=section.lr_warmup_steps,
+            schedule="cosine",
+            total_steps=max(section.steps, section.lr_warmup_steps + 1),
+            min_lr_ratio=0.1,
+            grad_clip=section.grad_clip,
+        ),
+        max_tokens_per_micro_batch=section.max_tokens_per_micro_batch,
+        device=policy.model.device,
+    )
+    order: list[int] = []
+    epoch = 0
+    for step in range(1, section.steps + 1):
+        while len(order) < section.batch_size:
+            order += np.random.default_rng((seed, epoch)).permutation(len(examples)).tolist()
+            epoch += 1
+        chosen, order = [examples[i] for i in order[: section.batch_size]], order[section.batch_size :]
+        weights = np.concatenate([example.weights for example in chosen])
+        metrics = learner.update_sft([example.trajectory for example in chosen], weights / max(weights.sum(), 1.0))
+        on_step(step, metrics)
+    policy.model.load_state_dict(learner.weights())
+
+
+def examples_of(
+    env_id: str, kwargs: Mapping[str, object], section: SupervisedSection, policy: Policy, renderer: Renderer, seed: int
+) -> list[Example]:
+    """The demonstrations in tokens.
+
+    Raises:
+        assembly.SetupError: There are none, or they cannot be read.
+    """
+    try:
+        played = assembly.demonstrations_of(env_id, kwargs, section, seed)
+        return [encode(each, renderer, policy.tokenizer) for each in played]
+    except DemonstrationError as error:
+        raise assembly.SetupError(str(error)) from error
+
+
+def run(config: SFTConfig) -> None:
+    """A whole supervised run; writes metrics and the model."""
+    if config.trainer.threads is not None:
+        torch.set_num_threads(config.trainer.threads)
+    folder = assembly.run_folder(config.trainer)
+    kwargs = assembly.env_kwargs(config.env, config.data.train_files)
+    seed = config.trainer.seed
+    policy = assembly.policy_of(
+        config.model, config.env.id, kwargs, config.sft, max_context=config.sft.max_context, seed=seed
+    )
+    policy.model.to(resolve_device(config.model.device))
+    renderer = Renderer(policy.tokenizer)
+    examples = examples_of(config.env.id, kwargs, config.sft, policy, renderer, seed)
+    log.info("%d conversations to imitate", len(examples))
+    logger = JsonlLogger(folder / "metrics.jsonl") if "jsonl" in config.trainer.logger else None
+
+    def on_step(step: int, metrics: Mapping[str, float]) -> None:
+        if logger is not None:
+            logger.log(step, {f"sft/{name}": value for name, value in metrics.items()})
+        if step % 20 == 0 or step == config.sft.steps:
+            log.info("step %d/%d  loss %.4f", step, config.sft.steps, metrics["loss"])
+
+    fit(policy, examples, config.sft, seed=seed, on_step=on_step)
+    if logger is not None:
+        logger.close()
+    policy.model.save_pretrained(folder / "model")
+    policy.tokenizer.save_pretrained(folder / "model")
+    log.info("model: %s", folder / "model")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """``python -m trainers.sft``."""
+    config, _ = load_config(sys.argv[1:] if argv is None else argv, schema=SFTConfig, usage="python -m trainers.sft")
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    try:
+        run(config)
+    except (assembly.SetupError, DemonstrationError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
