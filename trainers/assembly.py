@@ -39,7 +39,7 @@ class SetupError(ValueError):
     """A run cannot be put together; the message says why and what to do."""
 
 
-# ------------------------------------------------------------------------------------------------ environments
+# ------------------ environments
 
 
 def env_kwargs(env: EnvSection, files: Sequence[str] | None, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def validation_tasks(config: PPOConfig) -> range:
     return range(config.data.val_size if size is None else min(size, config.data.val_size))
 
 
-# ------------------------------------------------------------------------------------------------ the policy
+# ------------------ the policy
 
 
 def demonstrations_of(
@@ -158,7 +158,7 @@ def policy_of(
         raise SetupError(str(error)) from error
 
 
-# ------------------------------------------------------------------------------------------------ engine, collector
+# ------------------ engine, collector
 
 
 def sampling_of(config: PPOConfig) -> Sampling:
@@ -213,7 +213,7 @@ def collector_of(config: PPOConfig, engine: Engine, renderer: Renderer, backend:
     )
 
 
-# ------------------------------------------------------------------------------------------------ learner
+# ------------------ learner
 
 
 def learner_of(config: PPOConfig, policy: Policy) -> Learner:
@@ -242,7 +242,7 @@ def learner_of(config: PPOConfig, policy: Policy) -> Learner:
     )
 
 
-# ------------------------------------------------------------------------------------------------ the run's folder
+# ------------------ the run's folder
 
 
 def run_folder(section: RunSection) -> Path:
@@ -265,4 +265,3 @@ def checkpoint_to_resume(section: TrainerSection, saved: Checkpoints) -> Checkpo
             raise CheckpointError("trainer.resume_mode=resume_path needs trainer.resume_from_path")
         return load(Path(section.resume_from_path).expanduser())
     return saved.newest()
-

@@ -71,7 +71,7 @@ class Run:
     stop: asyncio.Event = field(default_factory=asyncio.Event)  # somebody asked to stop
 
 
-# ------------------------------------------------------------------------------------------------ the loop
+# ------------------ the loop
 
 
 async def train(run: Run) -> None:
@@ -153,7 +153,7 @@ def learn(run: Run, trajectories: Sequence[Trajectory]) -> dict[str, float]:
     return metrics | {name: float(np.mean(values)) for name, values in steps.items()}
 
 
-# ------------------------------------------------------------------------------------------------ from rewards to losses
+# ------------------ from rewards to losses
 
 
 def credit(run: Run, trajectories: Sequence[Trajectory]) -> tuple[dict[str, Floats], Advantages, dict[str, float]]:
@@ -201,7 +201,8 @@ def credit(run: Run, trajectories: Sequence[Trajectory]) -> tuple[dict[str, Floa
         "actor/advantage_abs_max": float(np.abs(counted).max(initial=0.0)),
     }
     if advantages.returns is not None:
-        assert values is not None and advantages.value_mask is not None
+        assert values is not None
+        assert advantages.value_mask is not None
         columns["returns"] = advantages.returns
         metrics |= _explained(values[advantages.value_mask], advantages.returns[advantages.value_mask])
     if config.algorithm.norm_adv:
@@ -247,9 +248,7 @@ def critic_loss(section: CriticSection) -> Any:
 
     def loss(values: Tensor, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         error = value_loss(values, batch["old_values"], batch["returns"], clip=section.cliprange_value)
-        return (batch["weight"] * error.loss).sum(), {
-            "clipped": (batch["weight"] * error.stats["value_clipped"]).sum()
-        }
+        return (batch["weight"] * error.loss).sum(), {"clipped": (batch["weight"] * error.stats["value_clipped"]).sum()}
 
     return loss
 
@@ -261,9 +260,10 @@ def _norm_length(config: PPOConfig) -> float | None:
 
 def _explained(values: Floats, returns: Floats) -> dict[str, float]:
     """How much of the returns' variance the critic had foreseen: 1 is all, 0 no more than their mean, below it less."""
-    variance = float(np.var(returns)) if returns.size else 0.0
-    explained = 1.0 - float(np.var(returns - values)) / variance if variance > 0 else math.nan
-    return {"critic/value_mean": float(values.mean())} | ({} if math.isnan(explained) else {"critic/explained": explained})
+    metrics = {"critic/value_mean": float(values.mean())}
+    if (variance := float(np.var(returns))) > 0:
+        metrics["critic/explained"] = 1.0 - float(np.var(returns - values)) / variance
+    return metrics
 
 
 def _flat(parts: Sequence[NDArray[np.float32]]) -> Floats:
@@ -280,7 +280,7 @@ def _note(steps: dict[str, list[float]], role: str, metrics: Mapping[str, float]
             steps.setdefault(f"{role}/{name}", []).append(value)
 
 
-# ------------------------------------------------------------------------------------------------ validation, saving
+# ------------------ validation, saving
 
 
 async def validate(run: Run) -> None:
@@ -333,7 +333,7 @@ def every(frequency: int, iteration: int) -> bool:
     return frequency > 0 and iteration % frequency == 0
 
 
-# ------------------------------------------------------------------------------------------------ assembling a run
+# ------------------ assembling a run
 
 
 @contextlib.asynccontextmanager
@@ -355,7 +355,7 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
         seed=seed,
         checkpoint=checkpoint,
     )
-    policy.model.to(device=assembly.resolve_device(config.model.device))
+    policy.to(assembly.resolve_device(config.model.device))
     renderer = Renderer(policy.tokenizer)
     reporter = Reporter(
         folder,

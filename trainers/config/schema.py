@@ -235,7 +235,7 @@ class ActorSection(Section):
     )
     old_logprobs: Literal["rollout", "recompute"] = Field(
         "rollout",
-        description="What PPO's ratio starts from: the log-probabilities that the engine sampled with, or the learner's "
+        description="What the ratio of PPO starts from: the log-probabilities the engine sampled with, or the learner's "
         "own before the first step.",
     )
     importance_correction: Literal["none", "token_tis"] = Field(
@@ -342,7 +342,7 @@ class SFTConfig(RunConfig):
     env: EnvSection = EnvSection()
     data: TrainDataSection = TrainDataSection()
     model: ModelSection = ModelSection()
-    sft: SupervisedSection = SupervisedSection()
+    sft: SFTSection = SFTSection()
     trainer: RunSection = RunSection()
 
     def checks(self) -> Iterator[tuple[str, str]]:
