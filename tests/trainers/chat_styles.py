@@ -55,7 +55,7 @@ QWEN3 = (
     "{% endif %}{% endfor %}"
     "{% for m in messages %}{% if m['role'] == 'tool' %}"
     "{% if loop.first or messages[loop.index0 - 1]['role'] != 'tool' %}<|im_start|>user{% endif %}"
-    "\n<tool_response>\n{{ m['content'] }}\n</tool_response>"
+    "{{ '\n<tool_response>\n' }}{{ m['content'] }}\n</tool_response>"
     "{% if loop.last or messages[loop.index0 + 1]['role'] != 'tool' %}<|im_end|>\n{% endif %}"
     "{% elif m['role'] == 'assistant' %}<|im_start|>assistant\n"
     "{% set content = m['content'].split('</think>')[-1].lstrip('\n') if '</think>' in m['content'] else m['content'] %}"

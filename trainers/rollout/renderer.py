@@ -13,7 +13,7 @@ Rules:
 * The first special token of a bridge *ends the turn* (``<|im_end|>``). Where the reply ended with that very token, it
   was sampled, and the bridge goes on behind it. Otherwise the bridge starts with it, and it is not an action: the reply
   was cut by its length, or it stopped by another stop token. That other token stays where it was sampled, so the
-  context then differs from a whole rendering by exactly this one token.
+  context then differs from a whole rendering by exactly this one token (which ``rewritten`` counts as a difference).
 * A special token stands at the boundary, and tokenizers split text at special tokens first, so no merge can cross it:
   the bridge tokenised alone is the bridge within the whole. A template without one there is refused.
 * Text in a message never becomes a control token: special tokens spelled in a message are encoded as plain text. In
@@ -114,6 +114,7 @@ class Renderer:
         self._special_names = tuple(self._special)
         self._any_special = _any_of(self._special)
         self._turn_special = self._any_special  # until it is known which of them open and end turns
+        self._space_first = self._ids("a") != self._ids("\na")[len(self._ids("\n")) :]  # SentencePiece's dummy prefix
         self._warned: set[str] = set()
 
         plain = self._bridge_text((user(_QUESTION),), None)
@@ -272,15 +273,29 @@ class Renderer:
         usual = ""
         for stretch, between in _stretches(text.marked, self._any_special):
             if text.marks.search(stretch):
-                plain = self._plain(_Text(stretch, text.marks))
-                spelled = self._ids(plain, split_special_tokens=True)
-                if not set(spelled).isdisjoint(self._special.values()):
-                    raise RendererError(f"the tokenizer makes special tokens of plain text: {plain!r}")
-                ids += [*self._ids(usual), *spelled]
+                ids += [*self._ids(usual), *self._spelled(self._plain(_Text(stretch, text.marks)))]
                 usual = between
             else:
                 usual += stretch + between
         return ids + self._ids(usual)
+
+    def _spelled(self, text: str) -> list[int]:
+        """Token ids of a stretch from within a conversation, special tokens in it as plain text."""
+        ids = self._within(text, split_special_tokens=True)
+        if not set(ids).isdisjoint(self._special.values()):
+            raise RendererError(f"the tokenizer makes special tokens of plain text: {text!r}")
+        return ids
+
+    def _within(self, text: str, **how: Any) -> list[int]:
+        """Token ids of a stretch from within a conversation.
+
+        Some tokenizers put a space before a text; then something else goes before it, to take the space and be removed.
+        """
+        for before in ("\n", "#", "0") if self._space_first else ():
+            head, ids = self._ids(before), self._ids(before + text, **how)
+            if ids[: len(head)] == head:
+                return ids[len(head) :]
+        return self._ids(text, **how)
 
     def _ids(self, text: str, **how: Any) -> list[int]:
         if not text:
@@ -295,11 +310,18 @@ class Renderer:
     # ------------------------------------------------------------------ the proof
 
     def _finds_that_calls_are_needed(self) -> bool:
-        self.needs_tool_calls = False
-        if self._accepted_tool_bridge() is not None:
-            return False
-        self.needs_tool_calls = True
-        return self._accepted_tool_bridge() is not None
+        """Whether tool messages are taken behind a reply with ``tool_calls``, and behind plain text are not."""
+        answer = tool(_QUESTION, "zqcall001", "probe")
+
+        def takes(*calls: ToolCall) -> bool:
+            try:
+                talk = (user(_QUESTION), assistant(_REPLY, calls), answer, assistant(_REPLY), user(_QUESTION))
+                self._text(talk, _TOOLS, generate=True)
+            except _RejectedError:
+                return False
+            return True
+
+        return not takes() and takes(_call(answer))
 
     def _accepted_tool_bridge(self) -> _Text | None:
         try:
@@ -358,7 +380,7 @@ class Renderer:
             text = self._bridge_text(new, tools)
             end = self._turn_end(text)
             cut = self._encode(text)
-            reply = self._ids(conversation[i]["content"])
+            reply = self._continuation(conversation[:i], conversation[i]["content"], tools)
             whole = self.render(conversation[:following], tools)
             stopped = [*tokens, *reply, end, *self.bridge(new, after=end, tools=tools)]
             tokens = [*tokens, *reply, *cut]
@@ -377,6 +399,13 @@ class Renderer:
                     "a whole conversation tokenises otherwise than it is played (the tokens are kept as sampled)",
                 )
         return True
+
+    def _continuation(self, messages: Messages, reply: str, tools: Tools) -> list[int]:
+        """The tokens a model would write ``reply`` in: those of the text it continues, where that splits there."""
+        text = self._text(messages, tools, generate=True)
+        opening = self._encode(text)
+        both = self._encode(_Text(text.marked + reply, text.marks))
+        return both[len(opening) :] if both[: len(opening)] == opening else self._within(reply)
 
 
 def _any_of(names: Iterable[str]) -> re.Pattern[str]:
