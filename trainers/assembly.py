@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
@@ -17,6 +16,7 @@ from textenvs.env import TextEnv
 from textenvs.tasks import TaskError
 
 from . import demonstrations
+from .algorithms.advantages import NEEDS_CRITIC
 from .checkpoints import Checkpoint, CheckpointError, Checkpoints, load
 from .config.schema import EnvSection, ModelSection, PPOConfig, RunSection, SupervisedSection, TrainerSection
 from .engines.base import Engine, Sampling
@@ -218,8 +218,6 @@ def collector_of(config: PPOConfig, engine: Engine, renderer: Renderer, backend:
 
 def learner_of(config: PPOConfig, policy: Policy) -> Learner:
     """Actor, critic if the estimator needs one, and the frozen reference if a KL is asked for."""
-    from .algorithms.advantages import NEEDS_CRITIC
-
     actor, critic = config.actor, config.critic
     return Learner(
         policy.model,
@@ -268,7 +266,3 @@ def checkpoint_to_resume(section: TrainerSection, saved: Checkpoints) -> Checkpo
         return load(Path(section.resume_from_path).expanduser())
     return saved.newest()
 
-
-def accepts(function: Any, name: str) -> bool:
-    """Whether ``function`` takes an argument of this name."""
-    return name in inspect.signature(function).parameters

@@ -9,8 +9,8 @@ group is *in flight* from its admission until it is taken or dropped. A *batch* 
 batch is *owed* an update from the moment it is taken until the weights trained on it are out.
 
 Invariants
-    1. **Staleness.** The weights that a batch is trained on are at most ``staleness`` (η) versions newer than the oldest
-       token in it. Checked on every batch.
+    1. **Staleness.** The weights that a batch is trained on are at most ``staleness`` (η) versions newer than the
+       oldest token in it. Checked on every batch.
     2. **Order.** Between two groups, the later one is delivered first only if their numbers differ by less than
        ``window`` (W); so a long episode is overtaken by at most W-1 groups, and W = 1 is strict order of admission.
     3. **Once.** Every group number is delivered once or dropped once with a counted reason, never both, never neither.
@@ -23,9 +23,9 @@ are not taken yet will be trained on version ``version + owed + k``. A group is 
 
 The groups in flight are those that will be delivered before it, except that up to W-1 later ones may overtake it. So it
 is in a batch with ``k <= (in flight + W - 1) // G <= staleness - owed`` before it, and is trained on at most
-``version + staleness``, where ``version`` is that of its admission; its tokens are sampled later, hence are no older. A
-group dropped before it only moves it forward; a retried sibling samples later still; taking a batch lowers ``in flight``
-by G and raises ``owed`` by one, which leaves (*) as it was, and an update lowers ``owed``.
+``version + staleness``, where ``version`` is that of its admission; its tokens are sampled later, hence are no older.
+A group dropped before it only moves it forward; a retried sibling samples later still; taking a batch lowers
+``in flight`` by G and raises ``owed`` by one, which leaves (*) as it was, and an update lowers ``owed``.
 
 The plain rule "capacity (η+1)·batch, freed when the trainer takes a batch" is (*) without its two corrections, and
 breaks the bound: a group admitted while the trainer still trains on the batch before is a version too old from the
@@ -269,8 +269,8 @@ class Slots:
             raise ValueError(f"the version must grow: it is {self.version}, and the update says {version}")
         if step > self.owed and self._groups:
             raise ValueError(
-                f"an update from version {self.version} to {version} with {self.owed} batch(es) taken since: episodes in "
-                f"flight would get older than staleness={self.staleness} allows. Publish one version a batch"
+                f"an update from version {self.version} to {version} with {self.owed} batch(es) taken since: what "
+                f"is in flight would get older than staleness={self.staleness} allows. Publish one version a batch"
             )
 
     def update(self, version: int) -> None:

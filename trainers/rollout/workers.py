@@ -107,9 +107,11 @@ class InlineWorker:
 
     @property
     def busy(self) -> bool:
+        """See :class:`Worker`."""
         return self._task is not None
 
     async def call(self, method: str, timeout: float | None, /, *args: Any, **kwargs: Any) -> Any:
+        """See :meth:`Worker.call`."""
         if method == "make":
             try:
                 return self._make()
@@ -136,16 +138,19 @@ class InlineWorker:
         return task.result()
 
     def retire(self) -> None:
+        """See :meth:`Worker.retire`."""
         self.healthy = False
         self.kill()
         if self._env is not None and self._closing is None:
             self._closing = asyncio.ensure_future(self._close())
 
     async def ended(self) -> None:
+        """See :meth:`Worker.ended`."""
         if self._closing is not None:
             await asyncio.shield(self._closing)
 
     def kill(self) -> None:
+        """See :meth:`Worker.kill`."""
         if self._task is not None:
             self._task.cancel()
 
@@ -291,9 +296,11 @@ class ThreadWorker:
 
     @property
     def busy(self) -> bool:
+        """See :class:`Worker`."""
         return self._job is not None
 
     async def call(self, method: str, timeout: float | None, /, *args: Any, **kwargs: Any) -> Any:
+        """See :meth:`Worker.call`."""
         self._job = job = self._loop.create_future()
         self._jobs.put((job, method, args, kwargs))
         try:
@@ -311,6 +318,7 @@ class ThreadWorker:
         return result
 
     def retire(self) -> None:
+        """See :meth:`Worker.retire`."""
         self.healthy = False
         if self._retired:
             return
@@ -320,9 +328,11 @@ class ThreadWorker:
             self.kill()
 
     async def ended(self) -> None:
+        """See :meth:`Worker.ended`."""
         await asyncio.shield(self._end)
 
     def kill(self) -> None:
+        """See :meth:`Worker.kill`."""
         self._host.kill()
 
     # ------------------------------------------------------------------ in the thread

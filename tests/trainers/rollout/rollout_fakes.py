@@ -6,16 +6,23 @@ import asyncio
 import os
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 
 class SyncEnv:
-    """Does what the last word of the action says; otherwise says "go on" for ``turns`` turns."""
+    """Does what the last word of the action says; otherwise says "go on" for ``turns`` turns.
 
-    def __init__(self, turns: int = 3, fail_to_make: bool = False, fail_to_close: bool = False) -> None:
+    The reward is the action's first word, where that is a number, and 1 otherwise.
+    """
+
+    def __init__(
+        self, turns: int = 3, say: str = "go on", fail_to_make: bool = False, fail_to_close: bool = False
+    ) -> None:
         if fail_to_make:
             raise RuntimeError("no such data")
         self.turns = turns
+        self.say = say
         self.fail_to_close = fail_to_close
         self.thread = threading.get_ident()
         self.episodes = 0
@@ -61,10 +68,19 @@ class SyncEnv:
                 return self.messages, 0.0, False, False, None
             case "both":
                 return self.messages, 1.0, True, True, {}
-        reply = {"role": "assistant", "content": action}
-        self.messages = (*self.messages, reply, {"role": "user", "content": "go on"})
+            case "failed":
+                return self.messages, 0.0, False, True, {"failed": True, "failure": "no user", "stop": "user_failed"}
+        first, last = action.split(" ")[0], action.split(" ")[-1]
+        reward = float(first) if first.replace(".", "", 1).isdecimal() else 1.0
+        terminated = last == "end" or self.taken >= self.turns
+        truncated = last == "enough" and not terminated
+        self.messages = (*self.messages, {"role": "assistant", "content": action})
+        if not terminated:
+            self.messages = (*self.messages, {"role": "user", "content": self.say})
         info = {"thread": threading.get_ident(), "home": self.thread, "pid": os.getpid()}
-        return self.messages, 1.0, self.taken >= self.turns, False, info
+        info |= {"terms": {"half": reward / 2, "rest": reward / 2}, "metrics": {"turns": float(self.taken)}}
+        info["stop"] = "solved" if terminated else "max_assistant_turns" if truncated else None
+        return self.messages, reward, terminated, truncated, info
 
     def close(self) -> None:
         self.closed = True
@@ -73,11 +89,17 @@ class SyncEnv:
 
 
 class AsyncEnv(SyncEnv):
-    """The same with async hooks; ``stubborn`` swallows cancellation."""
+    """The same with async hooks, after ``delay(task, turn)`` seconds; ``stubborn`` swallows cancellation."""
+
+    def __init__(self, delay: Callable[[int, int], float] | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.delay = delay
+        self.task = -1
 
     async def areset(self, *, seed: int, options: dict[str, Any]) -> Any:
         if options.get("hang"):
             await asyncio.Event().wait()
+        self.task = options.get("task_index", -1)
         return self.reset(seed=seed, options=options)
 
     async def astep(self, action: str) -> Any:
@@ -92,6 +114,8 @@ class AsyncEnv(SyncEnv):
                         continue
             case "cancel":
                 raise asyncio.CancelledError
+        if self.delay is not None:
+            await asyncio.sleep(self.delay(self.task, self.taken))
         return self.step(action)
 
     async def aclose(self) -> None:

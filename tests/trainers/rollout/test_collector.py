@@ -1,0 +1,624 @@
+"""The collector around its books: episodes, failures, updates, resuming, evaluation; mostly on simulated time."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import random
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import pytest
+from rollout_fakes import AsyncEnv
+
+from textenvs.messages import Messages
+from trainers.engines.base import EngineDeadError, RequestError, Sampling
+from trainers.engines.scripted import Call, Reply, ScriptedEngine
+from trainers.engines.simclock import run_simulated
+from trainers.rollout.collector import Batch, Collector
+from trainers.rollout.environments import Backend, EnvSpec, Kind
+from trainers.rollout.episode import EpisodeTokens
+from trainers.rollout.slots import CollectionError, ConsecutiveErrorsError, FilterExhaustedError
+from trainers.rollout.tasks import TaskOrder, derive_seed
+from trainers.trajectory import Status, Trajectory
+
+END = 2
+ROLES = {"system": 3, "user": 4, "assistant": 5, "tool": 6}
+
+
+class Characters:
+    """A renderer of one token a character: ``role text END`` for each message, then the assistant's role."""
+
+    stop_token_ids = (END,)
+
+    def render(self, messages: Messages, tools: Any = None) -> list[int]:
+        ids = [i for m in messages for i in (ROLES[m["role"]], *map(ord, m["content"]), END)]
+        return [*ids, ROLES["assistant"]]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return "".join(chr(i) for i in ids if i > 8)
+
+
+def tokens(text: str) -> list[int]:
+    return [*map(ord, text), END]
+
+
+def prompt_text(call: Call) -> str:
+    return Characters().decode(call.token_ids)
+
+
+def task_of(call: Call) -> int:
+    return int(prompt_text(call).split("task ")[1].split(" ")[0])
+
+
+def turn_of(call: Call) -> int:
+    return call.token_ids.count(ROLES["assistant"]) - 1
+
+
+def wordy(call: Call, version: int) -> Reply:
+    """A reply that depends on the prompt, the seed and the weights alone; of random length, after a random latency."""
+    rng = random.Random(f"{call.token_ids} {call.sampling.seed} {version}")
+    words = " ".join(str(rng.randrange(10)) for _ in range(rng.randrange(1, 6)))
+    last = rng.choice(["end", "end", "more", "enough", "on"])
+    return Reply(tokens(f"{words} {last}"), latency=rng.random() ** 4 * 10, per_token=rng.random() / 10)
+
+
+def engine_of(script: Callable[[Call, int], Reply], **kwargs: Any) -> ScriptedEngine:
+    """An engine whose script knows the version too."""
+    engine = ScriptedEngine(lambda call: script(call, engine.version), vocab_size=128, **kwargs)
+    return engine
+
+
+def says(text: str, **kwargs: Any) -> Callable[[Call, int], Reply]:
+    return lambda call, version: Reply(tokens(text), **kwargs)
+
+
+def slow_env(seed: int = 0) -> EnvSpec:
+    """Environments that take random seconds."""
+
+    def delay(task: int, turn: int) -> float:
+        return random.Random(f"{seed} {task} {turn}").random() ** 4 * 20
+
+    return EnvSpec(AsyncEnv, {"delay": delay})
+
+
+def collector_of(engine: ScriptedEngine, backend: Backend, **options: Any) -> Collector:
+    options = {"tasks": 50, "group_size": 2, "groups_per_batch": 3, "sampling": Sampling(max_new_tokens=40)} | options
+    return Collector(engine, Characters(), backend, **options)  # type: ignore[arg-type]
+
+
+async def collect(
+    engine: ScriptedEngine,
+    spec: EnvSpec | None = None,
+    batches: int = 1,
+    *,
+    kind: Kind = "inline",
+    limits: dict[str, Any] | None = None,
+    after: Callable[[Collector, Batch], Coroutine[Any, Any, None]] | None = None,
+    **options: Any,
+) -> list[Batch]:
+    """The trainer's loop, without training."""
+    collected = []
+    backend = Backend(spec or EnvSpec(AsyncEnv), kind, **limits or {})
+    async with backend, collector_of(engine, backend, **options) as collector:
+        for _ in range(batches):
+            batch = await collector.next_batch()
+            collected.append(batch)
+            if after is not None:
+                await after(collector, batch)
+            await collector.update_weights(None, batch.version + 1)
+    return collected
+
+
+def assert_same(one: Trajectory, other: Trajectory) -> None:
+    for field in fields(Trajectory):
+        left, right = getattr(one, field.name), getattr(other, field.name)
+        if isinstance(left, np.ndarray):
+            assert left.dtype == right.dtype
+            np.testing.assert_array_equal(left, right, err_msg=field.name)
+        else:
+            assert left == right, field.name
+
+
+# ---------------------------------------------------------------- what a batch is
+
+
+def test_a_batch_is_groups_of_siblings_in_order_with_every_turns_reward() -> None:
+    def script(call: Call, version: int) -> Reply:
+        return Reply(tokens(f"0.{turn_of(call) + 1} on"), latency=5.0 if task_of(call) == 0 else 1.0)
+
+    batches = run_simulated(collect(engine_of(script), batches=2, tasks=lambda group: group % 5))
+    assert [(b.number, b.version, len(b.groups)) for b in batches] == [(0, 0, 3), (1, 1, 3)]
+    groups = [group for batch in batches for group in batch.groups]
+    for number, group in enumerate(groups):
+        assert [t.episode_id for t in group] == [f"g{number}-s0-a0", f"g{number}-s1-a0"]
+        for trajectory in group:
+            assert trajectory.group_id == f"g{number}"
+            assert trajectory.task_key == str(number % 5)
+            assert (trajectory.status, trajectory.terminated, trajectory.stop) == (Status.COMPLETED, True, "solved")
+            assert trajectory.turn_rewards.tolist() == [0.1, 0.2, 0.3]
+            assert trajectory.turn_terms[1] == {"half": 0.1, "rest": 0.1}
+            assert trajectory.metrics["turns"] == 3
+            assert [m["role"] for m in trajectory.messages] == ["user", "assistant"] * 3
+            assert set(trajectory.weight_version[trajectory.action_mask]) == {number // 3}
+
+
+def test_siblings_share_the_environments_seed_and_differ_in_sampling() -> None:
+    engine = engine_of(says("0 end"))
+    (batch,) = run_simulated(collect(engine, group_size=3))
+    openings = [{t.messages[0]["content"] for t in group} for group in batch.groups]
+    assert [len(group) for group in openings] == [1, 1, 1], "the opening shows the seed"
+    assert len(set.union(*openings)) == 3
+    assert len({call.sampling.seed for call in engine.calls}) == len(engine.calls) == 9
+
+
+def test_without_staleness_the_batches_are_those_of_the_synchronous_loop_bit_for_bit() -> None:
+    """The oracle plays one episode after the other, group by group, batch by batch."""
+
+    async def synchronous() -> list[list[list[Trajectory]]]:
+        engine, renderer, order = engine_of(wordy), Characters(), TaskOrder(50, seed=7)
+        batches, number = [], 0
+        for version in range(4):
+            batch = []
+            for _ in range(3):
+                group = []
+                for sibling in range(4):
+                    env = AsyncEnv()
+                    seed = derive_seed(7, "sampling", number, sibling, 0)
+                    env_seed = derive_seed(7, "environment", number, bits=32)
+                    seen, info = await env.areset(seed=env_seed, options={"task_index": order(number)})
+                    kept = EpisodeTokens(
+                        renderer,  # type: ignore[arg-type]
+                        seen,
+                        episode_id=f"g{number}-s{sibling}-a0",
+                        group_id=f"g{number}",
+                        task_key=info["task_key"],
+                    )
+                    for turn in itertools.count():
+                        sampling = Sampling(max_new_tokens=40, stop_token_ids=(END,), seed=derive_seed(seed, turn))
+                        text = kept.reply(await engine.generate(kept.context, sampling))
+                        seen, reward, terminated, truncated, info = await env.astep(text)
+                        kept.reward(reward, info["terms"])
+                        if not terminated:
+                            kept.observe(seen)
+                        if terminated or truncated:
+                            break
+                    status = Status.COMPLETED if terminated else Status.TRUNCATED_TURNS
+                    ending = {"terminated": terminated, "truncated": truncated, "status": status, "stop": info["stop"]}
+                    group.append(kept.finish(**ending, metrics=info["metrics"], messages=seen))
+                number += 1
+                batch.append(group)
+            batches.append(batch)
+            await engine.update_weights(None, version + 1)
+        return batches
+
+    expected = run_simulated(synchronous())
+    batches = run_simulated(
+        collect(engine_of(wordy), slow_env(), 4, group_size=4, seed=7, max_context=4096, generation_timeout=1000)
+    )
+    assert len({t.status for b in expected for g in b for t in g}) == 2, "the script makes episodes of both kinds"
+    for wanted, got in zip(expected, batches, strict=True):
+        assert [len(group) for group in got.groups] == [4, 4, 4]
+        for one, other in zip(itertools.chain(*wanted), got.trajectories, strict=True):
+            assert_same(one, other)
+
+
+# ---------------------------------------------------------------- staleness and order, while a trainer trains
+
+
+@pytest.mark.parametrize("mode", ["keep", "wait", "abort"])
+@pytest.mark.parametrize(("staleness", "window"), [(0, 1), (1, 1), (1, 3), (3, 5)])
+def test_no_batch_is_older_than_the_bound(mode: Any, staleness: int, window: int) -> None:
+    """Batch number b is trained on version b: the trainer takes batches while it trains, and updates in between."""
+
+    async def trainer() -> list[Batch]:
+        engine, batches = engine_of(wordy), []
+        async with Backend(slow_env()) as backend:
+            options = {"staleness": staleness, "window": window, "max_running": 11, "retries": 0}
+            async with collector_of(engine, backend, **options) as collector:
+                following = asyncio.ensure_future(collector.next_batch())
+                for step in range(12):
+                    batches.append(await following)
+                    following = asyncio.ensure_future(collector.next_batch())  # ahead of the update
+                    await asyncio.sleep(random.Random(step).random() * 30)
+                    await collector.update_weights(None, step + 1, mode)
+                following.cancel()
+        return batches
+
+    batches = run_simulated(trainer())
+    ages = [b.number - t.oldest_version for b in batches for t in b.trajectories if t.oldest_version is not None]
+    assert max(ages) <= staleness
+    assert [b.version for b in batches] == list(range(12))
+    numbers = [int(group[0].group_id[1:]) for b in batches for group in b.groups]
+    assert all(place - number < window for place, number in enumerate(numbers))
+    if staleness and mode != "wait":
+        assert max(ages) > 0, "a bound that nothing comes near is not tested"
+    shown = batches[-1].stats
+    assert shown["staleness_max"] == max(b.number - t.oldest_version for b in batches[-1:] for t in b.trajectories)
+    assert sum(share for name, share in shown.items() if name[10:].isdigit()) == pytest.approx(1.0)
+
+
+def test_what_a_weight_update_aborts_is_played_again_at_no_charge() -> None:
+    seen: list[Trajectory] = []
+    calls = itertools.count()
+
+    def script(call: Call, version: int) -> Reply:
+        return Reply(tokens("0 end"), latency=1.0 if next(calls) < 3 else 60.0)
+
+    async def run() -> None:
+        async with Backend(EnvSpec(AsyncEnv)) as backend:
+            options = {"group_size": 1, "groups_per_batch": 3, "staleness": 1, "retries": 0, "max_running": 6}
+            collector = collector_of(engine_of(script), backend, on_trajectory=seen.append, **options)
+            async with collector:
+                first = await collector.next_batch()
+                await collector.update_weights(None, 1, "abort")
+                second = await collector.next_batch()
+        assert [t.episode_id for t in first.trajectories] == ["g0-s0-a0", "g1-s0-a0", "g2-s0-a0"]
+        assert [t.episode_id for t in second.trajectories] == ["g3-s0-a1", "g4-s0-a1", "g5-s0-a1"]
+        assert second.stats["retries_excused"] == 3
+
+    run_simulated(run())
+    assert [t.status for t in seen].count(Status.ABORTED) == 3
+
+
+def test_a_long_episode_is_waited_for_in_strict_order_and_overtaken_in_a_window() -> None:
+    def script(call: Call, version: int) -> Reply:
+        return Reply(tokens("0 end"), latency=1000.0 if task_of(call) == 0 else 1.0)
+
+    firsts = {}
+    for window in (1, 3):
+        options = {"tasks": None, "group_size": 1, "groups_per_batch": 2, "staleness": 2, "window": window}
+        (batch,) = run_simulated(collect(engine_of(script), **options))
+        firsts[window] = [t.task_key for t in batch.trajectories]
+    assert firsts == {1: ["0", "1"], 3: ["1", "2"]}
+
+
+def test_the_length_bias_shows_short_episodes_coming_first() -> None:
+    """Group 0 holds a window of four; of the others only 1, 3 and 4 have ended, and 4 is outside it."""
+
+    def script(call: Call, version: int) -> Reply:
+        text = {1: "0 end", 3: "0 to the end", 4: "0 to the end"}.get(task_of(call), "0 end")
+        return Reply(tokens(text), latency=1.0 if task_of(call) in (1, 3, 4) else 100.0)
+
+    options = {"tasks": None, "group_size": 1, "groups_per_batch": 2, "staleness": 3, "window": 4}
+    (batch,) = run_simulated(collect(engine_of(script), **options))
+    assert [t.task_key for t in batch.trajectories] == ["1", "3"]
+    short, long = len("0 end") + 1, len("0 to the end") + 1
+    assert batch.stats["length_bias"] == pytest.approx(((short + long) / 2) / ((short + 2 * long) / 3))
+
+
+# ---------------------------------------------------------------- failures are data
+
+
+def failing(word: str, first: int = 1) -> Callable[[Call, int], Reply]:
+    """The first episodes to speak say ``word``; all others end well, with rewards that differ."""
+    count = itertools.count()
+    return lambda call, version: Reply(tokens(f"1 {word}" if next(count) < first else "1 end"))
+
+
+@pytest.mark.parametrize(
+    ("word", "kind", "status", "said"),
+    [
+        ("hang", "inline", Status.TRUNCATED_TIME, "step took longer than"),
+        ("hang", "thread", Status.TRUNCATED_TIME, "step took longer than"),
+        ("hang", "process", Status.TRUNCATED_TIME, "step took longer than"),
+        ("die", "process", Status.ERROR_ENV, "process died with exit code 7"),
+        ("raise", "inline", Status.ERROR_ENV, "KeyError: 'a bug in the environment'"),
+        ("nan", "inline", Status.ERROR_ENV, "reward is nan"),
+        ("failed", "inline", Status.ERROR_ENV, "no user"),
+    ],
+)
+async def test_an_environment_that_fails_is_a_status_and_the_batch_completes(
+    word: str, kind: Kind, status: Status, said: str
+) -> None:
+    seen: list[Trajectory] = []
+    engine = engine_of(failing(word))
+    limits = {"workers": 2, "step_timeout": 1.0}
+    (batch,) = await collect(engine, kind=kind, limits=limits, on_trajectory=seen.append, groups_per_batch=2)
+    assert [len(group) for group in batch.groups] == [2, 2]
+    assert {t.status for t in batch.trajectories} == {Status.COMPLETED}
+    (failed,) = [t for t in seen if t.status is not Status.COMPLETED]
+    assert failed.status is status
+    assert said in str(failed.error)
+    assert failed.truncated
+    assert not failed.terminated
+    assert batch.stats[f"episodes_{status.value}"] == 1
+    assert batch.stats["episodes_completed"] == 4
+    assert batch.stats["retries"] == 1
+    again = failed.episode_id.replace("-a0", "-a1")
+    assert again in {t.episode_id for t in batch.trajectories}
+    assert len(engine.released) == len(seen), "every session is released"
+
+
+def test_a_group_goes_on_without_a_sibling_that_fails_for_good() -> None:
+    def script(call: Call, version: int) -> Reply:
+        bad = call.session is not None and call.session.split("/")[1].startswith(("g0-s1", "g1-s0", "g1-s2"))
+        return Reply(tokens("1 raise" if bad else "1 end"))
+
+    (batch,) = run_simulated(collect(engine_of(script), group_size=3, groups_per_batch=2))
+    assert [(group[0].group_id, len(group)) for group in batch.groups] == [("g0", 2), ("g2", 3)]
+    assert batch.stats["groups_dropped_too_few_siblings"] == 1
+
+
+def test_what_the_engine_refuses_is_a_status() -> None:
+    seen: list[Trajectory] = []
+    count = itertools.count()
+
+    def script(call: Call, version: int) -> Reply:
+        return Reply(tokens("1 end"), error=RequestError("not this one") if next(count) == 0 else None)
+
+    (batch,) = run_simulated(collect(engine_of(script), on_trajectory=seen.append))
+    (failed,) = [t for t in seen if t.status is Status.ERROR_ENGINE]
+    assert failed.error == "RequestError: not this one"
+    assert len(batch.trajectories) == 6
+
+
+def test_a_dead_engine_stops_the_run_at_once() -> None:
+    count = itertools.count()
+
+    def script(call: Call, version: int) -> Reply:
+        return Reply(tokens("1 end"), latency=1.0 if next(count) == 3 else 1e6, dies=True)
+
+    async def run() -> float:
+        with pytest.raises(EngineDeadError, match="at call 3"):
+            await collect(engine_of(script))
+        return asyncio.get_running_loop().time()
+
+    assert run_simulated(run()) < 10
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"generation_timeout": 5.0}, "the generation took longer than 5 s"),
+        ({"episode_timeout": 7.0}, "the episode took longer than 7 s"),
+    ],
+)
+def test_generations_and_episodes_have_their_time(options: dict[str, float], said: str) -> None:
+    seen: list[Trajectory] = []
+    count = itertools.count()
+    engine = engine_of(lambda call, version: Reply(tokens("1 end"), hangs=next(count) == 0))
+    run_simulated(collect(engine, on_trajectory=seen.append, **options))
+    (late,) = [t for t in seen if t.status is not Status.COMPLETED]
+    assert (late.status, late.error) == (Status.TRUNCATED_TIME, said)
+    assert sorted(engine.released) == sorted({str(call.session) for call in engine.calls})
+    assert engine.stats()["running"] == 0
+
+
+def test_a_hang_between_turns_leaves_the_turns_before_it() -> None:
+    seen: list[Trajectory] = []
+    first: list[str] = []
+
+    def script(call: Call, version: int) -> Reply:
+        first.append(str(call.session))
+        return Reply(tokens("0.5 on" if turn_of(call) == 0 else "1 hang" if call.session == first[0] else "1 end"))
+
+    run_simulated(collect(engine_of(script), limits={"step_timeout": 3.0}, on_trajectory=seen.append))
+    (late,) = [t for t in seen if t.status is Status.TRUNCATED_TIME]
+    assert late.turn_rewards.tolist() == [0.5, 0.0], "the reply that met the failure has no reward"
+    assert len(late.messages) == 3
+
+
+def test_errors_in_a_row_stop_the_run_with_the_last_cause() -> None:
+    with pytest.raises(ConsecutiveErrorsError, match=r"(?s)5 episodes in a row.*error_env.*a bug in the environment"):
+        run_simulated(collect(engine_of(says("1 raise")), max_consecutive_errors=5))
+
+
+def test_an_environment_that_cannot_be_made_stops_the_run_with_the_cause() -> None:
+    spec = EnvSpec(AsyncEnv, {"fail_to_make": True})
+    with pytest.raises(ConsecutiveErrorsError, match="no such data"):
+        run_simulated(collect(engine_of(says("1 end")), spec))
+
+
+def test_a_bug_is_raised_as_it_is() -> None:
+    def broken(trajectory: Trajectory) -> None:
+        raise ZeroDivisionError("a bug of the callback")
+
+    with pytest.raises(ZeroDivisionError, match="a bug of the callback"):
+        run_simulated(collect(engine_of(says("1 end")), on_trajectory=broken))
+
+
+def test_groups_without_difference_are_replaced_or_stop_the_run() -> None:
+    def script(call: Call, version: int) -> Reply:
+        spread = call.sampling.seed % 2 if task_of(call) % 3 == 0 and call.sampling.seed is not None else 0
+        return Reply(tokens(f"{spread} end"))
+
+    (batch,) = run_simulated(collect(engine_of(script), tasks=None, group_size=4, filter_zero_variance=True))
+    assert all(len({t.total_reward for t in group}) == 2 for group in batch.groups)
+    assert all(int(group[0].task_key) % 3 == 0 for group in batch.groups)
+    assert batch.stats["groups_dropped_zero_variance"] >= 4
+    with pytest.raises(FilterExhaustedError, match="10 groups in a row"):
+        run_simulated(collect(engine_of(says("1 end")), filter_zero_variance=True, max_consecutive_filtered=9))
+
+
+# ---------------------------------------------------------------- budgets of tokens
+
+
+SEED = derive_seed(0, "environment", 0, bits=32)
+OPENING = len(Characters().render(({"role": "user", "content": f"task 0 seed {SEED}"},)))
+
+
+def first_trajectory(script: Callable[[Call, int], Reply], **options: Any) -> tuple[Trajectory, ScriptedEngine]:
+    engine = engine_of(script, max_context=500)
+    options = {"tasks": 1, "group_size": 1, "groups_per_batch": 1} | options
+    (batch,) = run_simulated(collect(engine, **options))
+    return batch.groups[0][0], engine
+
+
+def test_a_reply_cut_by_its_own_limit_is_judged_and_the_episode_goes_on() -> None:
+    trajectory, engine = first_trajectory(says("0.5 on and on"), sampling=Sampling(max_new_tokens=4))
+    assert trajectory.status is Status.COMPLETED
+    assert trajectory.turn_rewards.tolist() == [0.5, 0.5, 0.5]
+    assert {call.sampling.max_new_tokens for call in engine.calls} == {4}
+
+
+def test_a_reply_cut_by_the_context_is_judged_before_the_episode_is_truncated() -> None:
+    trajectory, engine = first_trajectory(says("0.5 on and on"), max_context=OPENING + 4)
+    assert engine.calls[-1].sampling.max_new_tokens == 4
+    assert trajectory.status is Status.TRUNCATED_CONTEXT
+    assert (trajectory.terminated, trajectory.truncated) == (False, True)
+    assert trajectory.turn_rewards.tolist() == [0.5]
+    assert len(trajectory.token_ids) == OPENING + 4, "nothing of the observation fits"
+
+
+def test_a_reply_cut_by_the_context_may_still_solve_the_task() -> None:
+    trajectory, _ = first_trajectory(says("0.5 end of the world"), max_context=OPENING + 7)
+    assert trajectory.status is Status.COMPLETED
+    assert trajectory.terminated
+
+
+@pytest.mark.parametrize("room", range(7, 24))
+def test_a_trajectory_never_exceeds_the_context(room: int) -> None:
+    trajectory, engine = first_trajectory(says("0.5 on"), max_context=OPENING + room)
+    assert len(trajectory.token_ids) <= OPENING + room
+    assert all(len(c.token_ids) + c.sampling.max_new_tokens <= OPENING + room for c in engine.calls)
+    assert bool(trajectory.action_mask[trajectory.turn_ends()].all())
+    assert trajectory.num_turns == len(engine.calls)
+    if trajectory.status is Status.TRUNCATED_CONTEXT:
+        assert len(trajectory.token_ids) == OPENING + room, "and shows as much as fits of what came last"
+
+
+def test_the_response_budget_counts_from_the_opening() -> None:
+    trajectory, _ = first_trajectory(says("0.5 on"), max_response_tokens=12)
+    assert trajectory.status is Status.TRUNCATED_CONTEXT
+    assert trajectory.num_turns == 1
+    wide, _ = first_trajectory(says("0.5 on"), max_response_tokens=300)
+    assert wide.num_turns == 3
+
+
+def test_an_opening_that_does_not_fit_is_named() -> None:
+    with pytest.raises(ConsecutiveErrorsError, match=r"the opening takes \d+ tokens, and the context has room for 9"):
+        first_trajectory(says("0.5 on"), max_context=9)
+
+
+# ---------------------------------------------------------------- resuming
+
+
+def test_a_resumed_run_neither_skips_nor_repeats_and_equals_the_one_that_went_on() -> None:
+    options: dict[str, Any] = {"tasks": 7, "seed": 3}
+
+    async def run(stops: list[int], staleness: int) -> list[Batch]:
+        """Batches of a run that is killed in the middle of things after each of ``stops`` batches."""
+        batches: list[Batch] = []
+        saved = None
+        for stop in stops:
+            engine = engine_of(wordy, version=len(batches))
+            backend = Backend(slow_env())
+            async with backend, collector_of(engine, backend, staleness=staleness, **options) as collector:
+                if saved is not None:
+                    collector.restore(json.loads(saved))
+                while len(batches) < stop:
+                    batches.append(await collector.next_batch())
+                    await collector.update_weights(None, len(batches))
+                    saved = json.dumps(collector.frontier())
+                await asyncio.sleep(15)  # work that the kill undoes
+        return batches
+
+    whole = run_simulated(run([6], staleness=0))
+    pieces = run_simulated(run([2, 3, 6], staleness=0))
+    for one, other in zip(whole, pieces, strict=True):
+        for left, right in zip(one.trajectories, other.trajectories, strict=True):
+            assert_same(left, right)
+    ahead = run_simulated(run([2, 3, 6], staleness=2))
+    assert [int(g[0].group_id[1:]) for b in ahead for g in b.groups] == list(range(18)), "every group, once, in order"
+    order = TaskOrder(7, seed=3)
+    assert [int(g[0].task_key) for b in ahead for g in b.groups] == [order(n) for n in range(18)]
+    assert [b.number for b in ahead] == list(range(6))
+
+
+async def test_a_frontier_of_another_run_is_refused() -> None:
+    async with Backend(EnvSpec(AsyncEnv)) as backend:
+        frontier = collector_of(engine_of(wordy), backend, seed=1).frontier()
+        with pytest.raises(ValueError, match="'seed': 1.*'seed': 2"):
+            collector_of(engine_of(wordy), backend, seed=2).restore(frontier)
+
+
+# ---------------------------------------------------------------- evaluation, closing
+
+
+def test_evaluation_runs_beside_collection_and_gives_the_same_either_way() -> None:
+    async def run(collecting: bool) -> tuple[list[Trajectory], dict[str, float]]:
+        engine, backend, other = engine_of(wordy), Backend(slow_env()), Backend(slow_env(5), workers=2)
+        async with backend, other, collector_of(engine, backend, staleness=1) as collector:
+            if collecting:
+                await collector.next_batch()
+                before = collector.stats()
+            tasks: list[Any] = [4, 1, {"task_index": 9}]
+            sampling = Sampling(temperature=0.0, max_new_tokens=30)
+            results = await collector.evaluate(tasks, samples=2, sampling=sampling, backend=other, max_running=3)
+            if collecting:
+                assert collector.stats()["groups_admitted"] == before["groups_admitted"], "it takes no slot"
+                await collector.update_weights(None, 1)
+                assert len((await collector.next_batch()).groups) == 3
+            return results, other.stats()
+
+    alone, stats = run_simulated(run(collecting=False))
+    beside, _ = run_simulated(run(collecting=True))
+    assert [t.task_key for t in alone] == ["4", "4", "1", "1", "9", "9"]
+    assert stats["made"] == 2
+    assert len({t.episode_id for t in alone}) == 6
+    for one, other in zip(alone, beside, strict=True):
+        assert_same(one, other)
+
+
+def test_an_evaluation_shows_failures_by_status_and_retries_none() -> None:
+    async def run() -> list[Trajectory]:
+        engine = engine_of(lambda call, version: Reply(tokens("1 raise" if task_of(call) == 2 else "1 end")))
+        async with Backend(EnvSpec(AsyncEnv)) as backend:
+            return await collector_of(engine, backend).evaluate(range(4))
+
+    statuses = [t.status for t in run_simulated(run())]
+    assert statuses == [Status.COMPLETED, Status.COMPLETED, Status.ERROR_ENV, Status.COMPLETED]
+
+
+def test_closing_ends_everything_in_bounded_time_and_wakes_who_waits() -> None:
+    async def run() -> None:
+        engine = engine_of(says("1 on", hangs=True))
+        async with Backend(EnvSpec(AsyncEnv)) as backend:
+            collector = collector_of(engine, backend)
+            waiting = asyncio.ensure_future(collector.next_batch())
+            await asyncio.sleep(10)
+            assert engine.stats()["running"] == 6
+            await collector.close()
+            with pytest.raises(CollectionError, match="closed"):
+                await waiting
+            await collector.close()
+            assert engine.stats()["running"] == 0
+            assert len(engine.released) == 6
+            assert backend.stats()["leased"] == 0
+            with pytest.raises(CollectionError, match="closed"):
+                await collector.next_batch()
+        assert asyncio.get_running_loop().time() < 20
+        assert len(asyncio.all_tasks()) == 1
+
+    run_simulated(run())
+
+
+def test_an_interrupt_while_waiting_leaves_nothing_behind() -> None:
+    engine = engine_of(says("1 on", hangs=True))
+
+    async def main() -> None:
+        task = asyncio.ensure_future(collect(engine))
+        await asyncio.sleep(1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert len(asyncio.all_tasks()) == 1
+
+    run_simulated(main())
+    assert len(engine.released) == 6
+
+
+def test_an_update_that_breaks_the_bound_never_reaches_the_engine() -> None:
+    engine = engine_of(wordy)
+
+    async def extra(collector: Collector, batch: Batch) -> None:
+        with pytest.raises(ValueError, match="1 batch"):
+            await collector.update_weights("unseen", 3)
+
+    run_simulated(collect(engine, staleness=1, after=extra))
+    assert engine.version == 1
+    assert engine.weights is None
