@@ -117,7 +117,7 @@ class Turn:
     metrics: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        terms = {name: float(value) for name, value in self.terms.items()}
+        terms = {name: float(value) + 0.0 for name, value in self.terms.items()}  # -0.0 becomes 0.0
         reward = math.fsum(terms.values()) if self.reward is None else float(self.reward)
         if not terms:
             terms = {"reward": reward}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
@@ -17,6 +16,7 @@ from textenvs.env import TextEnv
 from textenvs.tasks import TaskError
 
 from . import demonstrations
+from .algorithms.advantages import NEEDS_CRITIC
 from .checkpoints import Checkpoint, CheckpointError, Checkpoints, load
 from .config.schema import EnvSection, ModelSection, PPOConfig, RunSection, SupervisedSection, TrainerSection
 from .engines.base import Engine, Sampling
@@ -39,7 +39,7 @@ class SetupError(ValueError):
     """A run cannot be put together; the message says why and what to do."""
 
 
-# ------------------------------------------------------------------------------------------------ environments
+# ------------------ environments
 
 
 def env_kwargs(env: EnvSection, files: Sequence[str] | None, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def validation_tasks(config: PPOConfig) -> range:
     return range(config.data.val_size if size is None else min(size, config.data.val_size))
 
 
-# ------------------------------------------------------------------------------------------------ the policy
+# ------------------ the policy
 
 
 def demonstrations_of(
@@ -158,7 +158,7 @@ def policy_of(
         raise SetupError(str(error)) from error
 
 
-# ------------------------------------------------------------------------------------------------ engine, collector
+# ------------------ engine, collector
 
 
 def sampling_of(config: PPOConfig) -> Sampling:
@@ -213,13 +213,11 @@ def collector_of(config: PPOConfig, engine: Engine, renderer: Renderer, backend:
     )
 
 
-# ------------------------------------------------------------------------------------------------ learner
+# ------------------ learner
 
 
 def learner_of(config: PPOConfig, policy: Policy) -> Learner:
     """Actor, critic if the estimator needs one, and the frozen reference if a KL is asked for."""
-    from .algorithms.advantages import NEEDS_CRITIC
-
     actor, critic = config.actor, config.critic
     return Learner(
         policy.model,
@@ -244,7 +242,7 @@ def learner_of(config: PPOConfig, policy: Policy) -> Learner:
     )
 
 
-# ------------------------------------------------------------------------------------------------ the run's folder
+# ------------------ the run's folder
 
 
 def run_folder(section: RunSection) -> Path:
@@ -267,8 +265,3 @@ def checkpoint_to_resume(section: TrainerSection, saved: Checkpoints) -> Checkpo
             raise CheckpointError("trainer.resume_mode=resume_path needs trainer.resume_from_path")
         return load(Path(section.resume_from_path).expanduser())
     return saved.newest()
-
-
-def accepts(function: Any, name: str) -> bool:
-    """Whether ``function`` takes an argument of this name."""
-    return name in inspect.signature(function).parameters

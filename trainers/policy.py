@@ -25,6 +25,10 @@ class Policy:
     model: PreTrainedModel
     tokenizer: Any
 
+    def to(self, device: torch.device) -> None:
+        """Move the model, in place."""
+        self.model.to(device)  # type: ignore[arg-type]  # transformers' wrapper hides the signature
+
 
 def resolve_device(name: str) -> torch.device:
     """``auto`` is the GPU where there is one.
@@ -53,7 +57,7 @@ def load(section: ModelSection, texts: Callable[[], Iterable[str]], *, max_conte
     """
     dtype = getattr(torch, section.dtype)
     if section.path == "tiny":
-        tokenizer = tiny.build_tokenizer(texts(), section.vocab_size)
+        tokenizer: Any = tiny.build_tokenizer(texts(), section.vocab_size)
         model = tiny.build_model(
             len(tokenizer),
             family=section.family,
@@ -66,7 +70,7 @@ def load(section: ModelSection, texts: Callable[[], Iterable[str]], *, max_conte
             eos_token_id=tokenizer.eos_token_id,
             seed=seed,
         )
-        return Policy(model.to(dtype), tokenizer)
+        return Policy(model.to(dtype), tokenizer)  # type: ignore[arg-type]  # as above
     path = Path(section.path)
     # A name of the hub ("Qwen/Qwen2.5-0.5B-Instruct") is no local folder; transformers finds it or says why not.
     if path.is_absolute() and not path.is_dir():

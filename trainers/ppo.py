@@ -28,17 +28,23 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from . import assembly, checkpoints, warm_start
-from .algorithms import ESTIMATORS, NEEDS_CRITIC, ActionBatch, Advantages, normalize, token_weights
-from .algorithms.batch import gather
+from . import assembly, checkpoints, sft
+from .algorithms.advantages import ESTIMATORS, Advantages, normalize
+from .algorithms.aggregation import token_weights
+from .algorithms.batch import ActionBatch, gather
 from .algorithms.kl import AdaptiveKL, FixedKL, KLController, kl_estimate
 from .algorithms.policy_losses import importance_weights, ppo_clip, value_loss
 from .config import PPOConfig, load_config
+from .config.checks import estimator_keys
 from .config.schema import ActorSection, AlgorithmSection, CriticSection
+from .engines.base import Sampling
 from .learner import Learner
-from .report import Reporter, summary
+from .policy import Policy
+from .report.metrics import Phases, episode_metrics
+from .report.reporter import Reporter
 from .rollout.collector import Batch, CollectionError, Collector
 from .rollout.environments import Backend
+from .rollout.renderer import Renderer
 from .trajectory import Trajectory
 
 log = logging.getLogger("trainers")
@@ -65,7 +71,7 @@ class Run:
     stop: asyncio.Event = field(default_factory=asyncio.Event)  # somebody asked to stop
 
 
-# ------------------------------------------------------------------------------------------------ the loop
+# ------------------ the loop
 
 
 async def train(run: Run) -> None:
@@ -79,10 +85,12 @@ async def train(run: Run) -> None:
             log.info("the time limit of %g s is reached", config.time_limit_s)
             break
         began = time.perf_counter()
-        batch = await until_stopped(run.collector.next_batch(), run.stop)
+        phases = run.reporter.phases()
+        with phases("rollout"):
+            batch = await until_stopped(run.collector.next_batch(), run.stop)
         if batch is None:
             break
-        metrics = await iterate(run, batch, began)
+        metrics = await iterate(run, batch, phases)
         run.trained_s += time.perf_counter() - began
         run.iteration += 1
         run.reporter.iteration(run.iteration, metrics, batch.trajectories)
@@ -98,29 +106,25 @@ async def train(run: Run) -> None:
         await validate(run)
 
 
-async def iterate(run: Run, batch: Batch, began: float) -> dict[str, float]:
+async def iterate(run: Run, batch: Batch, phases: Phases) -> dict[str, float]:
     """One batch: credit, steps, new weights to the engine. Returns metrics."""
-    config, trajectories = run.config, batch.trajectories
-    collected = time.perf_counter()
+    trajectories = batch.trajectories
     # The learner computes in a thread of its own, so that episodes go on meanwhile.
-    metrics = await asyncio.to_thread(learn, run, trajectories)
-    learned = time.perf_counter()
-    weights = await asyncio.to_thread(run.learner.weights)
-    await run.collector.update_weights(weights, batch.version + 1, config.rollout.update_mode)
-    published = time.perf_counter()
+    with phases("learn"):
+        metrics = await asyncio.to_thread(learn, run, trajectories)
+    with phases("publish"):
+        weights = await asyncio.to_thread(run.learner.weights)
+        await run.collector.update_weights(weights, batch.version + 1, run.config.rollout.update_mode)
+    times = phases.finish()
     tokens = sum(int(t.action_mask.sum()) for t in trajectories)
-    return (
-        metrics
-        | {f"rollout/{name}": value for name, value in batch.stats.items()}
-        | {
-            "time/rollout_s": collected - began,
-            "time/learn_s": learned - collected,
-            "time/publish_s": published - learned,
-            "time/iteration_s": published - began,
-            "perf/tokens_per_s": tokens / (published - began),
-            "perf/rollout_tokens_per_s": tokens / (collected - began),
-        }
-    )
+    return {
+        **episode_metrics(trajectories, "train"),
+        **metrics,
+        **{f"rollout/{name}": value for name, value in batch.stats.items()},
+        **times,
+        "perf/tokens_per_s": tokens / times["time/iteration_s"],
+        "perf/rollout_tokens_per_s": tokens / max(times["time/rollout_s"], 1e-9),
+    }
 
 
 def learn(run: Run, trajectories: Sequence[Trajectory]) -> dict[str, float]:
@@ -149,7 +153,7 @@ def learn(run: Run, trajectories: Sequence[Trajectory]) -> dict[str, float]:
     return metrics | {name: float(np.mean(values)) for name, values in steps.items()}
 
 
-# ------------------------------------------------------------------------------------------------ from rewards to losses
+# ------------------ from rewards to losses
 
 
 def credit(run: Run, trajectories: Sequence[Trajectory]) -> tuple[dict[str, Floats], Advantages, dict[str, float]]:
@@ -197,7 +201,8 @@ def credit(run: Run, trajectories: Sequence[Trajectory]) -> tuple[dict[str, Floa
         "actor/advantage_abs_max": float(np.abs(counted).max(initial=0.0)),
     }
     if advantages.returns is not None:
-        assert values is not None and advantages.value_mask is not None
+        assert values is not None
+        assert advantages.value_mask is not None
         columns["returns"] = advantages.returns
         metrics |= _explained(values[advantages.value_mask], advantages.returns[advantages.value_mask])
     if config.algorithm.norm_adv:
@@ -208,7 +213,7 @@ def credit(run: Run, trajectories: Sequence[Trajectory]) -> tuple[dict[str, Floa
 
 def estimator_options(section: AlgorithmSection) -> dict[str, Any]:
     """The keys that the chosen estimator reads."""
-    options = {name: getattr(section, name) for name in assembly.estimator_keys(section.adv_estimator)}
+    options = {name: getattr(section, name) for name in estimator_keys(section.adv_estimator)}
     if options.get("norm_by_std", False) is None:
         del options["norm_by_std"]  # the estimator's own habit
     return options
@@ -243,9 +248,7 @@ def critic_loss(section: CriticSection) -> Any:
 
     def loss(values: Tensor, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         error = value_loss(values, batch["old_values"], batch["returns"], clip=section.cliprange_value)
-        return (batch["weight"] * error.loss).sum(), {
-            "clipped": (batch["weight"] * error.stats["value_clipped"]).sum()
-        }
+        return (batch["weight"] * error.loss).sum(), {"clipped": (batch["weight"] * error.stats["value_clipped"]).sum()}
 
     return loss
 
@@ -257,9 +260,10 @@ def _norm_length(config: PPOConfig) -> float | None:
 
 def _explained(values: Floats, returns: Floats) -> dict[str, float]:
     """How much of the returns' variance the critic had foreseen: 1 is all, 0 no more than their mean, below it less."""
-    variance = float(np.var(returns)) if returns.size else 0.0
-    explained = 1.0 - float(np.var(returns - values)) / variance if variance > 0 else math.nan
-    return {"critic/value_mean": float(values.mean())} | ({} if math.isnan(explained) else {"critic/explained": explained})
+    metrics = {"critic/value_mean": float(values.mean())}
+    if (variance := float(np.var(returns))) > 0:
+        metrics["critic/explained"] = 1.0 - float(np.var(returns - values)) / variance
+    return metrics
 
 
 def _flat(parts: Sequence[NDArray[np.float32]]) -> Floats:
@@ -276,24 +280,26 @@ def _note(steps: dict[str, list[float]], role: str, metrics: Mapping[str, float]
             steps.setdefault(f"{role}/{name}", []).append(value)
 
 
-# ------------------------------------------------------------------------------------------------ validation, saving
+# ------------------ validation, saving
 
 
-async def validate(run: Run) -> dict[str, float]:
+async def validate(run: Run) -> None:
     """Play the validation tasks with the current weights and report."""
     config = run.config.validation
     began = time.perf_counter()
     trajectories = await run.collector.evaluate(
         run.validation_tasks,
         samples=config.n,
-        sampling=assembly.sampling(run.config, temperature=config.temperature, top_p=config.top_p, top_k=0, min_p=0.0),
+        sampling=Sampling(
+            temperature=config.temperature,
+            top_p=config.top_p,
+            max_new_tokens=run.config.rollout.max_response_length,
+        ),
         seed=run.config.trainer.seed,
         backend=run.validation,
     )
-    metrics = {f"val/{name}": value for name, value in summary(trajectories).items()}
-    metrics["time/validation_s"] = time.perf_counter() - began
+    metrics = episode_metrics(trajectories, "val") | {"time/validation_s": time.perf_counter() - began}
     run.reporter.validation(run.iteration, metrics, trajectories)
-    return metrics
 
 
 def save(run: Run) -> None:
@@ -327,7 +333,7 @@ def every(frequency: int, iteration: int) -> bool:
     return frequency > 0 and iteration % frequency == 0
 
 
-# ------------------------------------------------------------------------------------------------ assembling a run
+# ------------------ assembling a run
 
 
 @contextlib.asynccontextmanager
@@ -338,14 +344,33 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
     folder = assembly.run_folder(config.trainer)
     saved = checkpoints.Checkpoints(folder / "checkpoints", config.trainer.keep_last_n)
     checkpoint = assembly.checkpoint_to_resume(config.trainer, saved)
-    policy = assembly.policy_of(config, checkpoint)
-    renderer = assembly.Renderer(policy.tokenizer)
-    reporter = Reporter(folder, config, resumed_at=None if checkpoint is None else checkpoint.iteration)
-    stack = contextlib.AsyncExitStack()
-    async with stack:
+    assembly.check_environments(config)
+    kwargs, seed = assembly.training_kwargs(config), config.trainer.seed
+    policy = assembly.policy_of(
+        config.model,
+        config.env.id,
+        kwargs,
+        config.warm_start,
+        max_context=config.engine.max_context,
+        seed=seed,
+        checkpoint=checkpoint,
+    )
+    policy.to(assembly.resolve_device(config.model.device))
+    renderer = Renderer(policy.tokenizer)
+    reporter = Reporter(
+        folder,
+        config.trainer.logger,
+        total=config.trainer.total_iterations,
+        first_step=0 if checkpoint is None else checkpoint.iteration + 1,
+        rollout_dir=config.trainer.rollout_data_dir,
+        validation_dir=config.trainer.validation_data_dir,
+    )
+    async with contextlib.AsyncExitStack() as stack:
         stack.callback(reporter.close)
-        if checkpoint is None and config.warm_start.enable:
-            policy = await asyncio.to_thread(warm_start.warm_up, config, policy, renderer, reporter)
+        if checkpoint is not None:
+            reporter.say(f"resuming from {checkpoint.path}")
+        elif config.warm_start.enable:
+            await asyncio.to_thread(warm_up, config, policy, renderer, reporter)
         learner = assembly.learner_of(config, policy)
         kl = config.algorithm.kl_ctrl
         controller: KLController = (
@@ -370,9 +395,21 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
         )
         if checkpoint is not None:
             resume(run, checkpoint)
-            # The engine was built with the exported weights; the learner's own are the same numbers, with version 0.
-            log.info("resumed from %s", checkpoint.path)
         yield run
+
+
+def warm_up(config: PPOConfig, policy: Policy, renderer: Renderer, reporter: Reporter) -> None:
+    """Supervised steps on demonstrations before PPO, in place."""
+    section, seed = config.warm_start, config.trainer.seed
+    began = time.perf_counter()
+    examples = sft.examples_of(config.env.id, assembly.training_kwargs(config), section, policy, renderer, seed)
+
+    def on_step(step: int, metrics: Mapping[str, float]) -> None:
+        if step % 50 == 0 or step == section.steps:
+            seconds = time.perf_counter() - began
+            reporter.say(f"warm start {step:>4}/{section.steps}  loss {metrics['loss']:.4f}  {seconds:.0f} s")
+
+    sft.fit(policy, examples, section, seed=seed, on_step=on_step)
 
 
 async def until_stopped(work: Any, stop: asyncio.Event) -> Any:
@@ -408,13 +445,13 @@ async def run_all(config: PPOConfig) -> int:
     async with assemble(config) as run:
         heed_signals(run.stop)
         await train(run)
-        run.reporter.conclude(run.iteration, run.trained_s)
+        run.reporter.conclude(run.trained_s)
         return 130 if run.stop.is_set() else 0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """``python -m trainers.ppo``."""
-    config, _ = load_config(sys.argv[1:] if argv is None else argv)
+    config: PPOConfig = load_config(sys.argv[1:] if argv is None else argv)[0]
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
         return asyncio.run(run_all(config))

@@ -97,7 +97,7 @@ def run(config: SFTConfig) -> None:
     policy = assembly.policy_of(
         config.model, config.env.id, kwargs, config.sft, max_context=config.sft.max_context, seed=seed
     )
-    policy.model.to(resolve_device(config.model.device))
+    policy.to(resolve_device(config.model.device))
     renderer = Renderer(policy.tokenizer)
     examples = examples_of(config.env.id, kwargs, config.sft, policy, renderer, seed)
     log.info("%d conversations to imitate", len(examples))

@@ -5,28 +5,57 @@ Written by the rollout, read by credit assignment and the learner, dumped to Par
 Invariants (checked on construction, so that no consumer has to):
 
 * all per-token arrays have the length of ``token_ids``; they are NumPy, never padded;
-* ``action_mask[i]`` is true exactly where the policy sampled token ``i``; there ``turn_id >= 0``, ``weight_version >= 0``
-  and ``logprobs`` is finite; elsewhere they are ``-1``, ``-1`` and ``0``;
-* turn ids are non-decreasing over the action tokens and index ``turn_rewards``;
+* ``action_mask[i]`` is true exactly where the policy sampled token ``i``; there ``turn_id >= 0``,
+  ``weight_version >= 0`` and ``logprobs`` is finite; elsewhere they are ``-1``, ``-1`` and ``0``;
+* turn ids are non-decreasing over the action tokens and index ``turn_rewards``; every turn has at least one action
+  token (a reply cut short before its first token is no turn, so no reward is without a token that earned it);
 * a turn's reward stands at its last action token (:meth:`Trajectory.token_rewards`);
 * ``segment_starts`` splits the arrays into token sequences that the model sees apart from each other: one, unless the
   chat template rewrote history and the episode had to be rendered anew from some turn on. The token ids of a segment
-  are what the engine was given and returned, never re-tokenised text.
+  are what the engine was given and returned, never re-tokenised text. Segments are not empty, the first starts at 0,
+  and no turn reaches from one into the next;
 * tokens after the last action token are the observation that a *truncated* episode ended in, with the next generation
-  prompt: the state whose value bootstraps the return. A terminated episode ends with an action token.
+  prompt: the state whose value bootstraps the return. A terminated episode ends with an action token;
+* an episode is not both terminated and truncated.
+
+An episode that failed before its first token has no tokens, turns or segments; that is a valid trajectory.
+
+:func:`to_table` and :func:`from_table` turn trajectories into an Arrow table and back without loss (floats bit for bit,
+an absent message key apart from an empty one); :func:`write_parquet` and :func:`read_parquet` do so with a file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from textenvs.messages import Messages
+from textenvs.messages import Message, Messages
+
+if TYPE_CHECKING:
+    import pyarrow
+
+# The arrays of a trajectory and their types; the first five have one entry a token.
+_ARRAYS: dict[str, type[np.generic]] = {
+    "token_ids": np.int32,
+    "action_mask": np.bool_,
+    "logprobs": np.float32,
+    "weight_version": np.int32,
+    "turn_id": np.int32,
+    "turn_rewards": np.float64,
+    "segment_starts": np.int32,
+}
+_PER_TOKEN = ("token_ids", "action_mask", "logprobs", "weight_version", "turn_id")
+
+# Bumped when a table written before could be read wrongly.
+_FORMAT = b"1"
+_FORMAT_KEY = b"textenvs.trajectory.format"
 
 
 class Status(StrEnum):
@@ -47,9 +76,11 @@ class Status(StrEnum):
         return self in (Status.COMPLETED, Status.TRUNCATED_TURNS, Status.TRUNCATED_CONTEXT)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Trajectory:
     """One episode. ``T`` tokens over all segments, ``K`` assistant turns.
+
+    Two trajectories are equal when all their fields are, arrays bit for bit.
 
     Args:
         token_ids: int32 ``[T]``.
@@ -59,7 +90,7 @@ class Trajectory:
         weight_version: int32 ``[T]``; the weights that sampled the token; -1 elsewhere.
         turn_id: int32 ``[T]``; the assistant turn of an action token, from 0; -1 elsewhere.
         turn_rewards: float64 ``[K]``.
-        turn_terms: ``K`` mappings, the named parts of each turn's reward.
+        turn_terms: ``K`` mappings, the named parts of each turn's reward; left out, ``K`` empty ones.
         terminated: The task is over; the return ends here.
         truncated: A budget ran out (or the episode was cut short); the return would have gone on.
         status: How it ended, including failures.
@@ -68,10 +99,13 @@ class Trajectory:
         group_id: Episodes of the same task drawn together share it.
         task_key: The task's stable name.
         data_source: The task's source.
-        segment_starts: int32 ``[S]``, ``S >= 1`` (for ``T > 0``), the first is 0.
+        segment_starts: int32 ``[S]``, ``S >= 1`` and the first is 0; without tokens it is always empty.
         messages: The conversation, for people and for judges.
         metrics: Numbers worth reporting.
         error: What went wrong, where the status is an error.
+
+    Raises:
+        ValueError: An invariant of the module's docstring does not hold; the message says which, and for which episode.
     """
 
     token_ids: NDArray[np.int32]
@@ -93,6 +127,22 @@ class Trajectory:
     messages: Messages = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
     error: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.turn_terms:
+            object.__setattr__(self, "turn_terms", ({},) * len(self.turn_rewards))
+        if len(self.token_ids) == 0:  # the default, one segment that starts at 0, is for episodes that have tokens
+            object.__setattr__(self, "segment_starts", np.zeros(0, np.int32))
+        if problem := _problem_with(self):
+            raise ValueError(f"trajectory {self.episode_id!r}: {problem}")
+
+    def __eq__(self, other: object) -> bool:
+        """Whether all fields are equal, arrays bit for bit."""
+        if not isinstance(other, Trajectory):
+            return NotImplemented
+        return all(_same(getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
+
+    __hash__ = None  # type: ignore[assignment]  # it holds arrays
 
     @property
     def num_turns(self) -> int:
@@ -125,7 +175,210 @@ class Trajectory:
         ends[self.turn_id[where]] = where  # later writes win: the last token of each turn stays
         return ends
 
+    def segments(self) -> tuple[slice, ...]:
+        """``S`` slices of the per-token arrays, one a segment, in order and without gaps."""
+        bounds = [*self.segment_starts.tolist(), len(self.token_ids)]
+        return tuple(slice(start, end) for start, end in zip(bounds, bounds[1:], strict=False))
 
-def trajectory_to_row(trajectory: Trajectory) -> dict[str, Any]:  # completed with Arrow/Parquet by the rollout part
-    """Placeholder of the contract: replaced with the Arrow round trip."""
-    raise NotImplementedError
+
+def _problem_with(t: Trajectory) -> str | None:
+    """Which invariant ``t`` breaks, in words."""
+    for name, dtype in _ARRAYS.items():
+        array = getattr(t, name)
+        if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype != dtype:
+            got = f"{array.dtype} {list(array.shape)}" if isinstance(array, np.ndarray) else type(array).__name__
+            return f"{name} must be a NumPy array of {np.dtype(dtype).name} with one dimension, not {got}"
+    size, turns = len(t.token_ids), len(t.turn_rewards)
+    for name in _PER_TOKEN:
+        if len(getattr(t, name)) != size:
+            return f"{name} has {len(getattr(t, name))} entries for {size} tokens"
+    return _problem_with_tokens(t) or _problem_with_turns(t, turns) or _problem_with_ends(t, size)
+
+
+def _problem_with_tokens(t: Trajectory) -> str | None:
+    mask = t.action_mask
+    action = (("turn_id", t.turn_id >= 0, "at least 0"), ("weight_version", t.weight_version >= 0, "at least 0"))
+    other = (("turn_id", t.turn_id == -1, "-1"), ("weight_version", t.weight_version == -1, "-1"))
+    rules = (
+        *((mask, *rule) for rule in (*action, ("logprobs", np.isfinite(t.logprobs), "finite"))),
+        *((~mask, *rule) for rule in (*other, ("logprobs", t.logprobs == 0, "0"))),
+    )
+    for where, name, good, wanted in rules:
+        if (bad := np.flatnonzero(where & ~good)).size:
+            i = int(bad[0])
+            kind = "an action token" if mask[i] else "not an action token"
+            return f"{name}[{i}] is {getattr(t, name)[i]}, but token {i} is {kind}: it must be {wanted} there"
+    return None
+
+
+def _problem_with_turns(t: Trajectory, turns: int) -> str | None:
+    steps = np.diff(t.turn_id[t.action_mask], prepend=np.int32(0))
+    if (steps < 0).any():
+        return "turn ids decrease over the action tokens"
+    present = np.unique(t.turn_id[t.action_mask])
+    if len(present) != turns or (turns and int(present[-1]) != turns - 1):
+        return f"{turns} turn rewards, but the action tokens belong to turns {present.tolist()}: each turn needs both"
+    if len(t.turn_terms) != turns:
+        return f"turn_terms has {len(t.turn_terms)} entries for {turns} turns"
+    if not np.isfinite(t.turn_rewards).all():
+        return f"turn_rewards {t.turn_rewards.tolist()} are not all finite"
+    return None
+
+
+def _problem_with_ends(t: Trajectory, size: int) -> str | None:
+    starts = t.segment_starts
+    if size and (len(starts) == 0 or starts[0] != 0 or (np.diff(starts) <= 0).any() or starts[-1] >= size):
+        return f"segment_starts {starts.tolist()} must rise from 0 and stay below the {size} tokens"
+    for start in starts[1:].tolist():
+        before, after = t.turn_id[:start].max(), t.turn_id[start:]
+        if before >= 0 and (after == before).any():
+            return f"turn {int(before)} reaches over the start of the segment at token {start}"
+    if t.terminated and t.truncated:
+        return "terminated and truncated are both set"
+    if t.terminated and size and not t.action_mask[-1]:
+        return "a terminated episode must end with an action token: leave out what comes after the last reply"
+    if not isinstance(t.status, Status):
+        return f"status must be a Status, not {t.status!r}"
+    return None
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+    return bool(a == b)
+
+
+# ------------------------------------------------------------------------------------------------ Arrow and Parquet
+
+
+def _schema() -> pyarrow.Schema:
+    import pyarrow as pa
+
+    text, numbers = pa.string(), pa.map_(pa.string(), pa.float64())
+    function = pa.struct([("name", text), ("arguments", text)])
+    call = pa.struct([("id", text), ("type", text), ("function", function)])
+    optional = [("name", text), ("reasoning_content", text), ("tool_calls", pa.list_(call)), ("tool_call_id", text)]
+    message = pa.struct([("role", text), ("content", text), *optional])  # a null is a key that is not there
+    columns = {
+        **dict.fromkeys(("episode_id", "group_id", "task_key", "data_source", "status", "stop", "error"), text),
+        **dict.fromkeys(("terminated", "truncated"), pa.bool_()),
+        **{name: pa.list_(pa.from_numpy_dtype(dtype)) for name, dtype in _ARRAYS.items()},
+        "turn_terms": pa.list_(numbers),
+        "metrics": numbers,
+        "messages": pa.list_(message),
+    }
+    return pa.schema(list(columns.items()), metadata={_FORMAT_KEY: _FORMAT})
+
+
+def to_table(trajectories: Iterable[Trajectory]) -> pyarrow.Table:
+    """An Arrow table with one row an episode and one column a field; :func:`from_table` reads it.
+
+    Raises:
+        UnicodeEncodeError: A text holds a lone surrogate, which UTF-8 cannot (see ``textenvs.messages.clean_text``).
+    """
+    import pyarrow as pa
+
+    rows = list(trajectories)
+    columns = []
+    for column in _schema():
+        if column.name in _ARRAYS:
+            arrays = [getattr(row, column.name) for row in rows]
+            ends = np.cumsum([0, *map(len, arrays)])
+            values = np.concatenate([np.zeros(0, _ARRAYS[column.name]), *arrays])
+            columns.append(pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pa.array(values)))
+        else:
+            columns.append(pa.array([_to_arrow(column.name, getattr(row, column.name)) for row in rows], column.type))
+    return pa.Table.from_arrays(columns, schema=_schema())
+
+
+def from_table(table: pyarrow.Table) -> list[Trajectory]:
+    """The trajectories of a table that :func:`to_table` made; columns added to it are left aside.
+
+    Raises:
+        ValueError: The table is not in this format or in another version of it, lacks a column, or a row breaks an
+            invariant.
+    """
+    version = (table.schema.metadata or {}).get(_FORMAT_KEY)
+    if version != _FORMAT:
+        found = "has none" if version is None else f"has version {version.decode()}"
+        raise ValueError(
+            f"a table of trajectories needs format version {_FORMAT.decode()} in its metadata; this {found}"
+        )
+    names = [f.name for f in fields(Trajectory)]
+    if missing := [name for name in names if name not in table.column_names]:
+        raise ValueError(f"the table of trajectories lacks the columns {missing}; it has {table.column_names}")
+    columns = {name: _column(table, name) for name in names}
+    return [Trajectory(**{name: columns[name][i] for name in names}) for i in range(table.num_rows)]
+
+
+def _column(table: pyarrow.Table, name: str) -> Sequence[Any]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    column = table.column(name)
+    if name not in _ARRAYS:
+        return [_from_arrow(name, value) for value in column.to_pylist()]
+    wanted = _schema().field(name).type
+    if column.type != wanted:
+        raise ValueError(f"column {name!r} of the table of trajectories is {column.type}, not {wanted}")
+    lengths = pc.list_value_length(column).to_numpy()
+    values = pa.chunked_array([chunk.flatten() for chunk in column.chunks], wanted.value_type).to_numpy()
+    return [part.copy() for part in np.split(values, np.cumsum(lengths)[:-1])] if len(lengths) else []
+
+
+def _to_arrow(name: str, value: Any) -> Any:
+    if name == "turn_terms":
+        return [list(terms.items()) for terms in value]
+    if name == "metrics":
+        return list(value.items())
+    if name == "status":
+        return str(value)
+    return value
+
+
+def _from_arrow(name: str, value: Any) -> Any:
+    if name == "turn_terms":
+        return tuple(dict(terms) for terms in value)
+    if name == "metrics":
+        return dict(value)
+    if name == "status":
+        return Status(value)
+    if name == "messages":
+        return tuple(_message(row) for row in value)
+    return value
+
+
+def _message(row: Mapping[str, Any]) -> Message:
+    message = {key: value for key, value in row.items() if value is not None}
+    if "tool_calls" in message:
+        message["tool_calls"] = tuple(message["tool_calls"])
+    return message  # type: ignore[return-value]
+
+
+def write_parquet(path: str | os.PathLike[str], trajectories: Iterable[Trajectory]) -> None:
+    """Write a Parquet file; it appears whole or not at all, and replaces an older one."""
+    import pyarrow.parquet as pq
+
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        pq.write_table(to_table(trajectories), unfinished, compression="zstd")
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def read_parquet(path: str | os.PathLike[str]) -> list[Trajectory]:
+    """The trajectories of a file that :func:`write_parquet` wrote.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: It holds something else; see :func:`from_table`.
+    """
+    import pyarrow.parquet as pq
+
+    try:
+        return from_table(pq.ParquetFile(path).read())
+    except ValueError as error:
+        raise ValueError(f"{os.fspath(path)}: {error}") from error

@@ -53,11 +53,12 @@ GARBAGE = (
     "(" * 3000,
     assistant("with a call", [call]),
     assistant("", [call, {**call, "id": "call_1"}]),
-    {**assistant("x"), "reasoning_content": "#### 3"},
+    {**assistant("x"), "reasoning_content": "#### 3 \ud800"},
+    assistant("\ud800", [{**call, "function": {"name": "\ud83d", "arguments": "\udfff"}}]),
 )
 any_reply = st.one_of(
     st.sampled_from(GARBAGE),
-    st.text(st.characters(exclude_categories=())),
+    st.text(st.characters() | st.characters(categories=["Cs"])),
     st.from_regex(r"#### ?-?\$?[0-9][0-9,]{0,6}(\.[0-9]{1,3})?", fullmatch=True),
 )
 

@@ -15,7 +15,7 @@ from trainers.report.console import ConsoleLogger
 from trainers.report.conversations import conversation, pick, print_conversations, visible
 from trainers.report.loggers import JsonlLogger, Loggers, TensorBoardLogger, read_jsonl
 from trainers.report.metrics import Phases, episode_metrics
-from trainers.report.plots import _smooth, curves_of, plot_curves
+from trainers.report.plots import _smooth, curves_of, plot
 from trainers.trajectory import Status, Trajectory
 
 
@@ -393,10 +393,10 @@ def test_smoothing_is_a_centred_mean(values):
     ],
 )
 def test_any_run_can_be_drawn(rows, tmp_path):
-    path = plot_curves(rows, tmp_path / "deep" / "curves.png", title="a $strange$ {title}_")
+    path = plot(rows, tmp_path / "deep" / "curves.png", title="a $strange$ {title}_")
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
 def test_nothing_to_draw_is_an_error(tmp_path):
     with pytest.raises(ValueError, match="nothing to draw"):
-        plot_curves([(1, {"other": 1.0})], tmp_path / "curves.png")
+        plot([(1, {"other": 1.0})], tmp_path / "curves.png")

@@ -66,8 +66,15 @@ def ppo_checks(config: PPOConfig) -> Problems:
             f"is {config.actor.max_tokens_per_micro_batch}; the longest episode, engine.max_context="
             f"{engine.max_context}, must fit",
         )
+    if config.actor.importance_correction != "none" and config.actor.old_logprobs != "recompute":
+        yield "actor.importance_correction", "needs actor.old_logprobs=recompute: otherwise both policies are the same"
     if (trainer.resume_mode == "resume_path") != (trainer.resume_from_path is not None):
         yield "trainer.resume_from_path", "goes together with trainer.resume_mode=resume_path, and only with it"
+
+
+def estimator_keys(estimator: str) -> tuple[str, ...]:
+    """The keys of `algorithm` that this estimator reads, apart from those that every one is followed by."""
+    return tuple(name for name, estimators in _ONLY_WITH.items() if estimator in estimators)
 
 
 def model_checks(model: ModelSection) -> Problems:

@@ -148,6 +148,8 @@ def _allowed(annotation: Any, metadata: typing.Sequence[Any] = ()) -> str:
         words = list(map(str, arguments))
         return " or ".join(words) if len(words) < 3 else f"one of {', '.join(words)}"
     if origin is tuple:
+        if arguments[-1] is not Ellipsis:
+            return f"a list of {len(arguments)}: {'; '.join(_allowed(part) for part in arguments)}"
         return f"{_allowed(arguments[0])}, or a list of such"
     if origin is dict:
         return "a mapping"

@@ -57,7 +57,7 @@ class PlayedEnvSection(EnvSection):
     """The environment, and where it runs."""
 
     val_kwargs: dict[str, Any] = Field(
-        default_factory=dict, description="Arguments for validation alone, laid over `env.kwargs`."
+        default_factory=lambda: {"split": "test"}, description="Arguments for validation alone, laid over `env.kwargs`."
     )
     backend: Literal["inline", "thread", "process"] = Field(
         "inline",
@@ -116,12 +116,16 @@ class SupervisedSection(Section):
         "expert of the environment.",
     )
     demonstrations: int = Field(4096, ge=1, description="Episodes that the scripted expert plays.")
+    mistake_rate: float = Field(
+        0.4, ge=0, lt=1, description="Share of the expert's turns replaced by wrong ones, which are not imitated."
+    )
     steps: int = Field(300, ge=1, description="Optimizer steps.")
     batch_size: int = Field(64, ge=1, description="Conversations a step.")
-    lr: float = Field(1e-3, gt=0, description="Peak learning rate; falls linearly to a tenth.")
+    lr: float = Field(1e-3, gt=0, description="Peak learning rate; falls to a tenth along a cosine.")
     lr_warmup_steps: int = Field(20, ge=0, description="Steps of linear rise to `lr`.")
     weight_decay: float = Field(0.01, ge=0, description="AdamW's weight decay.")
     grad_clip: float = Field(1.0, gt=0, description="Largest norm of the gradient.")
+    max_tokens_per_micro_batch: int = Field(16384, ge=1, description="Tokens in one forward and backward pass at most.")
 
 
 class WarmStartSection(SupervisedSection):
@@ -136,6 +140,7 @@ class EngineSection(Section):
     name: Literal["torch"] = Field("torch", description="`torch`: embedded, continuous batching.")
     max_slots: int = Field(128, ge=1, description="Requests decoded at a time; more wait.")
     max_context: int = Field(512, ge=16, description="Longest conversation in tokens, reply included.")
+    threads: int | None = Field(None, ge=1, description="CPU threads of the engine; null leaves torch's choice.")
 
 
 class RolloutSection(Section):
@@ -217,6 +222,7 @@ class ActorSection(Section):
 
     lr: float = Field(2e-4, gt=0, description="Learning rate.")
     lr_warmup_steps: int = Field(0, ge=0, description="Optimizer steps of linear rise to `lr`.")
+    betas: tuple[float, float] = Field((0.9, 0.95), description="AdamW's decay rates of the two moments.")
     weight_decay: float = Field(0.0, ge=0, description="AdamW's weight decay.")
     grad_clip: float = Field(1.0, gt=0, description="Largest norm of the gradient.")
     ppo_epochs: int = Field(1, ge=1, description="Passes over the batch.")
@@ -227,6 +233,16 @@ class ActorSection(Section):
     clip_ratio_c: float | None = Field(
         None, gt=1, description="Dual clip: with a negative advantage the ratio counts up to this; null is no limit."
     )
+    old_logprobs: Literal["rollout", "recompute"] = Field(
+        "rollout",
+        description="What the ratio of PPO starts from: the log-probabilities the engine sampled with, or the learner's "
+        "own before the first step.",
+    )
+    importance_correction: Literal["none", "token_tis"] = Field(
+        "none",
+        description="With `old_logprobs=recompute`: weigh tokens by truncated importance ratios of learner to engine.",
+    )
+    tis_cap: float = Field(2.0, gt=0, description="The greatest such weight.")
     loss_agg_mode: Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"] = (
         Field("token-mean", description="How token losses become one; always over the global batch.")
     )
@@ -314,13 +330,19 @@ class PPOConfig(RunConfig):
         return ppo_checks(self)
 
 
+class SFTSection(SupervisedSection):
+    """Supervised training as a run of its own."""
+
+    max_context: int = Field(512, ge=16, description="Positions of a `tiny` model.")
+
+
 class SFTConfig(RunConfig):
     """Configuration of `python -m trainers.sft`."""
 
     env: EnvSection = EnvSection()
     data: TrainDataSection = TrainDataSection()
     model: ModelSection = ModelSection()
-    sft: SupervisedSection = SupervisedSection()
+    sft: SFTSection = SFTSection()
     trainer: RunSection = RunSection()
 
     def checks(self) -> Iterator[tuple[str, str]]:

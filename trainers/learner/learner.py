@@ -5,23 +5,37 @@ log-probabilities, entropies, values and weights. Losses are sums of weighted to
 weights come from :func:`trainers.algorithms.aggregation.token_weights`), so an update does not depend on how the
 mini-batch is cut into micro-batches or shared among ranks.
 
-With several ranks, every rank calls every method with the same arguments and gets the same results.
+With several ranks, every rank calls every method with the same arguments and gets the same results; each computes its
+share of the trajectories.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, overload
+from pathlib import Path
+from typing import Any, Literal, overload
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from trainers.learner.checkpoint import read_tensors, recover, replace_folder, write_tensors
+from trainers.learner.fsdp import FSDPMode, Ranks, make_mesh, rank_device, shard, whole
 from trainers.learner.models import Critic, Policy, Source, checkpoint_gradients, load_causal_lm
 from trainers.learner.optim import Optimizer, OptimizerSettings
-from trainers.learner.packing import MicroBatch, Row, action_offsets, action_rows, micro_batches, value_rows
+from trainers.learner.packing import (
+    IDLE,
+    MicroBatch,
+    Row,
+    action_offsets,
+    action_rows,
+    balance,
+    micro_batches,
+    value_rows,
+)
 from trainers.trajectory import Trajectory
 
 Floats = NDArray[np.float32]
@@ -34,6 +48,8 @@ TokenBatch = Mapping[str, Tensor]
 Loss = tuple[Tensor, Mapping[str, Tensor | float]]
 PolicyLoss = Callable[[Tensor, Tensor, TokenBatch], Loss]
 ValueLoss = Callable[[Tensor, TokenBatch], Loss]
+
+_FORMAT = 1  #: of checkpoints
 
 
 class Learner:
@@ -49,7 +65,10 @@ class Learner:
         chunk_size: Positions whose logits exist at the same time. Speed and memory only.
         temperature: Of the log-probabilities, as in sampling (:mod:`trainers.engines.base`).
         gradient_checkpointing: Compute activations again in the backward pass instead of keeping them.
-        device: Where to compute.
+        dtype: Of the computation: ``float32`` or ``bfloat16`` (parameters stay float32). By default float32 on the CPU
+            and bfloat16 on a GPU.
+        fsdp: ``auto``: plain modules on one rank in float32, else FSDP2; ``always``; ``never``.
+        device: Where to compute; ``cuda`` alone means the GPU of this rank.
         threads: Threads of an operation on the CPU, process-wide; ``None`` leaves them as they are.
 
     Raises:
@@ -69,6 +88,8 @@ class Learner:
         chunk_size: int = 1024,
         temperature: float = 1.0,
         gradient_checkpointing: bool = False,
+        dtype: Literal["float32", "bfloat16"] | None = None,
+        fsdp: FSDPMode = "auto",
         device: str | torch.device = "cpu",
         threads: int | None = None,
     ) -> None:
@@ -76,21 +97,27 @@ class Learner:
             raise ValueError(f"temperature must be above 0, not {temperature}: greedy decoding has no gradient")
         if threads is not None:
             torch.set_num_threads(threads)
-        self.device = torch.device(device)
+        self.device = rank_device(device)
+        precision = _precision(dtype, self.device)
+        mesh = make_mesh(fsdp, self.device, precision)
+        self.ranks = Ranks(mesh)
         self.temperature = temperature
         self.max_tokens_per_micro_batch = max_tokens_per_micro_batch
         settings = optimizer or OptimizerSettings()
 
-        policy = Policy(load_causal_lm(actor), chunk_size)
-        self.actor = policy.to(self.device)
+        self.actor = Policy(load_causal_lm(actor), chunk_size)
         self.reference: Policy | None = None
         if reference is not False:
-            frozen = Policy(load_causal_lm(policy.lm if reference is True else reference), chunk_size)
-            self.reference = frozen.requires_grad_(False).to(self.device)
+            source = self.actor.lm if reference is True else reference
+            self.reference = Policy(load_causal_lm(source), chunk_size).requires_grad_(False)
         self.critic: Critic | None = None
         if critic is not False:
-            source = load_causal_lm(policy.lm if critic is True else critic)
-            self.critic = Critic(source.base_model).to(self.device)
+            source = self.actor.lm if critic is True else critic
+            self.critic = Critic(load_causal_lm(source).base_model)
+        for model in self._models().values():
+            model.to(self.device)
+            if mesh is not None:
+                shard(model, mesh, precision)
         if gradient_checkpointing:
             checkpoint_gradients(self.actor.lm)
             if self.critic is not None:
@@ -142,7 +169,7 @@ class Learner:
             logprobs, entropies = self._score(policy, batch, self.temperature)
             index = self._tensor(batch.index)
             results[0, index], results[1, index] = logprobs, entropies
-        scores, spread = (_split(row, offsets) for row in results.cpu().numpy())
+        scores, spread = (_split(row, offsets) for row in self.ranks.add(results).cpu().numpy())
         return (scores, spread) if entropy else scores
 
     @torch.no_grad()
@@ -165,7 +192,7 @@ class Learner:
         results = torch.zeros(int(offsets[-1]) + len(trajectories), device=self.device)
         for batch in self._cut(value_rows(trajectories)):
             results[self._tensor(batch.index)] = self._value(critic, batch)
-        flat = results.cpu().numpy()
+        flat = self.ranks.add(results).cpu().numpy()
         return _split(flat, offsets), flat[offsets[-1] :]
 
     # ------------------------------------------------------------------ learning
@@ -207,10 +234,10 @@ class Learner:
         critic = self._need_critic()
         assert self.critic_optimizer is not None
 
-        def forward(batch: MicroBatch, tokens: TokenBatch) -> Loss:
-            return loss_fn(self._value(critic, batch), tokens)
+        def forward(batch: MicroBatch) -> tuple[Tensor]:
+            return (self._value(critic, batch),)
 
-        return self._update("critic", self.critic_optimizer, trajectories, per_token, forward)
+        return self._update("critic", self.critic_optimizer, trajectories, per_token, forward, loss_fn)
 
     def update_sft(self, trajectories: Sequence[Trajectory], weights: PerToken | None = None) -> dict[str, float]:
         """One optimizer step of the actor towards the action tokens: cross-entropy, at temperature 1.
@@ -244,12 +271,14 @@ class Learner:
     ) -> dict[str, float]:
         total = int(action_offsets(trajectories)[-1])
 
-        def forward(batch: MicroBatch, tokens: TokenBatch) -> Loss:
-            logprobs, entropy = self._score(self.actor, batch, temperature)
+        def forward(batch: MicroBatch) -> tuple[Tensor, Tensor]:
+            return self._score(self.actor, batch, temperature)
+
+        def loss_and_entropy(logprobs: Tensor, entropy: Tensor, tokens: TokenBatch) -> Loss:
             loss, sums = loss_fn(logprobs, entropy, tokens)
             return loss, {**sums, "entropy": entropy.detach().sum() / total}
 
-        return self._update("actor", self.actor_optimizer, trajectories, per_token, forward)
+        return self._update("actor", self.actor_optimizer, trajectories, per_token, forward, loss_and_entropy)
 
     def _update(
         self,
@@ -257,7 +286,8 @@ class Learner:
         optimizer: Optimizer,
         trajectories: Sequence[Trajectory],
         per_token: Mapping[str, PerToken],
-        forward: Callable[[MicroBatch, TokenBatch], Loss],
+        forward: Callable[[MicroBatch], tuple[Tensor, ...]],
+        loss_fn: Callable[..., Loss],
     ) -> dict[str, float]:
         started = time.perf_counter()
         offsets = action_offsets(trajectories)
@@ -265,22 +295,26 @@ class Learner:
             raise ValueError(f"none of the {len(trajectories)} trajectories has an action token to train on")
         columns = {name: self._tensor(_column(name, given, offsets)) for name, given in per_token.items()}
         columns["trajectory"] = self._tensor(np.repeat(np.arange(len(trajectories)), np.diff(offsets)))
-        batches = self._cut(action_rows(trajectories))
         sums: dict[str, Tensor] = {}
+        tokens = size = 0
         optimizer.zero_grad()
-        for batch in batches:
+        for batch in self._cut(action_rows(trajectories)):
+            outputs = forward(batch)
+            if batch is IDLE:  # nothing to learn here, but the other ranks' gradients pass through this rank
+                torch.stack([output.sum() for output in outputs]).sum().backward()
+                continue
             index = self._tensor(batch.index)
-            loss, extra = forward(batch, {name: column[index] for name, column in columns.items()})
+            loss, extra = loss_fn(*outputs, {name: column[index] for name, column in columns.items()})
             loss.backward()
-            for name, value in {**extra, "loss": loss.detach()}.items():
-                number = torch.as_tensor(value, dtype=torch.float64, device=self.device).detach()
+            for name, value in {**extra, "loss": loss}.items():
+                number = torch.as_tensor(value, device=self.device).detach().double()
                 sums[name] = sums[name] + number if name in sums else number
-        result = {name: float(number) for name, number in sums.items()}
+            tokens, size = tokens + batch.num_tokens, size + batch.input_ids.size
+        local = {name: float(number) for name, number in sums.items()}
+        result = self.ranks.add_numbers({**local, "tokens": float(tokens), "padding": float(size)})
+        result["padding"] = 1.0 - result["tokens"] / result["padding"]
         result |= optimizer.step(f"the {role} on {len(trajectories)} trajectories ({_some_names(trajectories)})")
-        tokens = sum(batch.num_tokens for batch in batches)
-        result["tokens"] = float(tokens)
-        result["tokens_per_s"] = tokens / (time.perf_counter() - started)
-        result["padding"] = 1.0 - tokens / sum(batch.input_ids.size for batch in batches)
+        result["tokens_per_s"] = result["tokens"] / (time.perf_counter() - started)
         return result
 
     # ------------------------------------------------------------------ weights
@@ -291,14 +325,110 @@ class Learner:
         result = {}
         for name, value in self.actor.lm.state_dict(keep_vars=True).items():
             if id(value) not in copies:
-                copies[id(value)] = value.detach().to("cpu", copy=True)
+                copies[id(value)] = whole(value.detach()).to("cpu", copy=True)
             result[name] = copies[id(value)]
         return result
+
+    def export_hf(self, path: str | Path, tokenizer: Any) -> None:
+        """Write the actor as a folder that transformers, vLLM and SGLang load; it appears whole, replacing any old one.
+
+        Args:
+            path: The folder.
+            tokenizer: Goes with it; anything with ``save_pretrained``.
+        """
+        weights = self.weights()
+        with replace_folder(path, self.ranks) as folder:
+            if self.ranks.first:
+                self.actor.lm.save_pretrained(folder, state_dict=weights)
+                tokenizer.save_pretrained(folder)
+
+    def save(self, path: str | Path, extra: Mapping[str, Any] | None = None) -> None:
+        """Write everything that the next update depends on: models, optimizers, schedules.
+
+        With it goes torch's random state on the CPU, for what else in the process draws from it; the learner does not.
+        The folder appears whole, replacing any old one: a kill at any moment leaves the old or the new one, and
+        :meth:`load` finds it.
+
+        Args:
+            path: The folder.
+            extra: What else a run needs to go on, as JSON; :meth:`load` returns it.
+        """
+        record = {
+            "format": _FORMAT,
+            "models": sorted(self._models()),
+            "optimizers": {name: optimizer.progress for name, optimizer in self._optimizers().items()},
+            "extra": dict(extra or {}),
+        }
+        text = json.dumps(record, indent=1)
+        with replace_folder(path, self.ranks) as folder:
+            write_tensors(folder / "tensors", self._tensors(), self.ranks)
+            if self.ranks.first:
+                (folder / "learner.json").write_text(text)
+
+    def load(self, path: str | Path) -> dict[str, Any]:
+        """Go on from what :meth:`save` wrote, on the same or on another number of ranks.
+
+        On the CPU, with as many threads and ranks, the next update is the same to the last bit.
+
+        Returns:
+            What :meth:`save` was given as ``extra``.
+
+        Raises:
+            FileNotFoundError: There is no checkpoint at ``path``.
+            ValueError: It holds other models than this learner has, or is of another format.
+        """
+        if self.ranks.first:
+            recover(path)
+        self.ranks.wait()
+        record_path = Path(path) / "learner.json"
+        if not record_path.is_file():
+            raise FileNotFoundError(f"no checkpoint of a learner at {path}: {record_path.name} is not there")
+        record = json.loads(record_path.read_text())
+        if record["format"] != _FORMAT:
+            raise ValueError(f"{path} has checkpoint format {record['format']}; this version reads {_FORMAT}")
+        if record["models"] != sorted(self._models()):
+            raise ValueError(
+                f"{path} holds {', '.join(record['models'])}, but this learner has "
+                f"{', '.join(sorted(self._models()))}; it needs the same critic and reference"
+            )
+        tensors = self._tensors()
+        read_tensors(Path(path) / "tensors", tensors, self.ranks)
+        torch.set_rng_state(tensors["rng"])
+        for name, optimizer in self._optimizers().items():
+            optimizer.progress = record["optimizers"][name]
+        extra: dict[str, Any] = record["extra"]
+        return extra
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """The live tensors of a checkpoint, each once; writing into them is loading (but for the random state)."""
+        tensors = {"rng": torch.get_rng_state()}
+        for name, model in self._models().items():
+            state = model.state_dict(keep_vars=True)
+            tied = {id(value): key for key, value in reversed(state.items())}  # to the first of its names
+            tensors |= {f"{name}/{key}": value for key, value in state.items() if tied[id(value)] == key}
+        for name, optimizer in self._optimizers().items():
+            for key, moments in optimizer.state().items():
+                tensors |= {f"{name}/{key}/{moment}": value for moment, value in moments.items()}
+        return tensors
+
+    def _models(self) -> dict[str, Policy | Critic]:
+        models = {"actor": self.actor, "critic": self.critic, "reference": self.reference}
+        return {name: model for name, model in models.items() if model is not None}
+
+    def _optimizers(self) -> dict[str, Optimizer]:
+        optimizers = {"actor": self.actor_optimizer, "critic": self.critic_optimizer}
+        return {name: optimizer for name, optimizer in optimizers.items() if optimizer is not None}
 
     # ------------------------------------------------------------------ inside
 
     def _cut(self, units: list[list[Row]]) -> list[MicroBatch]:
-        return micro_batches(units, self.max_tokens_per_micro_batch)
+        """This rank's micro-batches, as many as every other rank has."""
+        if self.ranks.count == 1:
+            return micro_batches(units, self.max_tokens_per_micro_batch)
+        shares = balance([sum(len(row.tokens) for row in unit) for unit in units], self.ranks.count)
+        cuts = [micro_batches([units[i] for i in share], self.max_tokens_per_micro_batch) for share in shares]
+        mine = cuts[self.ranks.number]
+        return mine + [IDLE] * (max(map(len, cuts)) - len(mine))
 
     def _tensor(self, array: NDArray[np.generic]) -> Tensor:
         return torch.from_numpy(array).to(self.device)
@@ -316,6 +446,14 @@ class Learner:
         if self.critic is None:
             raise ValueError("this learner has no critic; construct it with critic=True or a path")
         return self.critic
+
+
+def _precision(dtype: str | None, device: torch.device) -> torch.dtype:
+    known = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+    name = dtype or ("bfloat16" if device.type == "cuda" else "float32")
+    if name not in known:
+        raise ValueError(f"dtype must be 'float32' or 'bfloat16', not {dtype!r}")
+    return known[name]
 
 
 def _split(flat: Floats, offsets: NDArray[np.int64]) -> list[Floats]:

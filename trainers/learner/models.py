@@ -104,8 +104,8 @@ class Critic(nn.Module):
     def forward(self, input_ids: Tensor, positions: Tensor) -> Tensor:
         """float32 ``[n]``: the values of the states at ``positions`` of ``[B, L]`` tokens."""
         hidden = _hidden(self.backbone, input_ids, positions)
-        values: Tensor = self.value_head(hidden.float())[:, 0]
-        return values
+        values: Tensor = self.value_head(hidden.float())
+        return values[:, 0].clone()  # not a view: FSDP hooks its backward pass onto what a module returns
 
 
 def _hidden(backbone: Any, input_ids: Tensor, positions: Tensor) -> Tensor:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+
+from trainers.learner.fsdp import whole
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,15 @@ class Optimizer:
         """The live state tensors by parameter name; writing into them is loading."""
         return {name: self._adamw.state[parameter] for name, parameter in self.names.items()}
 
+    @property
+    def progress(self) -> dict[str, int]:
+        """What is not a tensor: how far the schedule is."""
+        return {"step_count": self.step_count, "skipped_in_a_row": self.skipped_in_a_row}
+
+    @progress.setter
+    def progress(self, progress: Mapping[str, int]) -> None:
+        self.step_count, self.skipped_in_a_row = progress["step_count"], progress["skipped_in_a_row"]
+
     def zero_grad(self) -> None:
         """Forget the gradients."""
         self._adamw.zero_grad()
@@ -124,9 +135,7 @@ class Optimizer:
         """
         gradients = [parameter.grad for parameter in self.names.values() if parameter.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
-        if isinstance(norm, DTensor):
-            norm = norm.full_tensor()
-        value, lr = float(norm), self.settings.lr_at(self.step_count)
+        value, lr = float(whole(norm)), self.settings.lr_at(self.step_count)
         if not math.isfinite(value):
             self.zero_grad()
             self.skipped_in_a_row += 1

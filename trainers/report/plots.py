@@ -64,7 +64,7 @@ def curves_of(rows: Iterable[tuple[int, Mapping[str, float]]]) -> Curves:
     }
 
 
-def plot_curves(rows: Iterable[tuple[int, Mapping[str, float]]], path: str | Path, title: str = "") -> Path:
+def plot(rows: Iterable[tuple[int, Mapping[str, float]]], path: str | Path, title: str = "") -> Path:
     """Draw a run.
 
     Args:

@@ -116,7 +116,8 @@ def gae_steps(rewards: list[float], values: list[float], after: float, gamma: fl
 
 
 def gae(episode: Episode, gamma: float, lam: float) -> list[float]:
-    rewards, values = [], []
+    rewards: list[float] = []
+    values: list[float] = []
     for turn, row, penalty in zip(episode.turns, episode.values, episode.penalties, strict=True):
         values += row
         rewards += [-p for p in penalty]

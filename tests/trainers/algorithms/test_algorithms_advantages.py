@@ -296,5 +296,11 @@ def test_normalize(episodes: list[Episode], truncated: Any) -> None:
         assert (np.diff(result.advantages[mask][order]) >= -1e-12).all()
 
 
+def test_normalize_leaves_out_what_is_not_trained_on() -> None:
+    batch = make([one([9.0]), one([0.0]), one([5.0], terminated=False)])
+    lopsided = Advantages(np.array([9.0, 9.0, 1.0, 1.0, 7.0, 7.0]), rloo(batch, truncated="drop").policy_mask)
+    np.testing.assert_allclose(normalize(lopsided).advantages, [1.0, 1.0, -1.0, -1.0, 0.0, 0.0])
+
+
 def test_normalize_equal_advantages() -> None:
     assert normalize(rloo(make([one([1.0], "a"), one([1.0], "b")]))).advantages.tolist() == [0.0] * 4

@@ -83,7 +83,8 @@ def test_numbers_that_are_not_finite_are_refused_by_episode(bad: float) -> None:
     cut = trajectory(episode(terminated=False, truncated=True))
     with pytest.raises(ValueError, match="episode 1 was truncated and has a bootstrap value that is not finite"):
         ActionBatch.from_trajectories([good, cut], bootstrap=[0.0, bad])
-    ActionBatch.from_trajectories([good, cut], bootstrap=[bad, 0.0])  # a terminated episode's is never read
+    both = trajectory(episode(truncated=True))
+    ActionBatch.from_trajectories([good, cut, both], bootstrap=[bad, 0.0, bad])  # a terminated episode's is never read
 
 
 def test_a_turn_without_tokens_is_refused() -> None:

@@ -148,6 +148,7 @@ def test_c_only_a_truncated_episode_goes_on(name: str) -> None:
     result = ESTIMATORS[name](episodes((True, False), (False, True), (True, True)))
     print(f"\nC. {name}: terminated {result.advantages[0]}, truncated {result.advantages[2]}")
     np.testing.assert_allclose(result.advantages, np.repeat([ended, cut, both], 2))
+    assert result.returns is not None
     np.testing.assert_allclose(result.returns, np.repeat([1.0, 1.8, 1.0], 2))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -80,21 +81,20 @@ def _scripted_kit() -> Kit:
     return Kit(model, model, make, lambda model: {}, lambda engine: engine.die(MemoryError("injected")), computes=False)
 
 
-KITS = {
-    "torch-qwen2": lambda: _torch_kit("qwen2"),
-    "torch-qwen3": lambda: _torch_kit("qwen3"),
-    "torch-llama": lambda: _torch_kit("llama"),
-    "scripted": _scripted_kit,
+#: All engines; and those that compute, in every family they support. A protocol does not depend on the family.
+KITS: dict[str, Callable[[], Kit]] = {"torch": lambda: _torch_kit("qwen2"), "scripted": _scripted_kit}
+COMPUTING_KITS: dict[str, Callable[[], Kit]] = {
+    f"torch-{family}": partial(_torch_kit, family) for family in ("qwen2", "qwen3", "llama")
 }
 
 
 @pytest.fixture(scope="session", params=KITS)
 def kit(request: pytest.FixtureRequest) -> Kit:
+    """For what holds of any engine, whatever makes its tokens."""
     return KITS[request.param]()
 
 
-@pytest.fixture
-def computing_kit(kit: Kit) -> Kit:
-    if not kit.computes:
-        pytest.skip("this engine makes up its tokens; there is no model to agree with")
-    return kit
+@pytest.fixture(scope="session", params=COMPUTING_KITS)
+def computing_kit(request: pytest.FixtureRequest) -> Kit:
+    """For what holds of an engine with a model inside."""
+    return COMPUTING_KITS[request.param]()

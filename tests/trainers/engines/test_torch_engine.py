@@ -1,0 +1,376 @@
+"""What is the torch engine's own: supported models, scheduling, threads, its copy of the weights."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import CONTEXT, VOCAB, lively_model
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from trainers.engines.base import Generation, Sampling
+from trainers.engines.decoder import Decoder
+from trainers.engines.scheduler import Request, Scheduler, Update
+from trainers.engines.torch_engine import TorchEngine
+
+GREEDY = Sampling(temperature=0.0, max_new_tokens=12)
+
+
+def scheduler(slots: int = 4, budget: int = 1024, context: int = 128, model: Any = None, seed: int = 0) -> Scheduler:
+    decoder = Decoder(model or lively_model(), slots, context)
+    ticks = iter(range(10**9))
+    return Scheduler(
+        decoder, stop_token_ids=(), prefill_budget=budget, seed=seed, version=0, clock=lambda: float(next(ticks))
+    )
+
+
+def request(prompt: Sequence[int], sampling: Sampling = GREEDY, session: str | None = None) -> Request:
+    return Request(np.array(prompt, np.int32), sampling, session)
+
+
+@torch.inference_mode()
+def drain(machine: Scheduler) -> dict[Any, Generation]:
+    outcomes: list[Any] = []
+    while machine.has_work:
+        outcomes += machine.step()
+    return dict(outcomes)
+
+
+# Scheduling
+
+
+@pytest.mark.parametrize("budget", [1, 2, 7, 64])
+def test_cutting_prompts_in_chunks_changes_nothing(budget: int) -> None:
+    rng = np.random.default_rng(0)
+    prompts = [rng.integers(0, VOCAB, n).tolist() for n in (1, 2, 3, 30, 31, 57, 100, 5)]
+    results = []
+    for machine in (scheduler(), scheduler(budget=budget)):
+        requests = [request(p, Sampling(max_new_tokens=10, seed=i)) for i, p in enumerate(prompts)]
+        for each in requests:
+            machine.add(each)
+        done = drain(machine)
+        results.append([done[each] for each in requests])
+    for one, two in zip(*results, strict=True):
+        assert one.token_ids.tolist() == two.token_ids.tolist()
+        np.testing.assert_allclose(one.logprobs, two.logprobs, atol=1e-4)
+
+
+@torch.inference_mode()
+def test_a_long_prompt_does_not_hold_up_those_that_decode() -> None:
+    machine = scheduler(budget=4)
+    short, long = request([1, 2]), request([3] * 100)
+    machine.add(short)
+    machine.step()
+    machine.add(long)
+    ended = [machine.step() for _ in range(GREEDY.max_new_tokens - 1)]
+    assert [item for outcomes in ended for item, _ in outcomes] == [short]
+    assert ended[-1], "a token at every step"
+
+
+def test_a_request_joins_at_the_next_step_and_leaves_when_done() -> None:
+    machine = scheduler()
+    first, second = request([1, 2]), request([3])
+    with torch.inference_mode():
+        machine.add(first)
+        machine.step()
+        machine.add(second)
+        machine.step()
+        assert machine.counters["generated_tokens"] == 3
+    done = drain(machine)
+    assert set(done) == {first, second}
+    assert machine.counters["steps"] == GREEDY.max_new_tokens + 1
+
+
+def test_first_come_first_served() -> None:
+    machine = scheduler(slots=2)
+    requests = [request([i]) for i in range(9)]
+    for each in requests:
+        machine.add(each)
+    order: list[Any] = []
+    with torch.inference_mode():
+        while machine.has_work:
+            order += [item for item, _ in machine.step()]
+    assert order == requests
+
+
+def test_the_session_idle_for_longest_loses_its_slot() -> None:
+    machine = scheduler(slots=2)
+    prompt = list(range(20))
+
+    def cached(session: str) -> float:
+        each = request(prompt, GREEDY, session)
+        machine.add(each)
+        return drain(machine)[each].metrics["cached_tokens"]
+
+    assert [cached(s) for s in ("a", "b", "a", "c", "a", "b", "c")] == [0, 0, 19, 0, 19, 0, 0]
+
+
+def test_scattered_slots_are_read_right() -> None:
+    """Few busy slots far apart are gathered, many close together are sliced; both must agree with being alone."""
+    alone = scheduler(slots=1)
+    wanted = {}
+    for i in range(16):
+        each = request([i, 60 - i], Sampling(max_new_tokens=(3, 40)[i % 5 == 0], seed=i))
+        alone.add(each)
+        wanted[i] = drain(alone)[each]
+    machine = scheduler(slots=16)
+    requests = [request([i, 60 - i], Sampling(max_new_tokens=(3, 40)[i % 5 == 0], seed=i)) for i in range(16)]
+    for each in requests:
+        machine.add(each)
+    done = drain(machine)
+    for i, each in enumerate(requests):
+        assert done[each].token_ids.tolist() == wanted[i].token_ids.tolist()
+        np.testing.assert_allclose(done[each].logprobs, wanted[i].logprobs, atol=1e-4)
+
+
+def test_requests_without_a_seed_repeat_with_the_engines_seed() -> None:
+    def tokens(seed: int) -> list[list[int]]:
+        machine = scheduler(seed=seed)
+        requests = [request([1], Sampling(max_new_tokens=8)) for _ in range(3)]
+        for each in requests:
+            machine.add(each)
+        done = drain(machine)
+        return [done[each].token_ids.tolist() for each in requests]
+
+    assert tokens(1) == tokens(1)
+    assert tokens(1) != tokens(2)
+    assert len(set(map(tuple, tokens(1)))) == 3
+
+
+def test_an_aborted_generation_can_be_continued_where_it_was() -> None:
+    machine = scheduler()
+    whole = request([1, 2, 3], Sampling(max_new_tokens=20, seed=9))
+    machine.add(whole)
+    tokens = drain(machine)[whole].token_ids.tolist()
+    rest = request([1, 2, 3, *tokens[:7]], Sampling(max_new_tokens=13, seed=9))
+    machine.add(rest)
+    assert drain(machine)[rest].token_ids.tolist() == tokens[7:]
+
+
+@torch.inference_mode()
+def test_updates_are_applied_in_order_and_can_be_withdrawn() -> None:
+    machine = scheduler()
+    weights = lively_model(seed=1).state_dict()
+    running = request([1])
+    machine.add(running)
+    machine.step()
+    first, withdrawn, second = (Update(weights, v, "wait") for v in (1, 2, 3))
+    late = request([1])
+    for update in (first, withdrawn, second):
+        machine.add_update(update)
+    machine.add(late)
+    machine.cancel_update(withdrawn)
+    outcomes = []
+    while machine.has_work:
+        outcomes += machine.step()
+    assert [item for item, _ in outcomes] == [running, first, second, late]
+    assert set(dict(outcomes)[late].weight_version) == {3}
+
+
+def test_output_that_is_not_finite_ends_the_engine() -> None:
+    machine = scheduler()
+    machine._decoder._norm.fill_(float("nan"))
+    machine.add(request([1]))
+    with pytest.raises(RuntimeError, match="not finite"):
+        drain(machine)
+
+
+# Models
+
+
+def check_against_forward(model: Any, **options: Any) -> None:
+    async def run() -> list[Generation]:
+        engine = TorchEngine(model, max_slots=4, max_context=128, threads=1, **options)
+        try:
+            return await asyncio.gather(*(engine.generate(p, GREEDY) for p in prompts))
+        finally:
+            await engine.close()
+
+    prompts = [[1], [5, 6, 7], list(range(40))]
+    for prompt, made in zip(prompts, asyncio.run(run()), strict=True):
+        ids = torch.tensor([[*prompt, *made.token_ids.tolist()]])
+        with torch.no_grad():
+            full = model(ids).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+        assert full.argmax(-1).tolist() == made.token_ids.tolist()
+        np.testing.assert_allclose(full.max(-1).values, made.logprobs, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("family", "shape"),
+    [
+        ("qwen2", {"tie_word_embeddings": False}),
+        ("qwen2", {"kv_heads": 4}),
+        ("qwen2", {"kv_heads": 1}),
+        ("qwen3", {"head_dim": 16}),
+        ("qwen3", {"attention_bias": True}),
+        ("llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False}),
+        ("llama", {"hidden_act": "gelu", "rms_norm_eps": 1e-3}),
+        ("llama", {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 500.0}}),
+        (
+            "llama",
+            {
+                "rope_parameters": {
+                    "rope_type": "llama3",
+                    "factor": 8.0,
+                    "low_freq_factor": 1.0,
+                    "high_freq_factor": 4.0,
+                    "original_max_position_embeddings": 64,
+                    "rope_theta": 10000.0,
+                }
+            },
+        ),
+    ],
+)
+def test_variants_of_the_families(family: str, shape: dict[str, Any]) -> None:
+    check_against_forward(lively_model(family, **shape))
+
+
+def test_bfloat16_runs_close_to_float32() -> None:
+    model = lively_model()
+
+    async def run() -> Generation:
+        engine = TorchEngine(model, max_slots=2, dtype=torch.bfloat16, threads=1)
+        try:
+            return await engine.generate([1, 2, 3], GREEDY)
+        finally:
+            await engine.close()
+
+    made = asyncio.run(run())
+    ids = torch.tensor([[1, 2, 3, *made.token_ids.tolist()]])
+    with torch.no_grad():
+        full = model(ids).logits[0, 2:-1].log_softmax(-1)
+    np.testing.assert_allclose(full[torch.arange(12), ids[0, 3:]], made.logprobs, atol=0.3)
+    assert made.logprobs.dtype == np.float32
+
+
+def test_other_architectures_are_refused_by_name() -> None:
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=16, n_embd=8, n_layer=1, n_head=1))
+    with pytest.raises(ValueError, match=r"'gpt2'.*qwen2, qwen3, llama"):
+        TorchEngine(model)
+
+
+def test_features_it_lacks_are_refused() -> None:
+    sliding = lively_model("qwen2", use_sliding_window=True, sliding_window=32, max_window_layers=0)
+    with pytest.raises(ValueError, match="sliding window of 32"):
+        TorchEngine(sliding, max_context=64)
+    dynamic = lively_model("llama", rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0})
+    with pytest.raises(ValueError, match="'dynamic'"):
+        TorchEngine(dynamic)
+    adapted = lively_model()
+    adapted.model.layers[0].self_attn.q_proj.lora = torch.nn.Linear(2, 2)
+    with pytest.raises(ValueError, match=r"q_proj\.lora"):
+        TorchEngine(adapted)
+
+
+@pytest.mark.parametrize(
+    "bad", [{"max_slots": 0}, {"max_context": 1}, {"max_context": CONTEXT + 1}, {"threads": 0}, {"prefill_budget": 0}]
+)
+def test_sizes_out_of_range_are_refused(bad: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match=next(iter(bad))):
+        TorchEngine(lively_model(), **bad)  # type: ignore[arg-type]
+
+
+def test_a_stop_token_outside_the_vocabulary_is_refused() -> None:
+    with pytest.raises(ValueError, match="stop token id 64"):
+        TorchEngine(lively_model(), stop_token_ids=(VOCAB,))
+
+
+# Weights, threads
+
+
+async def test_it_has_its_own_weights() -> None:
+    model = lively_model()
+    engine = TorchEngine(model, max_slots=2, threads=1)
+    before = await engine.generate([1, 2], GREEDY)
+    weights = {name: value.clone() for name, value in lively_model(seed=1).state_dict().items()}
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    after = await engine.generate([1, 2], GREEDY)
+    assert before.token_ids.tolist() == after.token_ids.tolist()
+    await engine.update_weights(weights, 1)
+    new = await engine.generate([1, 2], GREEDY)
+    for value in weights.values():
+        value.zero_()
+    assert (await engine.generate([1, 2], GREEDY)).token_ids.tolist() == new.token_ids.tolist()
+    await engine.close()
+
+
+async def test_tied_weights_may_come_once_or_twice_but_not_different() -> None:
+    engine = TorchEngine(lively_model(), max_slots=2, threads=1)
+    weights = dict(lively_model(seed=1).state_dict())
+    once = {name: value for name, value in weights.items() if name != "lm_head.weight"}
+    await engine.update_weights(once, 1)
+    first = await engine.generate([1], GREEDY)
+    await engine.update_weights(weights | {"lm_head.weight": weights["lm_head.weight"].clone()}, 2)
+    second = await engine.generate([1], GREEDY)
+    assert first.token_ids.tolist() == second.token_ids.tolist()
+    with pytest.raises(ValueError, match="tied"):
+        await engine.update_weights(weights | {"lm_head.weight": weights["lm_head.weight"] + 1}, 3)
+    await engine.close()
+
+
+async def test_the_engines_stop_tokens_hold_for_every_request() -> None:
+    plain = TorchEngine(lively_model(), max_slots=2, threads=1)
+    tokens = (await plain.generate([1, 2], GREEDY)).token_ids.tolist()
+    await plain.close()
+    engine = TorchEngine(lively_model(), max_slots=2, threads=1, stop_token_ids=[tokens[4]])
+    made = await engine.generate([1, 2], GREEDY)
+    assert made.token_ids.tolist() == tokens[: tokens.index(tokens[4]) + 1]
+    assert made.finish_reason == "stop"
+    await engine.close()
+
+
+def engine_threads() -> int:
+    return sum(thread.name == "torch-engine" for thread in threading.enumerate())
+
+
+async def test_no_thread_outlives_its_engine() -> None:
+    before = engine_threads()
+    engine = TorchEngine(lively_model(), max_slots=2, threads=1)
+    await engine.generate([1], GREEDY)
+    assert engine_threads() == before + 1
+    await engine.close()
+    assert engine_threads() == before
+    engine = TorchEngine(lively_model(), max_slots=2, threads=1)
+    del engine
+    gc.collect()
+    assert engine_threads() == before
+
+
+def test_an_event_loop_that_went_away_does_not_hurt_the_others() -> None:
+    engine = TorchEngine(lively_model(), max_slots=4, threads=1)
+    tasks: list[asyncio.Future[Generation]] = []  # asyncio itself keeps only weak references
+
+    async def abandon() -> None:
+        tasks.append(asyncio.ensure_future(engine.generate([1], Sampling(max_new_tokens=300, ignore_stop=True))))
+        await asyncio.sleep(0)
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(abandon())
+    loop.close()
+
+    async def rest() -> Generation:
+        made = await engine.generate([1], Sampling(max_new_tokens=400, ignore_stop=True))
+        await engine.close()
+        return made
+
+    assert len(asyncio.run(rest()).token_ids) == 400
+
+
+def test_its_threads_setting_is_its_own() -> None:
+    before = torch.get_num_threads()
+
+    async def run() -> None:
+        engine = TorchEngine(lively_model(), max_slots=2, threads=before + 1)
+        await engine.generate([1], GREEDY)
+        await engine.close()
+
+    asyncio.run(run())
+    assert torch.get_num_threads() == before

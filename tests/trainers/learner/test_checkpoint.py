@@ -1,0 +1,203 @@
+"""Checkpoints: exact resume, and whole or not there whenever the process dies."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from learner_helpers import VOCAB, some_trajectories
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from trainers.learner import Learner, OptimizerSettings, checkpoint
+from trainers.learner.checkpoint import recover, replace_folder
+from trainers.learner.fsdp import Ranks
+from trainers.tiny import build_model, build_tokenizer
+
+TRAJECTORIES = some_trajectories()
+ALONE = Ranks(None)
+
+
+class Killed(BaseException):
+    """The process is gone; nothing gets to clean up."""
+
+
+def make_learner(seed=0):
+    settings = OptimizerSettings(lr=1e-2, warmup_steps=4, schedule="cosine", total_steps=9)
+    model = build_model(VOCAB, hidden=32, layers=2, seed=seed)
+    return Learner(model, critic=True, reference=True, optimizer=settings)
+
+
+def train(learner, steps):
+    def value_loss(values, batch):
+        return ((values - batch["returns"]) ** 2).sum() * 0.01, {}
+
+    counts = [int(t.action_mask.sum()) for t in TRAJECTORIES]
+    metrics = []
+    for _ in range(steps):
+        metrics.append(learner.update_sft(TRAJECTORIES))
+        metrics.append(learner.update_critic(TRAJECTORIES, {"returns": [np.ones(n) for n in counts]}, value_loss))
+    return [{name: m[name] for name in ("loss", "grad_norm", "lr")} for m in metrics]
+
+
+def everything(learner):
+    return {name: value.clone() for name, value in learner._tensors().items()}
+
+
+def test_resuming_is_exact(tmp_path):
+    learner = make_learner()
+    train(learner, 3)
+    learner.save(tmp_path / "step-3", extra={"frontier": [1, 2], "big": 2**80})
+    random_numbers = torch.rand(3)
+    expected_metrics = train(learner, 3)
+
+    resumed = make_learner(seed=1)  # other weights, another reference: all of it must come from the checkpoint
+    train(resumed, 1)
+    assert resumed.load(tmp_path / "step-3") == {"frontier": [1, 2], "big": 2**80}
+    assert torch.equal(torch.rand(3), random_numbers)
+    assert train(resumed, 3) == expected_metrics
+    ours, theirs = everything(resumed), everything(learner)
+    assert ours.keys() == theirs.keys()
+    for name in ours.keys() - {"rng"}:
+        assert torch.equal(ours[name], theirs[name]), name
+    for a, b in zip(
+        resumed.logprobs(TRAJECTORIES, model="reference"),
+        make_learner().logprobs(TRAJECTORIES, model="reference"),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_saving_before_the_first_update_changes_nothing(tmp_path):
+    saved, other = make_learner(), make_learner()
+    saved.save(tmp_path / "start")
+    resumed = make_learner(seed=1)
+    resumed.load(tmp_path / "start")
+    expected = train(other, 2)
+    assert train(saved, 2) == expected
+    assert train(resumed, 2) == expected
+
+
+def test_a_checkpoint_of_other_models_is_refused(tmp_path):
+    make_learner().save(tmp_path / "full")
+    with pytest.raises(ValueError, match="holds actor, critic, reference, but this learner has actor"):
+        Learner(build_model(VOCAB, hidden=32, layers=2)).load(tmp_path / "full")
+    with pytest.raises(FileNotFoundError, match="no checkpoint of a learner"):
+        make_learner().load(tmp_path / "elsewhere")
+
+
+def version_of(path):
+    return json.loads((path / "learner.json").read_text())["extra"]["version"]
+
+
+@pytest.mark.parametrize(
+    ("moment", "existing", "survivor"),
+    [
+        ("tensors", True, 1),
+        ("tensors", False, None),
+        ("flush", True, 1),
+        ("flush", False, None),
+        ("rename-old", True, 1),
+        ("rename-new", True, 1),
+        ("rename-new", False, None),
+        ("after", True, 2),
+        ("after", False, 2),
+        ("remove-old", True, 2),
+    ],
+)
+def test_a_kill_leaves_the_old_or_the_new_one(tmp_path, monkeypatch, existing, moment, survivor):
+    """Die at each step that touches the disk; whatever is there then loads, and the next save works."""
+    learner = make_learner()
+    path = tmp_path / "latest"
+    if existing:
+        learner.save(path, extra={"version": 1})
+    train(learner, 1)
+
+    write, rename, flush = dcp.save, Path.rename, checkpoint._flush_entry
+
+    def die(*_, **__):
+        raise Killed
+
+    def write_and_die(*args, **kwargs):
+        write(*args, **kwargs)
+        raise Killed
+
+    def rename_unless(name):
+        return lambda self, target: die() if Path(target).name == name else rename(self, target)
+
+    target, action = {
+        "tensors": ("trainers.learner.checkpoint.dcp.save", write_and_die),
+        "flush": ("trainers.learner.checkpoint._flush", die),
+        "rename-old": ("pathlib.Path.rename", rename_unless(".latest.previous")),
+        "rename-new": ("pathlib.Path.rename", rename_unless("latest")),
+        "after": ("trainers.learner.checkpoint._flush_entry", lambda at: die() if at == tmp_path else flush(at)),
+        "remove-old": ("trainers.learner.checkpoint.shutil.rmtree", die),
+    }[moment]
+    with monkeypatch.context() as patched:
+        patched.setattr(target, action)
+        with pytest.raises(Killed):
+            learner.save(path, extra={"version": 2})
+
+    fresh = make_learner(seed=1)
+    if survivor is None:
+        with pytest.raises(FileNotFoundError):
+            fresh.load(path)
+    else:
+        assert fresh.load(path)["version"] == survivor
+    learner.save(path, extra={"version": 3})
+    assert make_learner(seed=1).load(path)["version"] == 3
+    assert [entry.name for entry in tmp_path.iterdir()] == ["latest"], "nothing is left over"
+
+
+def test_a_kill_while_writing_leaves_a_half_written_folder_that_is_not_used(tmp_path):
+    path = tmp_path / "x"
+
+    def write():
+        with replace_folder(path, ALONE) as folder:
+            (folder / "half").write_text("hal")
+            raise Killed
+
+    with pytest.raises(Killed):
+        write()
+    assert not path.exists()
+    with replace_folder(path, ALONE) as folder:
+        assert list(folder.iterdir()) == []
+        (folder / "whole").write_text("whole")
+    assert [entry.name for entry in path.iterdir()] == ["whole"]
+
+
+def test_recover_twice_is_recover_once(tmp_path):
+    path = tmp_path / "x"
+    with replace_folder(path, ALONE) as folder:
+        (folder / "a").write_text("a")
+    shutil.move(path, tmp_path / ".x.previous")
+    recover(path)
+    recover(path)
+    assert (path / "a").read_text() == "a"
+
+
+def test_a_file_in_the_way_is_not_removed(tmp_path):
+    path = tmp_path / "x"
+    path.write_text("mine")
+    with pytest.raises(NotADirectoryError, match="is a file"), replace_folder(path, ALONE):
+        raise AssertionError("must not get here")
+    assert path.read_text() == "mine"
+
+
+def test_transformers_loads_the_export(tmp_path):
+    tokenizer = build_tokenizer(["one two three"] * 5)
+    model = build_model(len(tokenizer), hidden=32, layers=2)
+    learner = Learner(model, optimizer=OptimizerSettings(lr=1e-2))
+    learner.update_sft(TRAJECTORIES)
+    learner.export_hf(tmp_path / "model", tokenizer)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    for name, value in loaded.state_dict().items():
+        assert torch.equal(value, learner.weights()[name]), name
+    assert AutoTokenizer.from_pretrained(tmp_path / "model").encode("one two") == tokenizer.encode("one two")
+    again = Learner(str(tmp_path / "model"))
+    for a, b in zip(again.logprobs(TRAJECTORIES), learner.logprobs(TRAJECTORIES), strict=True):
+        np.testing.assert_array_equal(a, b)

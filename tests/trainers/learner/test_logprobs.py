@@ -1,0 +1,90 @@
+"""The chunked head against full logits."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.autograd import gradcheck
+
+from trainers.learner.logprobs import token_logprobs
+
+
+def inputs(n=13, width=6, vocab=11, dtype=torch.float32, seed=0, bias=True):
+    generator = torch.Generator().manual_seed(seed)
+    hidden = torch.randn(n, width, generator=generator, dtype=dtype, requires_grad=True)
+    weight = torch.randn(vocab, width, generator=generator, dtype=dtype, requires_grad=True)
+    offset = torch.randn(vocab, generator=generator, dtype=dtype, requires_grad=True) if bias else None
+    return hidden, weight, offset, torch.randint(0, vocab, (n,), generator=generator)
+
+
+def full(hidden, weight, bias, targets, temperature):
+    logits = hidden @ weight.T + (0 if bias is None else bias)
+    log_p = torch.log_softmax(logits / temperature, -1)
+    return log_p.gather(1, targets[:, None])[:, 0], -(log_p.exp() * log_p).sum(-1)
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 13, 100])
+@pytest.mark.parametrize("temperature", [1.0, 0.6, 2.5])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
+def test_values_and_gradients_are_those_of_full_logits(chunk, temperature, bias, dtype, tolerance):
+    hidden, weight, offset, targets = inputs(bias=bias, dtype=dtype)
+    leaves = [tensor for tensor in (hidden, weight, offset) if tensor is not None]
+    ours = token_logprobs(hidden, weight, targets, bias=offset, temperature=temperature, chunk_size=chunk)
+    theirs = full(hidden, weight, offset, targets, temperature)
+    scales = torch.randn(2, len(targets), generator=torch.Generator().manual_seed(1))
+    gradients = [
+        torch.autograd.grad((scales[0] * logprobs + scales[1] * entropy).sum(), leaves)
+        for logprobs, entropy in (ours, theirs)
+    ]
+    for a, b in zip([*ours, *gradients[0]], [*theirs, *gradients[1]], strict=True):
+        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("use", [lambda lp, h: lp, lambda lp, h: h, lambda lp, h: lp.exp() + h * lp])
+def test_gradients_are_exact_in_float64(use):
+    hidden, weight, offset, targets = inputs(n=5, dtype=torch.float64)
+
+    def function(hidden, weight, offset):
+        return use(*token_logprobs(hidden, weight, targets, bias=offset, temperature=0.7, chunk_size=2))
+
+    assert gradcheck(function, (hidden, weight, offset))
+
+
+def test_logits_are_float32_for_bfloat16_inputs():
+    hidden, weight, _, targets = inputs(bias=False)
+    low = [tensor.detach().bfloat16().requires_grad_() for tensor in (hidden, weight)]
+    logprobs, entropy = token_logprobs(*low, targets, chunk_size=4)
+    expected, spread = full(low[0].float(), low[1].float(), None, targets, 1.0)
+    assert logprobs.dtype == entropy.dtype == torch.float32
+    torch.testing.assert_close(logprobs, expected)
+    torch.testing.assert_close(entropy, spread)
+    ours = torch.autograd.grad(logprobs.sum(), low)
+    theirs = torch.autograd.grad(expected.sum(), low)
+    for a, b in zip(ours, theirs, strict=True):
+        assert a.dtype == torch.bfloat16
+        torch.testing.assert_close(a, b, rtol=0.02, atol=0.02)
+
+
+def test_huge_logits_stay_finite():
+    hidden, weight, _, targets = inputs(bias=False)
+    logprobs, entropy = token_logprobs(hidden * 1e4, weight * 1e2, targets)
+    (logprobs.sum() + entropy.sum()).backward()
+    assert bool(torch.isfinite(logprobs).all())
+    assert bool(torch.isfinite(entropy).all())
+    assert bool(torch.isfinite(hidden.grad).all())
+
+
+def test_nothing_wanted_is_fine():
+    hidden, weight, _, _ = inputs(bias=False)
+    logprobs, entropy = token_logprobs(hidden[:0], weight, torch.zeros(0, dtype=torch.int64))
+    (logprobs.sum() + entropy.sum()).backward()
+    assert logprobs.shape == entropy.shape == (0,)
+    assert not weight.grad.any()
+
+
+@pytest.mark.parametrize(("name", "value"), [("temperature", 0.0), ("chunk_size", 0)])
+def test_settings_outside_their_range(name, value):
+    hidden, weight, _, targets = inputs(bias=False)
+    with pytest.raises(ValueError, match=name):
+        token_logprobs(hidden, weight, targets, **{name: value})

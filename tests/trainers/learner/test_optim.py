@@ -1,0 +1,82 @@
+"""The optimizer against AdamW's formula; the schedule against its own."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from trainers.learner.optim import Optimizer, OptimizerSettings
+
+
+def test_constant_after_a_linear_warm_up():
+    settings = OptimizerSettings(lr=0.5, warmup_steps=4)
+    assert [settings.lr_at(step) for step in range(7)] == [0.125, 0.25, 0.375, 0.5, 0.5, 0.5, 0.5]
+
+
+def test_cosine_falls_to_its_floor_and_stays():
+    settings = OptimizerSettings(lr=1.0, warmup_steps=2, schedule="cosine", total_steps=6, min_lr_ratio=0.1)
+    falling = [0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * k / 4)) for k in range(5)]
+    assert [settings.lr_at(step) for step in range(9)] == pytest.approx([0.5, 1.0, *falling, 0.1, 0.1])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"lr": -1.0}, "lr must be at least 0"),
+        ({"schedule": "linear"}, "schedule must be"),
+        ({"schedule": "cosine"}, "needs optimizer total_steps"),
+        ({"schedule": "cosine", "total_steps": 3, "warmup_steps": 3}, "total_steps above warmup_steps"),
+        ({"grad_clip": 0.0}, "grad_clip must be above 0"),
+    ],
+)
+def test_settings_outside_their_range(settings, message):
+    with pytest.raises(ValueError, match=message):
+        OptimizerSettings(**settings)
+
+
+def test_updates_follow_the_formula():
+    """AdamW (arXiv 1711.05101, algorithm 2) by hand, with clipping; vectors are not decayed."""
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2).double()
+    settings = OptimizerSettings(lr=0.1, betas=(0.8, 0.9), weight_decay=0.2, grad_clip=1.0, eps=1e-6, warmup_steps=2)
+    optimizer = Optimizer(model, settings)
+    expected = {name: p.detach().clone() for name, p in model.named_parameters()}
+    first = {name: torch.zeros_like(p) for name, p in expected.items()}
+    second = {name: torch.zeros_like(p) for name, p in expected.items()}
+    for step in range(1, 5):
+        gradients = {name: torch.randn_like(p) * 3 for name, p in expected.items()}
+        for name, parameter in model.named_parameters():
+            parameter.grad = gradients[name].clone()
+        metrics = optimizer.step("a test")
+        norm = math.sqrt(sum(float(g.square().sum()) for g in gradients.values()))
+        lr = 0.1 * min(1.0, step / 2)
+        assert metrics == pytest.approx({"grad_norm": norm, "lr": lr, "skipped": 0.0})
+        for name, gradient in gradients.items():
+            clipped = gradient * min(1.0, 1.0 / norm)
+            first[name] = 0.8 * first[name] + 0.2 * clipped
+            second[name] = 0.9 * second[name] + 0.1 * clipped**2
+            decay = 0.2 if expected[name].ndim > 1 else 0.0
+            scaled = first[name] / (1 - 0.8**step) / ((second[name] / (1 - 0.9**step)).sqrt() + 1e-6)
+            expected[name] = expected[name] * (1 - lr * decay) - lr * scaled
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.detach(), expected[name])
+        assert parameter.grad is None
+
+
+def test_skips_are_counted_in_a_row():
+    model = nn.Linear(2, 1)
+    optimizer = Optimizer(model, OptimizerSettings(lr=0.1, skip_nonfinite=1))
+
+    def step(value):
+        for parameter in model.parameters():
+            parameter.grad = torch.full_like(parameter, value)
+        return optimizer.step("a test")["skipped"]
+
+    assert [step(v) for v in (math.nan, 1.0, math.inf, 1.0)] == [1.0, 0.0, 1.0, 0.0]
+    assert optimizer.step_count == 2
+    step(math.nan)
+    with pytest.raises(FloatingPointError, match="update 2 of a test; 2 in a row"):
+        step(math.nan)

@@ -1,0 +1,110 @@
+"""Rows, micro-batches and shares, against what they are defined to be."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from learner_helpers import some_trajectories, trajectory
+
+from trainers.learner.packing import action_offsets, action_rows, balance, micro_batches, value_rows
+
+
+@st.composite
+def trajectories(draw):
+    turn = st.tuples(st.integers(1, 6), st.integers(0, 5))
+    shapes = draw(st.lists(st.lists(st.lists(turn, min_size=1, max_size=3), min_size=1, max_size=3), max_size=8))
+    rng = np.random.default_rng(draw(st.integers(0, 1000)))
+    return [trajectory(rng, shape, tail=draw(st.integers(0, 3))) for shape in shapes]
+
+
+def prefixes(item):
+    """For each action token, the tokens of its segment before it, and itself."""
+    for at in np.flatnonzero(item.action_mask):
+        start = max(s for s in item.segment_starts if s <= at)
+        yield item.token_ids[start:at].tolist(), int(item.token_ids[at])
+
+
+def read(batches):
+    """For each flat index, what the model has read at its position, and the target; each index once."""
+    result = {}
+    for batch in batches:
+        flat, width = batch.input_ids.ravel(), batch.input_ids.shape[1]
+        for position, target, index in zip(batch.positions, batch.targets, batch.index, strict=True):
+            row = position // width * width
+            assert index not in result
+            result[int(index)] = (flat[row : position + 1].tolist(), int(target))
+    return result
+
+
+@given(trajectories(), st.integers(1, 60))
+def test_every_action_token_is_predicted_once_from_exactly_what_came_before_it(items, budget):
+    batches = micro_batches(action_rows(items), budget)
+    expected = [pair for item in items for pair in prefixes(item)]
+    assert read(batches) == dict(enumerate(expected))
+    assert action_offsets(items)[-1] == len(expected)
+
+
+@given(trajectories(), st.integers(1, 60))
+def test_values_are_read_before_every_action_and_at_the_last_token(items, budget):
+    got = read(micro_batches(value_rows(items), budget))
+    states = [before for item in items for before, _ in prefixes(item)]
+    states += [item.token_ids[item.segment_starts[-1] :].tolist() for item in items]
+    assert {index: tokens for index, (tokens, _) in got.items()} == dict(enumerate(states))
+
+
+@given(trajectories(), st.integers(1, 60))
+def test_batches_keep_the_budget_and_trajectories_whole(items, budget):
+    units = action_rows(items)
+    batches = micro_batches(units, budget)
+    owner = np.repeat(np.arange(len(items)), np.diff(action_offsets(items)))
+    owners = [set(owner[batch.index]) for batch in batches]
+    assert sum(map(len, owners)) == len(set().union(*owners))
+    for batch, inside in zip(batches, owners, strict=True):
+        assert batch.input_ids.size <= budget or len(inside) == 1
+    assert sum(batch.num_tokens for batch in batches) == sum(len(row.tokens) for unit in units for row in unit)
+
+
+def test_nothing_is_read_after_the_last_wanted_position():
+    rng = np.random.default_rng(0)
+    item = trajectory(rng, [[(3, 2), (4, 1)]], tail=30)
+    (batch,) = micro_batches(action_rows([item]), 1000)
+    assert batch.input_ids.shape == (1, 9)  # 10 tokens up to the last action, which is predicted, not read
+    (batch,) = micro_batches(value_rows([item]), 1000)
+    assert batch.input_ids.shape == (1, 40)
+
+
+def test_sorting_leaves_little_padding():
+    rng = np.random.default_rng(0)
+    items = [trajectory(rng, [[(int(n), 5)]]) for n in rng.integers(20, 200, 256)]
+    batches = micro_batches(action_rows(items), 4096)
+    real, padded = sum(b.num_tokens for b in batches), sum(b.input_ids.size for b in batches)
+    assert real / padded > 0.9
+
+
+def test_no_tokens_no_value():
+    empty = trajectory(np.random.default_rng(0), [[]])
+    assert micro_batches(action_rows([empty]), 10) == []
+    with pytest.raises(ValueError, match="trajectory 0 .* has no token"):
+        value_rows([empty])
+
+
+def test_a_budget_below_one_is_refused():
+    with pytest.raises(ValueError, match="at least 1"):
+        micro_batches(action_rows(some_trajectories()), 0)
+
+
+@given(st.lists(st.integers(0, 100), max_size=7), st.integers(1, 3))
+def test_shares_are_a_partition_within_four_thirds_of_the_best(costs, ranks):
+    shares = balance(costs, ranks)
+    assert len(shares) == ranks
+    assert sorted(itertools.chain(*shares)) == list(range(len(costs)))
+    largest = max(sum(costs[i] for i in share) for share in shares)
+    best = min(
+        max(sum(c for c, r in zip(costs, assignment, strict=True) if r == rank) for rank in range(ranks))
+        for assignment in itertools.product(range(ranks), repeat=len(costs))
+    )
+    assert largest <= (4 / 3 - 1 / (3 * ranks)) * best + 1e-9

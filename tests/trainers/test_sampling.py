@@ -1,0 +1,142 @@
+"""The sampler: cuts and log-probs against oracles written from the definitions; randomness that is a function."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainers.engines.base import Sampling
+from trainers.engines.sampler import SamplingRows, sample, uniforms
+
+
+def rows(count: int, uniform: np.ndarray | float = 0.5, **same: float) -> SamplingRows:
+    values = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, **same}
+    return SamplingRows(
+        temperature=np.full(count, values["temperature"], np.float32),
+        top_k=np.full(count, values["top_k"], np.int64),
+        top_p=np.full(count, values["top_p"], np.float32),
+        min_p=np.full(count, values["min_p"], np.float32),
+        uniform=np.broadcast_to(uniform, count).astype(np.float64),
+    )
+
+
+def oracle(logits: list[float], row: dict[str, float]) -> tuple[int, float, float]:
+    """One row, token by token: temperature, top-k, top-p, min-p, renormalise, walk the cumulative sum."""
+    if row["temperature"] == 0:
+        token = int(np.argmax(logits))
+        z = np.array(logits, np.float64)
+        return token, float(z[token] - np.log(np.exp(z).sum())), 0.0
+    z = np.array(logits, np.float64) / row["temperature"]
+    p = np.exp(z - z.max())
+    p /= p.sum()
+    order = sorted(range(len(p)), key=lambda t: (-np.float32(p[t]), t))
+    kept = order[: int(row["top_k"])] if row["top_k"] else order
+    mass, nucleus, reached = sum(p[t] for t in kept), [], 0.0
+    for t in kept:
+        nucleus.append(t)
+        reached += p[t]
+        if reached >= row["top_p"] * mass:
+            break
+    final = sorted(t for t in nucleus if p[t] >= row["min_p"] * p[nucleus[0]])
+    total, walked = sum(p[t] for t in final), 0.0
+    for t in final:
+        walked += p[t]
+        if walked > row["uniform"] * total:
+            break
+    return t, float(np.log(p[t])), float(np.log(p[t] / total))
+
+
+row_strategy = st.fixed_dictionaries(
+    {
+        "temperature": st.sampled_from([0.0, 0.3, 1.0, 2.0]),
+        "top_k": st.sampled_from([0, 0, 1, 3, 50]),
+        "top_p": st.sampled_from([1.0, 1.0, 0.123, 0.612, 0.987]),
+        "min_p": st.sampled_from([0.0, 0.0, 0.0517, 0.313]),
+        "uniform": st.floats(0, 0.999),
+    }
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(parameters=st.lists(row_strategy, min_size=1, max_size=6), seed=st.integers(0, 2**32 - 1))
+def test_rows_of_different_kinds_equal_the_oracle_one_by_one(parameters: list[dict[str, float]], seed: int) -> None:
+    logits = np.random.default_rng(seed).normal(0, 2, (len(parameters), 12)).astype(np.float32)
+    columns = {key: np.array([row[key] for row in parameters]) for key in parameters[0]}
+    drawn = sample(
+        torch.from_numpy(logits),
+        SamplingRows(
+            temperature=columns["temperature"].astype(np.float32),
+            top_k=columns["top_k"].astype(np.int64),
+            top_p=columns["top_p"].astype(np.float32),
+            min_p=columns["min_p"].astype(np.float32),
+            uniform=columns["uniform"].astype(np.float64),
+        ),
+    )
+    for row, at, token, logprob, sampled in zip(parameters, logits, *(x.tolist() for x in drawn), strict=True):
+        row = {**row, "top_p": float(np.float32(row["top_p"])), "min_p": float(np.float32(row["min_p"]))}
+        wanted = oracle(at.tolist(), {**row, "temperature": float(np.float32(row["temperature"]))})
+        if token != wanted[0]:  # only a draw on a boundary may go to its neighbour
+            nudged = {oracle(at.tolist(), {**row, "uniform": row["uniform"] + e})[0] for e in (-1e-5, 1e-5)}
+            assert token in nudged
+            continue
+        assert logprob == pytest.approx(wanted[1], abs=1e-4)
+        assert sampled == pytest.approx(wanted[2], abs=1e-4)
+
+
+def test_the_draws_follow_the_probabilities() -> None:
+    """A grid of uniforms must hit each token in proportion to its probability, to the grid's width."""
+    logits = torch.tensor([0.3, -1.0, 2.0, 0.0, -3.0])
+    count = 10_000
+    tokens, _, _ = sample(logits.expand(count, -1), rows(count, (np.arange(count) + 0.5) / count))
+    np.testing.assert_allclose(np.bincount(tokens, minlength=5) / count, logits.softmax(0), atol=2 / count)
+
+
+def test_a_token_of_probability_zero_is_never_drawn() -> None:
+    inf = float("inf")
+    logits = torch.tensor([[-inf, 1.0, -inf, 2.0, -inf]]).repeat(4, 1)
+    extremes = np.array([0.0, 2.0**-52, 0.5, 1 - 2.0**-52])
+    for cuts in ({}, {"top_p": 0.999}, {"min_p": 1e-6}):
+        tokens, logprobs, _ = sample(logits, rows(4, extremes, **cuts))
+        assert set(tokens.tolist()) <= {1, 3}
+        assert torch.isfinite(logprobs).all()
+
+
+def test_the_smallest_cuts_leave_the_most_likely_token() -> None:
+    logits = torch.randn(3, 50, generator=torch.Generator().manual_seed(0))
+    for cuts in ({"top_k": 1}, {"top_p": 1e-9}, {"min_p": 1.0}):
+        tokens, logprobs, sampled = sample(logits, rows(3, 0.999, **cuts))
+        assert tokens.tolist() == logits.argmax(-1).tolist()
+        torch.testing.assert_close(logprobs, logits.log_softmax(-1).max(-1).values)
+        torch.testing.assert_close(sampled, torch.zeros(3))
+
+
+def test_equal_logits_are_cut_to_exactly_k() -> None:
+    drawn = {int(sample(torch.zeros(1, 10), rows(1, u, top_k=3))[0]) for u in np.linspace(0, 0.99, 50)}
+    assert drawn == {0, 1, 2}
+
+
+def test_uniforms_are_uniform_and_unrelated() -> None:
+    """Seeds 0, 1, 2, ... and positions 0, 1, 2, ... are the worst case of a hash, and the usual case here."""
+    n = 300
+    grid = np.array([uniforms(np.full(n, seed, np.uint64), np.arange(n)) for seed in range(n)])
+    assert grid.min() >= 0
+    assert grid.max() < 1
+    assert len(np.unique(grid)) == n * n
+    counts = np.histogram(grid, 100, (0, 1))[0]
+    assert ((counts - n * n / 100) ** 2 / (n * n / 100)).sum() < 149  # chi-square, 99 degrees of freedom: p > 0.001
+    for a, b in ((grid[1:], grid[:-1]), (grid[:, 1:], grid[:, :-1]), (grid[1:, 1:], grid[:-1, :-1])):
+        assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) < 4 / n  # four standard errors
+    assert grid[7, 11] == uniforms(np.array([7], np.uint64), np.array([11]))[0]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"temperature": -1.0}, {"temperature": float("nan")}, {"top_p": 0.0}, {"top_p": 1.1}, {"top_k": -1}, {"min_p": 2.0},
+     {"max_new_tokens": 0}],
+)  # fmt: skip
+def test_parameters_out_of_range_are_refused(bad: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=next(iter(bad))):
+        Sampling(**bad)  # type: ignore[arg-type]

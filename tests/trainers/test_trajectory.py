@@ -1,0 +1,284 @@
+"""Trajectories: every invariant is checked, and Arrow and Parquet lose nothing."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainers.trajectory import Status, Trajectory, from_table, read_parquet, to_table, write_parquet
+
+
+def make(turns: tuple[int, ...] = (1, 1, 0), **changes: Any) -> Trajectory:
+    """A prompt token and that many action tokens, for each turn; by default 5 tokens, the last an observation."""
+    turn_id = np.array([i for k, n in enumerate(turns) for i in [-1] + [k] * n], np.int32)
+    mask = turn_id >= 0
+    values: dict[str, Any] = {
+        "token_ids": np.arange(len(mask), dtype=np.int32),
+        "action_mask": mask,
+        "logprobs": np.where(mask, -0.5, 0).astype(np.float32),
+        "weight_version": np.where(mask, 3, -1).astype(np.int32),
+        "turn_id": turn_id,
+        "turn_rewards": np.arange(sum(n > 0 for n in turns), dtype=np.float64),
+        "truncated": True,
+    }
+    return Trajectory(**(values | changes))
+
+
+EMPTY = {
+    "token_ids": np.zeros(0, np.int32),
+    "action_mask": np.zeros(0, np.bool_),
+    "logprobs": np.zeros(0, np.float32),
+    "weight_version": np.zeros(0, np.int32),
+    "turn_id": np.zeros(0, np.int32),
+    "turn_rewards": np.zeros(0, np.float64),
+}
+
+
+# ------------------------------------------------------------------------------------------------ what it says
+
+
+def test_rewards_stand_at_the_last_action_token_of_their_turn() -> None:
+    t = make((2, 3), turn_rewards=np.array([0.25, -1.0]))
+    assert t.turn_ends().tolist() == [2, 6]
+    assert t.token_rewards().tolist() == [0, 0, 0.25, 0, 0, 0, -1.0]
+    assert t.total_reward == -0.75
+
+
+def test_segments_cover_the_tokens_in_order() -> None:
+    t = make((1, 2), segment_starts=np.array([0, 2], np.int32))
+    assert [t.token_ids[s].tolist() for s in t.segments()] == [[0, 1], [2, 3, 4]]
+    assert make().segments() == (slice(0, 5),)
+
+
+def test_an_episode_without_tokens_is_valid() -> None:
+    t = Trajectory(**EMPTY, status=Status.ERROR_ENGINE, error="gone")
+    assert t.num_turns == 0
+    assert t.segments() == ()
+    assert t.oldest_version is None
+    assert t.token_rewards().shape == (0,)
+
+
+def test_terms_left_out_are_one_empty_mapping_a_turn() -> None:
+    assert make().turn_terms == ({}, {})
+
+
+def test_equality_is_by_value_and_bit() -> None:
+    assert make() == make()
+    assert make() != make(logprobs=np.array([-0.0, -0.5, 0, -0.5, 0], np.float32))  # a sign is a bit, too
+    assert make() != make(status=Status.ABORTED)
+    assert make() != "a trajectory"
+
+
+# ------------------------------------------------------------------------------------------------ invariants
+
+
+def changed(name: str, index: int, value: Any) -> dict[str, Any]:
+    array = getattr(make(), name).copy()
+    array[index] = value
+    return {name: array}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"token_ids": np.arange(5)}, r"token_ids must be a NumPy array of int32 .* not int64 \[5\]"),
+        ({"token_ids": [1, 2, 3, 4, 5]}, r"token_ids must be a NumPy array of int32 .* not list"),
+        ({"logprobs": np.zeros((5, 1), np.float32)}, r"logprobs must be .* not float32 \[5, 1\]"),
+        ({"turn_rewards": np.zeros(2, np.float32)}, "turn_rewards must be a NumPy array of float64"),
+        ({"token_ids": np.zeros(4, np.int32)}, "has 5 entries for 4 tokens"),
+        (changed("turn_id", 1, -1), r"turn_id\[1\] is -1, but token 1 is an action token"),
+        (changed("turn_id", 2, 0), r"turn_id\[2\] is 0, but token 2 is not an action token"),
+        (changed("weight_version", 3, -1), r"weight_version\[3\] is -1, but token 3 is an action token"),
+        (changed("weight_version", 0, 0), r"weight_version\[0\] is 0, but token 0 is not an action token"),
+        (changed("logprobs", 3, -np.inf), r"logprobs\[3\] is -inf, but token 3 is an action token: it must be finite"),
+        (changed("logprobs", 1, np.nan), r"logprobs\[1\] is nan"),
+        (changed("logprobs", 4, -1), r"logprobs\[4\] is -1.0, but token 4 is not an action token: it must be 0"),
+        ({"turn_id": np.array([-1, 1, -1, 0, -1], np.int32)}, "turn ids decrease"),
+        ({"turn_id": np.array([-1, 0, -1, 0, -1], np.int32)}, r"2 turn rewards, .* belong to turns \[0\]"),
+        ({"turn_id": np.array([-1, 0, -1, 2, -1], np.int32)}, r"2 turn rewards, .* belong to turns \[0, 2\]"),
+        ({"turn_rewards": np.zeros(1)}, r"1 turn rewards, .* belong to turns \[0, 1\]"),
+        ({"turn_rewards": np.zeros(3)}, r"3 turn rewards, .* belong to turns \[0, 1\]"),
+        ({"turn_rewards": np.array([0, np.nan])}, "not all finite"),
+        ({"turn_terms": ({},)}, "turn_terms has 1 entries for 2 turns"),
+        ({"segment_starts": np.zeros(0, np.int32)}, "must rise from 0"),
+        ({"segment_starts": np.array([1], np.int32)}, "must rise from 0"),
+        ({"segment_starts": np.array([0, 2, 2], np.int32)}, "must rise from 0"),
+        ({"segment_starts": np.array([0, 5], np.int32)}, "stay below the 5 tokens"),
+        ({"terminated": True}, "both set"),
+        ({"terminated": True, "truncated": False}, "must end with an action token"),
+        ({"status": "completed"}, "must be a Status"),
+    ],
+)
+def test_each_invariant_is_checked_and_named(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message) as error:
+        make(episode_id="e7", **changes)
+    assert "trajectory 'e7': " in str(error.value)
+
+
+def test_a_turn_stays_in_its_segment() -> None:
+    with pytest.raises(ValueError, match="turn 0 reaches over the start of the segment at token 2"):
+        make((2, 1), segment_starts=np.array([0, 2], np.int32))
+
+
+# ------------------------------------------------------------------------------------------------ Arrow and Parquet
+
+TEXT = st.text(st.characters(codec="utf-8"), max_size=6)
+NUMBER = st.floats(allow_nan=False, allow_infinity=False)
+TERMS = st.dictionaries(TEXT, NUMBER, max_size=3)
+CALL = st.fixed_dictionaries(
+    {"id": TEXT, "type": st.just("function"), "function": st.fixed_dictionaries({"name": TEXT, "arguments": TEXT})}
+)
+MESSAGE = st.fixed_dictionaries(
+    {"role": st.sampled_from(["system", "user", "assistant", "tool"]), "content": TEXT},
+    optional={
+        "name": TEXT,
+        "reasoning_content": TEXT,
+        "tool_call_id": TEXT,
+        "tool_calls": st.lists(CALL, max_size=2).map(tuple),
+    },
+)
+
+
+@st.composite
+def trajectories(draw: st.DrawFn) -> Trajectory:
+    turns = draw(st.lists(st.integers(1, 3), max_size=3))
+    tail = draw(st.integers(0, 2))
+    turn_id: list[int] = []
+    starts: list[int] = []
+    for k, n in enumerate(turns):
+        if not starts or draw(st.booleans()):
+            starts.append(len(turn_id))
+        turn_id += [-1] * draw(st.integers(1, 2)) + [k] * n
+    turn_id += [-1] * tail
+    size = len(turn_id)
+    starts = starts or [0] * (size > 0)
+    mask = np.array(turn_id, np.int32) >= 0
+
+    def per_token(values: st.SearchStrategy[Any], other: Any, dtype: type) -> np.ndarray:
+        return np.array([draw(values) if acted else other for acted in mask], dtype)
+
+    terminated = tail == 0 and draw(st.booleans())
+    return Trajectory(
+        token_ids=np.array(draw(st.lists(st.integers(0, 2**31 - 1), min_size=size, max_size=size)), np.int32),
+        action_mask=mask,
+        logprobs=per_token(st.floats(width=32, allow_nan=False, allow_infinity=False), 0, np.float32),
+        weight_version=per_token(st.integers(0, 2**31 - 1), -1, np.int32),
+        turn_id=np.array(turn_id, np.int32),
+        turn_rewards=np.array([draw(NUMBER) for _ in turns], np.float64),
+        turn_terms=tuple(draw(TERMS) for _ in turns),
+        terminated=terminated,
+        truncated=not terminated and draw(st.booleans()),
+        status=draw(st.sampled_from(Status)),
+        stop=draw(st.none() | TEXT),
+        episode_id=draw(TEXT),
+        group_id=draw(TEXT),
+        task_key=draw(TEXT),
+        data_source=draw(TEXT),
+        segment_starts=np.array(starts, np.int32),
+        messages=tuple(draw(st.lists(MESSAGE, max_size=3))),
+        metrics=draw(TERMS),
+        error=draw(st.none() | TEXT),
+    )
+
+
+def assert_same(got: list[Trajectory], wanted: list[Trajectory]) -> None:
+    """Field by field, without the class's own equality; the repr tells 0.0 from -0.0 and a tuple from a list."""
+    assert len(got) == len(wanted)
+    for a, b in zip(got, wanted, strict=True):
+        for field in fields(Trajectory):
+            x, y = getattr(a, field.name), getattr(b, field.name)
+            if isinstance(y, np.ndarray):
+                assert x.dtype == y.dtype, field.name
+                assert x.tobytes() == y.tobytes(), field.name
+            elif field.name == "messages":
+                assert x == y  # a tuple of calls is no list of calls
+            else:
+                assert repr(x) == repr(y), field.name
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(trajectories(), max_size=4))
+def test_an_arrow_table_loses_nothing(wanted: list[Trajectory]) -> None:
+    table = to_table(wanted)
+    table.validate(full=True)
+    assert_same(from_table(table), wanted)
+    assert from_table(table) == wanted
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(trajectories(), max_size=4))
+def test_a_parquet_file_loses_nothing(tmp_path_factory: pytest.TempPathFactory, wanted: list[Trajectory]) -> None:
+    path = tmp_path_factory.mktemp("dump") / "new" / "t.parquet"
+    write_parquet(path, wanted)
+    assert_same(read_parquet(path), wanted)
+    assert [p.name for p in path.parent.iterdir()] == ["t.parquet"]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(trajectories(), min_size=1, max_size=3), st.lists(trajectories(), max_size=3), st.data())
+def test_tables_can_be_put_together_and_cut(
+    first: list[Trajectory], second: list[Trajectory], data: st.DataObject
+) -> None:
+    table = pa.concat_tables([to_table(first), to_table(second)])
+    start = data.draw(st.integers(0, len(first) + len(second)))
+    assert_same(from_table(table.slice(start)), (first + second)[start:])
+
+
+def test_an_absent_key_is_not_an_empty_one() -> None:
+    bare = {"role": "assistant", "content": ""}
+    full = bare | {"name": "", "tool_calls": ()}
+    (read,) = from_table(to_table([make(messages=(bare, full))]))
+    assert read.messages == (bare, full)
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "t.parquet"
+    write_parquet(path, [make()])
+
+    def half(table: pa.Table, where: Path, **_: Any) -> None:
+        where.write_bytes(b"PAR1")
+        raise OSError("disk full")
+
+    monkeypatch.setattr(pq, "write_table", half)
+    with pytest.raises(OSError, match="disk full"):
+        write_parquet(path, [])
+    assert read_parquet(path) == [make()]
+    assert [p.name for p in tmp_path.iterdir()] == ["t.parquet"]
+
+
+def test_other_tables_are_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "other.parquet"
+    pq.write_table(pa.table({"x": [1]}), path)
+    with pytest.raises(ValueError, match=r"other\.parquet: .*format version 1 in its metadata; this has none"):
+        read_parquet(path)
+    table = to_table([make()])
+    with pytest.raises(ValueError, match="has version 99"):
+        from_table(table.replace_schema_metadata({b"textenvs.trajectory.format": b"99"}))
+    with pytest.raises(ValueError, match=r"lacks the columns \['logprobs', 'stop'\]"):
+        from_table(table.drop_columns(["stop", "logprobs"]))
+    with pytest.raises(ValueError, match="'token_ids' of the table of trajectories is"):
+        from_table(table.set_column(table.column_names.index("token_ids"), "token_ids", pa.array([[1.0]])))
+
+
+def test_a_row_that_breaks_an_invariant_is_not_read() -> None:
+    table = to_table([make(episode_id="e3")])
+    place = table.column_names.index("terminated")
+    with pytest.raises(ValueError, match="trajectory 'e3': terminated and truncated"):
+        from_table(table.set_column(place, "terminated", pa.array([True])))
+
+
+def test_added_columns_are_left_aside() -> None:
+    assert from_table(to_table([make()]).append_column("step", pa.array([7]))) == [make()]
+
+
+def test_replace_checks_again() -> None:
+    with pytest.raises(ValueError, match="entries for 4 tokens"):
+        replace(make(), token_ids=np.zeros(4, np.int32))

@@ -1,0 +1,265 @@
+"""One episode as it grows: what the engine is given, what it sampled, and what each turn earned. Pure, no I/O.
+
+    tokens = EpisodeTokens(renderer, opening, episode_id="7")
+    while True:
+        generation = await engine.generate(tokens.context, sampling)
+        conversation, reward, terminated, truncated, info = await env.astep(tokens.reply(generation))
+        tokens.reward(reward, info["terms"])
+        if terminated: break
+        tokens.observe(conversation)
+        if truncated: break
+    trajectory = tokens.finish(...)
+
+Invariants:
+
+* sampled tokens are appended once and never changed, moved or tokenised again;
+* all other tokens have action mask 0: the opening, the bridges, and a whole new rendering where history was rewritten;
+* a turn exists from its first sampled token on; it has one reward.
+
+Where history was rewritten, by the chat template (old reasoning dropped) or by the environment (earlier messages
+changed), the conversation is rendered anew as a new *segment*: what the model sees from then on. The tokens so far stay
+as they are, in the segments before, with their log-probabilities and rewards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from textenvs.messages import Message, Messages, assistant, clean_text
+
+from ..engines.base import Generation
+from ..trajectory import Status, Trajectory
+from .renderer import Renderer
+
+
+class EpisodeTokens:
+    """Accumulates one episode.
+
+    Args:
+        renderer: Of the model that plays.
+        opening: The conversation that the environment opened with.
+        episode_id: Unique within a run.
+        group_id: Shared by the episodes of a task that are drawn together.
+        task_key: The task's stable name.
+        data_source: The task's source.
+        tools: The tools' JSON schemas, as the chat template takes them.
+
+    Raises:
+        RendererError: The chat template rejects the opening.
+    """
+
+    def __init__(
+        self,
+        renderer: Renderer,
+        opening: Sequence[Message],
+        *,
+        episode_id: str,
+        group_id: str = "",
+        task_key: str = "",
+        data_source: str = "",
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None:
+        self._renderer = renderer
+        self._tools = tools
+        self._names = {"episode_id": episode_id, "group_id": group_id, "task_key": task_key, "data_source": data_source}
+        self._conversation: Messages = tuple(opening)  # as the environment told it last
+        self._history: Messages = tuple(opening)  # the same with our replies as they were sampled
+        self._token_ids: list[int] = []
+        self._turn_id: list[int] = []
+        self._weight_version: list[int] = []
+        self._logprobs: list[float] = []
+        self._segment_starts: list[int] = [0]
+        self._turn_start = 0
+        self._rewards: list[float] = []
+        self._terms: list[dict[str, float]] = []
+        self._turns = 0
+        # ask: at a generation point. cut: a reply was aborted and may go on. told: a reply is complete.
+        # over: nothing can follow.
+        self._phase: Literal["ask", "cut", "told", "over"] = "ask"
+        self._append(renderer.render(opening, tools))
+
+    @property
+    def context(self) -> list[int]:
+        """What the engine is given now: the current segment, which ends at a generation point or in a reply cut off."""
+        return self._token_ids[self._segment_starts[-1] :]
+
+    @property
+    def num_turns(self) -> int:
+        """Turns played so far, the one being judged included."""
+        return self._turns
+
+    def reply(self, generation: Generation) -> str:
+        """Take what the engine sampled, and return its text for the environment.
+
+        A generation that was aborted (``finish_reason == "abort"``) may be continued: generate again from
+        :attr:`context`, and the tokens join the same turn; the text returned is then the whole turn's. An abort before
+        the first token leaves the episode as it was.
+
+        Raises:
+            RuntimeError: It is not the policy's turn: ``observe`` what the environment said to the last reply first.
+            ValueError: The generation's arrays differ in length, or it ended by itself without a token.
+        """
+        if self._phase not in ("ask", "cut"):
+            raise RuntimeError("reply: there is no generation point; observe() the environment's answer first")
+        ids = generation.token_ids.tolist()
+        if not len(ids) == len(generation.logprobs) == len(generation.weight_version):
+            raise ValueError(
+                f"reply: {len(ids)} tokens, {len(generation.logprobs)} log-probabilities and "
+                f"{len(generation.weight_version)} weight versions; the engine must give one of each a token"
+            )
+        if not ids and generation.finish_reason != "abort":
+            raise ValueError(f"reply: no token, yet finish_reason is {generation.finish_reason!r}; a turn needs one")
+        if self._phase == "ask":
+            self._turn_start = len(self._token_ids)
+        if ids:
+            if self._phase == "ask":
+                self._turns += 1
+            self._token_ids += ids
+            self._turn_id += [self._turns - 1] * len(ids)
+            self._weight_version += generation.weight_version.tolist()
+            self._logprobs += generation.logprobs.tolist()
+            self._phase = "cut"
+        if generation.finish_reason != "abort":
+            self._phase = "told"
+        return self._renderer.decode(self._token_ids[self._turn_start :])
+
+    def reward(self, reward: float, terms: Mapping[str, float]) -> None:
+        """What the turn just played earned, and the named parts of it.
+
+        Raises:
+            RuntimeError: No turn has been played since the last reward.
+        """
+        if len(self._rewards) == self._turns:
+            raise RuntimeError("reward: there is no turn without a reward (a reply without tokens is no turn)")
+        self._rewards.append(float(reward))
+        self._terms.append({name: float(value) for name, value in terms.items()})
+
+    def observe(self, conversation: Sequence[Message]) -> None:
+        """Take the environment's whole conversation after the last reply, up to the next generation point.
+
+        What follows our reply is bridged; where history was rewritten, the whole is rendered anew as a new segment.
+        An environment that has said nothing more (its budget ran out) leaves the episode at the end of the reply.
+
+        Raises:
+            RuntimeError: There is no reply that the environment could have answered.
+            RendererError: The chat template rejects the conversation.
+        """
+        if self._phase not in ("told", "cut"):
+            raise RuntimeError("observe: the policy has not replied since the last observation")
+        conversation = tuple(conversation)
+        place = len(self._conversation)  # where our reply stands
+        if conversation[:place] == self._conversation and _is_reply(conversation[place : place + 1]):
+            self._hear(conversation[place], conversation[place + 1 :])
+        else:
+            self._renderer.warn_once(
+                "environment",
+                "an environment changed earlier messages of its conversation: where one does, the conversation is "
+                "rendered anew as a new segment of the trajectory",
+            )
+            self._history = conversation
+            self._fork(self._renderer.render(conversation, self._tools))
+        self._conversation = conversation
+
+    def finish(
+        self,
+        *,
+        terminated: bool,
+        truncated: bool,
+        status: Status,
+        stop: str | None = None,
+        error: str | None = None,
+        metrics: Mapping[str, float] | None = None,
+        messages: Sequence[Message] | None = None,
+    ) -> Trajectory:
+        """The episode as a trajectory; possible at any moment.
+
+        A terminated episode ends with its last sampled token: what came behind it is left out. A last turn that was
+        never rewarded gets 0, if the status says that the episode failed.
+
+        Args:
+            terminated: The task is over.
+            truncated: The episode was cut short. To keep the state it was cut in for bootstrapping, ``observe`` first.
+            status: How it ended.
+            stop: The environment's word for why.
+            error: What went wrong.
+            metrics: Numbers worth reporting.
+            messages: The conversation; left out, the one accumulated here.
+
+        Raises:
+            ValueError: The last turn has no reward, yet the status says that training may use the episode.
+        """
+        rewards, terms = list(self._rewards), list(self._terms)
+        if len(rewards) < self._turns:
+            if status.trainable:
+                raise ValueError(f"finish: turn {len(rewards)} was never rewarded, but the status is {status}")
+            rewards.append(0.0)
+            terms.append({})
+        if messages is None:
+            messages = self._history if self._phase in ("ask", "over") else (*self._history, self._own_message())
+        size = len(self._token_ids)
+        if terminated:
+            while size and self._turn_id[size - 1] < 0:
+                size -= 1
+        turn_id = np.array(self._turn_id[:size], np.int32)
+        return Trajectory(
+            token_ids=np.array(self._token_ids[:size], np.int32),
+            action_mask=turn_id >= 0,
+            logprobs=np.array(self._logprobs[:size], np.float32),
+            weight_version=np.array(self._weight_version[:size], np.int32),
+            turn_id=turn_id,
+            turn_rewards=np.array(rewards, np.float64),
+            turn_terms=tuple(terms),
+            terminated=terminated,
+            truncated=truncated,
+            status=status,
+            stop=stop,
+            segment_starts=np.array([start for start in self._segment_starts if start < size], np.int32),
+            messages=tuple(messages),
+            metrics={name: float(value) for name, value in (metrics or {}).items()},
+            error=None if error is None else clean_text(error),
+            **self._names,
+        )
+
+    def _hear(self, reply: Message, new: Messages) -> None:
+        """What the environment answered to our reply."""
+        # Our own words stand in the history as they were sampled, not as the environment took them apart.
+        ours = reply if self._renderer.needs_tool_calls and reply.get("tool_calls") else self._own_message()
+        self._history = (*self._history, ours, *new)
+        if not new:
+            self._phase = "over"
+            return
+        bridge = self._renderer.bridge(new, after=self._token_ids[-1], tools=self._tools)
+        anew = None
+        if self._renderer.rewrites_history:
+            anew = self._renderer.rewritten([*self.context, *bridge], self._history, self._tools)
+        if anew is None:
+            self._append(bridge)
+        else:
+            self._renderer.warn_once(
+                "template",
+                "the chat template rewrites earlier turns (drops reasoning or trims replies, say): where it does, the "
+                "conversation is rendered anew as a new segment of the trajectory",
+            )
+            self._fork(anew)
+
+    def _own_message(self) -> Message:
+        return assistant(self._renderer.decode(self._token_ids[self._turn_start :]))
+
+    def _fork(self, token_ids: list[int]) -> None:
+        self._segment_starts.append(len(self._token_ids))
+        self._append(token_ids)
+
+    def _append(self, token_ids: list[int]) -> None:
+        """Tokens that were not sampled, up to a generation point."""
+        self._token_ids += token_ids
+        self._turn_id += [-1] * len(token_ids)
+        self._weight_version += [-1] * len(token_ids)
+        self._logprobs += [0.0] * len(token_ids)
+        self._phase = "ask"
+
+
+def _is_reply(message: Messages) -> bool:
+    return bool(message) and message[0]["role"] == "assistant"
