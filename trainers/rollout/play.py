@@ -60,7 +60,6 @@ class _Progress:
 
     tokens: EpisodeTokens | None = None
     messages: Messages = ()
-    judged: bool = True  # whether the last reply has its reward
     metrics: dict[str, float] = field(default_factory=dict)
 
 
@@ -134,6 +133,9 @@ class Player:
             if clock is None or not clock.expired():
                 raise
             end = _End(Status.TRUNCATED_TIME, error=f"the episode took longer than {self.episode_timeout:g} s")
+        except Exception as error:
+            error.add_note(f"in episode {episode.episode_id}, task_index {episode.options.get('task_index')}")
+            raise
         finally:
             with contextlib.suppress(EngineError):
                 await self.engine.release(session)
@@ -150,23 +152,23 @@ class Player:
             task_key=str(info.get("task_key", "")),
             data_source=str(info.get("data_source", "")),
         )
-        limit = self._limit(len(tokens.context))
+        context = tokens.context
+        limit = self._limit(len(context))
         stops = tuple(dict.fromkeys((*episode.sampling.stop_token_ids, *self.renderer.stop_token_ids)))
         turn = 0
-        while (room := limit - len(tokens.context)) > 0:
+        while (room := limit - len(context)) > 0:
             sampling = replace(
                 episode.sampling,
                 max_new_tokens=min(episode.sampling.max_new_tokens, room),
                 stop_token_ids=stops,
                 seed=derive_seed(episode.sampling_seed, turn),
             )
-            generation = await self._generate(tokens.context, sampling, session)
+            generation = await self._generate(context, sampling, session)
             if generation.finish_reason == "abort":
                 return _End(Status.ABORTED, error="the engine aborted the generation")
-            text, progress.judged = tokens.reply(generation), False
-            conversation, reward, terminated, truncated, info = await env.step(text)
+            conversation, reward, terminated, truncated, info = await env.step(tokens.reply(generation))
             tokens.reward(reward, _terms(info, reward))
-            progress.messages, progress.judged = conversation, True
+            progress.messages = conversation
             progress.metrics.update(info.get("metrics") or {})
             stop = info.get("stop")
             if info.get("failed"):
@@ -202,8 +204,6 @@ class Player:
     def _finish(self, episode: Episode, progress: _Progress, end: _End) -> Trajectory:
         if progress.tokens is None:  # it did not even open
             return _nothing(episode, end)
-        if not progress.judged:  # as in TextEnv, the reply that met a failure gets no reward; the status tells
-            progress.tokens.reward(0.0, {})
         trajectory = progress.tokens.finish(
             terminated=end.terminated,
             truncated=not end.terminated,

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from rollout_fakes import AsyncEnv
 
-from textenvs.messages import Messages
+from textenvs.messages import Message
 from trainers.engines.base import EngineDeadError, RequestError, Sampling
 from trainers.engines.scripted import Call, Reply, ScriptedEngine
 from trainers.engines.simclock import run_simulated
@@ -33,10 +33,14 @@ class Characters:
     """A renderer of one token a character: ``role text END`` for each message, then the assistant's role."""
 
     stop_token_ids = (END,)
+    rewrites_history = needs_tool_calls = False
 
-    def render(self, messages: Messages, tools: Any = None) -> list[int]:
+    def render(self, messages: Sequence[Message], tools: Any = None) -> list[int]:
         ids = [i for m in messages for i in (ROLES[m["role"]], *map(ord, m["content"]), END)]
         return [*ids, ROLES["assistant"]]
+
+    def bridge(self, new: Sequence[Message], *, after: int | None, tools: Any = None) -> list[int]:
+        return self.render(new) if after == END else [END, *self.render(new)]
 
     def decode(self, ids: Sequence[int]) -> str:
         return "".join(chr(i) for i in ids if i > 8)
@@ -417,7 +421,7 @@ def test_a_bug_is_raised_as_it_is() -> None:
     def broken(trajectory: Trajectory) -> None:
         raise ZeroDivisionError("a bug of the callback")
 
-    with pytest.raises(ZeroDivisionError, match="a bug of the callback"):
+    with pytest.raises(ZeroDivisionError, match="a bug of the callback") as raised:
         run_simulated(collect(engine_of(says("1 end")), on_trajectory=broken))
 
 
