@@ -340,8 +340,8 @@ def refuse_other_run(before: Mapping[str, Any], now: Mapping[str, Any], path: Pa
     if differ:
         changes = ", ".join(f"{name} was {_at(before, name)} and is now {_at(now, name)}" for name in differ)
         raise checkpoints.CheckpointError(
-            f"{path} is of another run: {changes}. Give this run a folder of its own (trainer.experiment_name=NAME), or "
-            "start afresh in this one with trainer.resume_mode=disable"
+            f"{path} is of another run: {changes}. Give this run a folder of its own (trainer.experiment_name=NAME), "
+            "or start afresh in this one with trainer.resume_mode=disable"
         )
 
 
@@ -471,8 +471,8 @@ async def run_all(config: PPOConfig) -> int:
         heed_signals(run.stop)
         if run.iteration >= config.trainer.total_iterations:
             run.reporter.say(
-                f"this run is finished ({run.iteration} iterations). Go on with a larger trainer.total_iterations, start "
-                "another with trainer.experiment_name=NAME, or start it afresh with trainer.resume_mode=disable"
+                f"this run is finished ({run.iteration} iterations). Go on with a larger trainer.total_iterations, "
+                "start another with trainer.experiment_name=NAME, or start it afresh with trainer.resume_mode=disable"
             )
         await train(run)
         run.reporter.conclude(run.trained_s)
