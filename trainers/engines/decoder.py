@@ -2,9 +2,9 @@
 
 Tokens of many requests lie one after the other in one ``[n]`` batch, so no linear layer ever sees padding. Only
 attention needs rows: there the tokens are split into *groups* of requests with similar lengths. Keys and values live in
-one preallocated tensor a layer, ``[slots * max_context, 2 * kv_heads, head_dim]`` (keys first): one write a layer, and a
-slot is a contiguous row. A group gathers its rows, cut to its longest, just before it attends to them: they are in the
-CPU's cache then, which more than pays for the copy (measured: 0.7 of the time of attending to 256 slots in place).
+one preallocated tensor a layer, ``[slots * max_context, 2 * kv_heads, head_dim]`` (keys first): one write a layer, and
+a slot is a contiguous row. A group gathers its rows, cut to its longest, just before it attends to them: they are in
+the CPU's cache then, which more than pays for the copy (measured: 0.7 of the time of attending to 256 slots in place).
 
 The weights are copied out of a transformers model into fused matrices (q, k, v in one; gate and up in one). Every
 parameter of the original keeps its name, as a view into them; that is all that a weight update needs.
