@@ -238,6 +238,8 @@ def learner_of(config: PPOConfig, policy: Policy) -> Learner:
         ),
         max_tokens_per_micro_batch=actor.max_tokens_per_micro_batch,
         temperature=config.rollout.temperature,
+        dtype=config.model.dtype,
+        fsdp=config.trainer.fsdp,
         device=resolve_device(config.model.device),
     )
 

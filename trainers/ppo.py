@@ -77,9 +77,11 @@ class Run:
 async def train(run: Run) -> None:
     """Iterate until the configured end, or until somebody asks to stop; a checkpoint is saved in any case."""
     config = run.config.trainer
-    if run.iteration == 0 and config.val_before_train:
-        await validate(run)
-    saved_at, validated_at = -1, run.iteration
+    if run.iteration == 0:
+        save(run)  # the warm start is not to be done twice
+        if config.val_before_train:
+            await validate(run)
+    saved_at, validated_at = run.iteration, run.iteration
     while run.iteration < config.total_iterations and not run.stop.is_set():
         if config.time_limit_s is not None and run.trained_s >= config.time_limit_s:
             log.info("the time limit of %g s is reached", config.time_limit_s)
@@ -309,14 +311,14 @@ def save(run: Run) -> None:
         "trained_s": run.trained_s,
         "frontier": run.collector.frontier(),
         "kl": run.kl.state_dict(),
+        "config": run.config.model_dump(mode="json"),
     }
-    path = run.saved.save(
+    run.saved.save(
         run.iteration,
         state,
         lambda folder: run.learner.save(folder / "learner"),
         lambda folder: run.learner.export_hf(folder / "model", run.tokenizer),
     )
-    log.info("saved %s", path)
 
 
 def resume(run: Run, checkpoint: checkpoints.Checkpoint) -> None:
@@ -326,6 +328,28 @@ def resume(run: Run, checkpoint: checkpoints.Checkpoint) -> None:
     run.collector.restore(state["frontier"])
     run.kl.load_state_dict(state["kl"])
     run.iteration, run.trained_s = int(state["iteration"]), float(state["trained_s"])
+
+
+# What a checkpoint is made of. Another learning rate may go on from it, another model may not.
+_FIXED = ("model", "env.id", "data.train_files", "algorithm.adv_estimator", "actor.use_kl_loss", "trainer.seed")
+
+
+def refuse_other_run(before: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> None:
+    """Raise ``CheckpointError`` when a checkpoint's configuration differs where it must not."""
+    differ = [name for name in _FIXED if _at(before, name) != _at(now, name)]
+    if differ:
+        changes = ", ".join(f"{name} was {_at(before, name)} and is now {_at(now, name)}" for name in differ)
+        raise checkpoints.CheckpointError(
+            f"{path} is of another run: {changes}. Give this run a folder of its own (trainer.experiment_name=NAME), "
+            "or start afresh in this one with trainer.resume_mode=disable"
+        )
+
+
+def _at(tree: Mapping[str, Any], name: str) -> Any:
+    value: Any = tree
+    for part in name.split("."):
+        value = value[part]
+    return value
 
 
 def every(frequency: int, iteration: int) -> bool:
@@ -361,13 +385,14 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
         folder,
         config.trainer.logger,
         total=config.trainer.total_iterations,
-        first_step=0 if checkpoint is None else checkpoint.iteration + 1,
+        first_step=0 if checkpoint is None or checkpoint.iteration == 0 else checkpoint.iteration + 1,
         rollout_dir=config.trainer.rollout_data_dir,
         validation_dir=config.trainer.validation_data_dir,
     )
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(reporter.close)
         if checkpoint is not None:
+            refuse_other_run(checkpoint.state["config"], config.model_dump(mode="json"), checkpoint.path)
             reporter.say(f"resuming from {checkpoint.path}")
         elif config.warm_start.enable:
             await asyncio.to_thread(warm_up, config, policy, renderer, reporter)
@@ -444,6 +469,11 @@ async def run_all(config: PPOConfig) -> int:
     """A whole run; the exit code."""
     async with assemble(config) as run:
         heed_signals(run.stop)
+        if run.iteration >= config.trainer.total_iterations:
+            run.reporter.say(
+                f"this run is finished ({run.iteration} iterations). Go on with a larger trainer.total_iterations, "
+                "start another with trainer.experiment_name=NAME, or start it afresh with trainer.resume_mode=disable"
+            )
         await train(run)
         run.reporter.conclude(run.trained_s)
         return 130 if run.stop.is_set() else 0

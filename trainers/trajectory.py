@@ -237,7 +237,7 @@ def _problem_with_ends(t: Trajectory, size: int) -> str | None:
         return "terminated and truncated are both set"
     if t.terminated and size and not t.action_mask[-1]:
         return "a terminated episode must end with an action token: leave out what comes after the last reply"
-    if not isinstance(t.status, Status):
+    if t.status not in tuple(Status):
         return f"status must be a Status, not {t.status!r}"
     return None
 

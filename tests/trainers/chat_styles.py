@@ -22,7 +22,7 @@ TEXTS = [
 
 _ALTERNATE = (
     "{% for m in messages %}{% if (m['role'] == 'user') != (loop.index0 % 2 == 0) %}"
-    "{{ raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}{% endif %}{% endfor %}"
+    "{{ raise_exception('Conversation roles must alternate user/assistant/...') }}{% endif %}{% endfor %}"
 )
 
 CHATML_NO_NEWLINE = CHATML.replace("<|im_end|>\n", "<|im_end|>")
@@ -41,7 +41,8 @@ LLAMA3 = (
 )
 
 GEMMA = (
-    "{{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+    "{{ bos_token }}{% if messages[0]['role'] == 'system' %}"
+    "{{ raise_exception('System role not supported') }}{% endif %}"
     + _ALTERNATE
     + "{% for m in messages %}<start_of_turn>{{ 'model' if m['role'] == 'assistant' else m['role'] }}\n"
     "{{ m['content'] | trim }}<end_of_turn>\n{% endfor %}"
@@ -50,7 +51,8 @@ GEMMA = (
 
 # Reasoning stays only in replies after the last user message; tool results are user turns, neighbours joined.
 QWEN3 = (
-    "{% if tools %}<|im_start|>system\n# Tools\n{% for t in tools %}{{ t | tojson }}\n{% endfor %}<|im_end|>\n{% endif %}"
+    "{% if tools %}<|im_start|>system\n# Tools\n{% for t in tools %}{{ t | tojson }}\n{% endfor %}<|im_end|>\n"
+    "{% endif %}"
     "{% set ns = namespace(last=0) %}{% for m in messages %}{% if m['role'] == 'user' %}{% set ns.last = loop.index0 %}"
     "{% endif %}{% endfor %}"
     "{% for m in messages %}{% if m['role'] == 'tool' %}"
@@ -58,7 +60,8 @@ QWEN3 = (
     "{{ '\n<tool_response>\n' }}{{ m['content'] }}\n</tool_response>"
     "{% if loop.last or messages[loop.index0 + 1]['role'] != 'tool' %}<|im_end|>\n{% endif %}"
     "{% elif m['role'] == 'assistant' %}<|im_start|>assistant\n"
-    "{% set content = m['content'].split('</think>')[-1].lstrip('\n') if '</think>' in m['content'] else m['content'] %}"
+    "{% set content = m['content'].split('</think>')[-1].lstrip('\n')"
+    " if '</think>' in m['content'] else m['content'] %}"
     "{% if loop.index0 > ns.last and '</think>' in m['content'] %}{{ m['content'] }}"
     "{% elif loop.index0 > ns.last and loop.last %}{{ '<think>\n\n</think>\n\n' + content }}"
     "{% else %}{{ content }}{% endif %}"

@@ -28,7 +28,10 @@ def renderer_of(name: str) -> Renderer:
     return Renderer(tokenizer_of(name))
 
 
-def start(name: str = "chatml", opening: Messages = (user("3 + 4?"),), **names: Any) -> EpisodeTokens:
+QUESTION: Messages = (user("3 + 4?"),)
+
+
+def start(name: str = "chatml", opening: Messages = QUESTION, **names: Any) -> EpisodeTokens:
     return EpisodeTokens(renderer_of(name), opening, episode_id="e", **names)
 
 

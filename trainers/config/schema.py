@@ -235,8 +235,8 @@ class ActorSection(Section):
     )
     old_logprobs: Literal["rollout", "recompute"] = Field(
         "rollout",
-        description="What the ratio of PPO starts from: the log-probabilities the engine sampled with, or the learner's "
-        "own before the first step.",
+        description="What the ratio of PPO starts from: the log-probabilities the engine sampled with, or the "
+        "learner's own before the first step.",
     )
     importance_correction: Literal["none", "token_tis"] = Field(
         "none",

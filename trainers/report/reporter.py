@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -80,8 +80,8 @@ class Reporter:
     def conclude(self, trained_s: float) -> None:
         """Draw the curves, and print sample conversations, before and after, and where everything is."""
         curves = None
-        if self._has_jsonl:
-            curves = plot(read_jsonl(self.folder / METRICS), self.folder / CURVES, title=self.folder.name)
+        if self._has_jsonl and (rows := list(read_jsonl(self.folder / METRICS))):
+            curves = plot(rows, self.folder / CURVES, title=self.folder.name)
         if self._console is None:
             return
         self._console.close()
@@ -104,8 +104,8 @@ class Reporter:
         """Close the loggers; safe to call twice."""
         self._loggers.close()
 
-    def _remember(self, rows: object) -> None:
-        for step, metrics in rows:  # type: ignore[attr-defined]
+    def _remember(self, rows: Iterable[tuple[int, Mapping[str, float]]]) -> None:
+        for step, metrics in rows:
             if any(name.startswith("val/") for name in metrics):
                 self._validations.append((step, metrics))
 
