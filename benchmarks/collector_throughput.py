@@ -172,6 +172,8 @@ async def tokens_of_both(in_flight: int, episodes: int, threads: int) -> tuple[f
     tokenizer = build_tokenizer(texts, vocab_size=512)
     model = build_model(len(tokenizer), hidden=128, layers=3, intermediate=512)
     engine = TorchEngine(model, max_slots=in_flight, max_context=512, threads=threads)
+    warm_up = Sampling(max_new_tokens=48, ignore_stop=True)
+    await asyncio.gather(*(engine.generate([3] * 40, warm_up) for _ in range(in_flight)))
     recorder = Recorder(engine)
     options = {"tasks": None, "group_size": 8, "groups_per_batch": episodes // 8, "max_running": in_flight}
     options["sampling"] = Sampling(max_new_tokens=48)
