@@ -24,7 +24,7 @@ from trainers.learner.models import Critic, Policy
 FSDPMode = Literal["auto", "always", "never"]
 
 
-def make_mesh(mode: FSDPMode | str, device: torch.device, dtype: torch.dtype) -> DeviceMesh | None:
+def make_mesh(mode: FSDPMode, device: torch.device, dtype: torch.dtype) -> DeviceMesh | None:
     """The mesh to shard on, or ``None`` for plain modules.
 
     Starts the process group if there is none: from torchrun's environment, or of this process alone.
@@ -58,7 +58,7 @@ def rank_device(device: str | torch.device) -> torch.device:
     """The device of this rank: a GPU without a number becomes the one that torchrun gave this rank."""
     device = torch.device(device)
     if device.type == "cuda":
-        if device.index is None:
+        if str(device) == "cuda":
             device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
     return device
