@@ -478,7 +478,7 @@ def _column(name: str, given: PerToken, offsets: NDArray[np.int64]) -> Floats:
                 f"per_token[{name!r}] does not fit the {len(wanted)} trajectories: lengths {lengths}{where}"
             )
         flat = np.concatenate(given)
-    flat = np.ascontiguousarray(flat, np.float32)
+    flat = np.array(flat, np.float32)  # a copy: torch takes no read-only arrays
     if not np.isfinite(flat).all():
         token = int(np.flatnonzero(~np.isfinite(flat))[0])
         number = int(np.searchsorted(offsets, token, side="right")) - 1
