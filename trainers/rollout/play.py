@@ -178,10 +178,8 @@ class Player:
             tokens.observe(conversation)
             if truncated:
                 return _End(Status.TRUNCATED_TURNS, stop=stop)
-            turn += 1
-        error = (
-            None if turn else f"the opening takes {len(tokens.context)} tokens, and the context has room for {limit}"
-        )
+            turn, context = turn + 1, tokens.context
+        error = None if turn else f"the opening takes {len(context)} tokens, and the context has room for {limit}"
         return _End(Status.TRUNCATED_CONTEXT, error=error)
 
     async def _generate(self, context: list[int], sampling: Sampling, session: str) -> Generation:

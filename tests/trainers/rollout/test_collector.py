@@ -7,10 +7,8 @@ import itertools
 import json
 import random
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import fields
 from typing import Any
 
-import numpy as np
 import pytest
 from rollout_fakes import AsyncEnv
 
@@ -117,16 +115,6 @@ async def collect(
     return collected
 
 
-def assert_same(one: Trajectory, other: Trajectory) -> None:
-    for field in fields(Trajectory):
-        left, right = getattr(one, field.name), getattr(other, field.name)
-        if isinstance(left, np.ndarray):
-            assert left.dtype == right.dtype
-            np.testing.assert_array_equal(left, right, err_msg=field.name)
-        else:
-            assert left == right, field.name
-
-
 # ---------------------------------------------------------------- what a batch is
 
 
@@ -207,7 +195,7 @@ def test_without_staleness_the_batches_are_those_of_the_synchronous_loop_bit_for
     for wanted, got in zip(expected, batches, strict=True):
         assert [len(group) for group in got.groups] == [4, 4, 4]
         for one, other in zip(itertools.chain(*wanted), got.trajectories, strict=True):
-            assert_same(one, other)
+            assert one == other
 
 
 # ---------------------------------------------------------------- staleness and order, while a trainer trains
@@ -421,8 +409,26 @@ def test_a_bug_is_raised_as_it_is() -> None:
     def broken(trajectory: Trajectory) -> None:
         raise ZeroDivisionError("a bug of the callback")
 
-    with pytest.raises(ZeroDivisionError, match="a bug of the callback") as raised:
+    with pytest.raises(ZeroDivisionError, match="a bug of the callback"):
         run_simulated(collect(engine_of(says("1 end")), on_trajectory=broken))
+
+
+def test_a_bug_in_an_episode_says_which() -> None:
+    class Broken(Characters):
+        def decode(self, ids: Sequence[int]) -> str:
+            raise ZeroDivisionError("a bug of the renderer")
+
+    async def run() -> None:
+        async with Backend(EnvSpec(AsyncEnv)) as backend:
+            collector = Collector(
+                engine_of(says("1 end")), Broken(), backend, tasks=1, group_size=1, groups_per_batch=1
+            )  # type: ignore[arg-type]
+            async with collector:
+                await collector.next_batch()
+
+    with pytest.raises(ZeroDivisionError) as raised:
+        run_simulated(run())
+    assert raised.value.__notes__ == ["in episode g0-s0-a0, task_index 0"]
 
 
 def test_groups_without_difference_are_replaced_or_stop_the_run() -> None:
@@ -525,7 +531,7 @@ def test_a_resumed_run_neither_skips_nor_repeats_and_equals_the_one_that_went_on
     pieces = run_simulated(run([2, 3, 6], staleness=0))
     for one, other in zip(whole, pieces, strict=True):
         for left, right in zip(one.trajectories, other.trajectories, strict=True):
-            assert_same(left, right)
+            assert left == right
     ahead = run_simulated(run([2, 3, 6], staleness=2))
     assert [int(g[0].group_id[1:]) for b in ahead for g in b.groups] == list(range(18)), "every group, once, in order"
     order = TaskOrder(7, seed=3)
@@ -565,7 +571,7 @@ def test_evaluation_runs_beside_collection_and_gives_the_same_either_way() -> No
     assert stats["made"] == 2
     assert len({t.episode_id for t in alone}) == 6
     for one, other in zip(alone, beside, strict=True):
-        assert_same(one, other)
+        assert one == other
 
 
 def test_an_evaluation_shows_failures_by_status_and_retries_none() -> None:
