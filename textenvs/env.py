@@ -243,6 +243,20 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         """
         raise NotImplementedError(f"{type(self).__name__} has no scripted demonstrations")
 
+    def blunder(self, rng: np.random.Generator) -> str | Message:
+        """A next reply of somebody careless: in the right form, and mostly wrong.
+
+        Demonstrations are mixed with these, to show what to do after a mistake, or to start from a policy that has
+        something to learn.
+
+        Args:
+            rng: Randomness of the demonstrator, apart from the environment's own.
+
+        Raises:
+            NotImplementedError: This environment has no scripted blunders.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no scripted blunders")
+
     def cleanup(self) -> None | Awaitable[None]:
         """Release what this environment holds; called by ``close``, perhaps more than once, but never by a fork's."""
 

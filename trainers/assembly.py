@@ -123,7 +123,13 @@ def demonstrations_of(
     if section.files is not None:
         return demonstrations.read(section.files)
     env = make_env(env_id, kwargs)
-    return demonstrations.play(env, section.demonstrations, seed=seed, mistake_rate=section.mistake_rate)
+    return demonstrations.play(
+        env,
+        section.demonstrations,
+        seed=seed,
+        mistake_rate=section.mistake_rate,
+        imitate_mistakes=section.imitate_mistakes,
+    )
 
 
 def tokenizer_texts(env_id: str, kwargs: Mapping[str, Any], section: SupervisedSection, seed: int) -> Iterator[str]:

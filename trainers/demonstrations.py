@@ -1,7 +1,7 @@
 """Conversations to imitate: played by an environment's scripted expert, or read from files.
 
-An expert that never errs would never show what to do after a mistake, so some of its turns are replaced by wrong ones:
-the expert's reply to *another* task. Those are part of the conversation but not imitated.
+An expert that never errs would never show what to do after a mistake, so some of its turns may be replaced by the
+environment's scripted blunders. They are part of the conversation, and are imitated only if asked for.
 """
 
 from __future__ import annotations
@@ -59,53 +59,58 @@ class Example:
     weights: NDArray[np.float32]
 
 
-def play(env: TextEnv[Any], count: int, *, seed: int, mistake_rate: float = 0.0) -> Iterator[Demonstration]:
-    """Let the environment's scripted expert play ``count`` episodes.
+def play(
+    env: TextEnv[Any], count: int, *, seed: int, mistake_rate: float = 0.0, imitate_mistakes: bool = False
+) -> Iterator[Demonstration]:
+    """Let the environment's scripted expert play ``count`` episodes, with blunders among its turns.
 
     Args:
-        env: The environment; its ``demonstration`` hook is the expert.
+        env: The environment; its hooks ``demonstration`` and ``blunder`` play.
         count: How many episodes.
-        seed: Decides tasks, the expert's randomness and the mistakes.
-        mistake_rate: The chance, at each turn, that the expert's reply to another task is said instead; in [0, 1).
-            Where a budget cuts the episode right after a mistake, that mistake is left out of the conversation.
+        seed: Decides tasks, the demonstrator's randomness and where the mistakes are.
+        mistake_rate: The chance, at each turn, of a blunder instead of the expert's reply; in [0, 1).
+        imitate_mistakes: Learn the blunders too: the policy then starts as careless as the demonstrations. Otherwise
+            they only show what to do after a mistake; those at the end of an episode are left out of it, and an episode
+            of nothing else is played again with another task.
 
     Raises:
-        DemonstrationError: The environment has no scripted expert.
+        ValueError: ``mistake_rate`` is outside its range.
+        DemonstrationError: The environment has no scripted expert, or no blunders and they were asked for.
     """
     if not 0.0 <= mistake_rate < 1.0:
         raise ValueError(f"mistake_rate must be in [0, 1), not {mistake_rate}")
-    elsewhere: str | Message | None = None  # the expert's reply to an earlier task
-    for number in range(count):
+    played = number = 0
+    while played < count:
         rng = np.random.default_rng((seed, number))
+        number += 1
         conversation, _ = env.reset(seed=int(rng.integers(2**31)))
-        imitate: list[bool] = []
+        opening = len(conversation)
+        flags: list[bool] = []
         done = False
-        first_reply: str | Message | None = None
         while not done:
+            wrong = bool(rng.random() < mistake_rate)
             try:
-                reply = env.demonstration(rng)
+                reply = env.blunder(rng) if wrong else env.demonstration(rng)
             except NotImplementedError as error:
                 raise DemonstrationError(
-                    f"{error}: give conversations to imitate (a file with a column 'messages'), or switch the warm "
-                    "start off"
+                    f"{error}: give conversations to imitate (files with a column 'messages'), "
+                    + ("set mistake_rate=0, " if wrong else "")
+                    + "or switch the warm start off"
                 ) from error
-            first_reply = reply if first_reply is None else first_reply
-            wrong = elsewhere is not None and elsewhere != reply and bool(rng.random() < mistake_rate)
-            conversation, _, terminated, truncated, _ = env.step(elsewhere if wrong and elsewhere else reply)
+            conversation, _, terminated, truncated, _ = env.step(reply)
             done = terminated or truncated
-            imitate.append(not wrong)
-        elsewhere = first_reply
-        if any(imitate):
-            yield Demonstration(*_up_to_last_imitated(conversation, imitate))
+            flags.append(imitate_mistakes or not wrong)
+        if any(flags):
+            played += 1
+            yield _up_to_last_imitated(conversation, opening, flags)
 
 
-def _up_to_last_imitated(conversation: Messages, imitate: Sequence[bool]) -> tuple[Messages, tuple[bool, ...]]:
-    last = max(turn for turn, good in enumerate(imitate) if good)
+def _up_to_last_imitated(conversation: Messages, opening: int, flags: Sequence[bool]) -> Demonstration:
+    """The conversation as far as it teaches something. An opening's own replies (few-shot) are not imitated."""
+    last = max(turn for turn, good in enumerate(flags) if good)
+    given = sum(message["role"] == "assistant" for message in conversation[:opening])
     replies = [i for i, message in enumerate(conversation) if message["role"] == "assistant"]
-    # The opening may hold assistant messages of its own (few-shot prompts): those are not the expert's.
-    given = len(replies) - len(imitate)
-    flags = (*([False] * given), *imitate[: last + 1])
-    return conversation[: replies[given + last] + 1], flags
+    return Demonstration(conversation[: replies[given + last] + 1], (*([False] * given), *flags[: last + 1]))
 
 
 def read(files: Sequence[str | Path]) -> Iterator[Demonstration]:

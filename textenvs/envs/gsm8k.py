@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from decimal import Decimal
 
 import numpy as np
 
@@ -79,6 +80,12 @@ class Gsm8k(TextEnv[EpisodeState]):
         assert task is not None
         return worked_answer(task, task.ground_truth)
 
+    def blunder(self, rng: np.random.Generator) -> str:
+        """A number near the answer, given in haste: without working anything out."""
+        task = self.state.task
+        assert task is not None
+        return hasty_answer(task.ground_truth, rng)
+
 
 def open_tasks(tasks: Source, level: Level | None, split: Split, seed: int) -> TaskSet:
     """The task set that an environment's options name.
@@ -123,3 +130,13 @@ def worked_answer(task: Task, ground_truth: object) -> str:
     if isinstance(answer, str) and extract(answer) == normalize(ground_truth):
         return without_annotations(answer)
     return f"#### {ground_truth}"
+
+
+def hasty_answer(ground_truth: object, rng: np.random.Generator) -> str:
+    """The scripted blunder: an answer line with a whole number that is off by one to three (by a few percent if large).
+
+    Where taking away would pass zero, it is off upwards.
+    """
+    truth = int(Decimal(normalize(ground_truth) or "0"))
+    off = int(rng.integers(1, max(3, abs(truth) // 20) + 1))
+    return f"#### {truth - off if rng.random() < 0.5 and not 0 <= truth < off else truth + off}"

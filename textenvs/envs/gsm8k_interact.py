@@ -13,7 +13,7 @@ from ..tasks.base import Split, Task
 from ..tasks.generated import Level
 from ..tasks.load import Source
 from ..users.gsm8k import FEEDBACKS, Feedback, Gsm8kUser, user_of
-from .gsm8k import check_options, check_weight, open_tasks, worked_answer
+from .gsm8k import check_options, check_weight, hasty_answer, open_tasks, worked_answer
 
 
 class Gsm8kInteract(TextEnv[EpisodeState]):
@@ -117,6 +117,12 @@ class Gsm8kInteract(TextEnv[EpisodeState]):
         task = self.state.task
         assert task is not None
         return worked_answer(task, self._user_of(task).ground_truth)
+
+    def blunder(self, rng: np.random.Generator) -> str:
+        """A number near the answer, given in haste: without working anything out."""
+        task = self.state.task
+        assert task is not None
+        return hasty_answer(self._user_of(task).ground_truth, rng)
 
     def _user_of(self, task: Task) -> Gsm8kUser:
         return user_of(task, method=self.method, feedback=self.feedback)

@@ -117,7 +117,10 @@ class SupervisedSection(Section):
     )
     demonstrations: int = Field(4096, ge=1, description="Episodes that the scripted expert plays.")
     mistake_rate: float = Field(
-        0.4, ge=0, lt=1, description="Share of the expert's turns replaced by wrong ones, which are not imitated."
+        0.0, ge=0, lt=1, description="Share of the expert's turns that are scripted blunders instead."
+    )
+    imitate_mistakes: bool = Field(
+        False, description="Imitate the blunders too; otherwise they only show what to do after a mistake."
     )
     steps: int = Field(300, ge=1, description="Optimizer steps.")
     batch_size: int = Field(64, ge=1, description="Conversations a step.")

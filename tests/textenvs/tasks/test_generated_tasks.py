@@ -86,26 +86,24 @@ def test_the_splits_are_disjoint_in_text_and_in_arithmetic(level):
         seen[split] = (questions, chains)
     assert not seen["train"][0] & seen["test"][0]
     assert not seen["train"][1] & seen["test"][1]
-    assert len(seen["test"][1]) > 100  # a held-out set of many different calculations
+    assert len(seen["test"][1]) > 80  # a held-out set of many different calculations
     # Each split has many problems: of 16,000 drawn, few come twice.
-    assert len(seen["train"][0]) > 14000
+    assert len(seen["train"][0]) > 13000
 
 
-def test_easy_has_tens_of_millions_of_distinct_questions():
-    """Counted from the template: names, things, and every chain with its phrasings."""
+def test_easy_has_far_more_questions_than_a_run_can_memorise():
+    """Counted from the template: names, things, and every chain within ten with its phrasings."""
+    changes = {have: 10 - have + have for have in range(11)}  # gains up to ten, losses down to nothing
     questions, chains = 0, 0
-    for have in range(2, 21):
-        for first in [have + n for n in range(1, 21)] + [have - n for n in range(1, have + 1)]:
-            chains += 1
-            questions += 4
-            second = 20 + min(20, first)
-            chains += second
-            questions += 4 * 4 * second
-    assert chains > 20_000
-    assert 15 * 10 * questions > 40_000_000
-    # What is drawn looks like that count: 5,000 draws have almost no repeat.
+    for have in range(1, 10):
+        for first in [*range(have + 1, 11), *range(have)]:
+            chains += 1 + changes[first]
+            questions += 4 + 4 * 4 * changes[first]
+    assert 900 < chains < 1100
+    assert 15 * 10 * questions > 2_000_000
+    # What is drawn looks like that count: 5,000 draws have few repeats.
     drawn = {GeneratedMath("easy")[i].question for i in range(5000)}
-    assert len(drawn) > 4900
+    assert len(drawn) > 4800
 
 
 def test_seeds_and_indices_give_different_problems():
