@@ -15,6 +15,7 @@ import time
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import torch
@@ -140,7 +141,8 @@ class TorchEngine:
 
     async def close(self) -> None:
         """See :meth:`trainers.engines.base.Engine.close`."""
-        await asyncio.get_running_loop().run_in_executor(None, self._stop)
+        with ThreadPoolExecutor(1) as own:  # the loop's own executor may be full of environments that hang
+            await asyncio.get_running_loop().run_in_executor(own, self._stop)
 
     async def _call(
         self, item: _Item, add: Callable[[Scheduler, _Item], None], cancel: Callable[[Scheduler, _Item], None]
