@@ -4,8 +4,8 @@ Requests have prompts of 20 to 60 tokens and ask for 8 to 64 new ones, and stop 
 the same number of wanted tokens. ``generate`` gets left-padded batches, cut in several ways: all requests at once, in
 the order of arrival by 16, 32 and 64, and, as no real run could, sorted by the number of tokens they will make (it
 runs each batch to its longest request; tokens beyond a request's own number do not count). The machine may be noisy:
-the sides take turns, and a ratio is the median over the rounds of the engine's tokens/s over the best of those ways
-in that round.
+the sides take turns, and ``ratio`` is the median over the rounds of the engine's tokens/s over the best of those ways
+in that round, without the sorted ones; ``ratio_with_foresight`` counts them too.
 
     python benchmarks/engine_vs_generate.py [--rounds 5] [--threads 1] [--json out.json]
 """
@@ -61,11 +61,10 @@ async def run_engine(engine: TorchEngine, work: list[Work]) -> float:
 
 
 @torch.inference_mode()
-def run_generate(model: PreTrainedModel, work: list[Work], batch: int | None) -> float:
-    """Seconds for all requests: one padded batch (``None``), or sorted by length into batches of this size."""
+def run_generate(model: PreTrainedModel, work: list[Work], size: int, foresight: bool) -> float:
+    """Seconds for all requests in padded batches; with ``foresight``, sorted by the tokens they will make."""
     begin = time.perf_counter()
-    size = batch or len(work)
-    ordered = sorted(work, key=lambda w: w.new) if batch else work
+    ordered = sorted(work, key=lambda w: w.new) if foresight else work
     for at in range(0, len(ordered), size):
         part = ordered[at : at + size]
         width, new = max(len(w.prompt) for w in part), max(w.new for w in part)
@@ -79,29 +78,36 @@ def run_generate(model: PreTrainedModel, work: list[Work], batch: int | None) ->
 
 
 async def compare(name: str, count: int, rounds: int, threads: int) -> dict[str, object]:
-    """Both sides in turns; medians of tokens/s and of the ratio."""
+    """Both sides in turns; medians of tokens/s and of the ratios."""
     model = build_model(VOCABULARY, **MODELS[name])
     work = make_work(count, seed=count)
     tokens = sum(w.new for w in work)
-    variants = [None, *(size for size in (16, 32, 64) if size < count)]
+    sizes = [size for size in (16, 32, 64) if size < count]
+    ways = {"all at once": (count, False)}
+    ways |= {f"batches of {size}": (size, False) for size in sizes}
+    ways |= {f"batches of {size}, sorted with foresight": (size, True) for size in sizes}
     engine = TorchEngine(model, max_slots=count, max_context=128, threads=threads)
-    seconds: dict[str, list[float]] = {"engine": [], **{f"generate/{size or 'all'}": [] for size in variants}}
+    seconds: dict[str, list[float]] = {"engine": [], **{way: [] for way in ways}}
     for round_ in range(rounds + 1):  # the first warms up
         taken = {"engine": await run_engine(engine, work)}
-        for size in variants:
-            taken[f"generate/{size or 'all'}"] = run_generate(model, work, size)
+        taken |= {way: run_generate(model, work, *how) for way, how in ways.items()}
         if round_:
             for side, value in taken.items():
                 seconds[side].append(value)
     await engine.close()
-    best = [min(values) for values in zip(*(v for k, v in seconds.items() if k != "engine"), strict=True)]
+
+    def ratio(sides: list[str]) -> float:
+        best = [min(values) for values in zip(*(seconds[side] for side in sides), strict=True)]
+        return round(statistics.median(g / e for g, e in zip(best, seconds["engine"], strict=True)), 2)
+
     return {
         "model": name,
         "requests": count,
         "new_tokens": tokens,
         "threads": threads,
         "tokens_per_s": {side: round(tokens / statistics.median(values)) for side, values in seconds.items()},
-        "ratio": round(statistics.median(g / e for g, e in zip(best, seconds["engine"], strict=True)), 2),
+        "ratio": ratio([way for way, (_, foresight) in ways.items() if not foresight]),
+        "ratio_with_foresight": ratio(list(ways)),
     }
 
 

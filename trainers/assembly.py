@@ -174,17 +174,24 @@ def sampling_of(config: PPOConfig) -> Sampling:
 
 
 def engine_of(config: PPOConfig, policy: Policy, renderer: Renderer) -> Engine:
-    """The engine, with the policy's weights as version 0."""
-    return TorchEngine(
-        policy.model,
-        max_slots=config.engine.max_slots,
-        max_context=config.engine.max_context,
-        device=resolve_device(config.model.device),
-        dtype=getattr(torch, config.model.dtype),
-        stop_token_ids=renderer.stop_token_ids,
-        seed=config.trainer.seed,
-        threads=config.engine.threads,
-    )
+    """The engine, with the policy's weights as version 0.
+
+    Raises:
+        SetupError: It does not serve this model, or not with so long a context.
+    """
+    try:
+        return TorchEngine(
+            policy.model,
+            max_slots=config.engine.max_slots,
+            max_context=config.engine.max_context,
+            device=resolve_device(config.model.device),
+            dtype=getattr(torch, config.model.dtype),
+            stop_token_ids=renderer.stop_token_ids,
+            seed=config.trainer.seed,
+            threads=config.engine.threads,
+        )
+    except ValueError as error:
+        raise SetupError(f"model.path={config.model.path} with the torch engine: {error}") from error
 
 
 def collector_of(config: PPOConfig, engine: Engine, renderer: Renderer, backend: Backend) -> Collector:

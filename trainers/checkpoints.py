@@ -1,7 +1,8 @@
 """A run's checkpoints: folders that are there whole or not at all.
 
 ``checkpoints/iteration_000050/`` holds ``state.json`` (where the run stands) and whatever its writers put beside it. It
-is written under another name, synced and renamed, so that a kill at any moment leaves the last good one.
+is written under another name, synced and renamed; one that is to go is renamed before it is deleted. So a kill at any
+moment leaves the last good one, and never half a one. Names that start with a dot are no checkpoints.
 """
 
 from __future__ import annotations
@@ -55,6 +56,9 @@ class Checkpoints:
     def save(self, iteration: int, state: Mapping[str, Any], *writers: Callable[[Path], None]) -> Path:
         """Write a checkpoint, then delete the oldest beyond ``keep``.
 
+        Those of later iterations are deleted as well: an earlier run left them in this folder, or this run has gone
+        back. If they stayed, they would be taken for the newest.
+
         Args:
             iteration: Iterations done.
             state: JSON.
@@ -65,24 +69,44 @@ class Checkpoints:
         """
         final = self.folder / f"iteration_{iteration:06d}"
         partial = self.folder / f".{final.name}.partial"
-        shutil.rmtree(partial, ignore_errors=True)
+        previous = self.folder / f".{final.name}.previous"
+        self._finish_replacing()
+        for leftover in self.folder.glob(".iteration_*"):  # of a process that was killed
+            shutil.rmtree(leftover)
         partial.mkdir(parents=True)
         for write in writers:
             write(partial)
         (partial / _STATE).write_text(json.dumps(dict(state), indent=1), encoding="utf-8")
         _sync(partial)
-        if final.exists():  # saved before by this run, or left by one that was started afresh in the same folder
-            shutil.rmtree(final)
+        if final.exists():  # left by a run that was started afresh in the same folder
+            final.rename(previous)
         partial.rename(final)
         _sync_folder(self.folder)
-        for _, old in self._all()[: -self.keep]:
-            shutil.rmtree(old)
+        if previous.exists():
+            shutil.rmtree(previous)
+        found = self._all()
+        kept = [path for number, path in found if number <= iteration][-self.keep :]
+        for _, path in found:
+            if path not in kept:
+                _delete(path)
         return final
 
     def newest(self) -> Checkpoint | None:
-        """The newest complete checkpoint, or ``None``."""
+        """The newest complete checkpoint, or ``None``.
+
+        Raises:
+            CheckpointError: Its state is damaged.
+        """
+        self._finish_replacing()
         found = self._all()
         return load(found[-1][1]) if found else None
+
+    def _finish_replacing(self) -> None:
+        """Put back what :meth:`save` had moved aside when it was killed between its two renames."""
+        for aside in self.folder.glob(".iteration_*.previous"):
+            original = aside.with_name(aside.name.removeprefix(".").removesuffix(".previous"))
+            if not original.exists():
+                aside.rename(original)
 
     def _all(self) -> list[tuple[int, Path]]:
         if not self.folder.is_dir():
@@ -104,9 +128,20 @@ def load(path: Path) -> Checkpoint:
         )
     try:
         state = json.loads((path / _STATE).read_text(encoding="utf-8"))
+        if not isinstance(state, dict):
+            raise ValueError(f"a {type(state).__name__}, not an object")
     except ValueError as error:
-        raise CheckpointError(f"{path / _STATE} cannot be read ({error}); resume from an older checkpoint") from error
+        raise CheckpointError(
+            f"{path / _STATE} cannot be read ({error}); move {path.name} away to go on from the checkpoint before it"
+        ) from error
     return Checkpoint(path, int(match[1]), state)
+
+
+def _delete(path: Path) -> None:
+    """Delete a folder that must not be seen half deleted."""
+    going = path.with_name(f".{path.name}.deleted")
+    path.rename(going)
+    shutil.rmtree(going)
 
 
 def _sync(folder: Path) -> None:

@@ -115,7 +115,7 @@ def read(files: Sequence[str | Path]) -> Iterator[Demonstration]:
         DemonstrationError: A file is missing, empty or of another kind, or a row cannot be used; names file and row.
     """
     for name in files:
-        path = Path(name)
+        path = Path(name).expanduser()
         if not path.is_file():
             raise DemonstrationError(f"{path}: no such file")
         rows = 0

@@ -71,13 +71,13 @@ def load(section: ModelSection, texts: Callable[[], Iterable[str]], *, max_conte
             seed=seed,
         )
         return Policy(model.to(dtype), tokenizer)  # type: ignore[arg-type]  # as above
-    path = Path(section.path)
+    path = Path(section.path).expanduser()
     # A name of the hub ("Qwen/Qwen2.5-0.5B-Instruct") is no local folder; transformers finds it or says why not.
     if path.is_absolute() and not path.is_dir():
         raise PolicyError(f"model.path={section.path}: no such folder")
     try:
-        tokenizer = AutoTokenizer.from_pretrained(section.path)
-        model = AutoModelForCausalLM.from_pretrained(section.path, dtype=dtype)
+        tokenizer = AutoTokenizer.from_pretrained(path)
+        model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
     except (OSError, ValueError) as error:
         raise PolicyError(
             f"model.path={section.path}: transformers cannot load it ({error}); give a folder with config.json, "

@@ -17,6 +17,7 @@ import logging
 import math
 import signal
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from transformers.utils.logging import disable_progress_bar
 
 from . import assembly, checkpoints, sft
 from .algorithms.advantages import ESTIMATORS, Advantages, normalize
@@ -37,14 +39,15 @@ from .algorithms.policy_losses import importance_weights, ppo_clip, value_loss
 from .config import PPOConfig, load_config
 from .config.checks import estimator_keys
 from .config.schema import ActorSection, AlgorithmSection, CriticSection
+from .demonstrations import DemonstrationError
 from .engines.base import Sampling
 from .learner import Learner
-from .policy import Policy
+from .policy import Policy, PolicyError
 from .report.metrics import Phases, episode_metrics
 from .report.reporter import Reporter
 from .rollout.collector import Batch, CollectionError, Collector
 from .rollout.environments import Backend
-from .rollout.renderer import Renderer
+from .rollout.renderer import Renderer, RendererError
 from .trajectory import Trajectory
 
 log = logging.getLogger("trainers")
@@ -286,10 +289,10 @@ def _note(steps: dict[str, list[float]], role: str, metrics: Mapping[str, float]
 
 
 async def validate(run: Run) -> None:
-    """Play the validation tasks with the current weights and report."""
+    """Play the validation tasks with the current weights and report; nothing, if somebody asks to stop meanwhile."""
     config = run.config.validation
     began = time.perf_counter()
-    trajectories = await run.collector.evaluate(
+    episodes = run.collector.evaluate(
         run.validation_tasks,
         samples=config.n,
         sampling=Sampling(
@@ -300,6 +303,8 @@ async def validate(run: Run) -> None:
         seed=run.config.trainer.seed,
         backend=run.validation,
     )
+    if (trajectories := await until_stopped(episodes, run.stop)) is None:
+        return
     metrics = episode_metrics(trajectories, "val") | {"time/validation_s": time.perf_counter() - began}
     run.reporter.validation(run.iteration, metrics, trajectories)
 
@@ -395,7 +400,9 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
             refuse_other_run(checkpoint.state["config"], config.model_dump(mode="json"), checkpoint.path)
             reporter.say(f"resuming from {checkpoint.path}")
         elif config.warm_start.enable:
-            await asyncio.to_thread(warm_up, config, policy, renderer, reporter)
+            given_up = threading.Event()
+            stack.callback(given_up.set)  # a thread is not cancelled with who waits for it: it is asked to end
+            await asyncio.to_thread(warm_up, config, policy, renderer, reporter, given_up)
         learner = assembly.learner_of(config, policy)
         kl = config.algorithm.kl_ctrl
         controller: KLController = (
@@ -423,13 +430,17 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
         yield run
 
 
-def warm_up(config: PPOConfig, policy: Policy, renderer: Renderer, reporter: Reporter) -> None:
-    """Supervised steps on demonstrations before PPO, in place."""
+def warm_up(
+    config: PPOConfig, policy: Policy, renderer: Renderer, reporter: Reporter, given_up: threading.Event
+) -> None:
+    """Supervised steps on demonstrations before PPO, in place; cut short when ``given_up`` is set."""
     section, seed = config.warm_start, config.trainer.seed
     began = time.perf_counter()
     examples = sft.examples_of(config.env.id, assembly.training_kwargs(config), section, policy, renderer, seed)
 
     def on_step(step: int, metrics: Mapping[str, float]) -> None:
+        if given_up.is_set():
+            raise asyncio.CancelledError
         if step % 50 == 0 or step == section.steps:
             seconds = time.perf_counter() - began
             reporter.say(f"warm start {step:>4}/{section.steps}  loss {metrics['loss']:.4f}  {seconds:.0f} s")
@@ -479,16 +490,29 @@ async def run_all(config: PPOConfig) -> int:
         return 130 if run.stop.is_set() else 0
 
 
+# What is wrong with a run's parts or data, in words that need no traceback.
+_SAID_PLAINLY = (
+    assembly.SetupError,
+    checkpoints.CheckpointError,
+    CollectionError,
+    DemonstrationError,
+    FloatingPointError,
+    PolicyError,
+    RendererError,
+)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """``python -m trainers.ppo``."""
     config: PPOConfig = load_config(sys.argv[1:] if argv is None else argv)[0]
     logging.basicConfig(level=logging.INFO, format="%(message)s")
+    disable_progress_bar()  # transformers' own, for every file it reads or writes
     try:
         return asyncio.run(run_all(config))
     except (KeyboardInterrupt, asyncio.CancelledError):
         print("stopped at once; nothing was saved since the last checkpoint", file=sys.stderr)
         return 130
-    except (assembly.SetupError, CollectionError, checkpoints.CheckpointError) as error:
+    except _SAID_PLAINLY as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
 

@@ -14,15 +14,16 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
+from transformers.utils.logging import disable_progress_bar
 
 from . import assembly
 from .config import SFTConfig, load_config
 from .config.schema import SupervisedSection
 from .demonstrations import DemonstrationError, Example, encode
 from .learner import Learner, OptimizerSettings
-from .policy import Policy, resolve_device
-from .report.loggers import JsonlLogger
-from .rollout.renderer import Renderer
+from .policy import Policy, PolicyError, resolve_device
+from .report.loggers import METRICS_FILE, TENSORBOARD_FOLDER, JsonlLogger, Logger, Loggers, TensorBoardLogger
+from .rollout.renderer import Renderer, RendererError
 
 log = logging.getLogger("trainers")
 
@@ -57,6 +58,7 @@ def fit(policy: Policy, examples: Sequence[Example], section: SupervisedSection,
             grad_clip=section.grad_clip,
         ),
         max_tokens_per_micro_batch=section.max_tokens_per_micro_batch,
+        dtype="bfloat16" if policy.model.dtype == torch.bfloat16 else "float32",
         device=policy.model.device,
     )
     order: list[int] = []
@@ -101,17 +103,20 @@ def run(config: SFTConfig) -> None:
     renderer = Renderer(policy.tokenizer)
     examples = examples_of(config.env.id, kwargs, config.sft, policy, renderer, seed)
     log.info("%d conversations to imitate", len(examples))
-    logger = JsonlLogger(folder / "metrics.jsonl") if "jsonl" in config.trainer.logger else None
+    makers: dict[str, Callable[[], Logger]] = {
+        "jsonl": lambda: JsonlLogger(folder / METRICS_FILE),
+        "tensorboard": lambda: TensorBoardLogger(folder / TENSORBOARD_FOLDER),
+    }
+    logger = Loggers([makers[name]() for name in config.trainer.logger if name in makers])
+    console = "console" in config.trainer.logger
 
     def on_step(step: int, metrics: Mapping[str, float]) -> None:
-        if logger is not None:
-            logger.log(step, {f"sft/{name}": value for name, value in metrics.items()})
-        if step % 20 == 0 or step == config.sft.steps:
+        logger.log(step, {f"sft/{name}": value for name, value in metrics.items()})
+        if console and (step % 20 == 0 or step == config.sft.steps):
             log.info("step %d/%d  loss %.4f", step, config.sft.steps, metrics["loss"])
 
-    fit(policy, examples, config.sft, seed=seed, on_step=on_step)
-    if logger is not None:
-        logger.close()
+    with logger:
+        fit(policy, examples, config.sft, seed=seed, on_step=on_step)
     policy.model.save_pretrained(folder / "model")
     policy.tokenizer.save_pretrained(folder / "model")
     log.info("model: %s", folder / "model")
@@ -121,11 +126,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """``python -m trainers.sft``."""
     config, _ = load_config(sys.argv[1:] if argv is None else argv, schema=SFTConfig, usage="python -m trainers.sft")
     logging.basicConfig(level=logging.INFO, format="%(message)s")
+    disable_progress_bar()  # transformers' own, for every file it writes
     try:
         run(config)
-    except (assembly.SetupError, DemonstrationError) as error:
+    except (assembly.SetupError, DemonstrationError, FloatingPointError, PolicyError, RendererError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("stopped; no model was written", file=sys.stderr)
+        return 130
     return 0
 
 

@@ -15,8 +15,7 @@ Invariants (checked on construction, so that no consumer has to):
   are what the engine was given and returned, never re-tokenised text. Segments are not empty, the first starts at 0,
   and no turn reaches from one into the next;
 * tokens after the last action token are the observation that a *truncated* episode ended in, with the next generation
-  prompt: the state whose value bootstraps the return. A terminated episode ends with an action token;
-* an episode is not both terminated and truncated.
+  prompt: the state whose value bootstraps the return. A terminated episode ends with an action token.
 
 An episode that failed before its first token has no tokens, turns or segments; that is a valid trajectory.
 
@@ -92,7 +91,8 @@ class Trajectory:
         turn_rewards: float64 ``[K]``.
         turn_terms: ``K`` mappings, the named parts of each turn's reward; left out, ``K`` empty ones.
         terminated: The task is over; the return ends here.
-        truncated: A budget ran out (or the episode was cut short); the return would have gone on.
+        truncated: A budget ran out (or the episode was cut short); the return would have gone on. Where both are set,
+            as Gymnasium allows, ``terminated`` counts.
         status: How it ended, including failures.
         stop: The environment's own word for why it ended, if it had one.
         episode_id: Unique within a run.
@@ -220,8 +220,6 @@ def _problem_with_turns(t: Trajectory, turns: int) -> str | None:
         return f"{turns} turn rewards, but the action tokens belong to turns {present.tolist()}: each turn needs both"
     if len(t.turn_terms) != turns:
         return f"turn_terms has {len(t.turn_terms)} entries for {turns} turns"
-    if not np.isfinite(t.turn_rewards).all():
-        return f"turn_rewards {t.turn_rewards.tolist()} are not all finite"
     return None
 
 
@@ -233,12 +231,11 @@ def _problem_with_ends(t: Trajectory, size: int) -> str | None:
         before, after = t.turn_id[:start].max(), t.turn_id[start:]
         if before >= 0 and (after == before).any():
             return f"turn {int(before)} reaches over the start of the segment at token {start}"
-    if t.terminated and t.truncated:
-        return "terminated and truncated are both set"
     if t.terminated and size and not t.action_mask[-1]:
         return "a terminated episode must end with an action token: leave out what comes after the last reply"
-    if t.status not in tuple(Status):
-        return f"status must be a Status, not {t.status!r}"
+    status: Any = t.status
+    if not isinstance(status, Status):
+        return f"status must be a Status, not {status!r}"
     return None
 
 

@@ -373,6 +373,8 @@ def test_turns_are_taken_in_order() -> None:
     tokens.reply(sampled(say("chatml", "7")))
     with pytest.raises(RuntimeError, match="no generation point"):
         tokens.reply(sampled(say("chatml", "7")))
+    with pytest.raises(ValueError, match="turn 0 earned nan"):
+        tokens.reward(float("nan"), {})
     tokens.reward(1.0, {})
     with pytest.raises(RuntimeError, match="no turn without a reward"):
         tokens.reward(1.0, {})

@@ -19,6 +19,7 @@ from chat_styles import (
 )
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from tokenizers import normalizers
 
 from textenvs.messages import Message, Messages, assistant, system, tool, user
 from trainers.rollout.renderer import Renderer, RendererError
@@ -127,6 +128,24 @@ def test_a_reply_may_be_sampled_in_any_pieces(reply: str, data: st.DataObject) -
     tokens = [*renderer.render(opening), *by_byte, *renderer.bridge(new, after=None)]
     assert renderer.decode(by_byte) == reply
     assert renderer.rewritten(tokens, (*opening, assistant(reply), *new)) is None
+
+
+def test_text_that_the_tokenizer_normalises_is_not_rewritten_history() -> None:
+    """Qwen's tokenizers compose accents (NFC), so tokens do not decode to the very text that was rendered."""
+    tokenizer = make_tokenizer(QWEN3)
+    tokenizer.backend_tokenizer.normalizer = normalizers.NFC()
+    renderer = Renderer(tokenizer)
+    opening, new = (user("cafe\u0301?"),), (user("Sure?"),)
+    messages = (*opening, assistant("7"), *new)
+    assert "caf\u00e9?" in tokenizer.decode(renderer.render(opening))
+    for pieces in (["yes"], ["y", "e", "s"]):
+        tokens = [
+            *renderer.render(opening),
+            *tokenizer.convert_tokens_to_ids(pieces),
+            *renderer.bridge(new, after=None),
+        ]
+        assert renderer.rewritten(tokens, (*opening, assistant("yes"), *new)) is None
+        assert renderer.rewritten(tokens, messages) == renderer.render(messages)
 
 
 def _byte_token(byte: int) -> str:

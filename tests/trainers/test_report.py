@@ -263,7 +263,7 @@ def test_a_bundle_feeds_and_closes_all(tmp_path):
 METRICS = {
     "train/reward": 0.5123,
     "train/solved": 0.75,
-    "actor/kl": 0.00123,
+    "actor/approx_kl_k3": 0.00123,
     "time/iteration_s": 3.14,
     "time/rollout_s": 2.0,
     "time/other_s": 0.1,
@@ -387,7 +387,7 @@ def test_smoothing_is_a_centred_mean(values):
     "rows",
     [
         [(0, {"val/solved": 0.5})],
-        [(i, {"train/solved": i / 30, "actor/kl": -0.1, "time/rollout_s": 1.0}) for i in range(30)],
+        [(i, {"train/solved": i / 30, "actor/ref_kl": -0.1, "time/rollout_s": 1.0}) for i in range(30)],
         [(1, {"train/reward": math.nan}), (2, {"train/reward": math.inf, "time/other_s": math.nan})],
         [(i, dict(METRICS, **{"val/reward": 0.1} if i % 3 == 0 else {})) for i in range(4)],
     ],

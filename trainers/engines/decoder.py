@@ -1,9 +1,10 @@
 """The forward pass of the torch engine: a decoder over a flat batch of tokens, with its own weights and KV slots.
 
 Tokens of many requests lie one after the other in one ``[n]`` batch, so no linear layer ever sees padding. Only
-attention needs rows: there the tokens are split into *groups* of requests with a similar number of new tokens, every
-decoding request (one new token) in the first. Keys and values live in one preallocated tensor a layer,
-``[slots * max_context, 2 * kv_heads, head_dim]`` (keys first): one write a layer, and a slot is a contiguous row.
+attention needs rows: there the tokens are split into *groups* of requests with similar lengths. Keys and values live in
+one preallocated tensor a layer, ``[slots * max_context, 2 * kv_heads, head_dim]`` (keys first): one write a layer, and
+a slot is a contiguous row. A group gathers its rows, cut to its longest, just before it attends to them: they are in
+the CPU's cache then, which more than pays for the copy (measured: 0.7 of the time of attending to 256 slots in place).
 
 The weights are copied out of a transformers model into fused matrices (q, k, v in one; gate and up in one). Every
 parameter of the original keeps its name, as a view into them; that is all that a weight update needs.
@@ -26,6 +27,7 @@ from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 
 FAMILIES = ("qwen2", "qwen3", "llama")
+_GROUP_ROWS = 32  # decoding requests per group
 _ROPE_TYPES = ("default", "linear", "llama3", "yarn")  # those whose angles depend on the position alone
 
 
@@ -46,7 +48,7 @@ class _Group:
         begin: First token in the flat batch.
         end: One past the last.
         shape: ``(R, Q)``.
-        rows: The slots to read: a slice where they lie close together (no copy), else int64 ``[R]`` (gathered).
+        rows: int64 ``[R]``, the slots to read.
         keys: How many positions of each slot to read.
         bias: ``[R, 1, 1 or Q * (heads / kv_heads), keys]``: 0 where a query may look, ``-inf`` elsewhere.
         place: int64 ``[end - begin]``, where each token stands in ``[R * Q]``; ``None`` if that is ``0, 1, 2, ...``.
@@ -55,7 +57,7 @@ class _Group:
     begin: int
     end: int
     shape: tuple[int, int]
-    rows: slice | Tensor
+    rows: Tensor
     keys: int
     bias: Tensor
     place: Tensor | None
@@ -70,7 +72,7 @@ class FlatBatch:
         positions: int64 ``[n]``.
         cells: int64 ``[n]``, ``row * max_context + position``: where each token's keys and values go.
         groups: The parts that attend together; they cover the batch.
-        last: int64, the last token of each chunk, decoding rows first and then in the order of the chunks.
+        last: int64, the last token of each decoding row and then of each chunk, in the order given.
     """
 
     tokens: Tensor
@@ -241,13 +243,16 @@ class Decoder:
         """Lay out a step.
 
         Args:
-            decode_rows: Slots whose last known token alone is to be computed, ascending.
+            decode_rows: Slots whose last known token alone is to be computed, the shortest first.
             lengths: For each slot, how many tokens are known.
             chunks: Longer runs of tokens to be computed.
             ids: ``[slots, max_context]``, the known tokens.
         """
         rows, positions = [decode_rows], [lengths[decode_rows] - 1]
-        groups = [self._decode_group(decode_rows, positions[0])] if len(decode_rows) else []
+        groups = [
+            self._decode_group(at, decode_rows[at : at + _GROUP_ROWS], positions[0][at : at + _GROUP_ROWS])
+            for at in range(0, len(decode_rows), _GROUP_ROWS)
+        ]
         last = [np.arange(len(decode_rows))]
         begin = len(decode_rows)
         ends = np.zeros(len(chunks), np.int64)
@@ -311,28 +316,25 @@ class Decoder:
             q = q.view(rows, kv_heads, -1, dim)
         else:
             q = q.view(rows, queries, kv_heads, -1, dim).permute(0, 2, 3, 1, 4).reshape(rows, kv_heads, -1, dim)
-        slots = cache.view(self.slots, self.max_context, 2 * kv_heads, dim)[:, : group.keys]
-        kv = slots[group.rows] if isinstance(group.rows, slice) else slots.index_select(0, group.rows)
-        kv = kv.transpose(1, 2)
+        slots = cache.view(self.slots, self.max_context, 2 * kv_heads, dim)
+        kv = slots[:, : group.keys].index_select(0, group.rows).transpose(1, 2)
         out = F.scaled_dot_product_attention(q, kv[:, :kv_heads], kv[:, kv_heads:], attn_mask=group.bias)
         if queries > 1:
             out = out.view(rows, kv_heads, -1, queries, dim).permute(0, 3, 1, 2, 4)
         out = out.reshape(rows * queries, width)
         return out if group.place is None else out[group.place]
 
-    def _decode_group(self, rows: NDArray[np.int64], positions: NDArray[np.int64]) -> _Group:
-        low, high = int(rows[0]), int(rows[-1]) + 1
-        place = None
-        read: slice | Tensor
-        if 2 * len(rows) >= high - low:
-            # Reading a few idle slots in between is cheaper than gathering all the others into a copy.
-            read, place = slice(low, high), (None if len(rows) == high - low else self._put(rows - low))
-            query = np.zeros(high - low, np.int64)
-            query[rows - low] = positions
-        else:
-            read, query = self._put(rows), positions
+    def _decode_group(self, begin: int, rows: NDArray[np.int64], positions: NDArray[np.int64]) -> _Group:
         keys = int(positions.max()) + 1
-        return _Group(0, len(rows), (len(query), 1), read, keys, self._bias(query[:, None], keys, 1), place)
+        return _Group(
+            begin=begin,
+            end=begin + len(rows),
+            shape=(len(rows), 1),
+            rows=self._put(rows),
+            keys=keys,
+            bias=self._bias(positions[:, None], keys, 1),
+            place=None,
+        )
 
     def _chunk_group(
         self, begin: int, chunks: Sequence[Chunk], counts: NDArray[np.int64], positions: NDArray[np.int64]

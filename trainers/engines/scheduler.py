@@ -90,7 +90,7 @@ class Scheduler:
         self._waiting: deque[Request] = deque()
         self._updates: deque[Update] = deque()
         self._running: dict[int, Request] = {}  # slot -> request, in the order of admission
-        self._rows = np.zeros(0, np.int64)  # the busy slots, ascending; computed from _running when that changed
+        self._rows = np.zeros(0, np.int64)  # the keys of _running
         slots, context = decoder.slots, decoder.max_context
         self._ids = np.zeros((slots, context), np.int32)
         self._logprobs = np.zeros((slots, context), np.float32)
@@ -210,7 +210,7 @@ class Scheduler:
             request.row = row
             request.times.append(self._clock())
             self._running[row] = request
-            self._rows = np.sort(np.fromiter(self._running, np.int64))
+            self._rows = np.fromiter(self._running, np.int64)
 
     def _set_stops(self, row: int, stops: tuple[int, ...]) -> None:
         missing = len(stops) - self._stops.shape[1]
@@ -246,7 +246,8 @@ class Scheduler:
 
     def _compute(self) -> list[Outcome]:
         pending = self._length[self._rows] - self._computed[self._rows]
-        decoding = self._rows if pending.max() == 1 else self._rows[pending == 1]
+        decoding = self._rows[pending == 1]
+        decoding = decoding[np.argsort(self._length[decoding], kind="stable")]
         chunks = self._chunks() if len(decoding) < len(self._rows) else []
         batch = self._decoder.plan(decoding, self._length, chunks, self._ids)
         logits = self._decoder.logits(batch)

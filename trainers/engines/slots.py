@@ -1,8 +1,8 @@
 """Which request or session holds which KV slot: pure bookkeeping, no tensors.
 
 A slot is *free* (nothing in it), *idle* (it keeps a session's keys and values for the next turn) or *busy*. A new
-request takes the idle slot of its session, else the lowest free slot (so that busy slots lie close together), else the
-slot of the session that was idle for longest, whose KV is then lost.
+request takes the idle slot of its session, else the lowest free slot (so that little memory is touched), else the slot
+of the session that was idle for longest, whose KV is then lost.
 """
 
 from __future__ import annotations

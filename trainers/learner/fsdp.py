@@ -24,7 +24,7 @@ from trainers.learner.models import Critic, Policy
 FSDPMode = Literal["auto", "always", "never"]
 
 
-def make_mesh(mode: FSDPMode | str, device: torch.device, dtype: torch.dtype) -> DeviceMesh | None:
+def make_mesh(mode: FSDPMode, device: torch.device, dtype: torch.dtype) -> DeviceMesh | None:
     """The mesh to shard on, or ``None`` for plain modules.
 
     Starts the process group if there is none: from torchrun's environment, or of this process alone.

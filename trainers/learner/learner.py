@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from trainers.learner.checkpoint import read_tensors, recover, replace_folder, write_tensors
 from trainers.learner.fsdp import FSDPMode, Ranks, make_mesh, rank_device, shard, whole
 from trainers.learner.models import Critic, Policy, Source, checkpoint_gradients, load_causal_lm
+from trainers.learner.onednn import is_faster, use_onednn
 from trainers.learner.optim import Optimizer, OptimizerSettings
 from trainers.learner.packing import (
     IDLE,
@@ -116,6 +117,8 @@ class Learner:
             self.critic = Critic(load_causal_lm(source).base_model)
         for model in self._models().values():
             model.to(self.device)
+            if self.device.type == "cpu" and precision == torch.float32 and is_faster():
+                use_onednn(model.lm if isinstance(model, Policy) else model.backbone)
             if mesh is not None:
                 shard(model, mesh, precision)
         if gradient_checkpointing:
@@ -206,7 +209,7 @@ class Learner:
             trajectories: The mini-batch.
             per_token: What the loss needs for each action token, by name.
             loss_fn: ``(logprobs [n], entropy [n], batch) -> (loss, sums)`` for a micro-batch; ``loss`` is a *sum* of
-                tokens' terms, weighted for the whole mini-batch.
+                tokens' terms, weighted for the whole mini-batch. The names below are taken.
 
         Returns:
             ``loss``, ``entropy`` (mean over the action tokens), ``grad_norm`` (before clipping), ``lr``, ``skipped``,
@@ -475,7 +478,7 @@ def _column(name: str, given: PerToken, offsets: NDArray[np.int64]) -> Floats:
                 f"per_token[{name!r}] does not fit the {len(wanted)} trajectories: lengths {lengths}{where}"
             )
         flat = np.concatenate(given)
-    flat = np.ascontiguousarray(flat, np.float32)
+    flat = np.array(flat, np.float32)  # a copy: torch takes no read-only arrays
     if not np.isfinite(flat).all():
         token = int(np.flatnonzero(~np.isfinite(flat))[0])
         number = int(np.searchsorted(offsets, token, side="right")) - 1

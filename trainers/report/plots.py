@@ -31,7 +31,13 @@ _PANELS: tuple[tuple[str, tuple[tuple[str, str, str, dict[str, Any]], ...]], ...
         "Reward an episode",
         (("train/reward", "training", _BLUE, _TRAIN), ("val/reward", "validation", _ORANGE, _VAL)),
     ),
-    ("KL to the reference, a token", (("actor/kl", "training", _BLUE, _TRAIN),)),
+    (
+        "KL, a token",
+        (
+            ("actor/approx_kl_k3", "of an update", _GREEN, _TRAIN),
+            ("actor/ref_kl", "to the reference", _PURPLE, _TRAIN),
+        ),
+    ),
     ("Entropy, a token", (("actor/entropy", "training", _BLUE, _TRAIN),)),
     (
         "Turns an episode",

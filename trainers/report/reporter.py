@@ -111,6 +111,6 @@ class Reporter:
 
     def _dump(self, kind: str, step: int, trajectories: Sequence[Trajectory]) -> None:
         if (folder := self._dirs[kind]) is not None:
-            path = Path(folder)
+            path = Path(folder).expanduser()
             path.mkdir(parents=True, exist_ok=True)
             write_parquet(path / f"{step:06d}.parquet", trajectories)

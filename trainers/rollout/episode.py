@@ -23,6 +23,7 @@ as they are, in the segments before, with their log-probabilities and rewards.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -131,7 +132,10 @@ class EpisodeTokens:
 
         Raises:
             RuntimeError: No turn has been played since the last reward.
+            ValueError: The reward is not a finite number.
         """
+        if not math.isfinite(reward):
+            raise ValueError(f"reward: turn {len(self._rewards)} earned {reward}; a reward must be finite")
         if len(self._rewards) == self._turns:
             raise RuntimeError("reward: there is no turn without a reward (a reply without tokens is no turn)")
         self._rewards.append(float(reward))

@@ -184,7 +184,7 @@ class Renderer:
         if old == self._plain(text):
             return None
         ids = self._encode(text)
-        # Tokenizers that put a space before words do not decode to the very text they encoded.
+        # Some tokenizers normalise (Qwen's compose accents) and so do not decode to the very text they encoded.
         return None if ids == list(token_ids) or self._decode(ids) == old else ids
 
     def warn_once(self, about: str, message: str) -> None:

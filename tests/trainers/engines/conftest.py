@@ -72,7 +72,8 @@ def _scripted_kit() -> Kit:
     def script(call: Any) -> Reply:
         seed = [call.sampling.seed or 0, *call.token_ids]
         tokens = np.random.default_rng(seed).integers(0, VOCAB, CONTEXT)
-        return Reply(tokens.tolist(), latency=0.001, per_token=0.0002)
+        # Real time: slow enough for an update to come in the middle on a busy machine.
+        return Reply(tokens.tolist(), latency=0.001, per_token=0.002)
 
     def make(model: PreTrainedModel, max_slots: int = 64) -> ScriptedEngine:
         return ScriptedEngine(script, vocab_size=VOCAB, max_context=CONTEXT)

@@ -111,16 +111,18 @@ def test_the_session_idle_for_longest_loses_its_slot() -> None:
     assert [cached(s) for s in ("a", "b", "a", "c", "a", "b", "c")] == [0, 0, 19, 0, 19, 0, 0]
 
 
-def test_scattered_slots_are_read_right() -> None:
-    """Few busy slots far apart are gathered, many close together are sliced; both must agree with being alone."""
+def test_slots_of_any_length_in_any_order_are_read_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainers.engines.decoder._GROUP_ROWS", 3)
     alone = scheduler(slots=1)
     wanted = {}
     for i in range(16):
-        each = request([i, 60 - i], Sampling(max_new_tokens=(3, 40)[i % 5 == 0], seed=i))
+        each = request([i] * (1 + i * 7 % 16), Sampling(max_new_tokens=(3, 40)[i % 5 == 0], seed=i))
         alone.add(each)
         wanted[i] = drain(alone)[each]
     machine = scheduler(slots=16)
-    requests = [request([i, 60 - i], Sampling(max_new_tokens=(3, 40)[i % 5 == 0], seed=i)) for i in range(16)]
+    requests = [
+        request([i] * (1 + i * 7 % 16), Sampling(max_new_tokens=(3, 40)[i % 5 == 0], seed=i)) for i in range(16)
+    ]
     for each in requests:
         machine.add(each)
     done = drain(machine)

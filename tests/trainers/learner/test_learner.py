@@ -274,6 +274,17 @@ def test_numbers_that_do_not_fit_are_refused(given, message):
         Learner(small_model()).update_actor(TRAJECTORIES, {"a": given(), "b": given()}, policy_loss)
 
 
+def test_one_flat_array_is_the_same_as_one_for_each_trajectory():
+    def run(given):
+        return Learner(small_model()).update_actor(TRAJECTORIES, given, policy_loss)["loss"]
+
+    lists = random_per_token()
+    flat = {name: np.concatenate(parts) for name, parts in lists.items()}
+    for array in flat.values():
+        array.setflags(write=False)
+    assert run(flat) == run(lists)
+
+
 def test_nothing_to_train_on_is_an_error():
     with pytest.raises(ValueError, match="none of the 1 trajectories has an action token"):
         Learner(small_model()).update_sft([TRAJECTORIES[6]])

@@ -1,0 +1,212 @@
+"""A run's checkpoints: whole or not there, whatever happens while one is written."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainers import assembly
+from trainers.checkpoints import Checkpoint, CheckpointError, Checkpoints, load
+from trainers.config.schema import TrainerSection
+
+
+class KilledError(BaseException):
+    """Stands for SIGKILL: nothing in the code under test may catch it and tidy up."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_power_cuts():
+    """What survives a power cut cannot be tested here, and waiting for the disk is slow."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
+def write(text: str):
+    def writer(folder: Path) -> None:
+        (folder / "part").mkdir()
+        (folder / "part" / "data").write_text(text)
+
+    return writer
+
+
+def save(saved: Checkpoints, iteration: int, text: str | None = None) -> Path:
+    return saved.save(iteration, {"iteration": iteration, "text": text}, write(text or str(iteration)))
+
+
+def names(saved: Checkpoints) -> list[str]:
+    return sorted(path.name for path in saved.folder.iterdir())
+
+
+def is_whole(checkpoint: Checkpoint | None) -> bool:
+    """What was written by the writer and the state are of the same save."""
+    assert checkpoint is not None
+    text = checkpoint.state["text"] or str(checkpoint.iteration)
+    return checkpoint.state["iteration"] == checkpoint.iteration and (checkpoint.path / "part/data").read_text() == text
+
+
+def test_what_was_saved_is_read_back(tmp_path):
+    saved = Checkpoints(tmp_path / "a" / "checkpoints", keep=2)
+    assert saved.newest() is None
+    state = {"iteration": 3, "text": None, "frontier": {"in_flight": [1, 2]}, "kl": {"beta": 0.1}}
+    path = saved.save(3, state, write("3"), lambda folder: (folder / "more").write_text("more"))
+    assert path == saved.folder / "iteration_000003"
+    assert saved.newest() == load(path) == Checkpoint(path, 3, state)
+    assert (path / "more").read_text() == "more"
+    assert is_whole(saved.newest())
+
+
+def test_the_newest_is_by_number_not_by_name_or_age(tmp_path):
+    saved = Checkpoints(tmp_path, keep=9)
+    save(saved, 999_999)
+    save(saved, 1_000_000)
+    os.utime(tmp_path / "iteration_999999")
+    assert saved.newest().iteration == 1_000_000
+
+
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=8), st.integers(1, 4))
+def test_keep_last_n(tmp_path_factory, iterations, keep):
+    """After a save, the newest ``keep`` up to it are there; those of later iterations are of a past that is gone."""
+    saved = Checkpoints(tmp_path_factory.mktemp("keep"), keep)
+    there: set[int] = set()
+    for iteration in iterations:
+        save(saved, iteration)
+        there = set(sorted({number for number in there if number < iteration} | {iteration})[-keep:])
+        assert names(saved) == [f"iteration_{number:06d}" for number in sorted(there)]
+        assert saved.newest().iteration == iteration
+        assert is_whole(saved.newest())
+
+
+def test_keep_must_be_positive(tmp_path):
+    with pytest.raises(ValueError, match="at least 1"):
+        Checkpoints(tmp_path, 0)
+
+
+def test_a_writer_that_raises_leaves_the_last_good_one(tmp_path):
+    saved = Checkpoints(tmp_path, keep=1)
+    save(saved, 1)
+
+    def full_disk(folder: Path) -> None:
+        (folder / "half").write_text("half")
+        raise OSError("no space left on device")
+
+    with pytest.raises(OSError, match="no space"):
+        saved.save(2, {"iteration": 2, "text": None}, write("2"), full_disk)
+    assert saved.newest().iteration == 1
+    assert is_whole(saved.newest())
+    save(saved, 2)  # and it can be tried again
+    assert names(saved) == ["iteration_000002"]
+    assert not (saved.newest().path / "half").exists()
+
+
+class DyingDisk:
+    """Raises at the ``at``-th change of the disk, and at all that follow."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, at: int) -> None:
+        self.changes, self.at = 0, at
+        changes = ((Path, "mkdir"), (Path, "rename"), (Path, "write_text"), (os, "unlink"), (os, "rmdir"))
+        for owner, name in changes:
+            patch.setattr(owner, name, self._counting(getattr(owner, name)))
+
+    def _counting(self, real):
+        def call(*args, **kwargs):
+            self.changes += 1
+            if self.changes >= self.at:
+                raise KilledError
+            return real(*args, **kwargs)
+
+        return call
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_killed_at_any_step_of_a_save(tmp_path, monkeypatch, replaced):
+    """Let a save die before its first, second, ... change of the disk: a later look finds a whole checkpoint."""
+    for at in range(1, 60):
+        saved = Checkpoints(tmp_path / str(at), keep=2)
+        save(saved, 1)
+        save(saved, 2)
+        if replaced:
+            save(saved, 3, "old")
+        with monkeypatch.context() as patch:
+            disk = DyingDisk(patch, at)
+            try:
+                save(saved, 3, "new")
+            except KilledError:
+                pass
+            else:
+                assert disk.changes > 8, "a save that changes so little of the disk is not what is tested here"
+                assert saved.newest().state["text"] == "new"
+                return
+        newest = Checkpoints(saved.folder, keep=2).newest()
+        assert is_whole(newest)
+        assert newest.iteration == 3 or (newest.iteration == 2 and not replaced)
+        save(Checkpoints(saved.folder, keep=2), 4)  # what the dead process left behind is in nobody's way
+        assert names(saved)[-1] == "iteration_000004"
+        assert not [name for name in names(saved) if name.startswith(".")]
+    pytest.fail("the save never came to its end")
+
+
+def test_leftovers_are_no_checkpoints(tmp_path):
+    saved = Checkpoints(tmp_path, keep=2)
+    save(saved, 5)
+    shutil.copytree(tmp_path / "iteration_000005", tmp_path / ".iteration_000009.partial")
+    shutil.copytree(tmp_path / "iteration_000005", tmp_path / ".iteration_000008.deleted")
+    (tmp_path / "iteration_000007").mkdir()  # without a state
+    (tmp_path / "iteration_11").mkdir()
+    (tmp_path / "notes.txt").write_text("mine")
+    assert saved.newest().iteration == 5
+    save(saved, 6)
+    assert saved.newest().iteration == 6
+    assert (tmp_path / "notes.txt").exists()
+
+
+@pytest.mark.parametrize("text", ["", '{"iteration": 2, "te', "[]", "\0\0\0\0"])
+def test_a_damaged_state_is_an_error_that_names_the_file(tmp_path, text):
+    saved = Checkpoints(tmp_path, keep=2)
+    save(saved, 1)
+    path = save(saved, 2)
+    (path / "state.json").write_text(text)
+    with pytest.raises(CheckpointError, match=r"iteration_000002/state\.json cannot be read .*move iteration_000002 away"):
+        saved.newest()
+    shutil.move(path, tmp_path / "broken")  # as the message says
+    assert saved.newest().iteration == 1
+
+
+@pytest.mark.parametrize("name", ["iteration_000001/learner", "somewhere", "iteration_000002"])
+def test_a_path_that_is_no_checkpoint(tmp_path, name):
+    save(Checkpoints(tmp_path, keep=2), 1)
+    (tmp_path / "iteration_000002").mkdir()
+    with pytest.raises(CheckpointError, match=r"is not a checkpoint: .*iteration_NNNNNN .*state\.json"):
+        load(tmp_path / name)
+
+
+def section(**values: object) -> TrainerSection:
+    return TrainerSection(**values)
+
+
+def test_which_checkpoint_a_run_goes_on_from(tmp_path):
+    saved = Checkpoints(tmp_path / "mine", keep=2)
+    assert assembly.checkpoint_to_resume(section(), saved) is None
+    save(saved, 4)
+    other = save(Checkpoints(tmp_path / "other", keep=2), 9)
+    assert assembly.checkpoint_to_resume(section(), saved).iteration == 4
+    assert assembly.checkpoint_to_resume(section(resume_mode="disable"), saved) is None
+    asked = section(resume_mode="resume_path", resume_from_path=str(other))
+    assert assembly.checkpoint_to_resume(asked, saved) == load(other)
+    asked = section(resume_mode="resume_path", resume_from_path=str(other.parent))
+    with pytest.raises(CheckpointError, match="other is not a checkpoint"):
+        assembly.checkpoint_to_resume(asked, saved)
+
+
+def test_the_state_must_be_json(tmp_path):
+    saved = Checkpoints(tmp_path, keep=2)
+    save(saved, 1)
+    with pytest.raises(TypeError):
+        saved.save(2, {"tensor": object()})
+    assert json.loads((saved.newest().path / "state.json").read_text())["iteration"] == 1
