@@ -45,6 +45,8 @@ Tools = Sequence[Mapping[str, Any]] | None
 # The probe conversation. Plain words: a template that trims or splits replies leaves them alone.
 _QUESTION, _REPLY = "zqquestionqz", "zqreplyqz"
 
+_KNOWN_BRIDGES = 4096  # kept at most, to be looked up instead of rendered
+
 _TOOLS: Tools = [
     {
         "type": "function",
@@ -116,6 +118,8 @@ class Renderer:
         self._turn_special = self._any_special  # until it is known which of them open and end turns
         self._space_first = self._ids("a") != self._ids("\na")[len(self._ids("\n")) :]  # SentencePiece's dummy prefix
         self._warned: set[str] = set()
+        # Scripted users say the same few things again and again, and a template takes longer than a user's turn.
+        self._bridges: dict[str, tuple[list[int], int]] = {}
 
         plain = self._bridge_text((user(_QUESTION),), None)
         turn_tokens = dict.fromkeys(self._any_special.findall(plain.marked))
@@ -150,11 +154,14 @@ class Renderer:
         Raises:
             RendererError: The template rejects these messages behind an assistant's, or puts no special token there.
         """
-        text = self._bridge_text(tuple(new), tools)
-        ids = self._encode(text)
-        if after is not None and after == self._turn_end(text):
-            return ids[ids.index(after) + 1 :]
-        return ids
+        key = json.dumps((new, tools))
+        if (known := self._bridges.get(key)) is None:
+            text = self._bridge_text(tuple(new), tools)
+            if len(self._bridges) >= _KNOWN_BRIDGES:
+                self._bridges.clear()
+            known = self._bridges[key] = (self._encode(text), self._turn_end(text))
+        ids, end = known
+        return ids[ids.index(end) + 1 :] if after == end else list(ids)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of a sampled reply, without the stop token at its end (one at most; others stay visible)."""
