@@ -132,18 +132,25 @@ def read(files: Sequence[str | Path]) -> Iterator[Demonstration]:
 
 def _rows(path: Path) -> Iterator[tuple[str, Any]]:
     if path.suffix == ".jsonl":
-        with path.open(encoding="utf-8") as lines:
+        with path.open("rb") as lines:
             for number, line in enumerate(lines, 1):
                 if line.strip():
                     where = f"{path} line {number}"
                     try:
-                        yield where, json.loads(line)
+                        yield where, json.loads(line.decode("utf-8"))
+                    except UnicodeDecodeError as error:
+                        raise DemonstrationError(f"{where}: not UTF-8: {error}") from error
                     except json.JSONDecodeError as error:
                         raise DemonstrationError(f"{where}: not JSON: {error}") from error
     elif path.suffix == ".parquet":
+        import pyarrow
         import pyarrow.parquet as pq
 
-        with pq.ParquetFile(path) as file:
+        try:
+            opened = pq.ParquetFile(path)
+        except pyarrow.ArrowInvalid as error:
+            raise DemonstrationError(f"{path}: not a Parquet file: {error}") from error
+        with opened as file:
             if "messages" not in file.schema_arrow.names:
                 raise DemonstrationError(f"{path}: no column 'messages'; it has {file.schema_arrow.names}")
             number = 0
@@ -159,29 +166,50 @@ def _demonstration(row: Any, where: str) -> Demonstration:
     messages = row.get("messages") if isinstance(row, dict) else None
     if messages is None:
         raise DemonstrationError(f"{where}: no column 'messages'")
+    if isinstance(messages, list):  # Arrow fills keys that a message does not have with null
+        messages = [{k: v for k, v in m.items() if v is not None} if isinstance(m, dict) else m for m in messages]
     try:
-        # Arrow fills keys that a message does not have with null.
-        conversation = check_conversation(
-            [{k: v for k, v in m.items() if v is not None} if isinstance(m, dict) else m for m in messages], where
-        )
+        conversation = check_conversation(messages, where)
     except ValueError as error:
         raise DemonstrationError(str(error)) from error
     if not conversation or conversation[-1]["role"] != "assistant":
         raise DemonstrationError(f"{where}: the conversation must end with the assistant's message to imitate")
     if conversation[0]["role"] == "assistant":
         raise DemonstrationError(f"{where}: the conversation starts with the assistant; there is nothing to reply to")
+    for number, message in enumerate(conversation):
+        if message["role"] != "assistant":
+            continue
+        if conversation[number - 1]["role"] == "assistant":
+            raise DemonstrationError(
+                f"{where}: message {number}: the assistant speaks twice in a row; make it one message"
+            )
+        if structured := {"tool_calls", "reasoning_content"} & set(message):
+            raise DemonstrationError(
+                f"{where}: message {number}: an assistant message with {' and '.join(sorted(structured))} cannot be "
+                "imitated: write what the model should say into its content"
+            )
     return Demonstration(conversation, tuple(True for m in conversation if m["role"] == "assistant"))
 
 
 def encode(demonstration: Demonstration, renderer: Renderer, tokenizer: Any) -> Example:
-    """The conversation in the model's tokens, exactly as a rollout would have recorded it."""
+    """The conversation in the model's tokens, exactly as a rollout would have recorded it.
+
+    Raises:
+        DemonstrationError: A reply spells the token that ends a reply.
+        RendererError: The chat template rejects the conversation.
+    """
     messages = copy_messages(demonstration.messages)
     turns = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
     tokens = EpisodeTokens(renderer, messages[: turns[0]], episode_id="demonstration")
     weights: list[NDArray[np.float32]] = []
     for number, (index, good) in enumerate(zip(turns, demonstration.imitate, strict=True)):
         text = messages[index]["content"]
-        ids = tokenizer.encode(text, add_special_tokens=False) + [renderer.stop_token_ids[0]]
+        ids = tokenizer.encode(text, add_special_tokens=False)
+        if not set(ids).isdisjoint(renderer.stop_token_ids):
+            raise DemonstrationError(
+                f"a reply to imitate spells a token that ends replies; take it out: {text[:200]!r}"
+            )
+        ids.append(renderer.stop_token_ids[0])
         tokens.reply(_said(ids))
         tokens.reward(0.0, {})
         weights.append(np.full(len(ids), float(good), np.float32))

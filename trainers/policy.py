@@ -53,7 +53,7 @@ def load(section: ModelSection, texts: Callable[[], Iterable[str]], *, max_conte
         seed: Of a tiny model's weights.
 
     Raises:
-        PolicyError: The folder is missing, or its tokenizer has no chat template.
+        PolicyError: The folder is missing or incomplete, its tokenizer has no chat template or is another model's.
     """
     dtype = getattr(torch, section.dtype)
     if section.path == "tiny":
@@ -85,4 +85,13 @@ def load(section: ModelSection, texts: Callable[[], Iterable[str]], *, max_conte
         ) from error
     if tokenizer.chat_template is None:
         raise PolicyError(f"model.path={section.path}: its tokenizer has no chat template, so no conversation fits it")
+    if not tokenizer.encode(
+        "a", add_special_tokens=False
+    ):  # what transformers makes of a folder without tokenizer.json
+        raise PolicyError(f"model.path={section.path}: its tokenizer knows no words; is tokenizer.json missing?")
+    if len(tokenizer) > model.config.vocab_size:
+        raise PolicyError(
+            f"model.path={section.path}: its tokenizer has {len(tokenizer)} tokens, the model only "
+            f"{model.config.vocab_size}; they do not belong together"
+        )
     return Policy(model.eval(), tokenizer)

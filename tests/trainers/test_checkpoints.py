@@ -172,7 +172,9 @@ def test_a_damaged_state_is_an_error_that_names_the_file(tmp_path, text):
     save(saved, 1)
     path = save(saved, 2)
     (path / "state.json").write_text(text)
-    with pytest.raises(CheckpointError, match=r"iteration_000002/state\.json cannot be read .*move iteration_000002 away"):
+    with pytest.raises(
+        CheckpointError, match=r"iteration_000002/state\.json cannot be read .*move iteration_000002 away"
+    ):
         saved.newest()
     shutil.move(path, tmp_path / "broken")  # as the message says
     assert saved.newest().iteration == 1

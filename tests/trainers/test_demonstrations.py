@@ -1,0 +1,328 @@
+"""Conversations to imitate: the scripted expert with its planted mistakes, files, and their tokens."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from chat_styles import tokenizer_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import textenvs
+from textenvs import Task, TextEnv, Turn
+from textenvs.messages import Messages, assistant, system, tool, user
+from trainers.demonstrations import Demonstration, DemonstrationError, Example, encode, play, read
+from trainers.engines.base import Generation, Sampling
+from trainers.rollout.environments import Backend, EnvSpec
+from trainers.rollout.play import Episode, Player
+from trainers.rollout.renderer import Renderer
+
+
+def interact(**kwargs: Any) -> TextEnv[Any]:
+    return textenvs.make("textenv/gsm8k-interact", **kwargs)
+
+
+def replies(demonstration: Demonstration) -> list[str]:
+    return [message["content"] for message in demonstration.messages if message["role"] == "assistant"]
+
+
+def replay(env: TextEnv[Any], demonstration: Demonstration) -> list[tuple[float, bool, str | None]]:
+    """What the environment says to the conversation's replies, played again."""
+    task = next(
+        task for task in (env.tasks[i] for i in range(env.tasks.size)) if task.prompt[-1] == demonstration.messages[0]
+    )
+    env.reset(seed=0, options={"task": task})
+    steps = [env.step(reply) for reply in replies(demonstration)]
+    return [(reward, terminated, info["stop"]) for _, reward, terminated, _, info in steps]
+
+
+# ------------------------------------------------------------------ the expert
+
+
+class Sums:
+    """A finite set of sums, so that a demonstration's task can be found again."""
+
+    name = "sums"
+    size = 50
+
+    def __getitem__(self, index: int) -> Task:
+        answer = {"question": f"{index} + 7?", "answer": f"It is {index + 7}.\n#### {index + 7}"}
+        return Task(str(index), "sums", (user(answer["question"]),), ground_truth=str(index + 7), extra=answer)
+
+
+def test_without_mistakes_every_episode_is_solved_at_once_and_imitated():
+    env = interact(tasks=Sums())
+    played = list(play(env, 40, seed=0))
+    assert len(played) == 40
+    for demonstration in played:
+        assert demonstration.imitate == (True,)
+        assert replay(env, demonstration) == [(1.0, True, "solved")]
+
+
+def test_mistakes_are_wrong_and_never_imitated_and_the_last_reply_is():
+    env = interact(tasks=Sums())
+    played = list(play(env, 300, seed=1, mistake_rate=0.4))
+    assert {len(demonstration.imitate) for demonstration in played} == {1, 2, 3}
+    for demonstration in played:
+        *before, last = replay(env, demonstration)
+        assert demonstration.imitate[-1]
+        assert last[1:] == (True, "solved")
+        assert not any(demonstration.imitate[:-1])
+        assert not any(terminated for _, terminated, _ in before)
+        assert demonstration.messages[-1]["role"] == "assistant"
+    # The first has nobody's reply to make a mistake with; of the others, 0.6 are right at once. An episode whose three
+    # turns were all mistakes has nothing to imitate.
+    share = np.mean([len(demonstration.imitate) > 1 for demonstration in played])
+    assert share == pytest.approx((0.4 - 0.4**3) / (1 - 0.4**3), abs=0.09)
+    assert 300 * (1 - 0.4**3) - 15 < len(played) < 300
+
+
+@pytest.mark.parametrize("mistake_rate", [0.0, 0.5])
+def test_a_seed_decides_everything(mistake_rate):
+    def some(seed: int) -> list[Demonstration]:
+        return list(play(interact(), 30, seed=seed, mistake_rate=mistake_rate))
+
+    assert some(3) == some(3)
+    assert some(3) != some(4)
+
+
+def test_the_first_ones_are_the_same_however_many_are_asked_for():
+    few = list(play(interact(), 5, seed=0))
+    assert list(play(interact(), 9, seed=0))[:5] == few
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.0, 2.0])
+def test_a_mistake_rate_that_is_none(rate):
+    with pytest.raises(ValueError, match=r"mistake_rate must be in \[0, 1\)"):
+        list(play(interact(), 1, seed=0, mistake_rate=rate))
+
+
+class FewShot(TextEnv[Any]):
+    """Opens with an example of its own; two turns; an expert that knows the answers only to every other task."""
+
+    expert = True
+
+    def __init__(self) -> None:
+        super().__init__(Sums(), max_assistant_turns=2)
+
+    def opening(self, task: Task) -> Messages:
+        return (system("Add."), user("1 + 1?"), assistant("2"), *task.prompt)
+
+    def respond(self, reply: Any) -> Turn:
+        done = reply["content"] == self.state.task.ground_truth
+        return Turn(() if done else (user("No."),), float(done), terminated=done, stop="solved" if done else None)
+
+    def demonstration(self, rng: np.random.Generator) -> str:
+        return self.state.task.ground_truth if self.expert else super().demonstration(rng)
+
+
+def test_the_environments_own_examples_are_not_imitated():
+    for demonstration in play(FewShot(), 40, seed=0, mistake_rate=0.5):
+        assert replies(demonstration)[0] == "2"
+        assert demonstration.imitate in [(False, True), (False, False, True)]
+
+
+def test_an_environment_without_an_expert_says_what_to_do():
+    env = FewShot()
+    env.expert = False
+    with pytest.raises(DemonstrationError, match=r"FewShot has no scripted demonstrations: give .*'messages'.*switch"):
+        next(play(env, 1, seed=0))
+
+
+def test_flags_must_fit_the_replies():
+    with pytest.raises(ValueError, match="1 assistant messages need as many flags, not 2"):
+        Demonstration((user("a"), assistant("b")), (True, True))
+
+
+# ------------------------------------------------------------------ files
+
+TALKS: list[Messages] = [
+    (user("2 + 2?"), assistant("#### 4")),
+    (system("Be brief."), user("Zwölf? 🙂"), assistant("12"), user("No.\n\nAgain."), assistant("#### 13")),
+]
+
+
+def write_jsonl(path: Path, rows: list[Any]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def write_parquet(path: Path, rows: list[Any]) -> Path:
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    return path
+
+
+WRITERS = [write_jsonl, write_parquet]
+
+
+@pytest.mark.parametrize("write", WRITERS)
+def test_what_was_written_is_read(tmp_path, write):
+    rows = [{"messages": list(talk), "other": 1} for talk in TALKS]
+    files = [write(tmp_path / f"{i}{write.__name__.replace('write_', '.')}", [row]) for i, row in enumerate(rows)]
+    assert list(read(files)) == [Demonstration(TALKS[0], (True,)), Demonstration(TALKS[1], (True, True))]
+    assert list(read(map(str, files))) == list(read(files))
+
+
+def test_a_demonstration_survives_a_file(tmp_path):
+    """What the expert played can be stored as conversations and read back."""
+    played = list(play(interact(), 10, seed=0))
+    path = write_jsonl(tmp_path / "played.jsonl", [{"messages": list(each.messages)} for each in played])
+    assert list(read([path])) == played
+
+
+def test_a_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    write_jsonl(tmp_path / "talks.jsonl", [{"messages": list(TALKS[0])}])
+    assert len(list(read(["~/talks.jsonl"]))) == 1
+
+
+GOOD = {"messages": list(TALKS[0])}
+CALL = {"id": "0", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+BAD_ROWS: list[tuple[Any, str]] = [
+    ({"conversation": []}, "no column 'messages'"),
+    ([1, 2], "no column 'messages'"),
+    ({"messages": None}, "no column 'messages'"),
+    ({"messages": 7}, "expected a sequence of messages, not int"),
+    ({"messages": "hello"}, "expected a sequence of messages, not str"),
+    ({"messages": ["hello"]}, "message 0: a message is a mapping"),
+    ({"messages": [{"role": "user"}]}, "message 0: content must be a string"),
+    ({"messages": [{"role": "boss", "content": "x"}]}, "message 0: role is 'boss'"),
+    ({"messages": []}, "must end with the assistant's message"),
+    ({"messages": [user("a"), assistant("b"), user("c")]}, "must end with the assistant's message"),
+    ({"messages": [assistant("b")]}, "starts with the assistant"),
+    ({"messages": [user("a"), assistant("b"), assistant("c")]}, "message 2: the assistant speaks twice in a row"),
+    (
+        {"messages": [user("a"), {**assistant("b"), "tool_calls": [CALL]}, tool("c", "0"), assistant("d")]},
+        "message 1: an assistant message with tool_calls cannot be imitated",
+    ),
+    ({"messages": [user("a"), {**assistant("b"), "reasoning_content": "hm"}]}, "with reasoning_content cannot be"),
+]
+
+
+@pytest.mark.parametrize(("row", "problem"), BAD_ROWS)
+def test_a_bad_row_is_named(tmp_path, row, problem):
+    path = write_jsonl(tmp_path / "talks.jsonl", [GOOD, row])
+    with pytest.raises(DemonstrationError) as error:
+        list(read([path]))
+    assert str(error.value).startswith(f"{path} line 3: ")  # the second line is empty
+    assert problem in str(error.value)
+
+
+def test_a_bad_row_of_parquet_is_named(tmp_path):
+    path = write_parquet(tmp_path / "talks.parquet", [GOOD, GOOD, {"messages": [user("a")]}])
+    with pytest.raises(DemonstrationError, match=r"talks\.parquet row 3: the conversation must end with"):
+        list(read([path]))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("a.jsonl", b"", "a.jsonl: the file has no rows"),
+        ("a.jsonl", b"\n \n", "a.jsonl: the file has no rows"),
+        ("a.jsonl", b'{"messages": [', "a.jsonl line 1: not JSON"),
+        ("a.jsonl", b'\n"\xff"', "a.jsonl line 2: not UTF-8"),
+        ("a.parquet", b"PAR1 no", "a.parquet: not a Parquet file"),
+        ("a.csv", b"a,b", "a.csv: demonstrations are read from .jsonl or .parquet, not '.csv'"),
+        (None, b"", "b.jsonl: no such file"),
+    ],
+)
+def test_a_bad_file_is_named(tmp_path, name, content, problem):
+    if name is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(DemonstrationError) as error:
+        list(read([tmp_path / (name or "b.jsonl")]))
+    assert str(error.value).startswith(f"{tmp_path}/{problem}")
+
+
+def test_a_parquet_file_without_the_column_and_one_without_rows(tmp_path):
+    path = write_parquet(tmp_path / "a.parquet", [{"prompt": "a", "answer": "b"}])
+    with pytest.raises(DemonstrationError, match=r"a\.parquet: no column 'messages'; it has \['prompt', 'answer'\]"):
+        list(read([path]))
+    pq.write_table(pa.Table.from_pylist([GOOD]).slice(0, 0), path)
+    with pytest.raises(DemonstrationError, match=r"a\.parquet: the file has no rows"):
+        list(read([path]))
+
+
+# ------------------------------------------------------------------ tokens
+
+
+class Recited:
+    """An engine that says given replies, as a model would that had learned them by heart."""
+
+    version, max_context = 0, 4096
+
+    def __init__(self, replies: list[list[int]]) -> None:
+        self.replies = replies
+
+    async def generate(self, token_ids: list[int], sampling: Sampling, session: str | None = None) -> Generation:
+        ids = self.replies.pop(0)
+        return Generation(
+            np.array(ids, np.int32), np.full(len(ids), -1.0, np.float32), np.zeros(len(ids), np.int32), "stop"
+        )
+
+    async def release(self, session: str) -> None: ...
+
+
+@pytest.mark.parametrize("style", ["chatml", "chatml without newline", "llama 3", "gemma", "qwen 3", "mistral"])
+async def test_tokens_are_those_of_a_rollout(style):
+    """Play the demonstration's own replies in the environment: the trajectory has the demonstration's tokens."""
+    tokenizer = tokenizer_of(style)
+    renderer = Renderer(tokenizer)
+    several = 0
+    for number, demonstration in enumerate(play(interact(tasks=Sums()), 12, seed=5, mistake_rate=0.5)):
+        example = encode(demonstration, renderer, tokenizer)
+        said = [tokenizer.encode(text, add_special_tokens=False) for text in replies(demonstration)]
+        engine = Recited([[*ids, renderer.stop_token_ids[0]] for ids in said])
+        index = int(demonstration.messages[0]["content"].split(" +")[0])
+        async with Backend(EnvSpec(interact, {"tasks": Sums()})) as backend:
+            episode = Episode(str(number), "", {"task_index": index}, 0, Sampling(), 0)
+            rollout = await Player(engine, renderer).play(backend, episode)  # type: ignore[arg-type]
+        assert rollout.terminated
+        for name in ("token_ids", "action_mask", "turn_id", "segment_starts"):
+            assert np.array_equal(getattr(example.trajectory, name), getattr(rollout, name)), name
+        check_weights(example, demonstration)
+        several += len(said) > 1
+    assert several > 2
+
+
+def check_weights(example: Example, demonstration: Demonstration) -> None:
+    trajectory = example.trajectory
+    assert example.weights.dtype == np.float32
+    assert len(example.weights) == trajectory.action_mask.sum()
+    turns = trajectory.turn_id[trajectory.action_mask]
+    assert np.array_equal(example.weights, np.array(demonstration.imitate, np.float32)[turns])
+
+
+words = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=20)
+
+
+@settings(max_examples=40)
+@given(st.lists(st.tuples(words, words, st.booleans()), min_size=1, max_size=4))
+def test_any_text_gives_the_whole_rendering_and_fitting_weights(turns):
+    tokenizer = tokenizer_of("chatml")
+    renderer = Renderer(tokenizer)
+    messages = tuple(message for question, reply, _ in turns for message in (user(question), assistant(reply)))
+    demonstration = Demonstration(messages, tuple(good for _, _, good in turns))
+    example = encode(demonstration, renderer, tokenizer)
+    check_weights(example, demonstration)
+    tokens = example.trajectory.token_ids
+    rendered = tokenizer.apply_chat_template(list(messages), return_dict=False)
+    assert tokens.tolist() == rendered[: len(tokens)]
+    assert tokenizer.decode(rendered[len(tokens) :]) == "\n"  # what the template puts behind the last reply
+    ends = example.trajectory.turn_ends()
+    assert tokens[ends].tolist() == [renderer.stop_token_ids[0]] * len(turns)
+    pieces = [tokens[example.trajectory.turn_id == turn][:-1] for turn in range(len(turns))]
+    assert [tokenizer.decode(piece) for piece in pieces] == [reply for _, reply, _ in turns]
+
+
+def test_a_reply_that_spells_the_end_of_replies_is_refused():
+    tokenizer = tokenizer_of("chatml")
+    demonstration = Demonstration((user("a"), assistant("b<|im_end|>c")), (True,))
+    with pytest.raises(DemonstrationError, match="spells a token that ends replies; take it out: 'b<"):
+        encode(demonstration, Renderer(tokenizer), tokenizer)
