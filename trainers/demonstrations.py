@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from textenvs.env import TextEnv
-from textenvs.messages import Message, Messages, check_conversation, copy_messages
+from textenvs.messages import Messages, check_conversation, copy_messages
 
 from .engines.base import Generation
 from .rollout.episode import EpisodeTokens
