@@ -88,9 +88,17 @@ def test_numbers_that_are_not_finite_are_refused_by_episode(bad: float) -> None:
 
 
 def test_a_turn_without_tokens_is_refused() -> None:
-    with pytest.raises(ValueError, match="episode 1 has a turn without action tokens"):
-        ActionBatch.from_trajectories(
-            [trajectory(episode()), trajectory(episode(turns=(Turn(1, 0, 1.0), Turn(1, 2, 0.0))))]
+    """A trajectory refuses it first; a batch made by hand is checked as well."""
+    one = np.array([0, 1])
+    with pytest.raises(ValueError, match="episode 0 has a turn without action tokens"):
+        ActionBatch(
+            token_offsets=one,
+            turn_offsets=np.array([0, 2]),
+            turn_index=np.array([0]),
+            turn_rewards=np.zeros(2),
+            terminated=np.array([True]),
+            truncated=np.array([False]),
+            group=np.array([0]),
         )
 
 
