@@ -117,12 +117,13 @@ class SupervisedSection(Section):
     )
     demonstrations: int = Field(4096, ge=1, description="Episodes that the scripted expert plays.")
     mistake_rate: float = Field(
-        0.0, ge=0, lt=1, description="Share of the expert's turns that are scripted blunders instead."
-    )
-    mistake_weight: float = Field(
         0.0,
         ge=0,
-        description="How much the blunders are imitated (the expert's replies count 1); 0 only shows what to do after one.",
+        lt=1,
+        description="Share of the expert's turns that are scripted blunders instead, to show what to do after one.",
+    )
+    mistake_weight: float = Field(
+        0.0, ge=0, description="How much the blunders are imitated, where the expert's replies count 1."
     )
     steps: int = Field(300, ge=1, description="Optimizer steps.")
     batch_size: int = Field(64, ge=1, description="Conversations a step.")
@@ -137,6 +138,14 @@ class WarmStartSection(SupervisedSection):
     """Supervised steps before PPO; a model from scratch knows no words yet."""
 
     enable: bool = Field(True, description="Do the warm start.")
+    careless_steps: int = Field(
+        0,
+        ge=0,
+        description="More steps at the end on careless demonstrations: the policy keeps what it can do, and gets a habit "
+        "of not doing it, for PPO to break.",
+    )
+    careless_rate: float = Field(0.85, ge=0, lt=1, description="Share of blunders in those; they are imitated.")
+    careless_lr: float = Field(5e-4, gt=0, description="Learning rate of those steps.")
 
 
 class EngineSection(Section):
