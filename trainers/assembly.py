@@ -128,7 +128,7 @@ def demonstrations_of(
         section.demonstrations,
         seed=seed,
         mistake_rate=section.mistake_rate,
-        imitate_mistakes=section.imitate_mistakes,
+        mistake_weight=section.mistake_weight,
     )
 
 

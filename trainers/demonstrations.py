@@ -34,16 +34,16 @@ class Demonstration:
 
     Args:
         messages: The conversation; it ends with an assistant message.
-        imitate: For each assistant message, whether it is imitated.
+        imitate: For each assistant message, how much it is imitated: 1 as the expert's replies are, 0 not at all.
     """
 
     messages: Messages
-    imitate: tuple[bool, ...]
+    imitate: tuple[float, ...]
 
     def __post_init__(self) -> None:
         replies = sum(message["role"] == "assistant" for message in self.messages)
         if replies != len(self.imitate):
-            raise ValueError(f"{replies} assistant messages need as many flags, not {len(self.imitate)}")
+            raise ValueError(f"{replies} assistant messages need as many weights, not {len(self.imitate)}")
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Example:
 
     Args:
         trajectory: ``action_mask`` covers all assistant tokens.
-        weights: float32 ``[n]``, one for each action token: 1 where it is imitated, 0 where it is a planted mistake.
+        weights: float32 ``[n]``, one for each action token: how much it is imitated.
     """
 
     trajectory: Trajectory
@@ -60,7 +60,7 @@ class Example:
 
 
 def play(
-    env: TextEnv[Any], count: int, *, seed: int, mistake_rate: float = 0.0, imitate_mistakes: bool = False
+    env: TextEnv[Any], count: int, *, seed: int, mistake_rate: float = 0.0, mistake_weight: float = 0.0
 ) -> Iterator[Demonstration]:
     """Let the environment's scripted expert play ``count`` episodes, with blunders among its turns.
 
@@ -69,23 +69,26 @@ def play(
         count: How many episodes.
         seed: Decides tasks, the demonstrator's randomness and where the mistakes are.
         mistake_rate: The chance, at each turn, of a blunder instead of the expert's reply; in [0, 1).
-        imitate_mistakes: Learn the blunders too: the policy then starts as careless as the demonstrations. Otherwise
-            they only show what to do after a mistake; those at the end of an episode are left out of it, and an episode
-            of nothing else is played again with another task.
+        mistake_weight: How much the blunders are imitated, where the expert's replies count 1. At 0 they only show what
+            to do after a mistake; those at the end of an episode are then left out of it, and an episode of nothing
+            else is played again with another task. Above 0 the policy starts careless: it blunders with the odds
+            ``mistake_weight * mistake_rate`` to ``1 - mistake_rate``.
 
     Raises:
-        ValueError: ``mistake_rate`` is outside its range.
+        ValueError: ``mistake_rate`` or ``mistake_weight`` is outside its range.
         DemonstrationError: The environment has no scripted expert, or no blunders and they were asked for.
     """
     if not 0.0 <= mistake_rate < 1.0:
         raise ValueError(f"mistake_rate must be in [0, 1), not {mistake_rate}")
+    if mistake_weight < 0.0:
+        raise ValueError(f"mistake_weight must be at least 0, not {mistake_weight}")
     played = number = 0
     while played < count:
         rng = np.random.default_rng((seed, number))
         number += 1
         conversation, _ = env.reset(seed=int(rng.integers(2**31)))
         opening = len(conversation)
-        flags: list[bool] = []
+        weights: list[float] = []
         done = False
         while not done:
             wrong = bool(rng.random() < mistake_rate)
@@ -99,18 +102,18 @@ def play(
                 ) from error
             conversation, _, terminated, truncated, _ = env.step(reply)
             done = terminated or truncated
-            flags.append(imitate_mistakes or not wrong)
-        if any(flags):
+            weights.append(mistake_weight if wrong else 1.0)
+        if any(weights):
             played += 1
-            yield _up_to_last_imitated(conversation, opening, flags)
+            yield _up_to_last_imitated(conversation, opening, weights)
 
 
-def _up_to_last_imitated(conversation: Messages, opening: int, flags: Sequence[bool]) -> Demonstration:
+def _up_to_last_imitated(conversation: Messages, opening: int, weights: Sequence[float]) -> Demonstration:
     """The conversation as far as it teaches something. An opening's own replies (few-shot) are not imitated."""
-    last = max(turn for turn, good in enumerate(flags) if good)
+    last = max(turn for turn, weight in enumerate(weights) if weight > 0)
     given = sum(message["role"] == "assistant" for message in conversation[:opening])
     replies = [i for i, message in enumerate(conversation) if message["role"] == "assistant"]
-    return Demonstration(conversation[: replies[given + last] + 1], (*([False] * given), *flags[: last + 1]))
+    return Demonstration(conversation[: replies[given + last] + 1], (*([0.0] * given), *weights[: last + 1]))
 
 
 def read(files: Sequence[str | Path]) -> Iterator[Demonstration]:
@@ -188,7 +191,7 @@ def _demonstration(row: Any, where: str) -> Demonstration:
                 f"{where}: message {number}: an assistant message with {' and '.join(sorted(structured))} cannot be "
                 "imitated: write what the model should say into its content"
             )
-    return Demonstration(conversation, tuple(True for m in conversation if m["role"] == "assistant"))
+    return Demonstration(conversation, tuple(1.0 for m in conversation if m["role"] == "assistant"))
 
 
 def encode(demonstration: Demonstration, renderer: Renderer, tokenizer: Any) -> Example:
@@ -202,7 +205,7 @@ def encode(demonstration: Demonstration, renderer: Renderer, tokenizer: Any) -> 
     turns = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
     tokens = EpisodeTokens(renderer, messages[: turns[0]], episode_id="demonstration")
     weights: list[NDArray[np.float32]] = []
-    for number, (index, good) in enumerate(zip(turns, demonstration.imitate, strict=True)):
+    for number, (index, weight) in enumerate(zip(turns, demonstration.imitate, strict=True)):
         text = messages[index]["content"]
         ids = tokenizer.encode(text, add_special_tokens=False)
         if not set(ids).isdisjoint(renderer.stop_token_ids):
@@ -212,7 +215,7 @@ def encode(demonstration: Demonstration, renderer: Renderer, tokenizer: Any) -> 
         ids.append(renderer.stop_token_ids[0])
         tokens.reply(_said(ids))
         tokens.reward(0.0, {})
-        weights.append(np.full(len(ids), float(good), np.float32))
+        weights.append(np.full(len(ids), weight, np.float32))
         if number + 1 < len(turns):
             tokens.observe(messages[: turns[number + 1]])
     trajectory = tokens.finish(terminated=True, truncated=False, status=Status.COMPLETED, messages=messages)

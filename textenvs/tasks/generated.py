@@ -68,27 +68,25 @@ def _apply(left: int, sign: str, right: int) -> int:
 
 # ------------------------------------------------------------------ easy
 
-_TEN = 10
-
 _GAINS = ("{name} finds {n} more.", "{name} buys {n} more.", "{name} gets {n} more.", "A friend gives {name} {n} more.")
 _LOSSES = ("{name} gives away {n}.", "{name} loses {n}.", "{name} sells {n}.", "{name} uses {n}.")
 
 
 def _easy(rng: random.Random) -> _Problem:
-    """One or two steps of adding and taking away within ten: 12 to 20 words, no number above 10.
+    """One or two steps of adding and taking away: 12 to 20 words, numbers up to 10, answers from 0 to 30.
 
-    Distinct questions: 15 names and 10 things, 9 starts, and for each of the steps 4 phrasings of 10 changes at most:
-    about 2 million, on about 1,000 different chains of equations.
+    Distinct questions: 15 names and 10 things, 10 starts, and for each of the steps 4 phrasings of 10 to 20 changes:
+    about 6 million, on about 2,700 different chains of equations.
     """
     problem = _Problem()
     name, thing = rng.choice(_NAMES), rng.choice(_THINGS)
-    have = rng.randint(1, _TEN - 1)
+    have = rng.randint(1, 10)
     problem.sentences.append(f"{name} has {have} {thing}.")
     for _ in range(rng.randint(1, 2)):
-        if have == 0 or (have < _TEN and rng.random() < 0.5):
-            n, sign, phrases = rng.randint(1, _TEN - have), "+", _GAINS
+        if have == 0 or rng.random() < 0.5:
+            n, sign, phrases = rng.randint(1, 10), "+", _GAINS
         else:
-            n, sign, phrases = rng.randint(1, have), "-", _LOSSES
+            n, sign, phrases = rng.randint(1, min(10, have)), "-", _LOSSES
         problem.sentences.append(rng.choice(phrases).format(name=name, n=n))
         have = problem.calculate(have, sign, n)
         problem.lines.append(problem.equations[-1])
@@ -277,7 +275,7 @@ class GeneratedMath:
     """An endless :class:`~textenvs.tasks.base.TaskSet` of arithmetic problems in words.
 
     Args:
-        level: ``"easy"`` (one or two steps of adding and taking away, within ten, in short sentences), ``"medium"``
+        level: ``"easy"`` (one or two steps of adding and taking away, numbers up to 10, short sentences), ``"medium"``
             (two or three steps with products, halves and shares) or ``"hard"`` (three to five steps with prices,
             percentages, remainders and rates). All answers are whole and at least 0.
         seed: Another seed is another sequence of problems.

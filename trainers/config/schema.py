@@ -119,8 +119,10 @@ class SupervisedSection(Section):
     mistake_rate: float = Field(
         0.0, ge=0, lt=1, description="Share of the expert's turns that are scripted blunders instead."
     )
-    imitate_mistakes: bool = Field(
-        False, description="Imitate the blunders too; otherwise they only show what to do after a mistake."
+    mistake_weight: float = Field(
+        0.0,
+        ge=0,
+        description="How much the blunders are imitated (the expert's replies count 1); 0 only shows what to do after one.",
     )
     steps: int = Field(300, ge=1, description="Optimizer steps.")
     batch_size: int = Field(64, ge=1, description="Conversations a step.")

@@ -92,15 +92,15 @@ def test_the_splits_are_disjoint_in_text_and_in_arithmetic(level):
 
 
 def test_easy_has_far_more_questions_than_a_run_can_memorise():
-    """Counted from the template: names, things, and every chain within ten with its phrasings."""
-    changes = {have: 10 - have + have for have in range(11)}  # gains up to ten, losses down to nothing
+    """Counted from the template: names, things, and every chain with its phrasings."""
     questions, chains = 0, 0
-    for have in range(1, 10):
-        for first in [*range(have + 1, 11), *range(have)]:
-            chains += 1 + changes[first]
-            questions += 4 + 4 * 4 * changes[first]
-    assert 900 < chains < 1100
-    assert 15 * 10 * questions > 2_000_000
+    for have in range(1, 11):
+        for first in [have + n for n in range(1, 11)] + [have - n for n in range(1, have + 1)]:
+            second = 10 + min(10, first)
+            chains += 1 + second
+            questions += 4 + 4 * 4 * second
+    assert 2_600 < chains < 2_800
+    assert 15 * 10 * questions > 6_000_000
     # What is drawn looks like that count: 5,000 draws have few repeats.
     drawn = {GeneratedMath("easy")[i].question for i in range(5000)}
     assert len(drawn) > 4800
@@ -116,8 +116,8 @@ def test_seeds_and_indices_give_different_problems():
 def test_the_sequence_stays_what_it_was():
     """Published results name a level, a seed and an index: these must go on to mean the same problems."""
     task = GeneratedMath("easy", seed=0, split="test")[0]
-    assert task.question == "Eva has 13 cards. Eva buys 4 more. How many cards does Eva have now?"
-    assert task.extra["answer"] == "13+4=17\n#### 17"
+    assert task.question == "Jack has 9 books. A friend gives Jack 2 more. Jack loses 6. How many books does Jack have now?"
+    assert task.extra["answer"] == "9+2=11\n11-6=5\n#### 5"
     assert task.key == "easy/test/0/0"
 
 
