@@ -179,8 +179,8 @@ def sampling_of(config: PPOConfig) -> Sampling:
     )
 
 
-def engine_of(config: PPOConfig, policy: Policy, renderer: Renderer) -> Engine:
-    """The engine, with the policy's weights as version 0.
+def engine_of(config: PPOConfig, policy: Policy, renderer: Renderer, *, version: int = 0) -> Engine:
+    """The engine, with the policy's weights as ``version`` (the iterations that made them).
 
     Raises:
         SetupError: It does not serve this model, or not with so long a context.
@@ -195,6 +195,7 @@ def engine_of(config: PPOConfig, policy: Policy, renderer: Renderer) -> Engine:
             stop_token_ids=renderer.stop_token_ids,
             seed=config.trainer.seed,
             threads=config.engine.threads,
+            version=version,
         )
     except ValueError as error:
         raise SetupError(f"model.path={config.model.path} with the torch engine: {error}") from error

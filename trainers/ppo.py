@@ -72,6 +72,7 @@ class Run:
     iteration: int = 0  # iterations done
     trained_s: float = 0.0  # seconds of training, over all resumptions
     stop: asyncio.Event = field(default_factory=asyncio.Event)  # somebody asked to stop
+    given_up: threading.Event = field(default_factory=threading.Event)  # ... or did not want to wait for that
 
 
 # ------------------ the loop
@@ -143,6 +144,8 @@ def learn(run: Run, trajectories: Sequence[Trajectory]) -> dict[str, float]:
     for _ in range(config.actor.ppo_epochs):
         order = rng.permutation(len(trajectories))
         for chosen in np.array_split(order, config.actor.mini_batches):
+            if run.given_up.is_set():
+                raise asyncio.CancelledError
             part = [trajectories[e] for e in chosen]
             where = np.concatenate([np.arange(offsets[e], offsets[e + 1]) for e in chosen])
             given = {name: column[where] for name, column in columns.items()}
@@ -336,7 +339,15 @@ def resume(run: Run, checkpoint: checkpoints.Checkpoint) -> None:
 
 
 # What a checkpoint is made of. Another learning rate may go on from it, another model may not.
-_FIXED = ("model", "env.id", "data.train_files", "algorithm.adv_estimator", "actor.use_kl_loss", "trainer.seed")
+_FIXED = (
+    "model",
+    "env.id",
+    "data.train_files",
+    "algorithm.adv_estimator",
+    "actor.use_kl_loss",
+    "algorithm.use_kl_in_reward",
+    "trainer.seed",
+)
 
 
 def refuse_other_run(before: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> None:
@@ -373,6 +384,8 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
     folder = assembly.run_folder(config.trainer)
     saved = checkpoints.Checkpoints(folder / "checkpoints", config.trainer.keep_last_n)
     checkpoint = assembly.checkpoint_to_resume(config.trainer, saved)
+    if checkpoint is not None:
+        refuse_other_run(checkpoint.state["config"], config.model_dump(mode="json"), checkpoint.path)
     assembly.check_environments(config)
     kwargs, seed = assembly.training_kwargs(config), config.trainer.seed
     policy = assembly.policy_of(
@@ -396,19 +409,19 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
     )
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(reporter.close)
+        given_up = threading.Event()
+        stack.callback(given_up.set)  # a thread is not cancelled with who waits for it: it is asked to end
         if checkpoint is not None:
-            refuse_other_run(checkpoint.state["config"], config.model_dump(mode="json"), checkpoint.path)
             reporter.say(f"resuming from {checkpoint.path}")
         elif config.warm_start.enable:
-            given_up = threading.Event()
-            stack.callback(given_up.set)  # a thread is not cancelled with who waits for it: it is asked to end
             await asyncio.to_thread(warm_up, config, policy, renderer, reporter, given_up)
         learner = assembly.learner_of(config, policy)
         kl = config.algorithm.kl_ctrl
         controller: KLController = (
             AdaptiveKL(kl.kl_coef, kl.target_kl, kl.horizon) if kl.type == "adaptive" else FixedKL(kl.kl_coef)
         )
-        engine = assembly.engine_of(config, policy, renderer)
+        version = 0 if checkpoint is None else checkpoint.iteration
+        engine = assembly.engine_of(config, policy, renderer, version=version)
         stack.push_async_callback(engine.close)
         training = await stack.enter_async_context(assembly.backend_of(config, validation=False))
         validation = await stack.enter_async_context(assembly.backend_of(config, validation=True))
@@ -424,6 +437,7 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
             reporter=reporter,
             saved=saved,
             tokenizer=policy.tokenizer,
+            given_up=given_up,
         )
         if checkpoint is not None:
             resume(run, checkpoint)
@@ -490,16 +504,19 @@ async def until_stopped(work: Any, stop: asyncio.Event) -> Any:
 def heed_signals(stop: asyncio.Event) -> None:
     """The first Ctrl-C (or SIGTERM) asks to stop after a checkpoint; the second stops at once."""
     loop, main = asyncio.get_running_loop(), asyncio.current_task()
+    numbers = (signal.SIGINT, signal.SIGTERM)
 
     def asked() -> None:
         if stop.is_set():
             assert main is not None
             main.cancel()
+            for number in numbers:  # the third time, it ends the process
+                loop.remove_signal_handler(number)
             return
         stop.set()
         log.warning("stopping: a checkpoint will be saved; interrupt again to stop at once without one")
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in numbers:
         loop.add_signal_handler(number, asked)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from trainers.engines.base import Generation, Sampling
 from trainers.rollout.environments import Backend, EnvSpec
 from trainers.rollout.play import Episode, Player
 from trainers.rollout.renderer import Renderer
+from trainers.trajectory import Trajectory
 
 
 def interact(**kwargs: Any) -> TextEnv[Any]:
@@ -61,26 +63,39 @@ def test_without_mistakes_every_episode_is_solved_at_once_and_imitated():
     played = list(play(env, 40, seed=0))
     assert len(played) == 40
     for demonstration in played:
-        assert demonstration.imitate == (True,)
+        assert demonstration.imitate == (1.0,)
         assert replay(env, demonstration) == [(1.0, True, "solved")]
 
 
-def test_mistakes_are_wrong_and_never_imitated_and_the_last_reply_is():
+def test_mistakes_are_not_imitated_and_the_last_reply_is():
     env = interact(tasks=Sums())
     played = list(play(env, 300, seed=1, mistake_rate=0.4))
+    assert len(played) == 300
     assert {len(demonstration.imitate) for demonstration in played} == {1, 2, 3}
     for demonstration in played:
         *before, last = replay(env, demonstration)
-        assert demonstration.imitate[-1]
+        assert demonstration.imitate == (*[0.0] * len(before), 1.0)
         assert last[1:] == (True, "solved")
-        assert not any(demonstration.imitate[:-1])
         assert not any(terminated for _, terminated, _ in before)
         assert demonstration.messages[-1]["role"] == "assistant"
-    # The first has nobody's reply to make a mistake with; of the others, 0.6 are right at once. An episode whose three
-    # turns were all mistakes has nothing to imitate.
+    # An episode whose three turns were all mistakes has nothing to imitate; another one is played instead.
     share = np.mean([len(demonstration.imitate) > 1 for demonstration in played])
     assert share == pytest.approx((0.4 - 0.4**3) / (1 - 0.4**3), abs=0.09)
-    assert 300 * (1 - 0.4**3) - 15 < len(played) < 300
+
+
+def test_mistakes_may_be_imitated_a_little():
+    """Then nothing is left out: an episode may end in a mistake, or be nothing else."""
+    env = interact(tasks=Sums())
+    played = list(play(env, 300, seed=1, mistake_rate=0.5, mistake_weight=0.25))
+    weights = [weight for demonstration in played for weight in demonstration.imitate]
+    assert set(weights) == {0.25, 1.0}
+    assert np.mean([weight == 0.25 for weight in weights]) == pytest.approx(0.5, abs=0.07)
+    assert np.mean([set(each.imitate) == {0.25} for each in played]) == pytest.approx(0.5**3, abs=0.06)
+    for demonstration in played:
+        ends = [terminated for _, terminated, _ in replay(env, demonstration)]
+        assert not any(ends[:-1])
+        assert all(ended for ended, weight in zip(ends, demonstration.imitate, strict=True) if weight == 1.0)
+        assert len(ends) == 3 or ends[-1], "it goes on until it is solved or the turns run out"
 
 
 @pytest.mark.parametrize("mistake_rate", [0.0, 0.5])
@@ -93,20 +108,27 @@ def test_a_seed_decides_everything(mistake_rate):
 
 
 def test_the_first_ones_are_the_same_however_many_are_asked_for():
-    few = list(play(interact(), 5, seed=0))
-    assert list(play(interact(), 9, seed=0))[:5] == few
+    few = list(play(interact(), 5, seed=0, mistake_rate=0.5))
+    assert list(play(interact(), 9, seed=0, mistake_rate=0.5))[:5] == few
 
 
-@pytest.mark.parametrize("rate", [-0.1, 1.0, 2.0])
-def test_a_mistake_rate_that_is_none(rate):
-    with pytest.raises(ValueError, match=r"mistake_rate must be in \[0, 1\)"):
-        list(play(interact(), 1, seed=0, mistake_rate=rate))
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({"mistake_rate": -0.1}, r"mistake_rate must be in \[0, 1\)"),
+        ({"mistake_rate": 1.0}, r"mistake_rate must be in \[0, 1\)"),
+        ({"mistake_weight": -0.1}, "mistake_weight must be at least 0"),
+    ],
+)
+def test_a_value_outside_its_range(values, problem):
+    with pytest.raises(ValueError, match=problem):
+        list(play(interact(), 1, seed=0, **values))
 
 
 class FewShot(TextEnv[Any]):
-    """Opens with an example of its own; two turns; an expert that knows the answers only to every other task."""
+    """Opens with an example of its own; two turns."""
 
-    expert = True
+    expert = careless = True
 
     def __init__(self) -> None:
         super().__init__(Sums(), max_assistant_turns=2)
@@ -121,23 +143,33 @@ class FewShot(TextEnv[Any]):
     def demonstration(self, rng: np.random.Generator) -> str:
         return self.state.task.ground_truth if self.expert else super().demonstration(rng)
 
+    def blunder(self, rng: np.random.Generator) -> str:
+        return "Eleven" if self.careless else super().blunder(rng)
+
 
 def test_the_environments_own_examples_are_not_imitated():
     for demonstration in play(FewShot(), 40, seed=0, mistake_rate=0.5):
         assert replies(demonstration)[0] == "2"
-        assert demonstration.imitate in [(False, True), (False, False, True)]
+        assert demonstration.imitate in [(0.0, 1.0), (0.0, 0.0, 1.0)]
 
 
-def test_an_environment_without_an_expert_says_what_to_do():
+@pytest.mark.parametrize(
+    ("missing", "problem"),
+    [
+        ("expert", r"FewShot has no scripted demonstrations: give .*'messages'\), or switch the warm start off"),
+        ("careless", r"FewShot has no scripted blunders: give .*'messages'\), set mistake_rate=0, or switch"),
+    ],
+)
+def test_an_environment_that_cannot_play_says_what_to_do(missing, problem):
     env = FewShot()
-    env.expert = False
-    with pytest.raises(DemonstrationError, match=r"FewShot has no scripted demonstrations: give .*'messages'.*switch"):
-        next(play(env, 1, seed=0))
+    setattr(env, missing, False)
+    with pytest.raises(DemonstrationError, match=problem):
+        list(play(env, 20, seed=0, mistake_rate=0.5))
 
 
-def test_flags_must_fit_the_replies():
-    with pytest.raises(ValueError, match="1 assistant messages need as many flags, not 2"):
-        Demonstration((user("a"), assistant("b")), (True, True))
+def test_weights_must_fit_the_replies():
+    with pytest.raises(ValueError, match="1 assistant messages need as many weights, not 2"):
+        Demonstration((user("a"), assistant("b")), (1.0, 1.0))
 
 
 # ------------------------------------------------------------------ files
@@ -165,7 +197,7 @@ WRITERS = [write_jsonl, write_parquet]
 def test_what_was_written_is_read(tmp_path, write):
     rows = [{"messages": list(talk), "other": 1} for talk in TALKS]
     files = [write(tmp_path / f"{i}{write.__name__.replace('write_', '.')}", [row]) for i, row in enumerate(rows)]
-    assert list(read(files)) == [Demonstration(TALKS[0], (True,)), Demonstration(TALKS[1], (True, True))]
+    assert list(read(files)) == [Demonstration(TALKS[0], (1.0,)), Demonstration(TALKS[1], (1.0, 1.0))]
     assert list(read(map(str, files))) == list(read(files))
 
 
@@ -274,8 +306,8 @@ async def test_tokens_are_those_of_a_rollout(style):
     """Play the demonstration's own replies in the environment: the trajectory has the demonstration's tokens."""
     tokenizer = tokenizer_of(style)
     renderer = Renderer(tokenizer)
-    several = 0
-    for number, demonstration in enumerate(play(interact(tasks=Sums()), 12, seed=5, mistake_rate=0.5)):
+    env, several = interact(tasks=Sums()), 0
+    for number, demonstration in enumerate(play(env, 12, seed=5, mistake_rate=0.5, mistake_weight=0.5)):
         example = encode(demonstration, renderer, tokenizer)
         said = [tokenizer.encode(text, add_special_tokens=False) for text in replies(demonstration)]
         engine = Recited([[*ids, renderer.stop_token_ids[0]] for ids in said])
@@ -283,12 +315,20 @@ async def test_tokens_are_those_of_a_rollout(style):
         async with Backend(EnvSpec(interact, {"tasks": Sums()})) as backend:
             episode = Episode(str(number), "", {"task_index": index}, 0, Sampling(), 0)
             rollout = await Player(engine, renderer).play(backend, episode)  # type: ignore[arg-type]
-        assert rollout.terminated
+        if not rollout.terminated:  # it also has what the user said last, which no reply follows
+            rollout = cut_behind_the_last_reply(rollout)
         for name in ("token_ids", "action_mask", "turn_id", "segment_starts"):
             assert np.array_equal(getattr(example.trajectory, name), getattr(rollout, name)), name
         check_weights(example, demonstration)
         several += len(said) > 1
     assert several > 2
+
+
+def cut_behind_the_last_reply(trajectory: Trajectory) -> Trajectory:
+    names = ("token_ids", "action_mask", "logprobs", "weight_version", "turn_id")
+    size = int(trajectory.turn_ends()[-1]) + 1
+    starts = trajectory.segment_starts[trajectory.segment_starts < size]
+    return replace(trajectory, segment_starts=starts, **{name: getattr(trajectory, name)[:size] for name in names})
 
 
 def check_weights(example: Example, demonstration: Demonstration) -> None:
@@ -303,12 +343,12 @@ words = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_siz
 
 
 @settings(max_examples=40)
-@given(st.lists(st.tuples(words, words, st.booleans()), min_size=1, max_size=4))
+@given(st.lists(st.tuples(words, words, st.sampled_from([0.0, 0.25, 1.0])), min_size=1, max_size=4))
 def test_any_text_gives_the_whole_rendering_and_fitting_weights(turns):
     tokenizer = tokenizer_of("chatml")
     renderer = Renderer(tokenizer)
     messages = tuple(message for question, reply, _ in turns for message in (user(question), assistant(reply)))
-    demonstration = Demonstration(messages, tuple(good for _, _, good in turns))
+    demonstration = Demonstration(messages, tuple(weight for _, _, weight in turns))
     example = encode(demonstration, renderer, tokenizer)
     check_weights(example, demonstration)
     tokens = example.trajectory.token_ids
@@ -323,6 +363,6 @@ def test_any_text_gives_the_whole_rendering_and_fitting_weights(turns):
 
 def test_a_reply_that_spells_the_end_of_replies_is_refused():
     tokenizer = tokenizer_of("chatml")
-    demonstration = Demonstration((user("a"), assistant("b<|im_end|>c")), (True,))
+    demonstration = Demonstration((user("a"), assistant("b<|im_end|>c")), (1.0,))
     with pytest.raises(DemonstrationError, match="spells a token that ends replies; take it out: 'b<"):
         encode(demonstration, Renderer(tokenizer), tokenizer)

@@ -1,0 +1,77 @@
+"""Environments for the tests of the programs, as ``env.id=program_envs:tests/...``; importable by a spawned process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from textenvs import Task, TextEnv, Turn
+from textenvs.messages import Message, Messages, user
+
+
+class Numbered:
+    """``size`` tasks."""
+
+    name = "numbered tasks"
+
+    def __init__(self, size: int | None) -> None:
+        self.size = size
+
+    def __getitem__(self, index: int) -> Task:
+        return Task(f"task/{index}", "tests", (user(f"Say {index}."),), ground_truth=str(index))
+
+
+class Bytes(TextEnv[Any]):
+    """Rewards that any policy gets some of, by the bytes of its words, on every turn; some episodes end early.
+
+    Args:
+        tasks: How many.
+        constant: Every reward is 0, and every episode is one turn.
+        broken: ``respond`` raises, but for the replies of the expert.
+        hurdle: An argument that must be 1.
+    """
+
+    def __init__(self, tasks: int | None = None, constant: bool = False, broken: bool = False, hurdle: int = 1) -> None:
+        super().__init__(Numbered(tasks), max_assistant_turns=3)
+        if hurdle != 1:
+            raise ValueError(f"hurdle must be 1, not {hurdle}")
+        self.constant, self.broken = constant, broken
+
+    def respond(self, reply: Message) -> Turn:
+        if self.broken and "and more" not in reply["content"]:
+            raise RuntimeError("the database is gone")
+        if self.constant:
+            return Turn(terms={"luck": 0.0}, terminated=True, stop="gave_up")
+        total = sum(reply["content"].encode())
+        terms = {"luck": total % 5 / 4, "cost": -0.1}
+        if total % 4 == 0:
+            return Turn(terms=terms, terminated=True, stop="solved")
+        return Turn((user("More."),), terms=terms, metrics={"bytes": float(total)})
+
+    def demonstration(self, rng: np.random.Generator) -> str:
+        return f"{rng.integers(100)} and more"
+
+
+class Blocking(Bytes):
+    """May not run on the event loop."""
+
+    blocking = True
+
+
+class Silent(TextEnv[Any]):
+    """Has no expert."""
+
+    def __init__(self) -> None:
+        super().__init__(Numbered(None), max_assistant_turns=1)
+
+    def opening(self, task: Task) -> Messages:
+        return task.prompt
+
+    def respond(self, reply: Message) -> Turn:
+        return Turn(terms={"r": 0.0}, terminated=True, stop="gave_up")
+
+
+for _name, _class in (("bytes", Bytes), ("blocking", Blocking), ("silent", Silent)):
+    gymnasium.register(id=f"tests/{_name}", entry_point=_class)

@@ -1,0 +1,610 @@
+"""``python -m trainers.ppo`` as a whole: what it writes, every option once, exact resuming, interrupts, and errors."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from trainers import checkpoints, tiny
+from trainers.config import load_config
+from trainers.learner import Learner
+from trainers.ppo import Run, assemble, main, train
+from trainers.rollout.slots import FilterExhaustedError
+from trainers.trajectory import Trajectory, read_parquet
+
+logging.getLogger("c10d-NullHandler-dcp_logger").setLevel(logging.WARNING)  # or a failure shows little else
+
+ROOT = Path(__file__).resolve().parents[2]
+GSM8K = ROOT.parent / "shared" / "data" / "gsm8k"
+
+MODEL = ["model.hidden=32", "model.layers=1", "model.heads=2", "model.kv_heads=1", "model.vocab_size=300"]
+WARM = ["warm_start.demonstrations=32", "warm_start.steps=3", "warm_start.batch_size=8"]
+SMALL = [
+    *("rollout.groups_per_batch=2", "rollout.n=2", "rollout.max_response_length=6", "actor.mini_batches=2"),
+    *("engine.max_slots=8", "engine.max_context=192", "engine.threads=1", "data.val_size=3", "trainer.threads=1"),
+]
+QUICK = [
+    *("env.id=program_envs:tests/bytes", "env.val_kwargs={}", "warm_start.enable=false", "trainer.logger=jsonl"),
+    *("warm_start.demonstrations=32", "trainer.val_before_train=false", "actor.lr=0.003"),
+]
+
+
+def arguments(folder: Path, *more: str) -> list[str]:
+    return [*MODEL, *WARM, *SMALL, f"trainer.default_local_dir={folder}", *more]
+
+
+def metrics_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def training_of(folder: Path) -> list[dict[str, Any]]:
+    return [row for row in metrics_of(folder) if "train/reward" in row]
+
+
+def in_process(folder: Path, *more: str, look: Callable[[Run], None] = lambda run: None) -> Run:
+    """A run without its last page, and the run to look at."""
+
+    async def go() -> Run:
+        async with assemble(load_config(arguments(folder, *QUICK, *more))[0]) as run:
+            look(run)
+            await train(run)
+            return run
+
+    return asyncio.run(go())
+
+
+def finite(row: dict[str, Any]) -> bool:
+    return all(isinstance(value, int | float) and math.isfinite(value) for value in row.values())
+
+
+# ------------------------------------------------------------------ a whole run
+
+
+def test_a_whole_run_writes_everything(tmp_path, capsys):
+    folder = tmp_path / "run"
+    dumps = [f"trainer.rollout_data_dir={tmp_path}/train", f"trainer.validation_data_dir={tmp_path}/val"]
+    freq = ["trainer.total_iterations=4", "trainer.save_freq=1", "trainer.test_freq=2", "trainer.keep_last_n=2"]
+    assert main(arguments(folder, *dumps, *freq)) == 0
+
+    rows = metrics_of(folder)
+    assert [(row["step"], "val/reward" in row) for row in rows] == [
+        *((0, True), (1, False), (2, False), (2, True), (3, False), (4, False), (4, True)),
+    ]
+    assert all(finite(row) for row in rows)
+    wanted = {"train/reward", "train/solved", "actor/entropy", "actor/approx_kl_k3", "actor/grad_norm", "critic/loss"}
+    wanted |= {"train/turn_tokens", "perf/tokens_per_s", "time/rollout_s", "time/learn_s", "time/publish_s"}
+    assert wanted <= set(training_of(folder)[0])
+
+    with Image.open(folder / "curves.png") as curves:
+        assert min(curves.size) > 300
+    assert list((folder / "tensorboard").iterdir())
+    kept = sorted(path.name for path in (folder / "checkpoints").iterdir())
+    assert kept == ["iteration_000003", "iteration_000004"]
+
+    for number in range(1, 5):
+        episodes = read_parquet(tmp_path / "train" / f"{number:06d}.parquet")
+        assert len(episodes) == 4
+        row = training_of(folder)[number - 1]
+        assert np.mean([episode.total_reward for episode in episodes]) == pytest.approx(row["train/reward"])
+        assert {int(v) for episode in episodes for v in episode.weight_version[episode.action_mask]} == {number - 1}
+        assert all(episode.messages[0]["role"] == "user" for episode in episodes)
+    assert [len(read_parquet(tmp_path / "val" / f"{n:06d}.parquet")) for n in (0, 2, 4)] == [3, 3, 3]
+    validated = [{e.task_key for e in read_parquet(tmp_path / "val" / f"{n:06d}.parquet")} for n in (0, 4)]
+    assert validated[0] == validated[1], "validations must be of the same tasks"
+
+    said = capsys.readouterr().out
+    for words in (
+        *("warm start    3/3", "validation 0/4  reward", "iteration  4/4  reward", "validation 4/4", "KL", "entropy"),
+        *("tokens/turn", "tokens/s", "user: ", "assistant: ", "turn 1: reward"),
+        *("episodes solved", "first reply right", "iteration 0 -> 4", f"curves:  {folder}/curves.png"),
+    ):
+        assert words in said, words
+
+    assert main(arguments(folder, *dumps, *freq)) == 0  # once more: there is nothing left to do, and it says so
+    assert "this run is finished (4 iterations)" in capsys.readouterr().out
+    assert metrics_of(folder) == rows
+
+
+def test_the_checkpoints_model_is_a_policy_of_its_own(tmp_path):
+    in_process(tmp_path / "one", "trainer.total_iterations=1")
+    model = checkpoints.Checkpoints(tmp_path / "one/checkpoints", 2).newest().path / "model"
+    shape = {name.split("=")[0] for name in MODEL}
+    again = [a for a in arguments(tmp_path / "two", *QUICK) if a.split("=")[0] not in shape]
+    assert main([*again, f"model.path={model}", "trainer.total_iterations=1", "trainer.logger=jsonl"]) == 0
+
+
+def test_held_out_tasks_are_not_trained_on(tmp_path):
+    """The default: validation takes the generated problems' other half."""
+    dumps = [f"trainer.rollout_data_dir={tmp_path}/train", f"trainer.validation_data_dir={tmp_path}/val"]
+    more = ["env.id=textenv/gsm8k-interact", 'env.val_kwargs={"split": "test"}', "data.val_size=16"]
+    in_process(tmp_path / "run", *dumps, *more, "trainer.total_iterations=2")
+    train_, val = (
+        {episode.messages[0]["content"] for path in (tmp_path / name).iterdir() for episode in read_parquet(path)}
+        for name in ("train", "val")
+    )
+    assert len(val) == 16
+    assert not train_ & val
+
+
+@pytest.mark.skipif(not (GSM8K / "train.jsonl").is_file(), reason="the real GSM8K rows are not there")
+def test_real_rows(tmp_path):
+    files = [f"data.train_files={GSM8K}/train.jsonl", f"data.val_files={GSM8K}/test.jsonl"]
+    dumps = [f"trainer.rollout_data_dir={tmp_path}/train", f"trainer.validation_data_dir={tmp_path}/val"]
+    more = ["engine.max_context=1024", "data.val_size=4", "rollout.max_response_length=32", "model.vocab_size=512"]
+    folder = tmp_path / "run"
+    assert main(arguments(folder, *files, *dumps, *more, "trainer.total_iterations=2")) == 0
+    rows = metrics_of(folder)
+    assert len(rows) == 4
+    assert all(finite(row) for row in rows)
+    episodes = [e for n in (1, 2) for e in read_parquet(tmp_path / "train" / f"{n:06d}.parquet")]
+    assert {episode.data_source for episode in episodes} == {"openai/gsm8k"}
+    assert all(episode.task_key.startswith("train/") for episode in episodes)
+    first = read_parquet(tmp_path / "val/000000.parquet")
+    assert [episode.task_key for episode in first] == [f"test/{n}" for n in (1, 2, 3, 4)]
+
+
+# ------------------------------------------------------------------ every option
+
+
+@pytest.mark.parametrize("estimator", ["gae", "turn_gae", "grpo", "rloo", "turn_grpo"])
+def test_every_estimator_trains(tmp_path, estimator):
+    before: dict[str, torch.Tensor] = {}
+    run = in_process(
+        tmp_path,
+        *(f"algorithm.adv_estimator={estimator}", "trainer.total_iterations=2"),
+        look=lambda run: before.update(run.learner.weights()),
+    )
+    rows = training_of(tmp_path)
+    assert len(rows) == 2
+    for row in rows:
+        assert finite(row)
+        assert row["actor/grad_norm"] > 0
+        assert row["actor/advantage_std"] > 0
+        assert ("critic/loss" in row) == (estimator in ("gae", "turn_gae"))
+    assert any(not torch.equal(value, before[name]) for name, value in run.learner.weights().items())
+    assert run.collector._engine.version == 2
+
+
+OPTIONS = [
+    *([f"actor.use_kl_loss=true actor.kl_loss_type={kind} actor.kl_loss_coef=0.1"] for kind in ("k1", "k2", "k3")),
+    *([f"algorithm.use_kl_in_reward=true algorithm.kl_penalty={kind}"] for kind in ("k1", "low_var_kl", "abs")),
+    *([f"actor.loss_agg_mode={mode}"] for mode in ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean")),
+    ["actor.loss_agg_mode=seq-mean-token-sum-norm"],
+    ["actor.old_logprobs=recompute actor.importance_correction=token_tis actor.tis_cap=1.5"],
+    ["algorithm.adv_estimator=turn_gae algorithm.gamma=0.9 algorithm.lam=0.8 critic.cliprange_value=null"],
+    ["algorithm.adv_estimator=grpo algorithm.norm_by_std=false algorithm.truncated=drop"],
+    ["algorithm.adv_estimator=rloo algorithm.baseline=mixed algorithm.norm_adv=false"],
+    ["algorithm.adv_estimator=turn_grpo algorithm.zero_pad=true algorithm.outcome_mix=0.3 algorithm.norm_by_std=true"],
+    ["actor.clip_ratio_c=3.0 actor.entropy_coeff=0 actor.lr_warmup_steps=3 actor.weight_decay=0.1"],
+    ["rollout.top_p=0.9 rollout.top_k=50 rollout.temperature=0.7 rollout.retries=0"],
+    ["env.backend=thread env.workers=2"],
+    ["env.id=program_envs:tests/blocking env.backend=thread"],
+    ["env.backend=process env.workers=1"],
+    ["rollout.max_running=1 data.shuffle=false env.kwargs.tasks=3"],
+    ["model.dtype=bfloat16"],
+    ["trainer.fsdp=never rollout.n=1 rollout.groups_per_batch=4"],
+]
+
+
+@pytest.mark.parametrize("options", [option for (option,) in OPTIONS])
+def test_every_option_trains(tmp_path, options):
+    in_process(tmp_path, *options.split(" "), "trainer.total_iterations=1")
+    (row,) = training_of(tmp_path)
+    assert finite(row)
+    assert row["actor/grad_norm"] > 0
+    if "use_kl" in options:  # before the first update the policy is the reference
+        assert row["actor/ref_kl"] == pytest.approx(0.0, abs=1e-5)
+    if "recompute" in options:
+        assert row["actor/importance_mean"] == pytest.approx(1.0, abs=1e-4)
+
+
+@pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
+def test_engine_and_learner_agree_on_every_turn(tmp_path, family):
+    """The log-probabilities sampled with are those that the learner computes from the recorded tokens."""
+    more = [f"model.family={family}", "model.layers=2", "rollout.n=4", "actor.old_logprobs=recompute"]
+    more += ["trainer.total_iterations=3", f"trainer.rollout_data_dir={tmp_path}/dumps"]
+    in_process(tmp_path, *more)
+    rows = training_of(tmp_path)
+    assert max(row["actor/engine_logprob_gap"] for row in rows) < 1e-4
+    assert max(row["train/turns"] for row in rows) > 1, "later turns must be among those compared"
+
+
+def test_epochs_and_mini_batches_are_optimizer_steps(tmp_path):
+    run = in_process(tmp_path, "actor.ppo_epochs=2", "actor.mini_batches=3", "trainer.total_iterations=2")
+    assert run.learner.actor_optimizer.step_count == run.learner.critic_optimizer.step_count == 2 * 2 * 3
+    assert all(row["actor/ratio"] != 1.0 for row in training_of(tmp_path))
+
+
+def test_the_critic_warms_up_alone(tmp_path):
+    run = in_process(tmp_path, "critic.warmup=2", "actor.mini_batches=1", "trainer.total_iterations=3")
+    assert (run.learner.actor_optimizer.step_count, run.learner.critic_optimizer.step_count) == (1, 3)
+    rows = training_of(tmp_path)
+    assert ["actor/loss" in row for row in rows] == [False, False, True]
+    assert all("critic/loss" in row for row in rows)
+
+
+def test_the_weight_of_the_kl_is_steered(tmp_path):
+    """``beta <- beta (1 + clip(kl / target - 1, -0.2, 0.2) n / horizon)``, with ``n`` episodes an iteration."""
+    kl = ["algorithm.use_kl_in_reward=true", "algorithm.kl_penalty=k3", "algorithm.kl_ctrl.kl_coef=0.1"]
+    steer = ["algorithm.kl_ctrl.type=adaptive", "algorithm.kl_ctrl.target_kl=0.001", "algorithm.kl_ctrl.horizon=40"]
+    in_process(tmp_path, *kl, *steer, "actor.lr=0.01", "trainer.total_iterations=4")
+    rows = training_of(tmp_path)
+    beta = 0.1
+    for row in rows:
+        assert row["actor/kl_coef"] == pytest.approx(beta)
+        beta *= 1 + np.clip(row["actor/ref_kl"] / 0.001 - 1, -0.2, 0.2) * 4 / 40
+    assert rows[1]["actor/kl_coef"] < 0.1  # at first policy and reference are the same
+    assert rows[3]["actor/kl_coef"] > rows[1]["actor/kl_coef"]
+    in_process(tmp_path / "fixed", *kl, "trainer.total_iterations=2")
+    assert [row["actor/kl_coef"] for row in training_of(tmp_path / "fixed")] == [0.1, 0.1]
+
+
+def groups_in(folder: Path) -> list[int]:
+    def group(episode: Trajectory) -> int:
+        return int(episode.group_id.removeprefix("g"))
+
+    paths = sorted(folder.iterdir())
+    return [number for path in paths for number in dict.fromkeys(map(group, read_parquet(path)))]
+
+
+@pytest.mark.parametrize("mode", ["keep", "wait", "abort"])
+def test_episodes_go_on_while_the_learner_learns(tmp_path, mode):
+    more = ["rollout.staleness=1", "rollout.window=2", f"rollout.update_mode={mode}", "trainer.save_freq=3"]
+    more += [f"trainer.rollout_data_dir={tmp_path}/dumps"]
+    in_process(tmp_path, *more, "trainer.total_iterations=3")
+    run = in_process(tmp_path, *more, "trainer.total_iterations=6")
+    rows = training_of(tmp_path)
+    assert all(finite(row) for row in rows)
+    stale = [row["rollout/staleness_max"] for row in rows]
+    assert set(stale) == {0.0, 1.0}, "some episodes are older than the weights they train, none by more than asked for"
+    assert stale[0] == stale[3] == 0.0, "at a start and after a resumption there is nothing old"
+    done = groups_in(tmp_path / "dumps")
+    waiting = run.collector.frontier()["slots"]
+    assert sorted(done + waiting["in_flight"]) == list(range(waiting["next_group"])), "each group once, across resuming"
+
+
+def test_validation_does_not_change_what_is_trained(tmp_path):
+    in_process(tmp_path / "a", "trainer.total_iterations=3")
+    in_process(tmp_path / "b", "trainer.total_iterations=3", "trainer.test_freq=1", "trainer.val_before_train=true")
+    for alone, beside in zip(*(comparable(training_of(tmp_path / name)) for name in ("a", "b")), strict=True):
+        # Which requests share a step of the engine changes the last bit of what it computes.
+        assert beside == pytest.approx(alone, rel=1e-3, abs=1e-5)
+
+
+# ------------------------------------------------------------------ resuming
+
+# What depends on the clock or on how often the process was started.
+PASSING = ("time/", "perf/", "rollout/wait_s", "rollout/env_")
+
+
+def comparable(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {name: v for name, v in row.items() if not name.startswith(PASSING) and not name.endswith("tokens_per_s")}
+        for row in rows
+    ]
+
+
+def all_tensors(run: Run) -> dict[str, torch.Tensor]:
+    return {name: value.detach().clone() for name, value in run.learner._tensors().items() if name != "rng"}
+
+
+ADAPTIVE = "algorithm.use_kl_in_reward=true algorithm.kl_ctrl.type=adaptive algorithm.kl_ctrl.horizon=40"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "algorithm.adv_estimator=turn_grpo",
+        "algorithm.adv_estimator=gae critic.warmup=1 actor.lr_warmup_steps=6",
+        f"algorithm.adv_estimator=turn_gae {ADAPTIVE}",
+        "algorithm.adv_estimator=rloo actor.use_kl_loss=true env.kwargs.tasks=5 actor.ppo_epochs=2",
+    ],
+)
+def test_resuming_is_exact(tmp_path, options):
+    """Four iterations, and two and two more: the same to the last bit, weights and moments included.
+
+    One episode runs at a time: which requests share a step of the engine changes the last bit of what it computes.
+    """
+    more = [*options.split(" "), "rollout.max_running=1"]
+    whole = in_process(tmp_path / "whole", *more, "trainer.total_iterations=4")
+    in_process(tmp_path / "parts", *more, "trainer.total_iterations=2")
+    parts = in_process(tmp_path / "parts", *more, "trainer.total_iterations=4")
+    once, twice = (comparable(training_of(tmp_path / name)) for name in ("whole", "parts"))
+    assert [row["step"] for row in twice] == [1, 2, 3, 4]
+    assert once == twice
+    assert len({row["train/reward"] for row in once}) > 1, "nothing happened that could have differed"
+    expected, got = all_tensors(whole), all_tensors(parts)
+    assert set(expected) == set(got)
+    for name, value in expected.items():
+        assert torch.equal(value, got[name]), name
+    assert whole.kl.state_dict() == parts.kl.state_dict()
+
+
+def test_going_back_to_an_older_checkpoint(tmp_path):
+    """From iteration 2 on it is another run: what came after is dropped from the metrics and the checkpoints."""
+    run = tmp_path / "run"
+    in_process(run, "trainer.total_iterations=4", "trainer.save_freq=1", "trainer.keep_last_n=9")
+    back = f"trainer.resume_from_path={run}/checkpoints/iteration_000002"
+    in_process(run, "trainer.resume_mode=resume_path", back, "trainer.total_iterations=3", "trainer.keep_last_n=9")
+    assert [row["step"] for row in training_of(run)] == [1, 2, 3]
+    assert [path.name[-1] for path in sorted((run / "checkpoints").iterdir())] == ["0", "1", "2", "3"]
+
+
+def test_starting_afresh_in_a_folder_that_was_used(tmp_path):
+    in_process(tmp_path, "trainer.total_iterations=3")
+    in_process(tmp_path, "trainer.total_iterations=2", "trainer.resume_mode=disable", "trainer.seed=5")
+    assert [row["step"] for row in training_of(tmp_path)] == [1, 2]
+    saved = checkpoints.Checkpoints(tmp_path / "checkpoints", 2)
+    assert saved.newest().iteration == 2
+    assert saved.newest().state["config"]["trainer"]["seed"] == 5
+
+
+def test_the_time_limit_is_of_the_whole_run(tmp_path):
+    run = in_process(tmp_path, "trainer.time_limit_s=0.001", "trainer.total_iterations=50")
+    assert run.iteration == 1
+    again = in_process(tmp_path, "trainer.time_limit_s=0.001", "trainer.total_iterations=50")
+    assert again.iteration == 1
+    assert again.trained_s == run.trained_s > 0.001
+
+
+# ------------------------------------------------------------------ interrupts
+
+
+class Program:
+    """``python -m trainers.ppo`` in a process of its own."""
+
+    def __init__(self, folder: Path, *more: str) -> None:
+        self.folder = folder
+        self.log = folder.parent / f"{folder.name}.log"
+        command = [sys.executable, "-m", "trainers.ppo", *arguments(folder, "trainer.logger=[console, jsonl]", *more)]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "200"},
+            )
+
+    def wait_for(self, there: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 90
+        while not there():
+            assert self.process.poll() is None, f"it ended by itself:\n{self.said}"
+            assert time.monotonic() < deadline, f"it did not happen:\n{self.said}"
+            time.sleep(0.01)
+
+    def trained(self, step: int) -> Callable[[], bool]:
+        path = self.folder / "metrics.jsonl"
+        return lambda: path.is_file() and f'{{"step": {step}, "train' in path.read_text()
+
+    def end(self, *signals: int) -> int:
+        for number in signals:
+            self.process.send_signal(number)
+        return self.process.wait(timeout=90)
+
+    @property
+    def said(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+LONG = ["trainer.total_iterations=25", "trainer.val_before_train=false"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_saves_and_the_same_command_goes_on(tmp_path, number):
+    folder = tmp_path / "run"
+    with Program(folder, *LONG) as program:
+        program.wait_for(program.trained(2))
+        assert program.end(number) == 130
+        assert "stopping: a checkpoint will be saved" in program.said
+        assert "Traceback" not in program.said
+    saved = checkpoints.Checkpoints(folder / "checkpoints", 2).newest()
+    assert 2 <= saved.iteration < 25
+    assert [row["step"] for row in training_of(folder)] == list(range(1, saved.iteration + 1))
+    assert (folder / "curves.png").is_file()
+    if number == signal.SIGTERM:
+        return
+    with Program(folder, *LONG) as program:
+        assert program.end() == 0, program.said
+        assert f"resuming from {saved.path}" in program.said
+        assert program.said.count("warm start ") == 1, "the warm start is not done twice"
+    assert [row["step"] for row in training_of(folder)] == list(range(1, 26))
+
+
+def test_a_kill_loses_no_more_than_what_came_after_the_last_checkpoint(tmp_path):
+    folder = tmp_path / "run"
+    for step in (3, 6):  # killed twice
+        with Program(folder, *LONG, "trainer.save_freq=1") as program:
+            program.wait_for(program.trained(step))
+            program.end(signal.SIGKILL)
+        saved = checkpoints.Checkpoints(folder / "checkpoints", 2).newest()
+        assert saved.iteration >= step - 1
+    (folder / "checkpoints" / ".iteration_000020.partial").mkdir()  # as if it had been in the middle of it
+    with Program(folder, *LONG, "trainer.save_freq=1") as program:
+        assert program.end() == 0, program.said
+    assert [row["step"] for row in training_of(folder)] == list(range(1, 26))
+    names = sorted(path.name for path in (folder / "checkpoints").iterdir())
+    assert names == ["iteration_000024", "iteration_000025"]
+
+
+def test_an_interrupt_during_the_warm_start_ends_it(tmp_path):
+    folder = tmp_path / "run"
+    with Program(folder, *LONG, "warm_start.steps=1000000", "warm_start.batch_size=2") as program:
+        program.wait_for(lambda: "warm start   " in program.said)
+        assert program.end(signal.SIGINT) == 130
+        assert "stopped at once" in program.said
+        assert "Traceback" not in program.said
+    assert checkpoints.Checkpoints(folder / "checkpoints", 2).newest() is None
+
+
+def test_a_second_interrupt_stops_at_once(tmp_path, monkeypatch, capsys):
+    """In the middle of an iteration that would take for ever."""
+    steps, update = 0, Learner.update_actor
+
+    def update_and_interrupt(*args: Any, **kwargs: Any) -> dict[str, float]:
+        nonlocal steps
+        steps += 1
+        if steps in (3, 30):
+            os.kill(os.getpid(), signal.SIGINT)
+        return update(*args, **kwargs)
+
+    monkeypatch.setattr(Learner, "update_actor", update_and_interrupt)
+    assert main(arguments(tmp_path, *QUICK, "actor.ppo_epochs=1000000")) == 130
+    assert "stopped at once; nothing was saved" in capsys.readouterr().err
+    assert checkpoints.Checkpoints(tmp_path / "checkpoints", 2).newest().iteration == 0
+
+
+# ------------------------------------------------------------------ errors
+
+
+def refused(capsys: pytest.CaptureFixture[str], argv: Sequence[str], *words: str, code: int = 1) -> str:
+    if code == 2:
+        with pytest.raises(SystemExit, match="2"):
+            main(argv)
+    else:
+        assert main(argv) == code
+    said = capsys.readouterr().err
+    assert "Traceback (most recent call last):\n  File" not in said or "the environment's step raised" in said
+    for word in words:
+        assert word in said, f"{word!r} is not in:\n{said}"
+    return said
+
+
+def test_mistakes_in_keys_start_nothing(tmp_path, capsys):
+    argv = arguments(tmp_path / "run", "actor.learning_rate=1", "rollout.m=3", "actor.lr=-1", "trainer.resume_mode=yes")
+    refused(
+        capsys,
+        argv,
+        *("4 problems", "actor.learning_rate: unknown key", "did you mean", "rollout.m: unknown key", "actor.lr: -1"),
+        "Nothing was started",
+        code=2,
+    )
+    refused(capsys, arguments(tmp_path / "run", "data.train_files=no.jsonl"), "there is no file no.jsonl", code=2)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_dry_run_starts_nothing(tmp_path, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        main(arguments(tmp_path / "run", "--dry-run"))
+    assert exit_.value.code == 0
+    assert "hidden: 32" in capsys.readouterr().out
+    assert not (tmp_path / "run").exists()
+
+
+BAD_SETUPS = [
+    (["env.id=textenv/gsm8k-interakt"], ["env.id=textenv/gsm8k-interakt", "Did you mean 'textenv/gsm8k-interact'"]),
+    (["env.id=nowhere:tests/bytes"], ["env.id=nowhere:tests/bytes", "nowhere"]),
+    (["env.kwargs.max_turns=3"], ["max_turns", "see env.kwargs"]),
+    (["env.kwargs.feedback=rude"], ["feedback must be one of", "see env.kwargs"]),
+    (["env.val_kwargs.split=dev"], ["split must be one of train, test"]),
+    (["env.id=program_envs:tests/blocking", "env.val_kwargs={}"], ["use env.backend=thread"]),
+    (["env.id=program_envs:tests/silent", "env.val_kwargs={}"], ["no scripted demonstrations", "switch the warm"]),
+]
+
+
+@pytest.mark.parametrize(("more", "words"), BAD_SETUPS)
+def test_an_environment_that_cannot_be_made(tmp_path, capsys, more, words):
+    refused(capsys, arguments(tmp_path / "run", *more), "error: ", *words)
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+ROW = {"question": "2 + 2?", "answer": "4\n#### 4"}
+
+
+@pytest.mark.parametrize("key", ["train_files", "val_files"])
+def test_a_data_file_with_a_bad_row(tmp_path, capsys, key):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in (ROW, ROW, {**ROW, "answer": "four"})))
+    refused(
+        capsys, arguments(tmp_path / "run", f"data.{key}={path}"), str(path), "row 3", "column 'answer' has no '#### N'"
+    )
+
+
+def test_a_file_of_demonstrations_with_a_bad_row(tmp_path, capsys):
+    path = tmp_path / "talks.jsonl"
+    path.write_text('{"messages": [{"role": "user", "content": "a"}]}\n')
+    said = refused(capsys, arguments(tmp_path / "run", f"warm_start.files={path}"), "error: ", f"{path} line 1: ")
+    assert "must end with the assistant's message" in said
+
+
+def test_a_model_that_does_not_do(tmp_path, capsys):
+    tokenizer = tiny.build_tokenizer(["a b"])
+    tiny.save(tmp_path / "short", tiny.build_model(len(tokenizer), hidden=16, layers=1, max_context=64), tokenizer)
+    shape = {name.split("=")[0] for name in MODEL}
+    argv = [a for a in arguments(tmp_path / "run", *QUICK) if a.split("=")[0] not in shape]
+    refused(capsys, [*argv, f"model.path={tmp_path}/short"], "max_context must be from 2 to the model's 64, not 192")
+    tokenizer.chat_template = None
+    tiny.save(tmp_path / "mute", tiny.build_model(len(tokenizer), hidden=16, layers=1), tokenizer)
+    refused(capsys, [*argv, f"model.path={tmp_path}/mute"], "its tokenizer has no chat template")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_device_that_is_not_there(tmp_path, capsys):
+    refused(capsys, arguments(tmp_path / "run", *QUICK, "model.device=cuda"), "torch sees no GPU")
+
+
+def test_a_checkpoint_of_another_run_is_refused_and_nothing_is_lost(tmp_path, capsys):
+    in_process(tmp_path, "trainer.total_iterations=2")
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    quick = arguments(tmp_path, *QUICK, "trainer.total_iterations=4")
+    for change, words in (
+        ("trainer.seed=1", "trainer.seed was 0 and is now 1"),
+        ("model.hidden=64", "is of another run: model"),
+        ("algorithm.adv_estimator=rloo", "algorithm.adv_estimator was gae and is now rloo"),
+        ("actor.use_kl_loss=true", "actor.use_kl_loss"),
+        ("algorithm.use_kl_in_reward=true", "algorithm.use_kl_in_reward"),
+    ):
+        refused(capsys, [*quick, change], words, "trainer.resume_mode=disable")
+    state = checkpoints.Checkpoints(tmp_path / "checkpoints", 2).newest().path / "state.json"
+    state.write_text("{")
+    refused(capsys, quick, "state.json cannot be read")
+    back = ["trainer.resume_mode=resume_path", f"trainer.resume_from_path={tmp_path}"]
+    refused(capsys, [*quick, *back], "is not a checkpoint")
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
+
+
+def test_constant_rewards_stop_a_run_that_asks_for_differences(tmp_path, capsys):
+    more = ["env.kwargs.constant=true", "rollout.filter_zero_variance=true", "rollout.max_consecutive_filtered=3"]
+    refused(
+        capsys,
+        arguments(tmp_path, *QUICK, *more),
+        *("error: 4 groups in a row had no difference in reward", "Change the difficulty"),
+    )
+    with pytest.raises(FilterExhaustedError):
+        in_process(tmp_path / "again", *more)
+
+
+def test_constant_rewards_alone_do_not(tmp_path):
+    """With nothing to learn from, a step changes the policy by its entropy bonus alone, and no number breaks."""
+    more = ["env.kwargs.constant=true", "algorithm.adv_estimator=grpo", "trainer.total_iterations=1"]
+    in_process(tmp_path, *more, "actor.entropy_coeff=0")
+    (row,) = training_of(tmp_path)
+    assert finite(row)
+    assert row["actor/grad_norm"] == row["actor/advantage_abs_max"] == 0.0
+
+
+def test_an_environment_that_breaks_stops_the_run_with_its_cause(tmp_path, capsys):
+    more = ["env.kwargs.broken=true", "rollout.max_consecutive_errors=3", "trainer.total_iterations=1"]
+    refused(capsys, arguments(tmp_path, *QUICK, *more), "3 episodes in a row", "error_env", "the database is gone")

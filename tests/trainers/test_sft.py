@@ -1,0 +1,235 @@
+"""Supervised training: it learns what is to be imitated and nothing else, and ``python -m trainers.sft`` as a whole."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from textenvs.messages import assistant, user
+from trainers import sft
+from trainers.config.schema import ModelSection, SFTSection, SupervisedSection
+from trainers.demonstrations import Demonstration, DemonstrationError, Example, encode
+from trainers.learner import Learner
+from trainers.policy import Policy, load
+from trainers.rollout.renderer import Renderer
+
+MODEL = ["model.hidden=32", "model.layers=1", "model.heads=2", "model.kv_heads=1", "model.vocab_size=300"]
+SMALL = [*MODEL, "sft.demonstrations=32", "sft.batch_size=8", "sft.max_context=256", "trainer.threads=1"]
+
+
+def policy(seed: int = 0, dtype: str = "float32") -> Policy:
+    section = ModelSection(hidden=32, layers=1, heads=2, kv_heads=1, vocab_size=300, dtype=dtype)  # type: ignore[arg-type]
+    return load(section, lambda: ["yes no left right"] * 4, max_context=128, seed=seed)
+
+
+def examples(who: Policy, *talks: tuple[tuple[str, str, float], ...]) -> list[Example]:
+    renderer = Renderer(who.tokenizer)
+    return [
+        encode(
+            Demonstration(
+                tuple(message for question, reply, _ in talk for message in (user(question), assistant(reply))),
+                tuple(weight for _, _, weight in talk),
+            ),
+            renderer,
+            who.tokenizer,
+        )
+        for talk in talks
+    ]
+
+
+def section(**values: Any) -> SupervisedSection:
+    return SupervisedSection(**{"steps": 60, "batch_size": 4, "lr": 0.01, "lr_warmup_steps": 5, **values})
+
+
+def fit(who: Policy, given: list[Example], seed: int = 0, **values: Any) -> list[dict[str, float]]:
+    steps: list[dict[str, float]] = []
+    sft.fit(
+        who, given, section(**values), seed=seed, on_step=lambda step, metrics: steps.append({"at": step, **metrics})
+    )
+    return steps
+
+
+def likelihood(who: Policy, example: Example) -> list[float]:
+    """The mean log-probability of each reply's tokens."""
+    (logprobs,) = Learner(who.model).logprobs([example.trajectory])
+    turns = example.trajectory.turn_id[example.trajectory.action_mask]
+    return [float(logprobs[turns == turn].mean()) for turn in range(example.trajectory.num_turns)]
+
+
+RIGHT, WRONG = ("Which way?", "left", 1.0), ("Are you sure?", "right", 0.0)
+
+
+def test_it_learns_what_is_to_be_imitated():
+    who = policy()
+    given = examples(who, (RIGHT,), (("Yes or no?", "no", 1.0),))
+    steps = fit(who, given)
+    assert [step["at"] for step in steps] == list(range(1, 61))
+    assert steps[0]["loss"] > 4 > 0.1 > steps[-1]["loss"]
+    assert all(likelihood(who, example)[0] > math.log(0.9) for example in given)
+    assert steps[4]["lr"] == pytest.approx(0.01)
+    assert steps[-1]["lr"] == pytest.approx(0.001, rel=0.1)
+
+
+@pytest.mark.parametrize(("weight", "learned"), [(0.0, False), (1.0, True)])
+def test_a_mistake_is_seen_but_learned_only_if_it_counts(weight, learned):
+    who = policy()
+    mistake_first = examples(who, (("Which way?", "right", weight), ("No. Again.", "left", 1.0)))
+    fit(who, mistake_first)
+    mistake, right = likelihood(who, mistake_first[0])
+    assert right > math.log(0.9)
+    assert mistake > math.log(0.9) if learned else mistake < math.log(0.1)
+
+
+def test_the_loss_is_the_mean_over_what_is_imitated():
+    """By hand: ``-sum(w log p) / sum(w)`` over the batch."""
+    who = policy()
+    given = examples(who, (RIGHT, ("Sure?", "yes", 0.25)), (("Yes or no?", "no no no", 1.0), WRONG))
+    logprobs = Learner(who.model).logprobs([example.trajectory for example in given])
+    weights = [example.weights for example in given]
+    expected = -sum(float((w * p).sum()) for w, p in zip(weights, logprobs, strict=True)) / sum(
+        w.sum() for w in weights
+    )
+    steps = fit(who, given, steps=1, batch_size=2)
+    assert steps[0]["loss"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_seed_decides_the_order():
+    def weights_after(seed: int) -> torch.Tensor:
+        who = policy()
+        talks = [((f"Say {number}.", str(number), 1.0),) for number in range(9)]
+        fit(who, examples(who, *talks), seed=seed, steps=5)
+        return torch.cat([parameter.flatten() for parameter in who.model.parameters()])
+
+    assert torch.equal(weights_after(1), weights_after(1))
+    assert not torch.equal(weights_after(1), weights_after(2))
+
+
+def test_every_example_once_an_epoch(monkeypatch):
+    """Also where the batch does not divide the number of examples, or is larger than it."""
+    who = policy()
+    given = examples(who, *[((f"Say {number}.", str(number), 1.0),) for number in range(5)])
+    names = {id(example.trajectory): number for number, example in enumerate(given)}
+    for batch_size in (2, 7):
+        seen: list[int] = []
+
+        def note(self: Learner, trajectories: list[Any], weights: Any, seen: list[int] = seen) -> dict[str, float]:
+            seen += [names[id(trajectory)] for trajectory in trajectories]
+            assert len(trajectories) == batch_size  # noqa: B023
+            return {"loss": 0.0}
+
+        monkeypatch.setattr(Learner, "update_sft", note)
+        fit(who, given, steps=10, batch_size=batch_size)
+        assert len(seen) == 10 * batch_size
+        epochs = [seen[i : i + 5] for i in range(0, len(seen), 5)]
+        assert all(sorted(epoch) == [0, 1, 2, 3, 4] for epoch in epochs)
+        assert len({tuple(epoch) for epoch in epochs}) > 1
+
+
+def test_with_nothing_to_imitate_there_is_nothing_to_learn():
+    who = policy()
+    for given in ([], examples(who, (WRONG,))):
+        with pytest.raises(DemonstrationError, match="no demonstration with a reply to imitate"):
+            fit(who, given)
+
+
+def test_a_bfloat16_policy_stays_one():
+    who = policy(dtype="bfloat16")
+    given = examples(who, (RIGHT,))
+    assert fit(who, given, steps=20)[-1]["loss"] < 3
+    assert who.model.dtype == torch.bfloat16
+
+
+# ------------------------------------------------------------------ the program
+
+
+def run(folder: Path, *more: str) -> int:
+    return sft.main([*SMALL, f"trainer.default_local_dir={folder}", *more])
+
+
+def metrics_of(folder: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_whole_run_writes_a_model_that_loads(tmp_path):
+    assert run(tmp_path, "sft.steps=12", "sft.lr=0.01") == 0
+    rows = metrics_of(tmp_path)
+    assert [row["step"] for row in rows] == list(range(1, 13))
+    assert rows[-1]["sft/loss"] < rows[0]["sft/loss"] - 0.5
+    assert all(math.isfinite(value) for row in rows for value in row.values())
+    assert list((tmp_path / "tensorboard").iterdir())
+    saved = load(ModelSection(path=str(tmp_path / "model")), list, max_context=64, seed=0)
+    # And it goes on from there: the first loss is near the last.
+    more = [f"model.path={tmp_path}/model", "sft.lr_warmup_steps=0", "sft.steps=2", "trainer.logger=jsonl"]
+    small = [each for each in SMALL if not each.startswith("model.")]
+    assert sft.main([*small, f"trainer.default_local_dir={tmp_path}/more", *more]) == 0
+    assert metrics_of(tmp_path / "more")[0]["sft/loss"] == pytest.approx(rows[-1]["sft/loss"], abs=0.4)
+    assert not (tmp_path / "more/tensorboard").exists()
+    assert len(saved.tokenizer) <= 300
+
+
+def test_the_same_again(tmp_path):
+    for name in "ab":
+        assert run(tmp_path / name, "sft.steps=4", "sft.mistake_rate=0.3", "trainer.logger=jsonl") == 0
+    losses = [[row["sft/loss"] for row in metrics_of(tmp_path / name)] for name in "ab"]
+    assert losses[0] == losses[1]
+    models = [(tmp_path / name / "model/model.safetensors").read_bytes() for name in "ab"]
+    assert models[0] == models[1]
+
+
+def test_files_instead_of_an_expert(tmp_path):
+    path = tmp_path / "talks.jsonl"
+    talks = [[user(f"Say {number}."), assistant(f"It is {number}.")] for number in range(10)]
+    path.write_text("".join(json.dumps({"messages": talk}) + "\n" for talk in talks))
+    assert run(tmp_path / "run", f"sft.files={path}", "sft.steps=8", "sft.lr=0.01") == 0
+    rows = metrics_of(tmp_path / "run")
+    assert rows[-1]["sft/loss"] < rows[0]["sft/loss"]
+
+
+@pytest.mark.parametrize(
+    ("more", "words", "code"),
+    [
+        (["sft.stepps=3"], ["sft.stepps: unknown key; did you mean sft.steps"], 2),
+        (["sft.files=none.jsonl"], ["sft.files: there is no file none.jsonl"], 2),
+        (["env.id=textenv/gsm9k"], ["env.id=textenv/gsm9k", "Did you mean"], 1),
+        (["env.id=program_envs:tests/silent"], ["Silent has no scripted demonstrations", "a column 'messages'"], 1),
+        (["sft.files={bad}"], ["{bad} line 2: ", "must end with the assistant's message"], 1),
+        (["sft.files={bad}", "model.path={model}", "model.hidden=128"], ["model.path"], 2),
+    ],
+)
+def test_errors_are_said_plainly(tmp_path, capsys, more, words, code):
+    bad = tmp_path / "bad.jsonl"
+    talks = [[user("a"), assistant("b")], [user("a")]]
+    bad.write_text("".join(json.dumps({"messages": talk}) + "\n" for talk in talks))
+    names = {"bad": bad, "model": tmp_path / "nowhere"}
+    argv = [each.format(**names) for each in more]
+    if code == 2:
+        with pytest.raises(SystemExit, match="2"):
+            run(tmp_path / "run", *argv)
+    else:
+        assert run(tmp_path / "run", *argv) == code
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+    for word in words:
+        assert word.format(**names) in said
+    assert not (tmp_path / "run" / "model").exists()
+
+
+def test_an_interrupt_writes_no_model(tmp_path, capsys, monkeypatch):
+    def interrupted(*args: Any, **kwargs: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sft, "fit", interrupted)
+    assert run(tmp_path) == 130
+    assert "stopped; no model was written" in capsys.readouterr().err
+    assert not (tmp_path / "model").exists()
+
+
+def test_the_sections_of_both_programs_agree():
+    """The warm start of PPO is this program's supervised section: the same keys, with the same defaults."""
+    own = {name: field.default for name, field in SFTSection.model_fields.items() if name != "max_context"}
+    assert own == {name: field.default for name, field in SupervisedSection.model_fields.items()}
