@@ -469,6 +469,7 @@ def careless(section: WarmStartSection) -> dict[str, Any]:
     """What differs in the steps on careless demonstrations."""
     return {
         "files": None,
+        "demonstrations": section.careless_steps * section.batch_size,
         "steps": section.careless_steps,
         "lr": section.careless_lr,
         "mistake_rate": section.careless_rate,
