@@ -483,9 +483,7 @@ def progress(reporter: Reporter, name: str, steps: int) -> sft.OnStep:
 
     def on_step(step: int, metrics: Mapping[str, float]) -> None:
         if step % 50 == 0 or step == steps:
-            reporter.say(
-                f"{name} {step:>4}/{steps}  loss {metrics['loss']:.4f}  {time.perf_counter() - began:.0f} s"
-            )
+            reporter.say(f"{name} {step:>4}/{steps}  loss {metrics['loss']:.4f}  {time.perf_counter() - began:.0f} s")
 
     return on_step
 

@@ -141,8 +141,8 @@ class WarmStartSection(SupervisedSection):
     careless_steps: int = Field(
         0,
         ge=0,
-        description="More steps at the end on careless demonstrations: the policy keeps what it can do, and gets a habit "
-        "of not doing it, for PPO to break.",
+        description="More steps at the end on careless demonstrations: the policy keeps what it can do, and gets a "
+        "habit of not doing it, for PPO to break.",
     )
     careless_rate: float = Field(0.85, ge=0, lt=1, description="Share of blunders in those; they are imitated.")
     careless_lr: float = Field(5e-4, gt=0, description="Learning rate of those steps.")
