@@ -413,7 +413,7 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
         stack.callback(given_up.set)  # a thread is not cancelled with who waits for it: it is asked to end
         if checkpoint is not None:
             reporter.say(f"resuming from {checkpoint.path}")
-        elif config.warm_start.enable:
+        elif warm_start_wanted(config):
             await asyncio.to_thread(warm_up, config, policy, renderer, reporter, given_up)
         learner = assembly.learner_of(config, policy)
         kl = config.algorithm.kl_ctrl
@@ -463,6 +463,12 @@ def warm_up(
 
         examples = sft.examples_of(config.env.id, kwargs, part, policy, renderer, part_seed)
         sft.fit(policy, examples, part, seed=part_seed, on_step=on_step)
+
+
+def warm_start_wanted(config: PPOConfig) -> bool:
+    """Whether to warm up: as configured, else for a model from scratch, which knows no words yet."""
+    wanted = config.warm_start.enable
+    return config.model.path == "tiny" if wanted is None else wanted
 
 
 def careless(section: WarmStartSection) -> dict[str, Any]:
