@@ -220,7 +220,7 @@ class AlgorithmSection(Section):
         None, description="Divide by the group's deviation; null is the estimator's habit: `grpo` yes, `turn_grpo` no."
     )
     baseline: Literal["group", "mixed"] = Field(
-        "group",
+        "mixed",
         description="Of `rloo` and `turn_grpo`: the group's other episodes, or half those and half the batch's.",
     )
     zero_pad: bool = Field(False, description="Of `turn_grpo`: episodes over before a turn count there, with 0.")
