@@ -238,6 +238,9 @@ class ActorSection(Section):
 
     lr: float = Field(1e-4, gt=0, description="Learning rate.")
     lr_warmup_steps: int = Field(10, ge=0, description="Optimizer steps of linear rise to `lr`.")
+    lr_schedule: Literal["constant", "cosine"] = Field(
+        "cosine", description="After the warm-up: stay at `lr`, or fall to a tenth of it by the last iteration."
+    )
     betas: tuple[float, float] = Field((0.9, 0.95), description="AdamW's decay rates of the two moments.")
     weight_decay: float = Field(0.0, ge=0, description="AdamW's weight decay.")
     grad_clip: float = Field(1.0, gt=0, description="Largest norm of the gradient.")
