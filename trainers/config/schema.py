@@ -125,7 +125,7 @@ class SupervisedSection(Section):
     mistake_weight: float = Field(
         0.0, ge=0, description="How much the blunders are imitated, where the expert's replies count 1."
     )
-    steps: int = Field(600, ge=1, description="Optimizer steps.")
+    steps: int = Field(800, ge=1, description="Optimizer steps.")
     batch_size: int = Field(64, ge=1, description="Conversations a step.")
     lr: float = Field(2e-3, gt=0, description="Peak learning rate; falls to a tenth along a cosine.")
     lr_warmup_steps: int = Field(20, ge=0, description="Steps of linear rise to `lr`.")
