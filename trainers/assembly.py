@@ -233,6 +233,7 @@ def collector_of(config: PPOConfig, engine: Engine, renderer: Renderer, backend:
 def learner_of(config: PPOConfig, policy: Policy) -> Learner:
     """Actor, critic if the estimator needs one, and the frozen reference if a KL is asked for."""
     actor, critic = config.actor, config.critic
+    steps = config.trainer.total_iterations * actor.ppo_epochs * actor.mini_batches
     return Learner(
         policy.model,
         critic=config.algorithm.adv_estimator in NEEDS_CRITIC,
@@ -242,6 +243,9 @@ def learner_of(config: PPOConfig, policy: Policy) -> Learner:
             betas=actor.betas,
             weight_decay=actor.weight_decay,
             warmup_steps=actor.lr_warmup_steps,
+            schedule=actor.lr_schedule,
+            total_steps=max(steps, actor.lr_warmup_steps + 1),
+            min_lr_ratio=0.1,
             grad_clip=actor.grad_clip,
         ),
         critic_optimizer=OptimizerSettings(

@@ -38,7 +38,7 @@ from .algorithms.kl import AdaptiveKL, FixedKL, KLController, kl_estimate
 from .algorithms.policy_losses import importance_weights, ppo_clip, value_loss
 from .config import PPOConfig, load_config
 from .config.checks import estimator_keys
-from .config.schema import ActorSection, AlgorithmSection, CriticSection
+from .config.schema import ActorSection, AlgorithmSection, CriticSection, WarmStartSection
 from .demonstrations import DemonstrationError
 from .engines.base import Sampling
 from .learner import Learner
@@ -413,7 +413,7 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
         stack.callback(given_up.set)  # a thread is not cancelled with who waits for it: it is asked to end
         if checkpoint is not None:
             reporter.say(f"resuming from {checkpoint.path}")
-        elif config.warm_start.enable:
+        elif warm_start_wanted(config):
             await asyncio.to_thread(warm_up, config, policy, renderer, reporter, given_up)
         learner = assembly.learner_of(config, policy)
         kl = config.algorithm.kl_ctrl
@@ -449,17 +449,49 @@ def warm_up(
 ) -> None:
     """Supervised steps on demonstrations before PPO, in place; cut short when ``given_up`` is set."""
     section, seed = config.warm_start, config.trainer.seed
+    parts = [("warm start", section, seed)]
+    if section.careless_steps:
+        parts.append(("careless", section.model_copy(update=careless(section)), seed + 1))
+    kwargs = assembly.training_kwargs(config)
+    for name, part, part_seed in parts:
+        report = progress(reporter, name, part.steps)
+
+        def on_step(step: int, metrics: Mapping[str, float], report: sft.OnStep = report) -> None:
+            if given_up.is_set():
+                raise asyncio.CancelledError
+            report(step, metrics)
+
+        examples = sft.examples_of(config.env.id, kwargs, part, policy, renderer, part_seed)
+        sft.fit(policy, examples, part, seed=part_seed, on_step=on_step)
+
+
+def warm_start_wanted(config: PPOConfig) -> bool:
+    """Whether to warm up: as configured, else for a model from scratch, which knows no words yet."""
+    wanted = config.warm_start.enable
+    return config.model.path == "tiny" if wanted is None else wanted
+
+
+def careless(section: WarmStartSection) -> dict[str, Any]:
+    """What differs in the steps on careless demonstrations."""
+    return {
+        "files": None,
+        "demonstrations": section.careless_steps * section.batch_size,
+        "steps": section.careless_steps,
+        "lr": section.careless_lr,
+        "mistake_rate": section.careless_rate,
+        "mistake_weight": 1.0,
+    }
+
+
+def progress(reporter: Reporter, name: str, steps: int) -> sft.OnStep:
+    """Says now and then how a supervised part goes."""
     began = time.perf_counter()
-    examples = sft.examples_of(config.env.id, assembly.training_kwargs(config), section, policy, renderer, seed)
 
     def on_step(step: int, metrics: Mapping[str, float]) -> None:
-        if given_up.is_set():
-            raise asyncio.CancelledError
-        if step % 50 == 0 or step == section.steps:
-            seconds = time.perf_counter() - began
-            reporter.say(f"warm start {step:>4}/{section.steps}  loss {metrics['loss']:.4f}  {seconds:.0f} s")
+        if step % 50 == 0 or step == steps:
+            reporter.say(f"{name} {step:>4}/{steps}  loss {metrics['loss']:.4f}  {time.perf_counter() - began:.0f} s")
 
-    sft.fit(policy, examples, section, seed=seed, on_step=on_step)
+    return on_step
 
 
 async def until_stopped(work: Any, stop: asyncio.Event) -> Any:

@@ -86,7 +86,7 @@ class DataSection(TrainDataSection):
         None,
         description="Tasks to validate on, likewise; null takes the environment's own, other than those of training.",
     )
-    val_size: int = Field(128, ge=1, description="Validate on the first so many tasks.")
+    val_size: int = Field(256, ge=1, description="Validate on the first so many tasks.")
     shuffle: bool = Field(True, description="A new order of the training tasks in every epoch.")
 
 
@@ -115,28 +115,39 @@ class SupervisedSection(Section):
         description="Conversations to imitate, .jsonl or .parquet with a column `messages`; null plays the scripted "
         "expert of the environment.",
     )
-    demonstrations: int = Field(4096, ge=1, description="Episodes that the scripted expert plays.")
+    demonstrations: int = Field(20000, ge=1, description="Episodes that the scripted expert plays.")
     mistake_rate: float = Field(
-        0.0, ge=0, lt=1, description="Share of the expert's turns that are scripted blunders instead."
+        0.3,
+        ge=0,
+        lt=1,
+        description="Share of the expert's turns that are scripted blunders instead, to show what to do after one.",
     )
     mistake_weight: float = Field(
-        0.0,
-        ge=0,
-        description="How much the blunders are imitated (the expert's replies count 1); 0 only shows what to do after one.",
+        0.0, ge=0, description="How much the blunders are imitated, where the expert's replies count 1."
     )
-    steps: int = Field(300, ge=1, description="Optimizer steps.")
+    steps: int = Field(800, ge=1, description="Optimizer steps.")
     batch_size: int = Field(64, ge=1, description="Conversations a step.")
-    lr: float = Field(1e-3, gt=0, description="Peak learning rate; falls to a tenth along a cosine.")
+    lr: float = Field(2e-3, gt=0, description="Peak learning rate; falls to a tenth along a cosine.")
     lr_warmup_steps: int = Field(20, ge=0, description="Steps of linear rise to `lr`.")
     weight_decay: float = Field(0.01, ge=0, description="AdamW's weight decay.")
     grad_clip: float = Field(1.0, gt=0, description="Largest norm of the gradient.")
-    max_tokens_per_micro_batch: int = Field(16384, ge=1, description="Tokens in one forward and backward pass at most.")
+    max_tokens_per_micro_batch: int = Field(2048, ge=1, description="Tokens in one forward and backward pass at most.")
 
 
 class WarmStartSection(SupervisedSection):
     """Supervised steps before PPO; a model from scratch knows no words yet."""
 
-    enable: bool = Field(True, description="Do the warm start.")
+    enable: bool | None = Field(
+        None, description="Do the warm start; null does it for `model.path=tiny` and not for a model that can talk."
+    )
+    careless_steps: int = Field(
+        60,
+        ge=0,
+        description="More steps at the end on careless demonstrations: the policy keeps what it can do, and gets a "
+        "habit of not doing it, for PPO to break.",
+    )
+    careless_rate: float = Field(0.85, ge=0, lt=1, description="Share of blunders in those; they are imitated.")
+    careless_lr: float = Field(5e-4, gt=0, description="Learning rate of those steps.")
 
 
 class EngineSection(Section):
@@ -200,7 +211,7 @@ class AlgorithmSection(Section):
     """From rewards to advantages."""
 
     adv_estimator: Literal["gae", "turn_gae", "grpo", "rloo", "turn_grpo"] = Field(
-        "gae", description="`gae` and `turn_gae` train a critic; the others compare the episodes of a group."
+        "turn_grpo", description="`gae` and `turn_gae` train a critic; the others compare the episodes of a group."
     )
     gamma: Fraction = Field(1.0, description="Discount, a token for `gae`, a turn for `turn_gae` and `turn_grpo`.")
     lam: Fraction = Field(1.0, description="λ of `gae` and `turn_gae`; 1 is Monte Carlo.")
@@ -209,7 +220,7 @@ class AlgorithmSection(Section):
         None, description="Divide by the group's deviation; null is the estimator's habit: `grpo` yes, `turn_grpo` no."
     )
     baseline: Literal["group", "mixed"] = Field(
-        "group",
+        "mixed",
         description="Of `rloo` and `turn_grpo`: the group's other episodes, or half those and half the batch's.",
     )
     zero_pad: bool = Field(False, description="Of `turn_grpo`: episodes over before a turn count there, with 0.")
@@ -225,14 +236,17 @@ class AlgorithmSection(Section):
 class ActorSection(Section):
     """Training the policy."""
 
-    lr: float = Field(2e-4, gt=0, description="Learning rate.")
-    lr_warmup_steps: int = Field(0, ge=0, description="Optimizer steps of linear rise to `lr`.")
+    lr: float = Field(1e-4, gt=0, description="Learning rate.")
+    lr_warmup_steps: int = Field(10, ge=0, description="Optimizer steps of linear rise to `lr`.")
+    lr_schedule: Literal["constant", "cosine"] = Field(
+        "cosine", description="After the warm-up: stay at `lr`, or fall to a tenth of it by the last iteration."
+    )
     betas: tuple[float, float] = Field((0.9, 0.95), description="AdamW's decay rates of the two moments.")
     weight_decay: float = Field(0.0, ge=0, description="AdamW's weight decay.")
     grad_clip: float = Field(1.0, gt=0, description="Largest norm of the gradient.")
     ppo_epochs: int = Field(1, ge=1, description="Passes over the batch.")
-    mini_batches: int = Field(3, ge=1, description="Optimizer steps a pass.")
-    max_tokens_per_micro_batch: int = Field(16384, ge=1, description="Tokens in one forward and backward pass at most.")
+    mini_batches: int = Field(2, ge=1, description="Optimizer steps a pass.")
+    max_tokens_per_micro_batch: int = Field(2048, ge=1, description="Tokens in one forward and backward pass at most.")
     clip_ratio_low: float = Field(0.2, ge=0, lt=1, description="The ratio is clipped at 1 minus this.")
     clip_ratio_high: float = Field(0.28, ge=0, description="The ratio is clipped at 1 plus this.")
     clip_ratio_c: float | None = Field(
@@ -251,7 +265,7 @@ class ActorSection(Section):
     loss_agg_mode: Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"] = (
         Field("token-mean", description="How token losses become one; always over the global batch.")
     )
-    entropy_coeff: float = Field(0.02, ge=0, description="Weight of the entropy bonus.")
+    entropy_coeff: float = Field(0.01, ge=0, description="Weight of the entropy bonus.")
     use_kl_loss: bool = Field(False, description="Add the KL to the reference to the loss.")
     kl_loss_coef: float = Field(0.001, ge=0, description="Its weight.")
     kl_loss_type: KLEstimate = Field("k3", description="Its estimate.")
@@ -287,7 +301,7 @@ class RunSection(Section):
 class TrainerSection(RunSection):
     """The run: how long, what it writes, where it starts."""
 
-    total_iterations: int = Field(200, ge=1, description="Batches to train on.")
+    total_iterations: int = Field(180, ge=1, description="Batches to train on.")
     time_limit_s: float | None = Field(None, gt=0, description="Stop after so many seconds of training, if earlier.")
     val_before_train: bool = Field(True, description="Validate before the first iteration.")
     test_freq: Frequency = Field(20, description="Validate every so many iterations; -1 only at the end.")

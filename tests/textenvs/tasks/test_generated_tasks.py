@@ -116,7 +116,10 @@ def test_seeds_and_indices_give_different_problems():
 def test_the_sequence_stays_what_it_was():
     """Published results name a level, a seed and an index: these must go on to mean the same problems."""
     task = GeneratedMath("easy", seed=0, split="test")[0]
-    assert task.question == "Jack has 9 books. A friend gives Jack 2 more. Jack loses 6. How many books does Jack have now?"
+    assert (
+        task.question
+        == "Jack has 9 books. A friend gives Jack 2 more. Jack loses 6. How many books does Jack have now?"
+    )
     assert task.extra["answer"] == "9+2=11\n11-6=5\n#### 5"
     assert task.key == "easy/test/0/0"
 

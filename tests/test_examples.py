@@ -1,0 +1,72 @@
+"""Every example runs by itself, in a process of its own, and shows what it says that it shows."""
+
+import os
+import re
+import subprocess
+import sys
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def output_of(name: str, tmp_path: Path) -> str:
+    # From another folder, and with no rows prepared on this machine: neither may matter.
+    env = os.environ | {"PYTHONPATH": str(ROOT), "TEXTENVS_DATA": str(tmp_path), "PYTHONIOENCODING": "utf-8"}
+    command = [sys.executable, str(ROOT / "examples" / f"{name}.py")]
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", cwd=tmp_path, env=env, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert "Warning" not in done.stderr
+    assert "WARN" not in done.stderr
+    return done.stdout
+
+
+def test_each_example_has_its_test():
+    tested = {name.removeprefix("test_") for name in globals() if name.startswith("test_")}
+    assert {path.stem for path in (ROOT / "examples").glob("*.py")} <= tested
+
+
+def test_play_gsm8k(tmp_path):
+    printed = output_of("play_gsm8k", tmp_path)
+    assert "stop: solved, turn rewards [0.0, 0.9], return 0.9" in printed
+    steps = re.findall(r"^step \d: rewards \[(.*)\], over \[(.*)\]", printed, re.MULTILINE)
+    assert len(steps) == 4
+    assert steps[0][0].startswith("1.0,")  # environment 0 knows,
+    assert steps[1][1].startswith("False,")  # and then begins anew
+
+
+def test_own_environment(tmp_path):
+    printed = output_of("own_environment", tmp_path)
+    assert "check_env: passed" in printed
+    assert "'4': Higher. reward +0.0" in printed
+    assert "fork '5': reward +1.0, terminated=True, truncated=False, stop solved" in printed
+    assert "fork '2': reward -0.2, terminated=False, truncated=True, stop max_assistant_turns" in printed
+    assert "the original has had 2 turns" in printed
+
+
+def test_own_training_loop(tmp_path):
+    """The rewards of the tokens printed are those of their turns, and each turn's tokens share its advantage."""
+    printed = output_of("own_training_loop", tmp_path)
+    iterations = printed.split("\nversion ")[1:]
+    assert [each[0] for each in iterations] == ["0", "1", "2"]
+    differences = 0
+    for each in iterations:
+        siblings, tokens = each.split("the first of them")
+        turn = r"reward ([+-]\d\.\d) advantage ([+-]\d\.\d\d)"
+        first = next(line for line in siblings.splitlines() if line.startswith("    "))
+        per_turn = re.findall(turn, first)
+        per_token = re.findall(rf"turn (\d) token \d+: {turn}", tokens)
+        by_turn = [list(group) for _, group in groupby(per_token, key=lambda token: token[0])]
+        assert len(by_turn) == len(per_turn) > 0
+        for (reward, advantage), group in zip(per_turn, by_turn, strict=True):
+            assert [float(token[1]) for token in group] == [0.0] * (len(group) - 1) + [float(reward)]
+            assert {token[2] for token in group} == {advantage}
+        differences += len(set(re.findall(turn, siblings))) > 1
+    assert differences > 0  # siblings were rewarded differently, so there was something to learn
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
+def test_an_example_says_how_to_run_it(path):
+    assert f"python examples/{path.name}" in path.read_text(encoding="utf-8")
