@@ -73,5 +73,36 @@ class Silent(TextEnv[Any]):
         return Turn(terms={"r": 0.0}, terminated=True, stop="gave_up")
 
 
-for _name, _class in (("bytes", Bytes), ("blocking", Blocking), ("silent", Silent)):
+class Crossroads(TextEnv[Any]):
+    """Three turns; the sign at the start says which word the first reply must be. What is said later never matters.
+
+    Args:
+        paid_at: The turn, from 0, whose reward says whether the first reply was right.
+    """
+
+    WORDS = ("left", "right")
+
+    def __init__(self, paid_at: int = 0) -> None:
+        super().__init__(Numbered(None), max_assistant_turns=None)
+        self.paid_at = paid_at
+
+    def opening(self, task: Task) -> Messages:
+        return (user(" ".join(["sun" if int(task.ground_truth) % 2 else "moon"] * 8)),)
+
+    def respond(self, reply: Message) -> Turn:
+        task, turn = self.state.task, self.state.assistant_turns - 1
+        assert task is not None
+        first = next(message["content"] for message in self.state.messages if message["role"] == "assistant")
+        right = float(first == self.WORDS[int(task.ground_truth) % 2])
+        terms = {"right": right if turn == self.paid_at else 0.0}
+        if turn == 2:
+            return Turn(terms=terms, terminated=True, stop="arrived")
+        return Turn((user("go"),), terms=terms)
+
+    def demonstration(self, rng: np.random.Generator) -> str:
+        """Either word: an expert who only knows the words."""
+        return self.WORDS[rng.integers(2)]
+
+
+for _name, _class in (("bytes", Bytes), ("blocking", Blocking), ("silent", Silent), ("crossroads", Crossroads)):
     gymnasium.register(id=f"tests/{_name}", entry_point=_class)
