@@ -97,7 +97,7 @@ def play(
             except NotImplementedError as error:
                 raise DemonstrationError(
                     f"{error}: give conversations to imitate (files with a column 'messages'), "
-                    + ("set mistake_rate=0, " if wrong else "")
+                    + ("set mistake_rate (and careless_steps, of a warm start) to 0, " if wrong else "")
                     + "or switch the warm start off"
                 ) from error
             conversation, _, terminated, truncated, _ = env.step(reply)

@@ -453,7 +453,9 @@ def warm_up(
     if section.careless_steps:
         parts.append(("careless", section.model_copy(update=careless(section)), seed + 1))
     kwargs = assembly.training_kwargs(config)
-    for name, part, part_seed in parts:
+    # All of them first: what cannot be had should be known before anything is trained.
+    given = [sft.examples_of(config.env.id, kwargs, part, policy, renderer, part_seed) for _, part, part_seed in parts]
+    for (name, part, part_seed), examples in zip(parts, given, strict=True):
         report = progress(reporter, name, part.steps)
 
         def on_step(step: int, metrics: Mapping[str, float], report: sft.OnStep = report) -> None:
@@ -461,7 +463,6 @@ def warm_up(
                 raise asyncio.CancelledError
             report(step, metrics)
 
-        examples = sft.examples_of(config.env.id, kwargs, part, policy, renderer, part_seed)
         sft.fit(policy, examples, part, seed=part_seed, on_step=on_step)
 
 

@@ -33,14 +33,15 @@ ROOT = Path(__file__).resolve().parents[2]
 GSM8K = ROOT.parent / "shared" / "data" / "gsm8k"
 
 MODEL = ["model.hidden=32", "model.layers=1", "model.heads=2", "model.kv_heads=1", "model.vocab_size=300"]
-WARM = ["warm_start.demonstrations=32", "warm_start.steps=3", "warm_start.batch_size=8"]
+WARM = ["warm_start.demonstrations=32", "warm_start.steps=3", "warm_start.batch_size=8", "warm_start.careless_steps=2"]
 SMALL = [
     *("rollout.groups_per_batch=2", "rollout.n=2", "rollout.max_response_length=6", "actor.mini_batches=2"),
+    *("algorithm.adv_estimator=gae", "actor.lr_warmup_steps=0", "actor.lr_schedule=constant"),
     *("engine.max_slots=8", "engine.max_context=192", "engine.threads=1", "data.val_size=3", "trainer.threads=1"),
 ]
 QUICK = [
     *("env.id=program_envs:tests/bytes", "env.val_kwargs={}", "warm_start.enable=false", "trainer.logger=jsonl"),
-    *("warm_start.demonstrations=32", "trainer.val_before_train=false", "actor.lr=0.003"),
+    *("warm_start.mistake_rate=0", "warm_start.careless_steps=0", "trainer.val_before_train=false", "actor.lr=0.003"),
 ]
 
 
@@ -56,12 +57,25 @@ def training_of(folder: Path) -> list[dict[str, Any]]:
     return [row for row in metrics_of(folder) if "train/reward" in row]
 
 
-def in_process(folder: Path, *more: str, look: Callable[[Run], None] = lambda run: None) -> Run:
+def in_process(
+    folder: Path, *more: str, look: Callable[[Run], None] = lambda run: None, stop_after: int | None = None
+) -> Run:
     """A run without its last page, and the run to look at."""
+
+    def asked_to_stop(run: Run) -> None:
+        report = run.reporter.iteration
+
+        def report_and_stop(step: int, *rest: Any) -> None:
+            report(step, *rest)
+            if step == stop_after:
+                run.stop.set()
+
+        run.reporter.iteration = report_and_stop  # type: ignore[method-assign]
 
     async def go() -> Run:
         async with assemble(load_config(arguments(folder, *QUICK, *more))[0]) as run:
             look(run)
+            asked_to_stop(run)
             await train(run)
             return run
 
@@ -109,7 +123,15 @@ def test_a_whole_run_writes_everything(tmp_path, capsys):
 
     said = capsys.readouterr().out
     for words in (
-        *("warm start    3/3", "validation 0/4  reward", "iteration  4/4  reward", "validation 4/4", "KL", "entropy"),
+        *(
+            "warm start    3/3",
+            "careless    2/2",
+            "validation 0/4  reward",
+            "iteration  4/4  reward",
+            "validation 4/4",
+            "KL",
+            "entropy",
+        ),
         *("tokens/turn", "tokens/s", "user: ", "assistant: ", "turn 1: reward"),
         *("episodes solved", "first reply right", "iteration 0 -> 4", f"curves:  {folder}/curves.png"),
     ):
@@ -316,14 +338,15 @@ ADAPTIVE = "algorithm.use_kl_in_reward=true algorithm.kl_ctrl.type=adaptive algo
     ],
 )
 def test_resuming_is_exact(tmp_path, options):
-    """Four iterations, and two and two more: the same to the last bit, weights and moments included.
+    """Four iterations, and two, a stop, and two more: the same to the last bit, weights and moments included.
 
     One episode runs at a time: which requests share a step of the engine changes the last bit of what it computes.
     """
     more = [*options.split(" "), "rollout.max_running=1"]
-    whole = in_process(tmp_path / "whole", *more, "trainer.total_iterations=4")
-    in_process(tmp_path / "parts", *more, "trainer.total_iterations=2")
-    parts = in_process(tmp_path / "parts", *more, "trainer.total_iterations=4")
+    more += ["trainer.total_iterations=4", "actor.lr_schedule=cosine"]
+    whole = in_process(tmp_path / "whole", *more)
+    assert in_process(tmp_path / "parts", *more, stop_after=2).iteration == 2
+    parts = in_process(tmp_path / "parts", *more)
     once, twice = (comparable(training_of(tmp_path / name)) for name in ("whole", "parts"))
     assert [row["step"] for row in twice] == [1, 2, 3, 4]
     assert once == twice
@@ -520,7 +543,10 @@ BAD_SETUPS = [
     (["env.kwargs.feedback=rude"], ["feedback must be one of", "see env.kwargs"]),
     (["env.val_kwargs.split=dev"], ["split must be one of train, test"]),
     (["env.id=program_envs:tests/blocking", "env.val_kwargs={}"], ["use env.backend=thread"]),
-    (["env.id=program_envs:tests/silent", "env.val_kwargs={}"], ["no scripted demonstrations", "switch the warm"]),
+    (
+        ["env.id=program_envs:tests/silent", "env.val_kwargs={}"],
+        ["Silent has no scripted ", "switch the warm start off"],
+    ),
 ]
 
 

@@ -19,7 +19,14 @@ from trainers.policy import Policy, load
 from trainers.rollout.renderer import Renderer
 
 MODEL = ["model.hidden=32", "model.layers=1", "model.heads=2", "model.kv_heads=1", "model.vocab_size=300"]
-SMALL = [*MODEL, "sft.demonstrations=32", "sft.batch_size=8", "sft.max_context=256", "trainer.threads=1"]
+SMALL = [
+    *MODEL,
+    "sft.demonstrations=32",
+    "sft.batch_size=8",
+    "sft.max_context=256",
+    "sft.mistake_rate=0",
+    "trainer.threads=1",
+]
 
 
 def policy(seed: int = 0, dtype: str = "float32") -> Policy:

@@ -22,6 +22,12 @@ CROSSROADS = [
     *("env.id=program_envs:tests/crossroads", "env.val_kwargs={}", "data.val_size=200", "validation.n=1"),
     *("model.hidden=32", "model.layers=1", "model.heads=2", "model.kv_heads=1", "model.vocab_size=300"),
     *("warm_start.demonstrations=256", "warm_start.steps=60", "warm_start.lr=0.01", "warm_start.batch_size=32"),
+    *(
+        "warm_start.mistake_rate=0",
+        "warm_start.careless_steps=0",
+        "actor.lr_schedule=constant",
+        "actor.lr_warmup_steps=0",
+    ),
     *("engine.max_slots=64", "engine.max_context=64", "engine.threads=1", "trainer.threads=1", "trainer.logger=jsonl"),
     *("rollout.groups_per_batch=8", "rollout.n=8", "rollout.max_response_length=3", "actor.mini_batches=2"),
     *("actor.lr=0.002", "critic.lr=0.003", "actor.entropy_coeff=0.015", "trainer.test_freq=-1"),
@@ -79,7 +85,8 @@ def advantages_by_turn(folder: Path, *more: str) -> tuple[list[Trajectory], list
 @pytest.mark.parametrize("estimator", ["turn_gae", "gae", "turn_grpo"])
 def test_only_the_words_that_earned_a_reward_are_credited(tmp_path, estimator):
     """The critic, where there is one, still says 0 everywhere."""
-    trajectories, advantages = advantages_by_turn(tmp_path, f"algorithm.adv_estimator={estimator}")
+    more = [f"algorithm.adv_estimator={estimator}"] + ["algorithm.baseline=group"] * (estimator == "turn_grpo")
+    trajectories, advantages = advantages_by_turn(tmp_path, *more)
     earned = np.array([t.turn_rewards for t in trajectories])
     assert set(earned[:, 0]) == {0.0, 1.0}
     assert not earned[:, 1:].any()
