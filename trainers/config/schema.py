@@ -129,7 +129,9 @@ class SupervisedSection(Section):
     batch_size: int = Field(64, ge=1, description="Conversations a step.")
     lr: float = Field(2e-3, gt=0, description="Peak learning rate; falls to a tenth along a cosine.")
     lr_warmup_steps: int = Field(20, ge=0, description="Steps of linear rise to `lr`.")
-    weight_decay: float = Field(0.01, ge=0, description="AdamW's weight decay.")
+    weight_decay: float = Field(
+        0.3, ge=0, description="AdamW's weight decay; much, because few demonstrations must do for unseen tasks."
+    )
     grad_clip: float = Field(1.0, gt=0, description="Largest norm of the gradient.")
     max_tokens_per_micro_batch: int = Field(2048, ge=1, description="Tokens in one forward and backward pass at most.")
 
