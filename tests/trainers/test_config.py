@@ -142,7 +142,7 @@ def test_a_configuration_cannot_be_changed_by_accident():
         ("actor.max_tokens_per_micro_batch=511", "the longest episode"),
         ("trainer.resume_mode=resume_path", "trainer.resume_from_path: goes together with"),
         ("trainer.resume_from_path=tests", "trainer.resume_from_path: goes together with"),
-        ("algorithm.outcome_mix=0.5", "has no effect with algorithm.adv_estimator=gae; it is read by turn_grpo"),
+        ("algorithm.lam=0.5", "has no effect with algorithm.adv_estimator=turn_grpo; it is read by gae, turn_gae"),
     ],
 )
 def test_a_mistake_is_named_with_key_value_and_what_is_allowed(argument, said, monkeypatch):
@@ -244,7 +244,7 @@ def test_render_says_where_values_came_from_and_only_for_those(tmp_path):
     file = write(tmp_path, "run.yaml", "actor:\n  lr: 0.5\n  ppo_epochs: 1\n")
     config, sources = resolve(["--config", file, "env.kwargs.x=1"])
     marked = [line.strip() for line in render(config, sources).splitlines()[1:] if "#" in line]
-    assert marked == ["kwargs: {x: 1}  # command line (default {})", f"lr: 0.5  # {file}:2 (default 0.0002)"]
+    assert marked == ["kwargs: {x: 1}  # command line (default {})", f"lr: 0.5  # {file}:2 (default 0.0001)"]
 
 
 def test_help_dry_run_and_errors_end_the_program_as_they_should(capsys):

@@ -9,22 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from .checks import model_checks, ppo_checks
 
 
 def _one_or_many(value: Any) -> Any:
     """Let a single name stand for a list of one."""
-    if isinstance(value, str):
-        return (value,)
-    return tuple(value) if isinstance(value, list) else value
+    return (value,) if isinstance(value, str) else value
 
 
 Files: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_one_or_many), Field(min_length=1)]
 Loggers: TypeAlias = Annotated[tuple[Literal["console", "jsonl", "tensorboard"], ...], BeforeValidator(_one_or_many)]
 #: Every so many iterations, or -1 for never.
 Frequency: TypeAlias = Literal[-1] | Annotated[int, Field(ge=1)]
+DecayRate: TypeAlias = Annotated[float, Field(ge=0, lt=1)]
 Fraction: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 Aggregation: TypeAlias = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 KLEstimate: TypeAlias = Literal["k1", "k2", "k3", "low_var_kl", "abs"]
@@ -42,6 +41,12 @@ class Section(BaseModel):
     """A group of keys: frozen, no unknown keys, no conversions between types."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=())
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _lists_are_tuples(cls, value: Any) -> Any:
+        """YAML has lists, and what is frozen has tuples."""
+        return tuple(value) if isinstance(value, list) else value
 
 
 class EnvSection(Section):
@@ -243,7 +248,7 @@ class ActorSection(Section):
     lr_schedule: Literal["constant", "cosine"] = Field(
         "cosine", description="After the warm-up: stay at `lr`, or fall to a tenth of it by the last iteration."
     )
-    betas: tuple[float, float] = Field((0.9, 0.95), description="AdamW's decay rates of the two moments.")
+    betas: tuple[DecayRate, DecayRate] = Field((0.9, 0.95), description="AdamW's decay rates of the two moments.")
     weight_decay: float = Field(0.0, ge=0, description="AdamW's weight decay.")
     grad_clip: float = Field(1.0, gt=0, description="Largest norm of the gradient.")
     ppo_epochs: int = Field(1, ge=1, description="Passes over the batch.")

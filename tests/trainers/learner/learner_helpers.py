@@ -32,6 +32,7 @@ def trajectory(
     mask += [False] * tail
     turns += [-1] * tail
     actions = np.array(mask, np.bool_)
+    over = bool(mask) and mask[-1]  # an episode that terminated ends with an action
     return Trajectory(
         token_ids=rng.integers(0, vocab, len(mask)).astype(np.int32),
         action_mask=actions,
@@ -39,9 +40,9 @@ def trajectory(
         weight_version=np.where(actions, 0, -1).astype(np.int32),
         turn_id=np.array(turns, np.int32),
         turn_rewards=np.zeros(turn),
-        terminated=not tail,
-        truncated=bool(tail),
-        status=Status.TRUNCATED_TURNS if tail else Status.COMPLETED,
+        terminated=over,
+        truncated=not over,
+        status=Status.COMPLETED if over else Status.TRUNCATED_TURNS,
         episode_id=f"episode-{rng.integers(1 << 30)}",
         segment_starts=np.array(starts, np.int32),
     )
