@@ -130,7 +130,7 @@ class SupervisedSection(Section):
     mistake_weight: float = Field(
         0.0, ge=0, description="How much the blunders are imitated, where the expert's replies count 1."
     )
-    steps: int = Field(800, ge=1, description="Optimizer steps.")
+    steps: int = Field(1000, ge=1, description="Optimizer steps.")
     batch_size: int = Field(64, ge=1, description="Conversations a step.")
     lr: float = Field(2e-3, gt=0, description="Peak learning rate; falls to a tenth along a cosine.")
     lr_warmup_steps: int = Field(20, ge=0, description="Steps of linear rise to `lr`.")
@@ -154,7 +154,7 @@ class WarmStartSection(SupervisedSection):
         "habit of not doing it, for PPO to break.",
     )
     careless_rate: float = Field(0.85, ge=0, lt=1, description="Share of blunders in those; they are imitated.")
-    careless_lr: float = Field(5e-4, gt=0, description="Learning rate of those steps.")
+    careless_lr: float = Field(2e-4, gt=0, description="Learning rate of those steps.")
 
 
 class EngineSection(Section):
@@ -308,7 +308,7 @@ class RunSection(Section):
 class TrainerSection(RunSection):
     """The run: how long, what it writes, where it starts."""
 
-    total_iterations: int = Field(180, ge=1, description="Batches to train on.")
+    total_iterations: int = Field(240, ge=1, description="Batches to train on.")
     time_limit_s: float | None = Field(None, gt=0, description="Stop after so many seconds of training, if earlier.")
     val_before_train: bool = Field(True, description="Validate before the first iteration.")
     test_freq: Frequency = Field(20, description="Validate every so many iterations; -1 only at the end.")
