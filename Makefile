@@ -39,7 +39,7 @@ $(VENV)/.train-installed: pyproject.toml $(VENV)/.python
 	@touch $@
 
 $(VENV)/.dev-installed: pyproject.toml $(VENV)/.python
-	$(PIP) --editable '.[train,data,hub,dev]'
+	$(PIP) --editable '.[train,envs,dev]'
 	@touch $@ $(VENV)/.train-installed
 
 train: venv

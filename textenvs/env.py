@@ -257,6 +257,15 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         """
         raise NotImplementedError(f"{type(self).__name__} has no scripted blunders")
 
+    def secrets(self) -> Sequence[str]:
+        """What only the environment may know in this episode, as texts; by default the task's ground truth.
+
+        None of them may stand in an observation or in ``info`` before the policy said it itself; tests look for them.
+        Leave out what a policy may find out by asking.
+        """
+        task = self.state.task
+        return () if task is None or task.ground_truth is None else (str(task.ground_truth),)
+
     def cleanup(self) -> None | Awaitable[None]:
         """Release what this environment holds; called by ``close``, perhaps more than once, but never by a fork's."""
 

@@ -1,14 +1,12 @@
 """The one contract that every environment that ships must keep, whatever its family."""
 
 import copy
-import dataclasses
 import json
 import pickle
 import re
 import subprocess
 import sys
 import warnings
-from collections.abc import Mapping
 
 import gymnasium
 import numpy as np
@@ -20,13 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import textenvs
-from textenvs import Task, TextEnv, TextVectorEnv
+from textenvs import TextEnv, TextVectorEnv
 from textenvs.messages import assistant
 
 every_id = pytest.mark.parametrize("env_id", textenvs.list_environments())
 
-# A secret that occurs in no question, reads as a whole number, and is not a part of any other number in these tests.
-SECRET = "918273645"
 # An episode without a limit of its own must still end: this many replies are enough for any scripted one.
 ENOUGH = 64
 
@@ -55,6 +51,18 @@ GARBAGE = (
     assistant("", [call, {**call, "id": "call_1"}]),
     {**assistant("x"), "reasoning_content": "#### 3 \ud800"},
     assistant("\ud800", [{**call, "function": {"name": "\ud83d", "arguments": "\udfff"}}]),
+)
+# What cannot be anybody's answer.
+NONSENSE = (
+    "",
+    "\x00\x1b[31m\r\n\u202e\ufeff",
+    "lone \ud800 and \udfff",
+    "lorem ipsum dolor sit amet " * 40_000,  # about a megabyte
+    '<tool_call>\n{"name": "sub',
+    '{"name": "submit", "parameters": {"answer"',
+    "Action: submit\nAction Input: {",
+    "```python\nprint(",
+    assistant("", [call]),
 )
 any_reply = st.one_of(
     st.sampled_from(GARBAGE),
@@ -223,46 +231,32 @@ def test_the_demonstrator_earns_more_than_garbage(env_id):
 
 
 @every_id
-def test_no_ground_truth_is_given_away(env_id):
-    env = make(env_id)
-    for seed in range(8):
-        env.reset(seed=seed)
-        task = secretly(env.state.task)
-        for choose in (babble, lambda env, rng: "#### 918273644"):
-            seen, actions = drive(env, choose, seed, options={"task": task})
-            assert SECRET not in re.sub(r"[,_ ]", "", repr(seen))
-            assert len(actions) >= 1
-        _, info = env.reset(seed=seed, options={"task": task})
-        assert env.step(f"#### {SECRET}")[1] > 0, "the secret is not what this environment checks"
+def test_garbage_earns_nothing(env_id):
+    for nonsense in NONSENSE:
+        env = make(env_id)
+        seen, _ = drive(env, lambda env, rng, nonsense=nonsense: nonsense, seed=1)
+        assert all(step[1] <= 0 for step in seen[1:]), f"{nonsense!r:.60} earned {[step[1] for step in seen[1:]]}"
 
 
 @every_id
-def test_the_environment_does_not_say_the_answer_of_its_own_tasks(env_id):
+def test_the_environment_keeps_its_secrets(env_id):
     env = make(env_id)
+    kept = 0
     for seed in range(25):
         seen, _ = drive(env, babble, seed)
         opening, last = seen[0][0], seen[-1][0]
-        truth = rf"(?<![\d.,]){re.escape(str(env.state.task.ground_truth))}(?![\d]|[.,]\d)"
         asked = " ".join(message["content"] for message in opening)
         answers = " ".join(message["content"] for message in last[len(opening) :] if message["role"] != "assistant")
-        said = " ".join(message["content"] for message in last if message["role"] == "assistant")
-        if not re.search(truth, asked) and not re.search(truth, said):
-            assert not re.search(truth, answers)
-
-
-def secretly(task: Task) -> Task:
-    """The same task with another answer, wherever the row has the answer."""
-    old = re.compile(rf"(?<![\d.,]){re.escape(str(task.ground_truth))}(?![\d]|[.,]\d)")
-
-    def hide(value):
-        if isinstance(value, str):
-            return old.sub(SECRET, value)
-        if isinstance(value, Mapping):
-            return {key: hide(inner) for key, inner in value.items()}
-        return [hide(inner) for inner in value] if isinstance(value, (list, tuple)) else value
-
-    extra = {key: value if key == "question" else hide(value) for key, value in task.extra.items()}
-    return dataclasses.replace(task, ground_truth=SECRET, extra=extra)
+        said = " ".join(map(repr, (message for message in last if message["role"] == "assistant")))
+        told = " ".join(repr(step[-1]) for step in seen)
+        for secret in env.secrets():
+            text = rf"(?<![\w.,]){re.escape(secret)}(?!\w|[.,]\d)"
+            if not re.search(text, asked) and not re.search(text, said):
+                kept += 1
+                assert not re.search(text, answers), f"seed {seed}: the environment said {secret!r}"
+                # A short number stands in info by chance: a count, a reward of 0.
+                assert len(secret) < 4 or not re.search(text, told), f"seed {seed}: info has {secret!r}"
+    assert kept, "not one secret was put to the test"
 
 
 # ------------------------------------------------------------------ determinism, snapshots, processes
