@@ -6,15 +6,16 @@ A conversation is worth its task scores, minus what its tokens cost, plus how in
 =============== ==================== ======================== ================================================
 name            tokens of            cost of a conversation   over several futures
 =============== ==================== ======================== ================================================
-``linear``      both speakers        ``rate * tokens``        the mean
+``linear``      both, from the reply ``rate * tokens``        the mean
 ``paper``       both speakers        ``min(rate*tokens, 1)``  the mean
 ``repository``  the assistant        ``rate * tokens``        the mean
-``recipe``      both, as words       ``rate * words``         the mean, then *each* weighted term clamped to +-1
+``recipe``      as linear, in words  ``rate * words``         the mean, then *each* weighted term clamped to +-1
 =============== ==================== ======================== ================================================
 
 ``paper`` saturates: at its rate of 5e-4 for mathematics a conversation of 2,000 tokens already costs the whole 1, and
-no longer one costs more, so that nothing asks for brevity any more. ``linear``, the default, keeps the paper's rates
-and leaves the bound out. ``repository`` is what the authors' code computes, ``recipe`` what verl's recipe computes.
+no longer one costs more, so that nothing asks for brevity any more. ``linear``, the default, keeps the paper's rates,
+leaves the bound out, and does not charge a reply for what was said before it. ``repository`` is what the authors' code
+computes, ``recipe`` what verl's recipe computes.
 """
 
 from __future__ import annotations
@@ -58,12 +59,12 @@ class Outcome:
     """What is known about one conversation when it is scored.
 
     Args:
-        scores: The task scores by name, each from 0 to 1 (``{"accuracy": 1.0}``).
+        scores: The task scores by name, mostly from 0 to 1 (``{"accuracy": 1.0}``).
         tokens: How many tokens it has by the formula's own count, :meth:`Formula.tokens`.
         interactivity: A judge's verdict from 0 to 1; ``None`` where no judge was asked.
 
     Raises:
-        ValueError: A score, the count or the verdict is not a number in its range, or a score has a reserved name.
+        ValueError: A number that is not finite or outside its range, or a score with a reserved name.
     """
 
     scores: Mapping[str, float]
@@ -74,7 +75,7 @@ class Outcome:
         for name, value in self.scores.items():
             if name in RESERVED:
                 raise ValueError(f"a task score may not be called {name!r}: the reward has a term of that name")
-            _check(f"the score {name!r}", value, 0.0, 1.0)
+            _check(f"the score {name!r}", value, -math.inf, math.inf)
         _check("tokens", self.tokens, 0.0, math.inf)
         if self.interactivity is not None:
             _check("interactivity", self.interactivity, 0.0, 1.0)
@@ -91,7 +92,8 @@ class Formula:
         count: The tokens of a text.
         bounded: Whether a conversation's cost is at most 1.
         clamped: Whether each weighted term is clamped to ``[-1, 1]``, after averaging.
-        whole: Whether the conversation is counted from its first message, or only from the reply that is scored.
+        whole: Whether the conversation is counted from its first message, or only from the (first) reply that is
+            scored. Who scores it passes the messages accordingly.
         reads_reasoning: Whether private reasoning (``<think>``) is counted, too.
         interactivity: The weight of the judge's verdict.
         weights: The weights of the task scores; 1 where none is given.
@@ -159,7 +161,7 @@ class Formula:
 
 
 _SHAPES: Mapping[str, Mapping[str, Any]] = {
-    "linear": {},
+    "linear": {"whole": False},
     "paper": {"bounded": True},
     "repository": {"speakers": ("assistant",)},
     "recipe": {"count": count_words, "clamped": True, "whole": False, "reads_reasoning": True},

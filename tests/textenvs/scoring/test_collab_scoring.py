@@ -140,7 +140,7 @@ def test_no_judge_no_term():
         (lambda: formula(rate=True), "rate"),
         (lambda: formula(interactivity=math.nan), "the weight of interactivity must be a finite number, not nan"),
         (lambda: formula(weights={"bleu": math.inf}), "the weight of bleu"),
-        (lambda: Outcome({"bleu": 27.3}, 1), "the score 'bleu' must be a finite number from 0 to 1"),
+        (lambda: Outcome({"bleu": math.nan}, 1), "the score 'bleu' must be a finite number"),
         (lambda: Outcome({"token_cost": 0.5}, 1), "may not be called 'token_cost'"),
         (lambda: Outcome({}, -1), "tokens"),
         (lambda: Outcome({}, 1, 2.0), "interactivity"),
