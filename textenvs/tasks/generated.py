@@ -79,12 +79,12 @@ def _easy(rng: random.Random) -> _Problem:
     to 10): drawing the sign first would make the few losses from a small start far more frequent than other sums. Two
     problems in three have two steps, because there are few different ones with one.
 
-    Distinct questions: 15 names and 10 things, 10 starts, and for each of the steps 4 phrasings of 10 to 20 changes:
-    about 6 million, on about 2,700 different chains of equations.
+    Distinct questions: 15 names and 10 things, 9 starts, and for each of the steps 4 phrasings of 10 to 20 changes:
+    about 5.9 million, on about 2,500 different chains of equations.
     """
     problem = _Problem()
     name, thing = rng.choice(_NAMES), rng.choice(_THINGS)
-    have = rng.randint(1, 10)
+    have = rng.randint(2, 10)
     problem.sentences.append(f"{name} has {have} {thing}.")
     for _ in range(rng.choice((1, 2, 2))):
         n = rng.randint(-min(10, have), 9)
@@ -269,7 +269,9 @@ LEVELS: tuple[str, ...] = tuple(_LEVELS)
 
 
 def _split_of(equations: list[str]) -> str:
-    digest = hashlib.sha256("\n".join(equations).encode()).digest()
+    # The first line only decides which chains are held out. It was changed when the trainer's defaults were settled, so
+    # that they are judged on problems that had no part in choosing them.
+    digest = hashlib.sha256("\n".join(("held out", *equations)).encode()).digest()
     return "test" if int.from_bytes(digest[:8], "big") % _HELD_OUT == 0 else "train"
 
 
