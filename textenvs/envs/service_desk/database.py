@@ -17,6 +17,8 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Any, Literal, Self
 
+from ...tools import ToolError
+
 OrderStatus = Literal["pending", "shipped", "delivered", "cancelled"]
 LineStatus = Literal["kept", "returned", "exchanged"]
 PaymentKind = Literal["card", "paypal", "gift_card"]
@@ -33,7 +35,7 @@ WRITES: tuple[str, ...] = (
 )
 
 
-class DatabaseError(ValueError):
+class DatabaseError(ToolError):
     """A change that the books cannot hold, or an id that is not in them; the text is for the assistant to read."""
 
 
@@ -332,7 +334,9 @@ class Database(Record):
         """
         order = self._in_status(order_id, "delivered", "exchanged")
         if len(item_ids) != len(new_item_ids):
-            raise DatabaseError(f"{len(item_ids)} items to give back but {len(new_item_ids)} new ones; give one for one")
+            raise DatabaseError(
+                f"{len(item_ids)} items to give back but {len(new_item_ids)} new ones; give one for one"
+            )
         lines, given = _hand_back(order, item_ids, "exchanged")
         taken = []
         for line, new_id in zip(given, new_item_ids, strict=True):
@@ -347,14 +351,14 @@ class Database(Record):
         changed = self._restock([line.item_id for line in taken], -1)
         return changed._move(replace(order, lines=(*lines, *taken)), order.payment_id, difference)
 
-    def change_address(self, order_id: str, street: str, city: str, state: str, zip_code: str) -> Database:
+    def change_address(self, order_id: str, street: str, city: str, state_code: str, zip_code: str) -> Database:
         """Send a pending order somewhere else.
 
         Raises:
             DatabaseError: No such order, it is not pending, or a part of the address is empty.
         """
         order = self._in_status(order_id, "pending", "sent to another address")
-        parts = [" ".join(part.split()) for part in (street, city, state, zip_code)]
+        parts = [" ".join(part.split()) for part in (street, city, state_code, zip_code)]
         if not all(parts):
             raise DatabaseError("an address needs a street, a city, a state and a zip code")
         return self._with_order(replace(order, address=Address(*parts)))

@@ -64,6 +64,8 @@ _ASKING = _any(
     r"\b(?:provide|tell me|let me know|share|give me|send me|confirm|specify|reply|type|i would need|i'd need)\b",
 )
 _CONDITIONAL = re.compile(r"^(?:\W*)(?:once|when|if|after|before|until|as soon|should you|in case|whenever|unless)\b")
+_NOT_YET = re.compile(r"^(?:\W*)(?:once|after|before|until|as soon)\b")
+_RULE = re.compile(r"\bonly (?:if|when)\b|\b(?:if|unless|whenever)\b")
 _NEGATED = _any(r"\b(?:not|cannot|never|unable|neither|nor)\b", r"n't\b")
 
 _ASKS: Mapping[str, re.Pattern[str]] = {
@@ -87,7 +89,8 @@ _ASKS: Mapping[str, re.Pattern[str]] = {
     "variant": _any(
         r"\b(?:which|what) (?:other |new |kind of |different )?"
         r"(?:colou?r|size|variant|option|version|model|volume|thickness|storage|layout|fuel|material|language|replacement)",
-        r"\bwhat (?:do|would|should)[^?]*\binstead\b", r"\bwhich[^?]*\binstead\b", r"\bexchange (?:it|them) for\?",
+        r"\bwhat (?:do|would|should)[^?]*\binstead\b", r"\bwhich[^?]*\binstead\b", r"\bwould you prefer\b",
+        r"\b(?:exchange|swap|replace)\b[^?]*\b(?:for|with|by)\W*$", r"\bwhich (?:one )?would you like\b",
         r"\bfor (?:what|which)\b", r"\bnew (?:variant|item|option|size|colou?r)s?\b[^?]*\b(?:would|do|should) you\b",
         r"\bwhat (?:do|would|should)[^?]*\b(?:exchange|swap|replace)\w* (?:it|them|the [\w ]+) (?:for|with|by)\b",
     ),
@@ -95,7 +98,7 @@ _ASKS: Mapping[str, re.Pattern[str]] = {
     "wish": _any(
         r"\bhow (?:can|may|could|might) (?:i|we) (?:help|assist|be)\b", r"\bwhat (?:can|could|may) (?:i|we) (?:do|help)\b",
         r"\bwhat (?:would|do) you (?:like|want|need|wish)\b(?! to (?:return|send|exchange))", r"\bmore (?:details|information)\b",
-        r"\btell me more\b", r"\bdescribe\b", r"\bwhat(?:'s| is) (?:it|this) about\b", r"\bwhat exactly\b",
+        r"\b(?:cancel|return|exchange|refund)\b[^?]*\bor\b[^?]*\b(?:cancel|return|exchange|refund)\b", r"\btell me more\b", r"\bdescribe\b", r"\bwhat(?:'s| is) (?:it|this) about\b", r"\bwhat exactly\b",
     ),
 }  # fmt: skip
 
@@ -104,6 +107,7 @@ _CONFIRM = _any(
     r"shipping address|address|account|postal))",
     r"\bproceed\b", r"\bgo ahead\b", r"\b(?:shall|should|may|can) (?:i|we) (?:now )?(?:cancel|return|refund|exchange|change|"
     r"swap|replace|update|do|go|proceed|continue|register|transfer|hand|issue|process|make|start|set|connect)\b",
+    r"\b(?:shall|should) i\?", r"^\W*(?:so|and|then|okay|ok)?\W*(?:do|would) you (?:want|like) to (?:cancel|return|exchange|change|swap)\b",
     r"\b(?:do|would) you (?:want|like) (?:me|us) to\b", r"\bwould you like to (?:proceed|continue|go|be transferred)\b",
     r"\b(?:is|are|does|sounds?) (?:that|this|it|these|everything|all)(?: all| look| sound)* "
     r"(?:correct|right|ok|okay|fine|good|alright)\b", r"\byes\b\W{1,6}(?:or )?\W*no\b", r"\bdo you agree\b",
@@ -111,10 +115,10 @@ _CONFIRM = _any(
 )  # fmt: skip
 _CHANGED = (
     r"(?:cancel+ed|returned|refunded|exchanged|swapped|replaced|changed|updated|registered|processed|completed|issued|"
-    r"arranged|set up|booked|credited|initiated|submitted|placed|made)"
+    r"arranged|set up|booked|credited|initiated|submitted)"
 )
 _DONE = _any(
-    rf"\b(?:has|have|had|was|were|is|are)\b(?: \w+)? ?(?:been |now |already |just |successfully )*{_CHANGED}\b",
+    rf"\b(?:has|have|had|was|were|is|are)\b(?: (?!be)\w+)? ?(?:been |now |already |just |successfully )*{_CHANGED}\b",
     rf"(?:'s|'ve)\b (?:been |now |already |just |successfully )*{_CHANGED}\b",
     rf"\b(?:i|we) (?:now |just |already |successfully )*{_CHANGED}\b",
     rf"\b{_CHANGED} successfully\b", rf"\bsuccessfully {_CHANGED}\b", r"^\W*(?:done|all done|it is done|it's done)\b",
@@ -128,10 +132,10 @@ _REFUSED = _any(
     r"\b(?:can|could) no longer\b", r"\bno longer (?:be|possible|eligible|available|able|allowed)\b",
     r"\b(?:do|does)(?: not|n't) (?:allow|permit|accept|offer|qualify|match)\b", r"\b(?:must|have to|need to) (?:decline|refuse)\b",
     r"\bunfortunately\b", r"\bsorry,? but\b", r"\bi regret\b", r"\bagainst (?:our|the|my) (?:policy|rules)\b", r"\btoo late\b",
-    r"\bonly\b.*\b(?:can|may|possible)\b", r"\bcan only\b", r"\bmay only\b", r"\bout of stock\b", r"\bsold out\b",
+    r"\bonly\b.*\b(?:can|may|possible)\b", r"\bcan only\b", r"\bonly (?:if|when)\b", r"\bmay only\b", r"\bout of stock\b", r"\bsold out\b",
 )  # fmt: skip
 _NOT_FOUND = _any(
-    r"(?:\bcan(?:no|')t|\bcan not|\bcould(?: not|n't)|\bunable to|\bnot able to|\bdid(?: not|n't)|\bdo(?: not|n't)) "
+    r"(?:\bcan(?:no|')t|\bcan not|\bcould(?: not|n't)|\bunable to|(?:\bnot|n't) able to|\bdid(?: not|n't)|\bdo(?: not|n't)) "
     r"(?:\w+ ){0,2}?(?:find|locate|verify|identify|confirm|match|see)\b",
     r"\bno (?:customer|account|match(?:ing)?|order|record)s?\b", r"\b(?:not|nothing) found\b", r"\bdoes(?: not|n't) match\b",
 )  # fmt: skip
@@ -203,11 +207,11 @@ def understand(text: str) -> Heard:
         not_found = not_found or lost
         if asking:
             asks.update(name for name, pattern in _ASKS.items() if pattern.search(sentence))
-            confirm = confirm or _CONFIRM.search(sentence) is not None
+            confirm = confirm or (_CONFIRM.search(sentence) is not None and not _NOT_YET.search(sentence))
         # "I cannot cancel it, could you ...?" refuses, though it asks; "Can't you ...?" is nobody's way to refuse.
         no = not conditional and _REFUSED.search(sentence) is not None
         refused = refused or (no and not sentence.rstrip().endswith("?")) or (lost and not conditional)
-        if asking or conditional or _NEGATED.search(sentence):
+        if asking or conditional or _NEGATED.search(sentence) or _RULE.search(sentence):
             continue
         done = done or _DONE.search(sentence) is not None
         transferred = transferred or (_TRANSFERRED.search(sentence) is not None and not _OFFERED.search(sentence))

@@ -31,7 +31,11 @@ _CANCEL_WORDS: Mapping[str, str] = {
     "found_cheaper": "I found it for a better price in another shop.",
     "wants_other_card": "I would like to buy it again with a coupon that I forgot.",
 }
-_RETURN_WORDS = ("I do not like it after all.", "It is not what I expected.", "It was a present, and it was not wanted.")
+_RETURN_WORDS = (
+    "I do not like it after all.",
+    "It is not what I expected.",
+    "It was a present, and it was not wanted.",
+)
 
 
 @dataclass(frozen=True)
@@ -369,7 +373,9 @@ def _one_of_two(world: World) -> Draft:
         _return_wish(world, order, [free]),
     ]
     world.rng.shuffle(wishes)
-    same = replace(wishes[1], opening="There is something else in the same order that I want to return.", says=("order",))
+    same = replace(
+        wishes[1], opening="There is something else in the same order that I want to return.", says=("order",)
+    )
     return Draft(customer, (wishes[0], same))
 
 

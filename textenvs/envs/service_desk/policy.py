@@ -174,7 +174,7 @@ def _parts(address: Address) -> dict[str, str]:
     return {
         "street": address.street,
         "city": address.city,
-        "state": address.state,
+        "state_code": address.state,
         "zip_code": address.zip_code,
     }
 

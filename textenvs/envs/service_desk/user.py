@@ -51,7 +51,7 @@ class UserState(Record):
     Args:
         wish: What they want now; ``None`` when the talk is over.
         waiting: What they want after that.
-        said: The slots that they have filled, of this wish and of who they are.
+        said: The slots that they have filled, of this wish and of who they are, and other things they have said once.
         heard: Which of the wish's facts they have been told.
         consents: What they said yes to: (tool, order number).
         outcomes: How each wish was settled.
@@ -115,7 +115,7 @@ def listen(persona: Persona, state: UserState, text: str) -> Said:
         return _transferred(persona, state, wish)
     asked = _asked(persona, state, wish, heard)
     if heard.refused and wish.because in heard.reasons and not asked - state.said:
-        return _refused(persona, state, wish, heard)
+        return _refused(persona, state, wish, heard, text)
     if heard.done and _granted(wish) and _granted(wish) <= state.consents:
         return _settle(persona, state, "done")
     if heard.confirm and wish.kind in GRANTS:
@@ -129,7 +129,7 @@ def listen(persona: Persona, state: UserState, text: str) -> Said:
     if heard.confirm and wish.kind not in GRANTS:
         return _again(persona, state, "yes", "Yes, please.")
     if heard.refused and not heard.not_found:
-        return _refused(persona, state, wish, heard)
+        return _refused(persona, state, wish, heard, text)
     if heard.done and wish.kind in GRANTS:
         return _settle(persona, state, "done")
     if asked:
@@ -151,21 +151,27 @@ def listen(persona: Persona, state: UserState, text: str) -> Said:
 
 
 def _agree(persona: Persona, state: UserState, wish: Wish) -> Said:
-    """Say yes, or change one's mind."""
+    """Say yes to a proposal that is understood rightly; or bring up what it leaves out; or change one's mind."""
+    if wish.payment_words and "payment" not in state.said:
+        # They will take it without this, too: "proposal" remembers that there is nothing else against it.
+        return replace(state, said=state.said | {"payment", "proposal"}), f"Wait. {wish.payment_words}"
     if wish.switch == "confirm":
         return _switch(persona, state, wish)
-    granted = _granted(wish)
     yes = _pick(persona, state.turns, "Yes, please do that.", "Yes, go ahead.", "Yes.")
-    if granted <= state.consents:
+    if _granted(wish) <= state.consents:
         return _annoyed(persona, state, yes)
-    return replace(state, consents=state.consents | granted), yes
+    return _consent(state, wish), yes
+
+
+def _consent(state: UserState, wish: Wish) -> UserState:
+    return replace(state, consents=state.consents | _granted(wish))
 
 
 def _granted(wish: Wish) -> frozenset[tuple[str, str]]:
     return frozenset((tool, wish.order_id) for tool in GRANTS.get(wish.kind, ()))
 
 
-def _refused(persona: Persona, state: UserState, wish: Wish, heard: Heard) -> Said:
+def _refused(persona: Persona, state: UserState, wish: Wish, heard: Heard, text: str) -> Said:
     """Take a refusal: ask for the reason, ask again, or give in."""
     if wish.because is None:
         if state.pushed >= max(wish.insist, 2):
@@ -181,9 +187,13 @@ def _refused(persona: Persona, state: UserState, wish: Wish, heard: Heard) -> Sa
     if state.pushed < wish.insist:
         push = _pick(persona, state.pushed, "Can you not make an exception for me?", "Come on, please do it anyway.")
         return replace(state, pushed=state.pushed + 1), push
-    if wish.switch == "refused":
-        return _switch(persona, state, wish)
-    return _settle(persona, state, wish.outcome)
+    if wish.switch != "refused" or wish.instead is None:
+        return _settle(persona, state, wish.outcome)
+    # "That is out of stock. Shall I send the grey one instead?" may offer just the second choice.
+    offered = heard.confirm and _misunderstood(persona, wish.instead, plain(text)) is None
+    agreed = offered or "proposal" in state.said
+    state, words = _switch(persona, state, wish)
+    return (_consent(state, wish.instead), f"{words} Yes, go ahead.") if agreed else (state, words)
 
 
 def _transferred(persona: Persona, state: UserState, wish: Wish) -> Said:
