@@ -160,9 +160,9 @@ def test_damage_in_the_middle_of_the_file(tmp_path):
     cache.close()
     whole = path.read_bytes()
     path.write_bytes(whole[:4096] + b"\xff" * (len(whole) - 4096))
+    damaged = AnswerCache(path)
     with pytest.raises(CacheError, match="cannot be used"):
-        for i in range(300):
-            AnswerCache(path).get(str(i))
+        [damaged.get(str(i)) for i in range(300)]
 
 
 @pytest.mark.parametrize("answer", ['{"n": 2}', "{", None, 7])
