@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -183,7 +183,7 @@ def open_tasks(
         TaskError: A file with rows that cannot be played.
     """
     if tasks is None:
-        return ServiceDeskTasks(level or "easy", seed, split, None if kinds is None else _tuple(kinds))
+        return ServiceDeskTasks(level or "easy", seed, split, kinds)
     for name, value in (("level", level), ("kinds", kinds)):
         if value is not None:
             raise ValueError(f"give either tasks or {name}, not both: {name} is an option of generated tasks")
@@ -199,10 +199,6 @@ def problem_with(task: Task) -> str | None:
     except ValueError as error:
         return str(error)
     return None
-
-
-def _tuple(kinds: Any) -> tuple[str, ...]:
-    return kinds if isinstance(kinds, str) else tuple(kinds)  # type: ignore[return-value]  # checked by the task set
 
 
 def _check_weight(name: str, weight: float, allowed: str, fits: bool) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from ...messages import ToolCall
 from ...tools import call
 from .database import WRITES, Action, DatabaseError, Order
-from .policy import ELECTRONICS, LATE_DAYS, RETURN_DAYS, Decision, decide, lines_of
+from .policy import ELECTRONICS, LATE_DAYS, RETURN_DAYS, Decision, decide
 from .scenario import Wish
 from .tools import DeskState
 
@@ -75,7 +75,7 @@ def next_move(state: DeskState) -> Move:
 
 
 def careless_move(state: DeskState, rng: np.random.Generator) -> Move:
-    """What a careless agent does next: it acts unasked or on the wrong order, makes things up, or refuses for nothing."""
+    """What a careless agent does next: acts unasked or on the wrong order, makes things up, or refuses for nothing."""
     wish, shop = state.caller.wish, state.shop
     kind = int(rng.integers(5))
     if kind == 0 and wish is not None and wish.order_id:

@@ -1,8 +1,8 @@
 """What the simulated user understands of the assistant's words: keyword rules, sentence by sentence.
 
-A sentence that asks (a question, or "please tell me ...") can ask for something or for a yes. A sentence that states can
-say that something is done, that it cannot be done and why, or that a colleague takes over. Sentences about what would
-happen ("once it is cancelled", "if you like") state nothing.
+A sentence that asks (a question, or "please tell me ...") can ask for something or for a yes. A sentence that states
+can say that something is done, that it cannot be done and why, or that a colleague takes over. Sentences about what
+would happen ("once it is cancelled", "if you like") state nothing.
 """
 
 from __future__ import annotations
@@ -70,49 +70,73 @@ _NEGATED = _any(r"\b(?:not|cannot|never|unable|neither|nor)\b", r"n't\b")
 
 _ASKS: Mapping[str, re.Pattern[str]] = {
     "email": _any(r"(?<!check your )(?<!by )(?<!via )\be-?mail\b"),
-    "name": _any(r"\b(?:full|first|last|your|the) names?\b(?! of the (?:item|product))", r"\bname and\b", r"\bwho are you\b"),
+    "name": _any(
+        r"\b(?:full|first|last|your|the) names?\b(?! of the (?:item|product))", r"\bname and\b", r"\bwho are you\b"
+    ),
     "zip": _any(r"\bzip", r"\bpostal code\b", r"\bpost ?code\b"),
     "identity": _any(
-        r"\bidentity\b", r"\bidentify you", r"\bverify (?:who )?you", r"\b(?:customer|account|user) (?:id|number|details)\b"
+        r"\bidentity\b",
+        r"\bidentify you",
+        r"\bverify (?:who )?you",
+        r"\b(?:customer|account|user) (?:id|number|details)\b",
     ),
     "order": _any(
-        r"\border(?:'s)? (?:number|id|no\b|#|details)", r"\b(?:which|what) (?:of your )?orders?\b",
+        r"\border(?:'s)? (?:number|id|no\b|#|details)",
+        r"\b(?:which|what) (?:of your )?orders?\b",
         r"\b(?:number|id) of (?:the|your) order\b",
     ),
     "items": _any(
         r"\b(?:which|what) (?:of (?:the|these|those|your) )?(?:items?|products?|articles?|things?|ones?)\b",
-        r"\b(?:item|product)(?:\(s\)|s)? (?:id|name|number)?s?\s*(?:that )?(?:you (?:want|would like|wish)|in question)",
-        r"\b(?:item|product) (?:id|name|number)s?\b", r"\bwhat (?:do|would) you (?:want|like) to (?:return|send|exchange)",
+        r"\b(?:item|product)(?:\(s\)|s)? (?:that )?(?:you (?:want|would like|wish)|in question)",
+        r"\b(?:item|product) (?:id|name|number)s?\b",
+        r"\bwhat (?:do|would) you (?:want|like) to (?:return|send|exchange)",
     ),
     "reason": _any(r"\bwhy\b", r"\breason\b", r"\bwhat(?:'s| is| was) (?:wrong|the (?:problem|issue|matter))\b"),
     "address": _any(r"(?<!mail )(?<!mail-)\baddress\b", r"\bwhere (?:should|shall|do|would|to)\b"),
     "variant": _any(
         r"\b(?:which|what) (?:other |new |kind of |different )?"
         r"(?:colou?r|size|variant|option|version|model|volume|thickness|storage|layout|fuel|material|language|replacement)",
-        r"\bwhat (?:do|would|should)[^?]*\binstead\b", r"\bwhich[^?]*\binstead\b", r"\bwould you prefer\b",
-        r"\b(?:exchange|swap|replace)\b[^?]*\b(?:for|with|by)\W*$", r"\bwhich (?:one )?would you like\b",
-        r"\bfor (?:what|which)\b", r"\bnew (?:variant|item|option|size|colou?r)s?\b[^?]*\b(?:would|do|should) you\b",
+        r"\bwhat (?:do|would|should)[^?]*\binstead\b",
+        r"\bwhich[^?]*\binstead\b",
+        r"\bwould you prefer\b",
+        r"\b(?:exchange|swap|replace)\b[^?]*\b(?:for|with|by)\W*$",
+        r"\bwhich (?:one )?would you like\b",
+        r"\bfor (?:what|which)\b",
+        r"\bnew (?:variant|item|option|size|colou?r)s?\b[^?]*\b(?:would|do|should) you\b",
         r"\bwhat (?:do|would|should)[^?]*\b(?:exchange|swap|replace)\w* (?:it|them|the [\w ]+) (?:for|with|by)\b",
     ),
     "payment": _any(r"\b(?:which|what|how|where)\b[^?]*\b(?:payment|card|paypal|money|refund(?:ed)?)\b"),
     "wish": _any(
-        r"\bhow (?:can|may|could|might) (?:i|we) (?:help|assist|be)\b", r"\bwhat (?:can|could|may) (?:i|we) (?:do|help)\b",
-        r"\bwhat (?:would|do) you (?:like|want|need|wish)\b(?! to (?:return|send|exchange))", r"\bmore (?:details|information)\b",
-        r"\b(?:cancel|return|exchange|refund)\b[^?]*\bor\b[^?]*\b(?:cancel|return|exchange|refund)\b", r"\btell me more\b", r"\bdescribe\b", r"\bwhat(?:'s| is) (?:it|this) about\b", r"\bwhat exactly\b",
+        r"\bhow (?:can|may|could|might) (?:i|we) (?:help|assist|be)\b",
+        r"\bwhat (?:can|could|may) (?:i|we) (?:do|help)\b",
+        r"\bwhat (?:would|do) you (?:like|want|need|wish)\b(?! to (?:return|send|exchange))",
+        r"\bmore (?:details|information)\b",
+        r"\b(?:cancel|return|exchange|refund)\b[^?]*\bor\b[^?]*\b(?:cancel|return|exchange|refund)\b",
+        r"\btell me more\b",
+        r"\bdescribe\b",
+        r"\bwhat(?:'s| is) (?:it|this) about\b",
+        r"\bwhat exactly\b",
     ),
-}  # fmt: skip
+}
 
 _CONFIRM = _any(
-    r"\bconfirm\b(?!(?:ing)? (?:me )?(?:your|the) (?:full |first |account |e-?)?(?:mail|name|zip|identity|order (?:number|id)|"
+    r"\bconfirm\b(?! (?:me )?(?:your|the) (?:full |first |account |e-?)?(?:mail|name|zip|identity|order (?:number|id)|"
     r"shipping address|address|account|postal))",
-    r"\bproceed\b", r"\bgo ahead\b", r"\b(?:shall|should|may|can) (?:i|we) (?:now )?(?:cancel|return|refund|exchange|change|"
+    r"\bproceed\b",
+    r"\bgo ahead\b",
+    r"\b(?:shall|should|may|can) (?:i|we) (?:now )?(?:cancel|return|refund|exchange|change|"
     r"swap|replace|update|do|go|proceed|continue|register|transfer|hand|issue|process|make|start|set|connect)\b",
-    r"\b(?:shall|should) i\?", r"^\W*(?:so|and|then|okay|ok)?\W*(?:do|would) you (?:want|like) to (?:cancel|return|exchange|change|swap)\b",
-    r"\b(?:do|would) you (?:want|like) (?:me|us) to\b", r"\bwould you like to (?:proceed|continue|go|be transferred)\b",
+    r"\b(?:shall|should) i\?",
+    r"^\W*(?:so|and|then|okay|ok)?\W*(?:do|would) you (?:want|like) to (?:cancel|return|exchange|change|swap)\b",
+    r"\b(?:do|would) you (?:want|like) (?:me|us) to\b",
+    r"\bwould you like to (?:proceed|continue|go|be transferred)\b",
     r"\b(?:is|are|does|sounds?) (?:that|this|it|these|everything|all)(?: all| look| sound)* "
-    r"(?:correct|right|ok|okay|fine|good|alright)\b", r"\byes\b\W{1,6}(?:or )?\W*no\b", r"\bdo you agree\b",
-    r"\b(?:okay|ok|fine|happy|all right|alright) with (?:that|this|you)\b", r"\b(?:reply|type|say|answer) (?:with )?\W?yes\b",
-)  # fmt: skip
+    r"(?:correct|right|ok|okay|fine|good|alright)\b",
+    r"\byes\b\W{1,6}(?:or )?\W*no\b",
+    r"\bdo you agree\b",
+    r"\b(?:okay|ok|fine|happy|all right|alright) with (?:that|this|you)\b",
+    r"\b(?:reply|type|say|answer) (?:with )?\W?yes\b",
+)
 _CHANGED = (
     r"(?:cancel+ed|returned|refunded|exchanged|swapped|replaced|changed|updated|registered|processed|completed|issued|"
     r"arranged|set up|booked|credited|initiated|submitted)"
@@ -121,68 +145,132 @@ _DONE = _any(
     rf"\b(?:has|have|had|was|were|is|are)\b(?: (?!be)\w+)? ?(?:been |now |already |just |successfully )*{_CHANGED}\b",
     rf"(?:'s|'ve)\b (?:been |now |already |just |successfully )*{_CHANGED}\b",
     rf"\b(?:i|we) (?:now |just |already |successfully )*{_CHANGED}\b",
-    rf"\b{_CHANGED} successfully\b", rf"\bsuccessfully {_CHANGED}\b", r"^\W*(?:done|all done|it is done|it's done)\b",
-    r"\ball set\b", r"\b(?:is|are) (?:now )?(?:done|complete|on its way back)\b",
-)  # fmt: skip
+    rf"\b{_CHANGED} successfully\b",
+    rf"\bsuccessfully {_CHANGED}\b",
+    r"^\W*(?:done|all done|it is done|it's done)\b",
+    r"\ball set\b",
+    r"\b(?:is|are) (?:now )?(?:done|complete|on its way back)\b",
+)
 _REFUSED = _any(
-    r"\bcan(?:no|')t\b", r"\bcan not\b", r"\bcould(?: not|n't)\b", r"\bwon't be\b", r"\bwill not be\b", r"\bunable\b",
-    r"\bnot (?:\w+ )?(?:able|possible|allowed|permitted|eligible|accepted|returnable|refundable|cancell?able|authori[sz]ed)\b",
+    r"\bcan(?:no|')t\b",
+    r"\bcan not\b",
+    r"\bcould(?: not|n't)\b",
+    r"\bwon't be\b",
+    r"\bwill not be\b",
+    r"\bunable\b",
+    r"\bnot (?:\w+ )?(?:able|possible|allowed|permitted|eligible|accepted|authori[sz]ed)\b",
+    r"\bnot (?:\w+ )?(?:returnable|refundable|cancell?able|exchangeable)\b",
     r"\b(?:isn't|aren't|wasn't) (?:able|possible|allowed|permitted|eligible|returnable|refundable|available)\b",
-    r"\b(?:ineligible|impossible)\b", r"\bnon-?(?:returnable|refundable)\b",
-    r"\b(?:can|could) no longer\b", r"\bno longer (?:be|possible|eligible|available|able|allowed)\b",
-    r"\b(?:do|does)(?: not|n't) (?:allow|permit|accept|offer|qualify|match)\b", r"\b(?:must|have to|need to) (?:decline|refuse)\b",
-    r"\bunfortunately\b", r"\bsorry,? but\b", r"\bi regret\b", r"\bagainst (?:our|the|my) (?:policy|rules)\b", r"\btoo late\b",
-    r"\bonly\b.*\b(?:can|may|possible)\b", r"\bcan only\b", r"\bonly (?:if|when)\b", r"\bmay only\b", r"\bout of stock\b", r"\bsold out\b",
-)  # fmt: skip
+    r"\b(?:ineligible|impossible)\b",
+    r"\bnon-?(?:returnable|refundable)\b",
+    r"\b(?:can|could) no longer\b",
+    r"\bno longer (?:be|possible|eligible|available|able|allowed)\b",
+    r"\b(?:do|does)(?: not|n't) (?:allow|permit|accept|offer|qualify|match)\b",
+    r"\b(?:must|have to|need to) (?:decline|refuse)\b",
+    r"\bunfortunately\b",
+    r"\bsorry,? but\b",
+    r"\bi regret\b",
+    r"\bagainst (?:our|the|my) (?:policy|rules)\b",
+    r"\btoo late\b",
+    r"\bonly\b.*\b(?:can|may|possible)\b",
+    r"\bcan only\b",
+    r"\bonly (?:if|when)\b",
+    r"\bmay only\b",
+    r"\bout of stock\b",
+    r"\bsold out\b",
+)
 _NOT_FOUND = _any(
-    r"(?:\bcan(?:no|')t|\bcan not|\bcould(?: not|n't)|\bunable to|(?:\bnot|n't) able to|\bdid(?: not|n't)|\bdo(?: not|n't)) "
+    r"(?:\bcan(?:no|')t|\bcan not|\b(?:could|did|do)(?: not|n't)|\bunable to|(?:\bnot|n't) able to) "
     r"(?:\w+ ){0,2}?(?:find|locate|verify|identify|confirm|match|see)\b",
-    r"\bno (?:customer|account|match(?:ing)?|order|record)s?\b", r"\b(?:not|nothing) found\b", r"\bdoes(?: not|n't) match\b",
-)  # fmt: skip
+    r"\bno (?:customer|account|match(?:ing)?|order|record)s?\b",
+    r"\b(?:not|nothing) found\b",
+    r"\bdoes(?: not|n't) match\b",
+)
 _TRANSFERRED = _any(
     r"\b(?:transferr(?:ed|ing)|transfer you|handed|handing|hand (?:you|this|your)|connect(?:ed|ing) you|connect you|"
     r"escalat(?:ed|ing)|pass(?:ed|ing) (?:you|this|your))\b.*"
     r"\b(?:human|agents?|colleagues?|specialists?|team|persons?|representatives?|supervisors?)\b",
-    r"\b(?:human|colleagues?|specialists?|agents?|representatives?|team)\b(?: \w+){0,2} (?:will|is going to|takes?|shall)\b",
+    r"\b(?:human|colleagues?|specialists?|agents?|representatives?|team)\b(?: \w+){0,2} (?:will|is going to|shall)\b",
 )
 _OFFERED = re.compile(r"\b(?:can|could|may|might|would)\b")
 _WAITING = _any(
-    r"\b(?:one|just a|a) moment\b", r"\blet me (?:check|look|see|find|verify|pull)\b", r"\b(?:hold on|please wait|bear with)\b",
+    r"\b(?:one|just a|a) moment\b",
+    r"\blet me (?:check|look|see|find|verify|pull)\b",
+    r"\b(?:hold on|please wait|bear with)\b",
     r"\bi(?:'ll| will) (?:check|look|find|verify|pull)\b",
-)  # fmt: skip
+)
 _MORE = _any(
-    r"\banything else\b", r"\bsomething else\b", r"\belse (?:can|may|could) i\b", r"\bfurther (?:help|assist|question)",
-    r"\b(?:goodbye|bye)\b", r"\bhave a (?:nice|great|good|lovely|wonderful|pleasant)\b", r"\bwelcome\b",
-)  # fmt: skip
+    r"\banything else\b",
+    r"\bsomething else\b",
+    r"\belse (?:can|may|could) i\b",
+    r"\bfurther (?:help|assist|question)",
+    r"\b(?:goodbye|bye)\b",
+    r"\bhave a (?:nice|great|good|lovely|wonderful|pleasant)\b",
+    r"\bwelcome\b",
+)
 _REASONS: Mapping[str, re.Pattern[str]] = {
     "shipped": _any(
-        r"\b(?:already|has|been|was|is) (?:\w+ )?(?:shipped|sent|dispatched|delivered)\b", r"\bon (?:its|the) way\b", r"\bin transit\b",
-        r"\bnot pending\b", r"\bno longer pending\b", r"\bonly (?:\w+ ){0,3}pending\b", r"\bleft (?:our|the) warehouse\b",
+        r"\b(?:already|has|been|was|is) (?:\w+ )?(?:shipped|sent|dispatched|delivered)\b",
+        r"\bon (?:its|the) way\b",
+        r"\bin transit\b",
+        r"\bnot pending\b",
+        r"\bno longer pending\b",
+        r"\bonly (?:\w+ ){0,3}pending\b",
+        r"\bleft (?:our|the) warehouse\b",
         r"\b(?:status|it) is (?:\W*)(?:shipped|delivered)\b",
     ),
     "not_delivered": _any(
-        r"\bnot (?:yet )?(?:been )?(?:delivered|arrived)\b", r"\b(?:hasn't|has not|have not) (?:\w+ )?(?:arrived|delivered)\b",
-        r"\bonly (?:\w+ ){0,3}delivered\b", r"\bstill (?:pending|on its way|in transit)\b", r"\bin transit\b", r"\bonce it (?:is|has)\b",
+        r"\bnot (?:yet )?(?:been )?(?:delivered|arrived)\b",
+        r"\b(?:hasn't|has not|have not) (?:\w+ )?(?:arrived|delivered)\b",
+        r"\bonly (?:\w+ ){0,3}delivered\b",
+        r"\bstill (?:pending|on its way|in transit)\b",
+        r"\bin transit\b",
+        r"\bonce it (?:is|has)\b",
     ),
-    "window": _any(r"\b(?:30|thirty)\b\W?days?\b", r"\bwindow\b", r"\btoo late\b", r"\btoo long ago\b", r"\bdeadline\b", r"\breturn period\b"),
+    "window": _any(
+        r"\b(?:30|thirty)\b\W?days?\b",
+        r"\bwindow\b",
+        r"\btoo late\b",
+        r"\btoo long ago\b",
+        r"\bdeadline\b",
+        r"\breturn period\b",
+    ),
     "final_sale": _any(r"\bfinal[ -]sale"),
     "cancel_reason": _any(r"\breason\b", r"\bno longer needed\b", r"\bmistake\b", r"\bcheaper\b", r"\bbetter price\b"),
     "payment": _any(
-        r"\boriginal (?:payment|card|method|form|paypal)\b", r"\bsame (?:payment|card|method)\b", r"\bpayment (?:method|card)\b",
-        r"\b(?:you )?paid (?:with|by|for)\b", r"\bused (?:to pay|for (?:the|this) (?:order|payment))\b",
+        r"\boriginal (?:payment|card|method|form|paypal)\b",
+        r"\bsame (?:payment|card|method)\b",
+        r"\bpayment (?:method|card)\b",
+        r"\b(?:you )?paid (?:with|by|for)\b",
+        r"\bused (?:to pay|for (?:the|this) (?:order|payment))\b",
     ),
     "stock": _any(r"\bstock\b", r"\bsold out\b", r"\bnot available\b", r"\bunavailable\b", r"\bisn't available\b"),
     "on_time": _any(
-        r"\bon time\b", r"\bin time\b", r"\bnot (?:\w+ ){0,3}late\b", r"\bwithin (?:\w+ ){0,4}promised\b", r"\b(?:3|three) days\b",
+        r"\bon time\b",
+        r"\bin time\b",
+        r"\bnot (?:\w+ ){0,3}late\b",
+        r"\bwithin (?:\w+ ){0,4}promised\b",
+        r"\b(?:3|three) days\b",
         r"\bpromised (?:day|date|delivery)\b",
     ),
     "not_yours": _any(
-        r"\b(?:another|different|other) (?:customer|person|account|user)", r"\b(?:someone|somebody|anyone|anybody) else\b",
-        r"\bnot (?:\w+ ){0,3}(?:yours|your (?:own )?(?:order|account))\b", r"\b(?:does(?: not|n't)|not) belong\b",
-        r"\b(?:under|in|on|to|with) your (?:own )?account\b", r"\byour own\b", r"\bprivacy\b", r"\baccount (?:holder|owner)\b",
+        r"\b(?:another|different|other) (?:customer|person|account|user)",
+        r"\b(?:someone|somebody|anyone|anybody) else\b",
+        r"\bnot (?:\w+ ){0,3}(?:yours|your (?:own )?(?:order|account))\b",
+        r"\b(?:does(?: not|n't)|not) belong\b",
+        r"\b(?:under|in|on|to|with) your (?:own )?account\b",
+        r"\byour own\b",
+        r"\bprivacy\b",
+        r"\baccount (?:holder|owner)\b",
     ),
-    "identity": _any(r"\bverif", r"\bidenti", r"\bno (?:customer|account|match)", r"\b(?:not|couldn't|can't) (?:\w+ )?(?:find|found|match)", r"\bmatch"),
-}  # fmt: skip
+    "identity": _any(
+        r"\bverif",
+        r"\bidenti",
+        r"\bno (?:customer|account|match)",
+        r"\b(?:not|couldn't|can't) (?:\w+ )?(?:find|found|match)",
+        r"\bmatch",
+    ),
+}
 _AMOUNT = re.compile(r"(?<![\w.,-])\$?\s?(\d{1,3}(?:,\d{3})+|\d+)(?:\.(\d{1,2}))?(?![\w]|[.,]\d)")
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 

@@ -15,13 +15,13 @@ _OPENINGS: Mapping[str, tuple[str, ...]] = {
     "return": ("I want to send something back.", "I would like to return something."),
     "exchange": ("I would like to exchange something.", "I want to swap something for another version."),
     "address": ("I need an order sent to another address.", "An order of mine has to go to a different address."),
-    "late_fee": ("My parcel came late, and I want the delivery fee back.", "I want the delivery fee of a late parcel back."),
+    "late_fee": ("My parcel came late, and I want the delivery fee back.", "A parcel was late. I want the fee for it back."),
     "tracking": ("I need the tracking number of a parcel.", "I would like to have a tracking number."),
     "promised": ("I would like to know when a parcel will come.", "I want to know on which day a parcel will be here."),
     "total": ("I need to know what I paid for an order in all.", "I want to know the total that I paid for an order."),
     "refund": ("I would like to know how much I would get back for something if I returned it.",),
     "balance": ("I would like to know how much is left on my gift card.",),
-    "lost": ("My parcel never came, and it has been weeks.", "I am still waiting for a parcel that should be here long ago."),
+    "lost": ("My parcel never came, and it has been weeks.", "I still wait for a parcel that should be here long ago."),
     "dispute": ("There is a charge of yours on my bank statement that I do not recognise.",),
     "close": ("I want my account closed.", "Please close my account."),
 }  # fmt: skip
@@ -29,7 +29,7 @@ _CANCEL_WORDS: Mapping[str, str] = {
     "no_longer_needed": "I do not need it any more.",
     "ordered_by_mistake": "I ordered it by mistake.",
     "found_cheaper": "I found it for a better price in another shop.",
-    "wants_other_card": "I would like to buy it again with a coupon that I forgot.",
+    "wants_coupon": "I would like to buy it again with a coupon that I forgot.",
 }
 _RETURN_WORDS = (
     "I do not like it after all.",
@@ -109,9 +109,8 @@ def _exchange_wish(world: World, order: Order, item_id: str, *, in_stock: bool =
 
 
 def _address_wish(world: World, order: Order) -> Wish:
-    return Wish(
-        "address", _opening(world, "address"), order.id, things=_names(world, order), address=world.address()
-    )  # fmt: skip
+    opening = _opening(world, "address")
+    return Wish("address", opening, order.id, things=_names(world, order), address=world.address())
 
 
 def _fee_wish(world: World, order: Order) -> Wish:
@@ -121,19 +120,27 @@ def _fee_wish(world: World, order: Order) -> Wish:
 def _tracking_wish(world: World, order: Order) -> Wish:
     others = tuple(each.tracking for each in world.orders.values() if each.tracking and each.id != order.id)
     fact = Fact("text", order.tracking, "What is the tracking number?", others)
-    return Wish(
-        "question", _opening(world, "tracking"), order.id, things=_names(world, order), topic="tracking", facts=(fact,)
-    )  # fmt: skip
+    opening, things = _opening(world, "tracking"), _names(world, order)
+    return Wish("question", opening, order.id, things=things, topic="tracking", facts=(fact,))
 
 
 def _refused(wish: Wish, because: Reason) -> Wish:
     return replace(wish, because=because, facts=())
 
 
-def _delivered(world: World, customer: Customer, count: int = 1, category: str | None = None, **how: int) -> Order:
+def _delivered(
+    world: World,
+    customer: Customer,
+    count: int = 1,
+    category: str | None = None,
+    *,
+    ago: int | None = None,
+    late_by: int | None = None,
+) -> Order:
     names = world.product_names(customer, count, category)
-    how = {"delivered_ago": world.rng.randint(2, RETURN_DAYS - 2), "late_by": world.rng.randint(-2, 0)} | how
-    return world.order(customer, names, "delivered", **how)
+    ago = world.rng.randint(2, RETURN_DAYS - 2) if ago is None else ago
+    late_by = world.rng.randint(-2, 0) if late_by is None else late_by
+    return world.order(customer, names, "delivered", delivered_ago=ago, late_by=late_by)
 
 
 def _pending(world: World, customer: Customer) -> Order:
@@ -192,7 +199,7 @@ def _cancel_sent(world: World) -> Draft:
 
 def _return_too_late(world: World) -> Draft:
     customer = world.customer()
-    order = _delivered(world, customer, delivered_ago=RETURN_DAYS + world.rng.randint(1, 60))
+    order = _delivered(world, customer, ago=RETURN_DAYS + world.rng.randint(1, 60))
     return Draft(customer, (_refused(_return_wish(world, order, _first_item(order)), "window"),))
 
 
@@ -382,8 +389,8 @@ def _one_of_two(world: World) -> Draft:
 def _impostor(world: World) -> Draft:
     draft = world.rng.choice((_cancel, _question))(world)
     (wish,) = draft.wishes
-    order = world.orders[wish.order_id] if wish.order_id else None
-    private = (draft.customer.email, draft.customer.address.street, *filter(None, (order and order.tracking,)))
+    tracking = world.orders[wish.order_id].tracking if wish.order_id else ""
+    private = (draft.customer.email, draft.customer.address.street, *filter(None, (tracking,)))
     return Draft(draft.customer, (_refused(wish, "identity"),), private, number_known=True, impostor=True)
 
 

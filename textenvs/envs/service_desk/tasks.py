@@ -1,7 +1,7 @@
 """Generated service desk tasks: seeded, endless, with the right outcome worked out by the shop's rules.
 
-Training and test tasks are disjoint by construction: who calls, about which products, with which kind of task, hashes to
-one split or the other, and a generator draws again until it falls into its own.
+Training and test tasks are disjoint by construction: who calls, about which products, with which kind of task, hashes
+to one split or the other, and a generator draws again until it falls into its own.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ServiceDeskTasks:
     level: Level = "easy"
     seed: int = 0
     split: Split = "train"
-    kinds: tuple[str, ...] | None = None
+    kinds: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         if self.level not in LEVELS:
@@ -124,7 +124,9 @@ def _scenario(level: str, kind: str, world: World, draft: Draft) -> Scenario:
     for _ in range(2):
         world.noise(world.customer(), 1)
     customer_id = "" if draft.impostor else draft.customer.id
-    wishes, gold, database = [], [], world.database
+    wishes: list[Wish] = []
+    gold: list[Action] = []
+    database = world.database
     for wish in draft.wishes:
         settled, actions, database = _settle(database, customer_id, wish)
         wishes.append(settled)

@@ -4,6 +4,8 @@ They do what they are told as far as the books allow it (:mod:`~textenvs.envs.se
 are the assistant's to keep; what it did against them is only noted here, for the reward.
 """
 
+# ruff: noqa: D417  the docstrings are for the model, and the state is not its to give
+
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -325,19 +325,20 @@ def _misunderstood(persona: Persona, wish: Wish, words: str) -> str | None:
     """What is wrong with a proposal, in the user's words; ``None`` when it is what they want."""
     if not _VERBS[wish.kind].search(words):
         return "What exactly do you want to do?"
-    named = set(_ORDER_ID.findall(words))
-    if named and wish.order_id.casefold() not in named:
+    orders = set(_ORDER_ID.findall(words))
+    if orders and wish.order_id.casefold() not in orders:
         which = wish.order_id if persona.knows_order else f"the one with the {_list(wish.things)}"
         return f"No, that is not the order I mean. I mean {which}."
-    if not named and not any(mentions(words, thing) for thing in wish.things):
+    if not orders and not any(mentions(words, thing) for thing in wish.things):
         return "Which order do you mean?"
     if wish.kind in ("return", "exchange"):
         for thing, item_id in zip(wish.things, wish.item_ids, strict=True):
             if not mentions(words, thing) and not mentions(words, item_id):
                 return f"And what about the {thing}?"
-    if wish.kind == "exchange" and not all(mentions(words, item_id) for item_id in wish.new_item_ids):
-        if not all(mentions(words, value) for value in wish.wanted):
-            return "Which one would I get then?"
+    if wish.kind == "exchange" and not any(
+        all(mentions(words, each) for each in named) for named in (wish.new_item_ids, wish.wanted)
+    ):
+        return "Which one would I get then?"
     if wish.kind == "address" and wish.address is not None and not mentions(words, wish.address.street):
         return "To which address?"
     return None
