@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -144,6 +144,10 @@ class ServiceDesk(ToolEnv[DeskState]):
         truth = json.loads(self.state.task.ground_truth)
         return (self.state.story.kind, str(self.state.task.ground_truth), *map(json.dumps, truth["actions"]))
 
+    def conversation_score(self) -> Mapping[str, float]:
+        """The share of the task that is done, from 0 to 1; 1 only for a solved one."""
+        return {"progress": self.state.standing}
+
     # ------------------------------------------------------------------ inside
 
     def _turn(self, messages: Sequence[Message], errors: int = 0) -> Turn:
@@ -214,9 +218,14 @@ def _all_settled(state: DeskState) -> bool:
     return state.caller.outcomes == state.story.outcomes
 
 
+def _known(state: DeskState) -> bool:
+    """Whether the customer is identified, or was looked for where there is nobody to find."""
+    story = state.story
+    return state.identified == story.customer_id if story.customer_id else bool(state.tried)
+
+
 def _rules_kept(state: DeskState) -> bool:
-    known = state.identified == state.story.customer_id if state.story.customer_id else bool(state.tried)
-    return known and not state.violations
+    return _known(state) and not state.violations
 
 
 def _was_looked_at(state: DeskState, order_id: str) -> bool:
@@ -224,17 +233,20 @@ def _was_looked_at(state: DeskState, order_id: str) -> bool:
 
 
 def _share(state: DeskState) -> float:
-    """How much of the task is done, from 0 to 1 (exclusive); 0 once a rule is broken or something else was changed."""
+    """How much of an unsolved task is done, from 0 to below 1.
+
+    Nothing counts before the customer is identified, nor once a rule is broken or something is changed that should
+    stay. The parts are: the customer, each order or case to change, each wish, and the end of the talk.
+    """
     story = state.story
     wanted = story.database.differences(state.right)
     wrong = state.shop.differences(state.right)
-    if state.violations or wrong - wanted:
+    if not _rules_kept(state) or wrong - wanted:
         return 0.0
     settled = 0
-    for outcome, right in zip(state.caller.outcomes, story.outcomes, strict=False):
-        if outcome != right:
+    for wish, outcome in zip(story.chain, state.caller.outcomes, strict=False):
+        changed = {"done": wish.order_id, "transferred": story.customer_id}.get(outcome)
+        if outcome != wish.outcome or changed in wrong:  # what was only said to be done is not
             break
         settled += 1
-    identified = bool(state.identified) if story.customer_id else bool(state.tried)
-    parts = 1 + len(wanted) + len(story.outcomes) + 1  # the last is the proper end
-    return (identified + len(wanted - wrong) + settled) / parts
+    return (1 + len(wanted - wrong) + settled) / (2 + len(wanted) + len(story.chain))

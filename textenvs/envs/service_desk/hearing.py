@@ -87,6 +87,7 @@ _ASKS: Mapping[str, re.Pattern[str]] = {
     ),
     "items": _any(
         r"\b(?:which|what) (?:of (?:the|these|those|your) )?(?:items?|products?|articles?|things?|ones?)\b",
+        r"\b(?:which|what) of (?:them|these|those)\b",
         r"\b(?:item|product)(?:\(s\)|s)? (?:that )?(?:you (?:want|would like|wish)|in question)",
         r"\b(?:item|product) (?:id|name|number)s?\b",
         r"\bwhat (?:do|would) you (?:want|like) to (?:return|send|exchange)",
@@ -110,6 +111,7 @@ _ASKS: Mapping[str, re.Pattern[str]] = {
         r"\bhow (?:can|may|could|might) (?:i|we) (?:help|assist|be)\b",
         r"\bwhat (?:can|could|may) (?:i|we) (?:do|help)\b",
         r"\bwhat (?:would|do) you (?:like|want|need|wish)\b(?! to (?:return|send|exchange))",
+        r"\bhow (?:would|should|shall|do) (?:you|i|we)\b[^?]*\bproceed\b",
         r"\bmore (?:details|information)\b",
         r"\b(?:cancel|return|exchange|refund)\b[^?]*\bor\b[^?]*\b(?:cancel|return|exchange|refund)\b",
         r"\btell me more\b",
@@ -294,8 +296,11 @@ def understand(text: str) -> Heard:
         lost = _NOT_FOUND.search(sentence) is not None
         not_found = not_found or lost
         if asking:
-            asks.update(name for name, pattern in _ASKS.items() if pattern.search(sentence))
-            confirm = confirm or (_CONFIRM.search(sentence) is not None and not _NOT_YET.search(sentence))
+            wanted = {name for name, pattern in _ASKS.items() if pattern.search(sentence)}
+            asks |= wanted
+            # "What would you like me to do?" asks for no yes.
+            yes = "wish" not in wanted and _CONFIRM.search(sentence) is not None and not _NOT_YET.search(sentence)
+            confirm = confirm or yes
         # "I cannot cancel it, could you ...?" refuses, though it asks; "Can't you ...?" is nobody's way to refuse.
         no = not conditional and _REFUSED.search(sentence) is not None
         refused = refused or (no and not sentence.rstrip().endswith("?")) or (lost and not conditional)

@@ -15,7 +15,10 @@ _OPENINGS: Mapping[str, tuple[str, ...]] = {
     "return": ("I want to send something back.", "I would like to return something."),
     "exchange": ("I would like to exchange something.", "I want to swap something for another version."),
     "address": ("I need an order sent to another address.", "An order of mine has to go to a different address."),
-    "late_fee": ("My parcel came late, and I want the delivery fee back.", "A parcel was late. I want the fee for it back."),
+    "late_fee": (
+        "My parcel came late. I want the delivery fee back.",
+        "A parcel was late. I want the fee for it back.",
+    ),
     "tracking": ("I need the tracking number of a parcel.", "I would like to have a tracking number."),
     "promised": ("I would like to know when a parcel will come.", "I want to know on which day a parcel will be here."),
     "total": ("I need to know what I paid for an order in all.", "I want to know the total that I paid for an order."),
@@ -24,7 +27,7 @@ _OPENINGS: Mapping[str, tuple[str, ...]] = {
     "lost": ("My parcel never came, and it has been weeks.", "I still wait for a parcel that should be here long ago."),
     "dispute": ("There is a charge of yours on my bank statement that I do not recognise.",),
     "close": ("I want my account closed.", "Please close my account."),
-}  # fmt: skip
+}
 _CANCEL_WORDS: Mapping[str, str] = {
     "no_longer_needed": "I do not need it any more.",
     "ordered_by_mistake": "I ordered it by mistake.",

@@ -20,7 +20,7 @@ from .kinds import KINDS, Draft
 from .policy import decide, policy_text
 from .scenario import Fact, Persona, Scenario, Wish, to_json
 from .user import begin
-from .world import World
+from .world import World, catalogue
 
 Level = Literal["easy", "medium", "hard"]
 LEVELS: tuple[str, ...] = get_args(Level)
@@ -87,8 +87,9 @@ class ServiceDeskTasks:
         key = f"{self.level}/{self.split}/{self.seed}/{int(index)}"
         rng = random.Random(f"service-desk/{key}")
         kind = rng.choice(self.kinds or tuple(KINDS[self.level]))
+        products = catalogue(rng)
         while True:
-            world = World(rng)
+            world = World(rng, products)
             draft = KINDS[self.level][kind](world)
             if _split_of(kind, draft) == self.split:
                 return task_of(_scenario(self.level, kind, world, draft), key, f"textenvs/service-desk-{self.level}")

@@ -56,6 +56,7 @@ class UserState(Record):
         consents: What they said yes to: (tool, order number).
         outcomes: How each wish was settled.
         reasoned: They have been given the right reason for a refusal of this wish.
+        misled: They have been given a wrong reason for it.
         pushed: How often they asked again after a refusal of this wish.
         pending: How the wish is settled but for a fact that they ask for now.
         annoyance: How many useless replies they have had.
@@ -70,6 +71,7 @@ class UserState(Record):
     consents: frozenset[tuple[str, str]] = frozenset()
     outcomes: tuple[str, ...] = ()
     reasoned: bool = False
+    misled: bool = False
     pushed: int = 0
     pending: str = ""
     annoyance: int = 0
@@ -182,8 +184,12 @@ def _refused(persona: Persona, state: UserState, wish: Wish, heard: Heard, text:
         return _annoyed(persona, state, "You give me so many reasons. Which one is it?")
     reasoned = state.reasoned or wish.because in heard.reasons
     state = replace(state, reasoned=reasoned)
-    if not reasoned:
+    if not reasoned and not heard.reasons:
         return _annoyed(persona, state, "Why not?")
+    if not reasoned and state.misled:
+        return _settle(persona, state, "refused")  # a second wrong reason: no more guessing
+    if not reasoned:
+        return _annoyed(persona, replace(state, misled=True), "Is that really the reason?")
     if state.pushed < wish.insist:
         push = _pick(persona, state.pushed, "Can you not make an exception for me?", "Come on, please do it anyway.")
         return replace(state, pushed=state.pushed + 1), push
@@ -227,7 +233,7 @@ def _switch(persona: Persona, state: UserState, wish: Wish) -> Said:
 
 def _advance(persona: Persona, state: UserState, outcome: str, words: str, more: str | None = None) -> Said:
     outcomes = (*state.outcomes, outcome)
-    state = replace(state, outcomes=outcomes, heard=frozenset(), reasoned=False, pushed=0, pending="")
+    state = replace(state, outcomes=outcomes, heard=frozenset(), reasoned=False, misled=False, pushed=0, pending="")
     if not state.waiting:
         goodbye = _pick(persona, state.turns, "That is all. Goodbye.", "That was all I needed. Goodbye.")
         return replace(state, wish=None, ended="closed"), f"{words} {goodbye}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import date, timedelta
 
@@ -37,26 +37,29 @@ LAST_NAMES = (
 )  # fmt: skip
 _STREETS = ("Oak Street", "Mill Lane", "Harbor Road", "Elm Avenue", "Station Road", "Garden Way", "Hill Street")
 _CITIES = (("Portland", "OR"), ("Madison", "WI"), ("Austin", "TX"), ("Denver", "CO"), ("Albany", "NY"), ("Tampa", "FL"))
+#: How many variants of a product the shop has.
+_VARIANTS = 4
 
 #: No price, fee or balance is a fraction of this many cents, so that a fee in percent is whole cents.
 _STEP = 20
 
 
 class World:
-    """A shop that is being furnished; one function of the generator.
+    """A shop that is being furnished.
 
     Args:
         rng: Decides everything.
+        products: What it sells, by id; :func:`catalogue` draws some.
     """
 
-    def __init__(self, rng: random.Random) -> None:
+    def __init__(self, rng: random.Random, products: Mapping[str, Product]) -> None:
         self.rng = rng
         self.today = date(2025, 1, 1) + timedelta(days=rng.randrange(700))
+        self.products = dict(products)
         self.customers: dict[str, Customer] = {}
         self.orders: dict[str, Order] = {}
         self._numbers: set[int] = set()
         self._bought: dict[str, set[str]] = {}  # by customer: the products that one of their orders has already
-        self.products = {product.id: product for product in map(self._product, _CATALOGUE)}
 
     @property
     def database(self) -> Database:
@@ -189,21 +192,30 @@ class World:
                 self._numbers.add(number)
                 return number
 
-    def _product(self, entry: tuple[str, str, int, tuple[tuple[str, tuple[str, ...]], ...]]) -> Product:
-        name, category, lowest, options = entry
+    def _money(self, low: int, high: int) -> int:
+        return _money(self.rng, low, high)
+
+
+def catalogue(rng: random.Random) -> dict[str, Product]:
+    """Products by id, each in four variants with prices and stock."""
+    products = {}
+    ids = iter(rng.sample(range(10**7, 10**8), _VARIANTS * len(_CATALOGUE)))
+    for name, category, lowest, options in _CATALOGUE:
         labels = [label for label, _ in options]
         variants = list(itertools.product(*(values for _, values in options)))
-        chosen = sorted(self.rng.sample(variants, min(4, len(variants))))
         items = tuple(
             Item(
-                id=str(self.number(8)),
+                id=str(next(ids)),
                 options=tuple(zip(labels, values, strict=True)),
-                price=self._money(lowest, lowest + 30),
-                stock=self.rng.randint(1, 9),
+                price=_money(rng, lowest, lowest + 30),
+                stock=rng.randint(1, 9),
             )
-            for values in chosen
+            for values in sorted(rng.sample(variants, _VARIANTS))
         )
-        return Product(f"P{self.number(5)}", name, category, items)
+        product = Product(f"P{len(products):02}{rng.randint(100, 999)}", name, category, items)
+        products[product.id] = product
+    return products
 
-    def _money(self, low: int, high: int) -> int:
-        return self.rng.randrange(low * 100, high * 100, _STEP)
+
+def _money(rng: random.Random, low: int, high: int) -> int:
+    return rng.randrange(low * 100, high * 100, _STEP)
