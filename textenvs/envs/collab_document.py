@@ -48,19 +48,21 @@ class CollabDocument(Collab):
 
     def check(self, goal: Goal, delivered: str) -> Check:
         """BLEU against the goal's document, and the first thing in it that is not as the user wants it."""
-        told = self.state.memory.told
         wrong = [
             number
             for number, piece in enumerate(goal.pieces)
-            if not (number in told if piece.requirement is None else respects(delivered, piece.requirement))
+            if not (self._was_told(number) if piece.requirement is None else respects(delivered, piece.requirement))
         ]
         remark = ""
         if wrong:
-            number = min(wrong, key=lambda number: number not in told)  # what was said before what was not
-            wish = "as I said" if number in told else "what I have in mind"
+            number = min(wrong, key=lambda number: not self._was_told(number))  # what was said before what was not
+            wish = "as I said" if self._was_told(number) else "what I have in mind"
             remark = f"The {goal.pieces[number].topic} is not {wish}."
         score = sentence_bleu(delivered, str(self._task.ground_truth), self.bleu)
         return Check(min(1.0, score), not wrong, remark)
+
+    def _was_told(self, piece: int) -> bool:
+        return self.player is not None or piece in self.state.memory.told
 
     def solution(self, task: Task) -> str:
         """The goal's document."""

@@ -17,8 +17,8 @@ Since each turn tells a piece or costs patience, the talk always ends.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -74,13 +74,14 @@ class Delivery:
 class Reaction:
     """What the user does: says ``text``, and ends the talk when there is a ``stop``.
 
-    ``asked_for`` is how many of the told pieces the assistant asked for.
+    ``asked_for`` is how many of the told pieces the assistant asked for; ``metrics`` are more numbers worth reporting.
     """
 
     text: str
     memory: Memory
     stop: str | None = None
     asked_for: int = 0
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
