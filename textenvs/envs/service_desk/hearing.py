@@ -28,6 +28,7 @@ class Heard(Record):
         asks: What is asked for: ``email``, ``name``, ``zip``, ``identity``, ``order``, ``items``, ``reason``,
             ``address``, ``variant``, ``payment``, ``wish``.
         confirm: A yes is asked for.
+        guess: The assistant asks whether it is right about something: "Is it the order with the lamp?"
         done: Something is said to be done.
         refused: Something is said not to be possible.
         not_found: The assistant did not find somebody or something.
@@ -39,6 +40,7 @@ class Heard(Record):
 
     asks: frozenset[str] = frozenset()
     confirm: bool = False
+    guess: bool = False
     done: bool = False
     refused: bool = False
     not_found: bool = False
@@ -139,6 +141,12 @@ _CONFIRM = _any(
     r"\b(?:okay|ok|fine|happy|all right|alright) with (?:that|this|you)\b",
     r"\b(?:reply|type|say|answer) (?:with )?\W?yes\b",
 )
+_GUESS = _any(
+    r"\b(?:is|was) (?:it|this|that) (?:about |for )?(?:the|your|order)\b",
+    r"\b(?:do|did) you mean\b",
+    r"\bare you (?:referring|talking|asking)\b",
+    r"\b(?:is|are) (?:that|this|these|those) the (?:one|right|order|item)",
+)
 _CHANGED = (
     r"(?:cancel+ed|returned|refunded|exchanged|swapped|replaced|changed|updated|registered|processed|completed|issued|"
     r"arranged|set up|booked|credited|initiated|submitted)"
@@ -160,14 +168,16 @@ _REFUSED = _any(
     r"\bwon't be\b",
     r"\bwill not be\b",
     r"\bunable\b",
-    r"\bnot (?:\w+ )?(?:able|possible|allowed|permitted|eligible|accepted|authori[sz]ed)\b",
+    r"\bnot (?:\w+ )?(?:able|possible|allowed|permitted|eligible|accepted|authori[sz]ed|available|in stock)\b",
+    r"\bnot (?:\w+ )?(?:entitled|due|covered|valid)\b",
+    r"\bno (?:refund|return|exchange|cancellation)s?\b",
     r"\bnot (?:\w+ )?(?:returnable|refundable|cancell?able|exchangeable)\b",
     r"\b(?:isn't|aren't|wasn't) (?:able|possible|allowed|permitted|eligible|returnable|refundable|available)\b",
     r"\b(?:ineligible|impossible)\b",
     r"\bnon-?(?:returnable|refundable)\b",
     r"\b(?:can|could) no longer\b",
     r"\bno longer (?:be|possible|eligible|available|able|allowed)\b",
-    r"\b(?:do|does)(?: not|n't) (?:allow|permit|accept|offer|qualify|match)\b",
+    r"\b(?:do|does)(?: not|n't) (?:allow|permit|accept|offer|qualify|match|apply|meet)\b",
     r"\b(?:must|have to|need to) (?:decline|refuse)\b",
     r"\bunfortunately\b",
     r"\bsorry,? but\b",
@@ -286,7 +296,7 @@ def understand(text: str) -> Heard:
     """What a reply of at most :data:`MAX_CHARS` characters says, as far as the rules go."""
     asks: set[str] = set()
     reasons: set[str] = set()
-    confirm = done = refused = not_found = transferred = waiting = more = False
+    confirm = guess = done = refused = not_found = transferred = waiting = more = False
     for sentence in _SENTENCE_END.split(plain(text)):
         asking = _ASKING.search(sentence) is not None
         conditional = _CONDITIONAL.search(sentence) is not None
@@ -301,6 +311,7 @@ def understand(text: str) -> Heard:
             # "What would you like me to do?" asks for no yes.
             yes = "wish" not in wanted and _CONFIRM.search(sentence) is not None and not _NOT_YET.search(sentence)
             confirm = confirm or yes
+            guess = guess or _GUESS.search(sentence) is not None
         # "I cannot cancel it, could you ...?" refuses, though it asks; "Can't you ...?" is nobody's way to refuse.
         no = not conditional and _REFUSED.search(sentence) is not None
         refused = refused or (no and not sentence.rstrip().endswith("?")) or (lost and not conditional)
@@ -315,6 +326,7 @@ def understand(text: str) -> Heard:
     return Heard(
         asks=frozenset(asks),
         confirm=confirm,
+        guess=guess,
         done=done,
         refused=refused,
         not_found=not_found,

@@ -123,7 +123,7 @@ def listen(persona: Persona, state: UserState, text: str) -> Said:
     if heard.confirm and wish.kind in GRANTS:
         problem = _misunderstood(persona, wish, plain(text))
         if problem is None:
-            return _agree(persona, state, wish)
+            return _agree(persona, state, wish, heard, text)
         if not heard.asks:
             return _annoyed(persona, state, problem)
     if asked - state.said:
@@ -138,6 +138,8 @@ def listen(persona: Persona, state: UserState, text: str) -> Said:
         return _annoyed(persona, *_answer(persona, state, wish, asked), before="As I said:")
     if heard.asks:
         return _again(persona, state, "wish", wish.opening)
+    if heard.guess:
+        return _check(persona, state, wish, plain(text))
     if heard.not_found:
         return _annoyed(persona, *_answer(persona, state, wish, _IDENTITY), before="Please look again.")
     if heard.waiting:
@@ -152,17 +154,28 @@ def listen(persona: Persona, state: UserState, text: str) -> Said:
 # ------------------------------------------------------------------ what the user does
 
 
-def _agree(persona: Persona, state: UserState, wish: Wish) -> Said:
+def _agree(persona: Persona, state: UserState, wish: Wish, heard: Heard, text: str) -> Said:
     """Say yes to a proposal that is understood rightly; or bring up what it leaves out; or change one's mind."""
     if wish.payment_words and "payment" not in state.said:
         # They will take it without this, too: "proposal" remembers that there is nothing else against it.
         return replace(state, said=state.said | {"payment", "proposal"}), f"Wait. {wish.payment_words}"
+    if wish.because == "payment" and "payment" in heard.reasons:
+        # Proposed again, to the original payment method: as good as a refusal.
+        return _refused(persona, state, wish, heard, text)
     if wish.switch == "confirm":
         return _switch(persona, state, wish)
     yes = _pick(persona, state.turns, "Yes, please do that.", "Yes, go ahead.", "Yes.")
     if _granted(wish) <= state.consents:
         return _annoyed(persona, state, yes)
     return _consent(state, wish), yes
+
+
+def _check(persona: Persona, state: UserState, wish: Wish, words: str) -> Said:
+    """Say whether the assistant has guessed right what the wish is about."""
+    named = [wish.order_id.casefold() or "no order", *wish.things, *wish.wanted]
+    if any(mentions(words, each) for each in named):
+        return _again(persona, state, "guessed", "Yes, that is right.")
+    return _annoyed(persona, state, "No, that is not what I mean.")
 
 
 def _consent(state: UserState, wish: Wish) -> UserState:

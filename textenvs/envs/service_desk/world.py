@@ -198,7 +198,7 @@ class World:
 
 def catalogue(rng: random.Random) -> dict[str, Product]:
     """Products by id, each in four variants with prices and stock."""
-    products = {}
+    products: dict[str, Product] = {}
     ids = iter(rng.sample(range(10**7, 10**8), _VARIANTS * len(_CATALOGUE)))
     for name, category, lowest, options in _CATALOGUE:
         labels = [label for label, _ in options]

@@ -121,6 +121,8 @@ def test_not_done_yet(text):
         ("I can't cancel it for this reason; only if it is no longer needed or was a mistake.", "cancel_reason"),
         ("Refunds can only be issued to the original payment method.", "payment"),
         ("The navy one is currently out of stock.", "stock"),
+        ("That variant is not available at the moment.", "stock"),
+        ("No refund is due, as it came within 3 days of the promised date.", "on_time"),
         ("It arrived 2 days after the promised date, so I cannot refund the fee.", "on_time"),
         ("Your order hasn't been delivered yet, so it can't be returned.", "not_delivered"),
         ("I'm not able to locate any account with this information, so I can't verify your identity.", "identity"),

@@ -207,6 +207,15 @@ def test_a_yes_is_for_what_they_want(proposal, answer):
     assert state.consents == granted
 
 
+def test_guesses_are_answered():
+    scenario = first("easy", "cancel")
+    right = filled("Is it the order with the {thing}?", scenario)
+    assert talk(scenario, right)[1] == "Yes, that is right."
+    assert talk(scenario, right)[0].annoyance == 0
+    assert talk(scenario, "Do you mean order W0000000?")[1].startswith("No")
+    assert not talk(scenario, right)[0].consents
+
+
 def test_a_yes_needs_the_right_items_variant_and_address():
     swap = first("medium", "exchange", by_heart)
     (thing,), wanted, order = swap.wishes[0].things, ", ".join(swap.wishes[0].wanted), swap.wishes[0].order_id
@@ -292,6 +301,8 @@ def test_the_money_should_go_elsewhere():
     scenario = first("hard", "refund-elsewhere")
     wish = scenario.wishes[0]
     proposal = f"I would return the {wish.things[0]} of order {wish.order_id}. Do you confirm?"
+    again = proposal.replace("would", "would, to the original payment method only,")
+    assert talk(scenario, proposal, again)[0].outcomes == ("refused:payment",)
     state, words = talk(scenario, proposal)
     assert wish.payment_words in words
     assert not state.consents
