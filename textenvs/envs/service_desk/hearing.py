@@ -131,7 +131,7 @@ _CONFIRM = _any(
     r"\b(?:shall|should|may|can) (?:i|we) (?:now )?(?:cancel|return|refund|exchange|change|"
     r"swap|replace|update|do|go|proceed|continue|register|transfer|hand|issue|process|make|start|set|connect)\b",
     r"\b(?:shall|should) i\?",
-    r"^\W*(?:so|and|then|okay|ok)?\W*(?:do|would) you (?:want|like) to (?:cancel|return|exchange|change|swap)\b",
+    r"^\W*(?:(?:so|and|then|okay|ok)\b\W*)?(?:do|would) you (?:want|like) to (?:cancel|return|exchange|change|swap)\b",
     r"\b(?:do|would) you (?:want|like) (?:me|us) to\b",
     r"\bwould you like to (?:proceed|continue|go|be transferred)\b",
     r"\b(?:is|are|does|sounds?) (?:that|this|it|these|everything|all)(?: all| look| sound)* "
