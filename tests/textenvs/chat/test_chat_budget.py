@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from textenvs.chat import Budget, BudgetExceeded, ChatSpec, reset_budgets
+from textenvs.chat import Budget, BudgetExceeded, ChatSpec, budget, reset_budgets
 from textenvs.chat.budget import Amount, Ledger, ledger_of
 
 
@@ -96,6 +96,26 @@ async def test_what_nobody_knows_costs_the_most_it_can():
     with pytest.raises(RuntimeError), ledger.booking(await ledger.reserve(Amount(60))):
         raise RuntimeError("the connection broke")
     assert (ledger.spent.tokens, ledger.reserved.tokens) == (60, 0)
+
+
+async def test_a_booking_that_ends_in_the_garbage_collector_while_the_lock_is_held(monkeypatch):
+    """The collector may close an abandoned coroutine anywhere, inside of our own critical section, too."""
+    ledger = Ledger(Budget(tokens=100))
+    abandoned = ledger.booking(await ledger.reserve(Amount(80)))
+    abandoned.__enter__().actual = Amount(10)
+    over, calls = ledger._over, []
+
+    def collected_here(worst, reserved):
+        result = over(worst, reserved)
+        calls.append(1)
+        if len(calls) == 2:  # it was found not to fit, and is about to wait
+            assert budget._lock.locked()
+            abandoned.__exit__(None, None, None)
+        return result
+
+    monkeypatch.setattr(ledger, "_over", collected_here)
+    await asyncio.wait_for(ledger.reserve(Amount(80)), 30)
+    assert (ledger.spent.tokens, ledger.reserved.tokens, ledger.under_way) == (10, 80, 1)
 
 
 async def test_dollars_count_too():
