@@ -58,6 +58,7 @@ class Ledger:
         self.spent = Amount()
         self.reserved = Amount()
         self.under_way = 0
+        self._lock = threading.Lock()
         self._ended: deque[Reservation] = deque()  # to be booked
         self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
 
@@ -82,7 +83,7 @@ class Ledger:
         while True:
             self._book()
             future: asyncio.Future[None] = loop.create_future()
-            with _lock:
+            with self._lock:
                 problem = self._over(worst, Amount())
                 fits = problem is None and self._over(worst, self.reserved) is None
                 if fits:
@@ -99,7 +100,7 @@ class Ledger:
 
     def _book(self) -> None:
         """Book what has ended, and wake who waits. Where the lock is taken, its holder does it next."""
-        while self._ended and _lock.acquire(blocking=False):
+        while self._ended and self._lock.acquire(blocking=False):
             try:
                 while self._ended:
                     reservation = self._ended.popleft()
@@ -110,7 +111,7 @@ class Ledger:
                     self.reserved = Amount()  # adding and taking away leaves dust in a float
                 waiting, self._waiting = self._waiting, []
             finally:
-                _lock.release()
+                self._lock.release()
             for loop, future in waiting:
                 _wake(loop, future)
 
@@ -123,9 +124,9 @@ class Ledger:
             ("dollars", budget.dollars, self.spent.dollars, reserved.dollars, worst.dollars),
         ):
             if limit is not None and spent + more + wanted > limit:
-                shown = "d" if unit == "tokens" else ".6f"
+                shown = ",d" if unit == "tokens" else ".6f"
                 return (
-                    f"the budget of {limit:g} {unit} has {spent:{shown}} spent, and the next request may cost up to "
+                    f"the budget of {limit:{shown}} {unit} has {spent:{shown}} spent, and the next request may cost up to "
                     f"{wanted:{shown}}; raise the budget, or lower max_tokens or the length of conversations"
                 )
         return None
@@ -174,7 +175,7 @@ def _after_fork_in_child() -> None:
     _lock = threading.Lock()
     for ledger in _ledgers.values():
         ledger.reserved, ledger.under_way = Amount(), 0
-        ledger._ended, ledger._waiting = deque(), []
+        ledger._lock, ledger._ended, ledger._waiting = threading.Lock(), deque(), []
 
 
 if hasattr(os, "register_at_fork"):

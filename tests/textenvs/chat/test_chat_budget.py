@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from textenvs.chat import Budget, BudgetExceeded, ChatSpec, budget, reset_budgets
+from textenvs.chat import Budget, BudgetExceeded, ChatSpec, reset_budgets
 from textenvs.chat.budget import Amount, Ledger, ledger_of
 
 
@@ -109,7 +109,7 @@ async def test_a_booking_that_ends_in_the_garbage_collector_while_the_lock_is_he
         result = over(worst, reserved)
         calls.append(1)
         if len(calls) == 2:  # it was found not to fit, and is about to wait
-            assert budget._lock.locked()
+            assert ledger._lock.locked()
             abandoned.__exit__(None, None, None)
         return result
 
