@@ -126,8 +126,8 @@ class Ledger:
             if limit is not None and spent + more + wanted > limit:
                 shown = ",d" if unit == "tokens" else ".6f"
                 return (
-                    f"the budget of {limit:{shown}} {unit} has {spent:{shown}} spent, and the next request may cost up to "
-                    f"{wanted:{shown}}; raise the budget, or lower max_tokens or the length of conversations"
+                    f"of the budget of {limit:{shown}} {unit}, {spent:{shown}} are spent, and the next request may "
+                    f"cost up to {wanted:{shown}}; raise the budget, or lower max_tokens"
                 )
         return None
 

@@ -35,7 +35,7 @@ class Books(RuleBasedStateMachine):
         reserved = sum(worst for _, _, worst in self.open)
 
         if self.spent + tokens > self.LIMIT:
-            with pytest.raises(BudgetExceeded, match=f"{self.spent} spent"):
+            with pytest.raises(BudgetExceeded, match=f"{self.spent} are spent"):
                 self.loop.run_until_complete(self.ledger.reserve(Amount(tokens)))
         elif self.spent + reserved + tokens > self.LIMIT:
             task = self.loop.create_task(self.ledger.reserve(Amount(tokens)))
@@ -87,7 +87,7 @@ async def test_who_may_still_fit_waits_and_who_cannot_is_refused():
     go_on.set()
     await asyncio.gather(first, second)
     assert ledger.spent.tokens == 40
-    with pytest.raises(BudgetExceeded, match="40 spent.*up to 80"):
+    with pytest.raises(BudgetExceeded, match="40 are spent.*up to 80"):
         await ledger.reserve(Amount(80))
 
 

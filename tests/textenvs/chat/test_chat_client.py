@@ -4,7 +4,10 @@ import asyncio
 import itertools
 import json
 import logging
+import os
 import pickle
+import subprocess
+import sys
 
 import pytest
 from fake_service import FakeService, Reply, cut, garbage, hang, held, slow, status
@@ -82,6 +85,16 @@ async def test_messages_go_out_clean_and_without_reasoning(service, make):
         {**assistant("a"), "tool_calls": [call]},
         user("lone \ufffd"),
     ]
+
+
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
+async def test_a_services_own_reasoning_is_kept_apart(service, make, name, tmp_path):
+    body = {"choices": [{"message": {"content": "4", name: "2+2", "tool_calls": None}}], "usage": None, "new": 1}
+    service.answer = garbage(json.dumps(body).encode())
+    client = make(cache=str(tmp_path / "cache.db"))
+    for answer in (await client.complete(HELLO), await client.complete(HELLO)):
+        assert answer.message == {"role": "assistant", "content": "4", "reasoning_content": "2+2"}
+        assert (answer.text, answer.finish_reason, answer.usage) == ("4", "stop", None)
 
 
 async def test_an_answer_with_everything(service, make):
@@ -453,6 +466,45 @@ def test_every_loop_has_its_own_client_closed_with_it(service):
     assert two._service.is_closed()
 
 
+FORK = """
+import asyncio, os, sys
+from textenvs.chat import client_for, statistics
+from textenvs.messages import user
+
+spec = {"model": "tiny", "base_url": sys.argv[1], "cache": sys.argv[2]}
+
+async def use(text):
+    return (await (await client_for(spec)).complete([user(text)])).text
+
+async def main():
+    await use("before")
+    mine = await client_for(spec)
+    if (child := os.fork()) == 0:
+        try:
+            asyncio.events._set_running_loop(None)  # the child left the parent's loop by forking
+            assert asyncio.run(use("in the child")) == "ok"
+            assert statistics()["tiny"].attempts == 1
+            os._exit(0)
+        finally:
+            os._exit(1)
+    while os.waitpid(child, os.WNOHANG) == (0, 0):
+        await asyncio.sleep(0.01)
+    assert await client_for(spec) is mine
+    assert [await use(text) for text in ("before", "in the child", "after")] == ["ok"] * 3
+    print(statistics()["tiny"].cache_hits)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_makes_clients_of_its_own(service, tmp_path):
+    args = [sys.executable, "-c", FORK, service.url, str(tmp_path / "cache.db")]
+    done = subprocess.run(args, capture_output=True, text=True, timeout=100)
+    assert (done.stdout, done.stderr) == ("2\n", "")
+    assert len(service.requests) == 3
+
+
 async def test_a_client_stays_on_its_loop(service, make):
     client = make()
     await client.complete(HELLO)
@@ -473,7 +525,7 @@ async def test_closing_while_a_request_is_under_way(service, make):
 
 
 def test_without_the_openai_package_the_error_names_the_extra(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "openai", None)
+    monkeypatch.setitem(sys.modules, "openai", None)
     with pytest.raises(ImportError, match=r"textenvs\[chat\]"):
         ChatClient("tiny", base_url="http://localhost:1/v1")
 
