@@ -20,7 +20,7 @@ def model(request):
         return "a pear"
     texts = {"message": "At eight, please.", "state": "goes_on"}
     if number := re.search(r"^<data (\w+)>$", request["messages"][1]["content"], re.MULTILINE):
-        texts["data_number"] = number[1]
+        texts["data_code"] = number[1]
     fields = shape["json_schema"]["schema"]["properties"]
     return {name: texts.get(name, "so") if field["type"] == "string" else 1 for name, field in fields.items()}
 

@@ -41,6 +41,11 @@ class Reservation:
     worst: Amount
     actual: Amount | None = None
 
+    @property
+    def booked(self) -> Amount:
+        """What it comes to."""
+        return self.worst if self.actual is None else self.actual
+
 
 class Ledger:
     """The books of one budget, shared by all clients of a process that have it. Safe between threads and event loops.
@@ -105,7 +110,7 @@ class Ledger:
                 while self._ended:
                     reservation = self._ended.popleft()
                     self.reserved.add(reservation.worst, -1)
-                    self.spent.add(reservation.worst if reservation.actual is None else reservation.actual)
+                    self.spent.add(reservation.booked)
                     self.under_way -= 1
                 if not self.under_way:
                     self.reserved = Amount()  # adding and taking away leaves dust in a float

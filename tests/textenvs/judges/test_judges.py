@@ -24,7 +24,7 @@ class Verdict(BaseModel):
     score: float = Field(ge=0, le=1)
 
 
-def number(request):
+def code(request):
     return re.search(r"^<data (\w+)>$", request["messages"][1]["content"], re.MULTILINE)[1]
 
 
@@ -33,8 +33,8 @@ def data(request):
 
 
 def verdict(**fields):
-    """A judge that gives this verdict, with the right number."""
-    return lambda request: {"data_number": number(request), "reasons": "because", **fields}
+    """A judge that gives this verdict, with the right code."""
+    return lambda request: {"data_code": code(request), "reasons": "because", **fields}
 
 
 @pytest.fixture
@@ -93,8 +93,8 @@ UNUSABLE = {
     "no score": verdict(),
     "two scores": lambda request: json.dumps(verdict(score=0)(request))[:-1] + ', "score": 1}',
     "more": verdict(score=1, also=2),
-    "another number": verdict(score=1, data_number="000000000000"),
-    "no number": {"reasons": "because", "score": 1},
+    "another code": verdict(score=1, data_code="000000000000"),
+    "no code": {"reasons": "because", "score": 1},
     "prose around it": lambda request: "Verdict: " + json.dumps(verdict(score=1)(request)),
     "two verdicts": lambda request: 2 * json.dumps(verdict(score=1)(request)),
     "a list": lambda request: json.dumps([verdict(score=1)(request)]),
@@ -204,7 +204,7 @@ def test_bad_options(make, error, said):
 
 def test_a_verdict_with_our_own_field():
     class Clash(BaseModel):
-        data_number: str
+        data_code: str
 
     with pytest.raises(ValueError, match="rename it"):
         LLMJudge("m", "x", Clash)
