@@ -105,7 +105,7 @@ class McpServer:
         Raises:
             ImportError: The SDK is not installed.
             EnvironmentFailure: The server cannot be reached.
-            ValueError: ``only`` names tools that the server does not have, or two tools have one name.
+            ValueError: ``only`` names tools that the server does not have.
         """
         listed = await self._list()
         if only is not None:
@@ -190,7 +190,7 @@ class McpServer:
 
     async def _connected(self) -> _Connection:
         loop = asyncio.get_running_loop()
-        for old in [each for each in self._connections if each.is_closed()]:
+        for old in [each for each in list(self._connections) if each.is_closed()]:
             self._connections.pop(old, None)
             self._connecting.pop(old, None)
         async with self._connecting.setdefault(loop, asyncio.Lock()):
@@ -211,6 +211,9 @@ class McpServer:
                 problem = f"it did not answer within {self.connect_timeout_s:g} s"
             except _ConnectionLost as lost:
                 problem = str(lost)
+            except BaseException:  # whoever asked was cancelled
+                connection.cancel()
+                raise
             else:
                 return connection
             await connection.close()
@@ -233,7 +236,7 @@ class _RemoteFunction:
         self.name = name
         self.repeatable = repeatable
 
-    async def __call__(self, **arguments: Any) -> str:
+    async def __call__(self, /, **arguments: Any) -> str:
         """Call the tool; what it says is refused, is refused."""
         result = await self.server.call(self.name, arguments, repeatable=self.repeatable)
         text = _text_of(result)
@@ -296,6 +299,11 @@ class _Connection:
         if not self._client.done():  # it is still being opened
             self._holder.cancel()
         await asyncio.wait([self._holder])
+
+    def cancel(self) -> None:
+        """Have it closed, also if it is not open yet, without waiting."""
+        self._stop.set()
+        self._holder.cancel()
 
     def abandon(self) -> None:
         """Have it closed, from any thread, without waiting."""

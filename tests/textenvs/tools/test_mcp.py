@@ -188,6 +188,17 @@ async def test_a_server_that_does_not_answer_is_given_up():
         await silent.atools()
 
 
+async def test_whoever_stops_waiting_for_a_server_leaves_nothing_behind():
+    silent = McpServer({"command": sys.executable, "args": ["-c", "import sys; sys.stdin.read()"]})
+    waiting = asyncio.ensure_future(silent.atools())
+    await asyncio.sleep(0.1)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    assert not others or not (await asyncio.wait(others, timeout=10))[1]
+
+
 async def test_closing_ends_the_process_and_a_later_call_starts_another(listed):
     box = fresh(listed)
     pid = int((await one(box, "process")).content)
