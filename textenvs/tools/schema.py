@@ -117,6 +117,8 @@ class Tool(Generic[P, R]):
             "blocking": blocking,
             "owner": owner,
         }
+        if not callable(function):
+            raise TypeError(f"a tool is made of a function, not of {function!r}")
         functools.update_wrapper(self, function, updated=())
         self.function = function
         self.name = name or str(getattr(function, "__name__", type(function).__name__))
