@@ -99,8 +99,8 @@ def test_no_easy_calculation_is_much_more_frequent_than_others(split):
     """A policy that gets a single calculation wrong must not lose a tenth of its score."""
     tasks = GeneratedMath("easy", split=split)
     drawn = Counter(tuple(calculations(tasks[i].extra["answer"])) for i in range(4000))
-    assert drawn.most_common(1)[0][1] < 4000 * 0.04
-    assert 0.25 < sum(count for chain, count in drawn.items() if len(chain) == 1) / 4000 < 0.42
+    assert drawn.most_common(1)[0][1] < 4000 * 0.03
+    assert 0.2 < sum(count for chain, count in drawn.items() if len(chain) == 1) / 4000 < 0.3
 
 
 def test_easy_has_far_more_questions_than_a_run_can_memorise():
