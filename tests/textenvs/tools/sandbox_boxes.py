@@ -7,22 +7,30 @@ import pytest
 from textenvs.tools.sandbox import Limits, Sandbox, SandboxUnavailable
 
 #: Small enough that an attack is over soon, large enough for an interpreter.
-SMALL = Limits(cpu_s=1, wall_s=4, memory_mb=128, processes=8, disk_mb=4, open_files=32, output_bytes=20_000)
+SMALL = Limits(cpu_s=1, wall_s=30, memory_mb=128, processes=8, disk_mb=4, open_files=32, output_bytes=20_000)
+#: For what is stopped by the clock whatever it does.
+HASTY = Limits(cpu_s=30, wall_s=0.5, memory_mb=128, processes=8, disk_mb=4)
 
 
 @functools.cache
-def box_or_refusal(backend: str | None) -> Sandbox | str:
+def box_or_refusal(backend: str | None, limits: Limits) -> Sandbox | str:
     try:
-        return Sandbox(backend=backend, limits=SMALL)
+        return Sandbox(backend=backend, limits=limits)
     except SandboxUnavailable as refusal:
         return str(refusal)
 
 
-def box_of(backend: str | None = None) -> Sandbox:
+def box_of(backend: str | None = None, limits: Limits = SMALL) -> Sandbox:
     """The box; where there is none, the refusal is checked, and the test that asked is skipped by name."""
-    found = box_or_refusal(backend)
+    found = box_or_refusal(backend, limits)
     if isinstance(found, str):
-        for word in (backend or "bubblewrap", "bubblewrap (Debian", "user namespaces", "container", "allow_unsafe=True"):
-            assert word in found, found
+        check_refusal(found, backend)
         pytest.skip("refused on this machine: " + found.splitlines()[1])
     return found
+
+
+def check_refusal(text: str, backend: str | None = None) -> None:
+    """It names what was tried, and what to do."""
+    for word in (f"- {backend or 'bubblewrap'}: ", "install bubblewrap", "user namespaces", "in a container"):
+        assert word in text
+    assert "allow_unsafe=True" in text

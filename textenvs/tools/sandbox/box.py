@@ -80,9 +80,7 @@ class Sandbox:
         """What confines the code: ``"bubblewrap"``, ``"namespaces"``, or ``"unsafe"`` for nothing but limits."""
         return self._find_box().backend
 
-    async def run(
-        self, code: str, *, stdin: str = "", files: Mapping[str, str | bytes] | None = None
-    ) -> SandboxResult:
+    async def run(self, code: str, *, stdin: str = "", files: Mapping[str, str | bytes] | None = None) -> SandboxResult:
         """Run a program.
 
         A cancelled call kills the run.
@@ -107,9 +105,7 @@ class Sandbox:
             waiting.cancel()
             raise
 
-    def run_now(
-        self, code: str, *, stdin: str = "", files: Mapping[str, str | bytes] | None = None
-    ) -> SandboxResult:
+    def run_now(self, code: str, *, stdin: str = "", files: Mapping[str, str | bytes] | None = None) -> SandboxResult:
         """:meth:`run`, waited for in this thread."""
         return self._work(self._job(code, stdin, files), _Waiting())
 

@@ -13,7 +13,7 @@ Under bubblewrap the launcher is bubblewrap itself.
 
 from __future__ import annotations
 
-import _signal as signal  # without the enumerations, which take longer to make than a box
+import _signal as signal  # type: ignore[import-not-found]  # without enumerations: they take longer than a box
 import ctypes
 import marshal
 import os
@@ -113,6 +113,7 @@ def _launch(job: dict[str, Any], status: _Status, pid_fd: int) -> None:
     for fd in (*asks, told[0], pid_fd):
         os.close(fd)
     _mount(job)
+    _raise_loopback()
     _call("sethostname", _libc.sethostname(b"sandbox", 7))
 
 
@@ -207,6 +208,21 @@ def _read_only(target: str, recursive: int = 0) -> None:
     path = os.fsencode(target)
     done = _libc.syscall(_SYS_MOUNT_SETATTR, _AT_FDCWD, path, recursive, ctypes.byref(attributes), size)
     _call(f"mount_setattr({target}, read-only)", done)
+
+
+class _InterfaceRequest(ctypes.Structure):
+    _fields_ = [("name", ctypes.c_char * 16), ("flags", ctypes.c_short), ("rest", ctypes.c_char * 22)]
+
+
+def _raise_loopback() -> None:
+    """Give the box a localhost of its own, as bubblewrap does: a program may talk to itself."""
+    inet, datagram, get_flags, set_flags, up = 2, 2, 0x8913, 0x8914, 1
+    fd = _call("socket", _libc.socket(inet, datagram, 0))
+    request = _InterfaceRequest(name=b"lo")
+    _call("ioctl(SIOCGIFFLAGS)", _libc.ioctl(fd, get_flags, ctypes.byref(request)))
+    request.flags |= up
+    _call("ioctl(SIOCSIFFLAGS)", _libc.ioctl(fd, set_flags, ctypes.byref(request)))
+    os.close(fd)
 
 
 # ------------------------------------------------------------------ the first process

@@ -3,7 +3,7 @@
 The same paths on every machine, so that a traceback reads the same everywhere and tells nothing about the host:
 
 * ``/python``: the interpreter and its library, read-only, without site packages unless they are asked for;
-* ``/lib``, ``/lib64``, ``/usr/lib``, ``/usr/lib64``: the system's shared libraries, read-only;
+* the system's folders of shared libraries, where it has them, read-only;
 * ``/dev``: ``null``, ``zero``, ``full``, ``random``, ``urandom``;
 * ``/tmp``: the one folder to write in, where the program starts; it is gone with the run.
 
@@ -72,6 +72,8 @@ def package_folders(packages: str | Path | None) -> tuple[str, ...]:
             f"packages must be None, 'installed' or a folder (made with pip install --target), and {str(packages)!r} "
             "is no folder"
         )
+    if os.geteuid() == 0 and not os.stat(folder).st_mode & 0o005 == 0o005:
+        raise ValueError(f"packages: {folder} may be read by its owner alone, and code in the box is another user")
     return (folder,)
 
 
@@ -86,9 +88,10 @@ def layout(packages: Sequence[str]) -> Layout:
         folders = {f"{prefix}/{name}": f"/python/{name}" for name in ("lib", library)}
     binds += [(os.path.realpath(source), inside) for source, inside in folders.items() if os.path.isdir(source)]
     links = [(FOLDER, "/dev/shm")]  # POSIX semaphores live there
-    for path in ("/lib", "/lib64", "/usr/lib", "/usr/lib64"):
-        if os.path.islink(path):
-            links.append((os.readlink(path), path))
+    for path in _library_folders():
+        top = path[: path.index("/", 1)] if path.count("/") > 1 else path
+        if os.path.islink(top):  # /lib -> usr/lib, and the like
+            links.append((os.readlink(top), top))
         elif os.path.isdir(path):
             binds.append((path, path))
     binds += [(path, path) for path in ("/etc/ld.so.cache", "/nix/store", "/gnu/store") if os.path.exists(path)]
@@ -100,7 +103,26 @@ def layout(packages: Sequence[str]) -> Layout:
                     hidden.append(inside + found.removeprefix(source))
     inside_packages = [f"{_PACKAGES}{number or ''}" for number in range(len(packages))]
     binds += zip(packages, inside_packages, strict=True)
-    return Layout(tuple(binds), tuple(dict.fromkeys(hidden)), tuple(links), environment(FOLDER, inside_packages))
+    return Layout(
+        tuple(dict.fromkeys(binds)),
+        tuple(dict.fromkeys(hidden)),
+        tuple(dict.fromkeys(links)),
+        environment(FOLDER, inside_packages),
+    )
+
+
+def _library_folders() -> list[str]:
+    """Where the dynamic linker and its libraries are, by the system's conventions.
+
+    Debian keeps them apart from everything else that is in ``/usr/lib``; Fedora and openSUSE have ``/usr/lib64``; on
+    others they lie in ``/usr/lib`` itself.
+    """
+    machine = getattr(sys.implementation, "_multiarch", None) or f"{os.uname().machine}-linux-gnu"
+    if os.path.isdir(f"/usr/lib/{machine}"):
+        return [f"/lib/{machine}", "/lib64", f"/usr/lib/{machine}", "/usr/lib64"]
+    if os.path.isdir("/usr/lib64") and not os.path.islink("/usr/lib64"):
+        return ["/lib64", "/usr/lib64"]
+    return ["/lib", "/lib64", "/usr/lib", "/usr/lib64"]
 
 
 def environment(folder: str, packages: Sequence[str], *, start: str = TOOLS + "/start") -> dict[str, str]:

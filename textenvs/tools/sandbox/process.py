@@ -63,7 +63,7 @@ class Run:
         status_in, status_out = os.pipe()
         pid_in, pid_out = os.pipe()
         try:
-            with tempfile.TemporaryFile() if not hasattr(os, "memfd_create") else _memory_file() as file:
+            with tempfile.TemporaryFile() as file:
                 marshal.dump({**job, "host": os.getpid()}, file)
                 file.flush()
                 passed = (file.fileno(), status_out, pid_out)
@@ -112,7 +112,11 @@ class Run:
         streams = {"stdout": b"", "stderr": b""}
         stopped: str | None = None
         with selectors.DefaultSelector() as selector:
-            for name, fd in {"stdout": process.stdout.fileno(), "stderr": process.stderr.fileno(), **self._lines}.items():
+            for name, fd in {
+                "stdout": process.stdout.fileno(),
+                "stderr": process.stderr.fileno(),
+                **self._lines,
+            }.items():
                 selector.register(fd, selectors.EVENT_READ, name)
             started = False
             deadline = time.monotonic() + START_S
@@ -225,10 +229,6 @@ class Run:
         if last.startswith("MemoryError"):
             return SandboxResult("memory", stdout, stderr, code, reason("address space", limits))
         return SandboxResult("error", stdout, stderr, code)
-
-
-def _memory_file() -> Any:
-    return os.fdopen(os.memfd_create("job"), "w+b")
 
 
 def launcher_environment() -> dict[str, str]:

@@ -53,7 +53,7 @@ class SandboxResult:
         parts = [_shortened(self.stdout.rstrip("\n"), max_chars), _shortened(self.stderr.rstrip("\n"), max_chars)]
         if self.reason:
             parts.append(f"[{self.reason}]")
-        elif self.status == "error":
+        elif self.status == "error" and not self.stderr.strip():
             parts.append(f"[The program ended with exit code {self.exit_code}.]")
         elif not any(parts):
             parts.append("[The program printed nothing. Use print() to see a value.]")

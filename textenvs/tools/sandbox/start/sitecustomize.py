@@ -1,7 +1,7 @@
 """Imported by the interpreter in the box as it starts: unseeded random numbers are the same every time.
 
 ``random`` and ``numpy.random`` are seeded when they are imported, so that who does not need them does not wait for
-them. The seed comes in an environment variable, which is taken away here.
+them. The seed comes in an environment variable, so that interpreters which the code starts have it too.
 """
 
 from __future__ import annotations
@@ -41,6 +41,6 @@ class _Seeding:
         return spec
 
 
-_seed = os.environ.pop("SANDBOX_SEED", None)
+_seed = os.environ.get("SANDBOX_SEED")
 if _seed is not None:
     sys.meta_path.insert(0, _Seeding(int(_seed)))
