@@ -80,7 +80,14 @@ class Sandbox:
         """What confines the code: ``"bubblewrap"``, ``"namespaces"``, or ``"unsafe"`` for nothing but limits."""
         return self._find_box().backend
 
-    async def run(self, code: str, *, stdin: str = "", files: Mapping[str, str | bytes] | None = None) -> SandboxResult:
+    async def run(
+        self,
+        code: str,
+        *,
+        stdin: str = "",
+        files: Mapping[str, str | bytes] | None = None,
+        limits: Limits | None = None,
+    ) -> SandboxResult:
         """Run a program.
 
         A cancelled call kills the run.
@@ -89,6 +96,7 @@ class Sandbox:
             code: Its source text; it runs as ``main.py`` in the box's folder.
             stdin: What it reads from standard input.
             files: Further files for the folder, by their names, as ``"data/table.csv"``.
+            limits: What this run may use, where that is not what the sandbox's runs may.
 
         Returns:
             How it ended. Whatever the code does ends here, and not in an exception.
@@ -97,17 +105,26 @@ class Sandbox:
             SandboxFailure: The box itself failed.
             ValueError: Files with names that are not allowed, or more than ``limits.disk_mb`` holds.
         """
-        job = self._job(code, stdin, files)
+        limits = limits or self.limits
+        job = self._job(code, stdin, files, limits)
         waiting = _Waiting()
         try:
-            return await asyncio.get_running_loop().run_in_executor(_executor(), self._work, job, waiting)
+            return await asyncio.get_running_loop().run_in_executor(_executor(), self._work, job, limits, waiting)
         except asyncio.CancelledError:
             waiting.cancel()
             raise
 
-    def run_now(self, code: str, *, stdin: str = "", files: Mapping[str, str | bytes] | None = None) -> SandboxResult:
+    def run_now(
+        self,
+        code: str,
+        *,
+        stdin: str = "",
+        files: Mapping[str, str | bytes] | None = None,
+        limits: Limits | None = None,
+    ) -> SandboxResult:
         """:meth:`run`, waited for in this thread."""
-        return self._work(self._job(code, stdin, files), _Waiting())
+        limits = limits or self.limits
+        return self._work(self._job(code, stdin, files, limits), limits, _Waiting())
 
     def __repr__(self) -> str:
         """The settings."""
@@ -130,7 +147,9 @@ class Sandbox:
                 self._box = choose(self._folders, self._asked)
         return self._box
 
-    def _job(self, code: str, stdin: str, files: Mapping[str, str | bytes] | None) -> dict[str, Any] | SandboxResult:
+    def _job(
+        self, code: str, stdin: str, files: Mapping[str, str | bytes] | None, limits: Limits
+    ) -> dict[str, Any] | SandboxResult:
         contents = {layout.PROGRAM: _bytes(code)}
         for name, content in (files or {}).items():
             _check_name(name)
@@ -138,30 +157,28 @@ class Sandbox:
         if len(contents) > _MOST_FILES:
             raise ValueError(f"files: {len(contents)} files; a run takes at most {_MOST_FILES}")
         given = _bytes(stdin)
-        room = (self.limits.disk_mb << 20) - _SPARE - sum(len(name) + 8192 for name in contents)
+        room = (limits.disk_mb << 20) - _SPARE - sum(len(name) + 8192 for name in contents)
         size = len(given) + sum(map(len, contents.values()))
         if size > room:
             if len(contents[layout.PROGRAM]) > room // 2:  # whoever wrote the program is to hear of it
                 text = f"The program is too long: {len(contents[layout.PROGRAM])} bytes."
                 return SandboxResult("error", "", text, None)
-            raise ValueError(f"files and stdin have {size} bytes; limits.disk_mb={self.limits.disk_mb} has no room")
-        job = self._find_box().job(self.limits)
+            raise ValueError(f"files and stdin have {size} bytes; limits.disk_mb={limits.disk_mb} has no room")
+        job = self._find_box().job(limits)
         if self.seed is not None:
             job["environment"] = {**job["environment"], "SANDBOX_SEED": str(self.seed)}
         return {**job, "files": contents, "stdin": given, "argv": [*job["argv"], "-s", layout.PROGRAM]}
 
-    def _work(self, job: dict[str, Any] | SandboxResult, waiting: _Waiting) -> SandboxResult:
+    def _work(self, job: dict[str, Any] | SandboxResult, limits: Limits, waiting: _Waiting) -> SandboxResult:
         if isinstance(job, SandboxResult):
             return job
         with _turns:
             if job["mode"] != "unsafe":
-                return waiting.start(self._find_box(), job, self.limits)
+                return waiting.start(self._find_box(), job, limits)
             folder = tempfile.mkdtemp(prefix="textenvs-unsafe-")
             environment = {**job["environment"], "HOME": folder, "TMPDIR": folder}
             try:
-                return waiting.start(
-                    self._find_box(), {**job, "folder": folder, "environment": environment}, self.limits
-                )
+                return waiting.start(self._find_box(), {**job, "folder": folder, "environment": environment}, limits)
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
 
