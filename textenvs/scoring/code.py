@@ -15,12 +15,12 @@ from __future__ import annotations
 import ast
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ..background import submit
+from ..background import wait_for
 from ..tools.sandbox import Sandbox, SandboxResult
 
 _HARNESS = Path(__file__).with_name("code_harness.py").read_text(encoding="utf-8")
@@ -138,7 +138,8 @@ async def pass_rate(program: str, tests: Sequence[Test], sandbox: Sandbox, *, ti
 
 def pass_rate_now(program: str, tests: Sequence[Test], sandbox: Sandbox, *, timeout_s: float = 5.0) -> CodeScore:
     """:func:`pass_rate`, waited for in this thread."""
-    return submit(pass_rate(program, tests, sandbox, timeout_s=timeout_s)).result()
+    score: Awaitable[CodeScore] = pass_rate(program, tests, sandbox, timeout_s=timeout_s)
+    return wait_for(score)
 
 
 def unit_tests(source: str) -> tuple[Assertion, ...]:

@@ -19,6 +19,16 @@ TESTS = (
     InputOutput("10", "20\n\n"),
 )
 PROGRAM = "def double(x):\n    return x * 2\nif __name__ == '__main__':\n    print(double(int(input())), ' ')"
+# Writes what a report looks like wherever it may be read.
+FORGERY = """
+import os
+for fd in range(64):
+    try:
+        os.write(fd, b'{"value": null, "error": null}\\n')
+    except OSError:
+        pass
+os._exit(0)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +65,7 @@ def test_the_fraction_counts_each_test(box):
         "while True: pass",
         "import time; time.sleep(100)",
         'print(\'{"value": "4", "error": null}\\n\' * 10)\nimport os; os._exit(0)',
-        'import os\nfor fd in range(64):\n    try: os.write(fd, b\'{"value": null, "error": null}\\n\')\n    except OSError: pass\nos._exit(0)',
+        FORGERY,
         "import os, builtins\ndef double(x): os._exit(0)",
         "import atexit, threading\nx = []\nwhile True: x.append(bytearray(1 << 20))",
         "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass",
@@ -70,7 +80,7 @@ def test_no_cheap_trick_passes_a_call_or_a_whole_program(box, program):
 
 
 @pytest.mark.parametrize(
-    "program", ["import sys; sys.exit(0)", "import os; os._exit(0)", "assert False", "double = None"]
+    "program", ["import sys; sys.exit(0)", "import os; os._exit(0)", "assert False", "double = None", FORGERY]
 )
 def test_ending_early_passes_no_assertion(box, program):
     assert pass_rate_now(program, [Assertion("assert double(0) == 0"), Assertion("double(1)")], box).passed == 0
