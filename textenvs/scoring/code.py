@@ -15,7 +15,7 @@ from __future__ import annotations
 import ast
 import json
 import math
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -138,8 +138,9 @@ async def pass_rate(program: str, tests: Sequence[Test], sandbox: Sandbox, *, ti
 
 def pass_rate_now(program: str, tests: Sequence[Test], sandbox: Sandbox, *, timeout_s: float = 5.0) -> CodeScore:
     """:func:`pass_rate`, waited for in this thread."""
-    score: Awaitable[CodeScore] = pass_rate(program, tests, sandbox, timeout_s=timeout_s)
-    return wait_for(score)
+    waiting: Any = pass_rate(program, tests, sandbox, timeout_s=timeout_s)
+    score: CodeScore = wait_for(waiting)
+    return score
 
 
 def unit_tests(source: str) -> tuple[Assertion, ...]:
