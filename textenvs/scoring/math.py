@@ -14,7 +14,6 @@ import importlib.util
 import json
 import math
 import os
-import re
 import selectors
 import subprocess
 import sys
@@ -26,6 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from .final_answer import boxed
+
 Method = Literal["boxed", "flexible"]
 METHODS: tuple[str, ...] = ("boxed", "flexible")
 Reason = Literal["equal", "different", "no_answer", "unreadable", "timeout"]
@@ -36,8 +37,6 @@ MAX_CHARS = 20_000
 CONCURRENCY = max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 # Seconds in which a new process must have imported SymPy.
 _START_S = 120.0
-
-_BOX = re.compile(r"\\(?:boxed|fbox)\s*(?=\{)")
 
 
 @dataclass(frozen=True)
@@ -57,20 +56,6 @@ class MathVerdict:
     def correct(self) -> bool:
         """Whether the answer is the right one."""
         return self.reason == "equal"
-
-
-def boxed(text: str) -> str | None:
-    r"""The content of the last ``\boxed{...}`` (or ``\fbox``) whose braces close; ``None`` where there is none.
-
-    Takes time linear in the text. Of a box within a box, the inner one is the content's.
-    """
-    ends = _closing_braces(text)
-    last = None
-    after = 0
-    for match in _BOX.finditer(text):
-        if match.start() >= after and (end := ends.get(match.end())) is not None:
-            last, after = text[match.end() + 1 : end], end
-    return None if last is None else last.strip()
 
 
 def judge_math(reply: str, ground_truth: str, *, method: Method = "boxed", timeout_s: float = 5.0) -> MathVerdict:
@@ -128,18 +113,6 @@ def require_math_verify() -> None:
     """
     if importlib.util.find_spec("math_verify") is None:
         raise ImportError("comparing mathematical answers needs Math-Verify: pip install 'textenvs[math]'")
-
-
-def _closing_braces(text: str) -> dict[int, int]:
-    """Where the brace that opens at a position closes; escaped braces are text."""
-    ends: dict[int, int] = {}
-    open_at: list[int] = []
-    for match in re.finditer(r"\\.|[{}]", text, re.DOTALL):
-        if match[0] == "{":
-            open_at.append(match.start())
-        elif match[0] == "}" and open_at:
-            ends[open_at.pop()] = match.start()
-    return ends
 
 
 # ------------------------------------------------------------------ the processes
