@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -37,10 +38,17 @@ def _generated(level: str, split: Split, seed: int) -> GeneratedComputing:
     return GeneratedComputing(level, seed, split)  # type: ignore[arg-type]
 
 
+@dataclass
+class MathState(ToolState):
+    """Whether a program printed the answer, and nothing else; the scripted expert goes by it."""
+
+    computed: bool = False
+
+
 READER = Reader(_generated, LEVELS, from_problem, COLUMNS, "Maxwell-Jia/AIME_2024")
 
 
-class MathPython(ToolEnv[ToolState]):
+class MathPython(ToolEnv[MathState]):
     r"""One problem, and a tool ``python`` that runs programs in a sandbox; the reply with ``\boxed{...}`` ends it.
 
     ``stop`` is then ``"solved"`` or ``"wrong"``. A reply with neither a call nor an answer is told so, and costs only
@@ -74,7 +82,7 @@ class MathPython(ToolEnv[ToolState]):
         ImportError: Rows need a library that is not installed; the message names the extra.
     """
 
-    state_type: ClassVar[type[EpisodeState]] = ToolState
+    state_type: ClassVar[type[EpisodeState]] = MathState
     term_names = ("correct", "calls")
 
     def __init__(
@@ -130,6 +138,9 @@ class MathPython(ToolEnv[ToolState]):
 
     def after_tools(self, reply: Message, results: Sequence[ToolResult]) -> Turn:
         """Bring back what the programs printed, and charge for the calls."""
+        state = self.state
+        assert state.task is not None
+        state.computed |= any(result.ok and result.content == str(state.task.ground_truth) for result in results)
         terms = self.terms(calls=self.call_cost * len(results))
         return Turn(self.tool_messages(results), terms=terms, metrics=_metrics(None))
 
@@ -163,11 +174,11 @@ class MathPython(ToolEnv[ToolState]):
         )
 
     def demonstration(self, rng: np.random.Generator) -> str | Message:
-        """The problem's program, then the answer; where a row has no program, its solution."""
+        """The problem's program, until one has printed the answer; then that. Where a row has none, its solution."""
         task = self.state.task
         assert task is not None
         program = task.extra.get("program")
-        if isinstance(program, str) and not self.state.calls_made:
+        if isinstance(program, str) and not self.state.computed:
             return self.format.write("", [call(TOOL, code=program)])
         solution = task.extra.get("solution")
         if isinstance(solution, str) and boxed(solution) == task.ground_truth:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -16,6 +17,7 @@ from ..tasks.sources import Reader, Source, open_source
 from ..tasks.world import LEVELS, GeneratedQuestions, WorldLevel
 from ..tool_env import ToolEnv, ToolState
 from ..tools.formats import call
+from ..tools.jsontext import read_object
 from ..tools.search import Corpus, search_tool
 from ..tools.toolbox import ToolResult
 from .gsm8k import check_weight
@@ -31,7 +33,14 @@ SCORES = {"em": exact_match, "f1": f1}
 _COLUMNS = "'question' and 'answer' (text, or a list of right answers)"
 
 
-class SearchQA(ToolEnv[ToolState]):
+@dataclass
+class SearchState(ToolState):
+    """What was searched for; the scripted expert goes by it."""
+
+    searched: tuple[str, ...] = ()
+
+
+class SearchQA(ToolEnv[SearchState]):
     """One question, and a tool ``search`` over a corpus; the reply with a line ``Answer: ...`` ends the episode.
 
     ``stop`` is then ``"solved"`` (an exact match) or ``"wrong"``. A reply with neither a call nor an answer is told so,
@@ -67,7 +76,7 @@ class SearchQA(ToolEnv[ToolState]):
         ImportError: A library is not installed; the message names the extra.
     """
 
-    state_type: ClassVar[type[EpisodeState]] = ToolState
+    state_type: ClassVar[type[EpisodeState]] = SearchState
     term_names = ("correct", "calls")
 
     def __init__(
@@ -115,6 +124,8 @@ class SearchQA(ToolEnv[ToolState]):
 
     def after_tools(self, reply: Message, results: Sequence[ToolResult]) -> Turn:
         """Bring back what was found, and charge for the calls."""
+        found = [read_object(result.call["function"]["arguments"])["query"] for result in results if result.ok]
+        self.state.searched += tuple(found)
         terms = self.terms(calls=self.call_cost * len(results))
         return Turn(self.tool_messages(results), terms=terms, metrics=_metrics(None, ()))
 
@@ -135,12 +146,13 @@ class SearchQA(ToolEnv[ToolState]):
         )
 
     def demonstration(self, rng: np.random.Generator) -> str | Message:
-        """The question's searches, one a turn, then the answer."""
+        """The question's searches that were not made yet, one a turn; then the answer."""
         task = self.state.task
         assert task is not None
         searches: Any = task.extra.get("searches") or ()
-        if self.state.calls_made < len(searches):
-            return self.format.write("", [call(TOOL, query=str(searches[self.state.calls_made]))])
+        left = [str(query) for query in searches if str(query) not in self.state.searched]
+        if left:
+            return self.format.write("", [call(TOOL, query=left[0])])
         return self.format.write(f"Answer: {answers_of(task)[0]}")
 
     def blunder(self, rng: np.random.Generator) -> str | Message:

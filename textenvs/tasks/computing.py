@@ -70,7 +70,10 @@ def _digits(rng: random.Random) -> Problem:
 
 
 def _multiples(rng: random.Random) -> Problem:
-    a, b, c = rng.sample(range(2, 16), 3)
+    while True:
+        a, b, c = rng.sample(range(2, 16), 3)
+        if a % b and b % a and a % c and b % c:  # each condition says something
+            break
     n = rng.randint(500, 20_000)
 
     def count(*divisors: int) -> int:
