@@ -2,8 +2,9 @@
 
 Some packages seed and draw from the global generators of ``random`` and NumPy, set the precision of decimals, print, or
 warn. Inside :func:`contained` the global generators are in a state of the caller's choosing, and afterwards as they
-were before; decimals have Python's default context; what this thread prints goes nowhere; warnings are ignored. One call at a time, in the whole process: the generators are
-shared by all threads. Another thread that draws from them meanwhile sees the borrowed state.
+were before; decimals have Python's default context; what this thread prints goes nowhere; warnings are ignored. One
+call at a time, in the whole process: the generators are shared by all threads. Another thread that draws from them
+meanwhile sees the borrowed state.
 """
 
 from __future__ import annotations
