@@ -115,10 +115,10 @@ def replay(env, actions):
     return [env.step(action) for action in actions]
 
 
-@pytest.mark.parametrize("env_id", sorted(REFUSED))
-def test_what_this_machine_cannot_offer_is_refused_with_the_remedy(env_id):
-    assert "install bubblewrap" in REFUSED[env_id]
-    assert "user namespaces" in REFUSED[env_id]
+def test_what_this_machine_cannot_offer_is_refused_with_the_remedy():
+    for env_id, text in REFUSED.items():  # mostly none
+        assert "install bubblewrap" in text, env_id
+        assert "user namespaces" in text, env_id
 
 
 # ------------------------------------------------------------------ Gymnasium
