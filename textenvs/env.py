@@ -117,16 +117,19 @@ class Turn:
     metrics: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        # One of these is made on every turn of every episode, so the common case is checked in few steps.
         terms = {name: float(value) + 0.0 for name, value in self.terms.items()}  # -0.0 becomes 0.0
         reward = math.fsum(terms.values()) if self.reward is None else float(self.reward)
         if not terms:
             terms = {"reward": reward}
         metrics = {name: float(value) for name, value in self.metrics.items()}
         for what, numbers in (("reward terms", terms), ("metrics", metrics)):
-            if bad := {name: value for name, value in numbers.items() if not math.isfinite(value)}:
+            if not all(map(math.isfinite, numbers.values())):
+                bad = {name: value for name, value in numbers.items() if not math.isfinite(value)}
                 raise ValueError(f"Turn: {what} must be finite numbers, not {bad}")
-        if not math.isclose(math.fsum(terms.values()), reward, rel_tol=1e-9, abs_tol=1e-9):
-            raise ValueError(f"Turn: the terms {terms} sum to {math.fsum(terms.values())}, but reward is {reward}")
+        total = reward if self.reward is None else math.fsum(terms.values())
+        if total != reward and not math.isclose(total, reward, rel_tol=1e-9, abs_tol=1e-9):
+            raise ValueError(f"Turn: the terms {terms} sum to {total}, but reward is {reward}")
         if self.terminated and not self.stop:
             raise ValueError("Turn: terminated needs a stop that says why, for example stop='solved'")
         if self.stop is not None and not self.terminated:
@@ -136,12 +139,11 @@ class Turn:
         if self.stop in FAILURE_STOPS:
             raise ValueError(f"Turn: stop={self.stop!r} is a failure; raise EnvironmentFailure({self.stop!r}, reason)")
         messages = check_conversation(self.messages, "Turn")
-        if strangers := [message["role"] for message in messages if message["role"] not in ("user", "tool")]:
-            raise ValueError(f"Turn: an environment speaks as user or tool, not as {strangers[0]}")
-        object.__setattr__(self, "terms", terms)
-        object.__setattr__(self, "reward", reward)
-        object.__setattr__(self, "messages", clean_messages(messages))
-        object.__setattr__(self, "metrics", metrics)
+        for message in messages:
+            if message["role"] not in ("user", "tool"):
+                raise ValueError(f"Turn: an environment speaks as user or tool, not as {message['role']}")
+        # Frozen for everybody else; the dict is a third of the price of four object.__setattr__.
+        self.__dict__.update(terms=terms, reward=reward, messages=clean_messages(messages), metrics=metrics)
 
 
 @dataclass
@@ -159,6 +161,7 @@ class EpisodeState:
     terminated: bool = False
     truncated: bool = False
     stop: str | None = None
+    return_so_far: float = 0.0  # the sum of the turn rewards
     rng: dict[str, Any] | None = None  # filled by snapshot(): the state of np_random
 
     @property
@@ -265,6 +268,18 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         """
         task = self.state.task
         return () if task is None or task.ground_truth is None else (str(task.ground_truth),)
+
+    def conversation_score(self) -> Mapping[str, float] | Awaitable[Mapping[str, float]]:
+        """How good the conversation is as it stands, by named scores; by default the return so far.
+
+        What the multiturn-aware reward (:mod:`textenvs.lookahead`) makes of a future. It may be asked for after any
+        turn, not only at the end, and must change nothing. A family that is judged as a whole returns its task scores
+        here, each from 0 to 1 and the same names every time, for example ``{"accuracy": 1.0}``.
+
+        Raises:
+            EnvironmentFailure: What scores (a judge, a sandbox) gave up after its retries.
+        """
+        return {"return": self.state.return_so_far}
 
     def cleanup(self) -> None | Awaitable[None]:
         """Release what this environment holds; called by ``close``, perhaps more than once, but never by a fork's."""
@@ -438,7 +453,9 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
             turn = self.respond(reply)
         except EnvironmentFailure as failure:
             return self._fail(failure)
-        return self._play_later(turn) if inspect.isawaitable(turn) else self._conclude(turn)
+        if not isinstance(turn, Turn) and inspect.isawaitable(turn):
+            return self._play_later(turn)
+        return self._conclude(turn)
 
     async def _play_later(self, turn: Awaitable[Turn]) -> StepResult:
         try:
@@ -471,8 +488,10 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
     def _conclude(self, turn: Turn) -> StepResult:
         if not isinstance(turn, Turn):
             raise TypeError(f"{type(self).__name__}.respond must return a Turn, not {type(turn).__name__}")
+        assert turn.reward is not None
         state = self.state
-        speaks = any(message["role"] == "user" for message in turn.messages)
+        state.return_so_far += turn.reward
+        speaks = "user" in [message["role"] for message in turn.messages]
         if turn.terminated:
             state.terminated, state.stop = True, turn.stop
             state.messages = (*state.messages, *turn.messages)
@@ -494,14 +513,13 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
 
     def _result(self, turn: Turn, failure: str | None = None) -> StepResult:
         state = self.state
-        info: dict[str, Any] = self._identity() | {
-            "terms": dict(turn.terms),
-            "metrics": dict(turn.metrics),
-            "assistant_turns": state.assistant_turns,
-            "user_turns": state.user_turns,
-            "stop": state.stop,
-            "failed": failure is not None,
-        }
+        info = self._identity()
+        info["terms"] = dict(turn.terms)
+        info["metrics"] = dict(turn.metrics)
+        info["assistant_turns"] = state.assistant_turns
+        info["user_turns"] = state.user_turns
+        info["stop"] = state.stop
+        info["failed"] = failure is not None
         if failure is not None:
             info["failure"] = failure
         if self.render_mode == "human":
