@@ -90,9 +90,9 @@ def clean_text(text: str) -> str:
 
 def problem_with(message: Any) -> str | None:
     """What is wrong with ``message`` as a chat message, in words, or ``None`` when nothing is."""
-    if type(message) is dict and len(message) == 2 and message.get("role") in _PLAIN_ROLES:
-        if isinstance(message.get("content"), str):
-            return None  # nearly every message is like this
+    plain = type(message) is dict and len(message) == 2 and isinstance(message.get("content"), str)
+    if plain and message.get("role") in _PLAIN_ROLES:  # like nearly every message
+        return None
     if not isinstance(message, Mapping):
         return f"a message is a mapping with 'role' and 'content', not {type(message).__name__}"
     if unknown := set(message) - _KEYS:
@@ -131,9 +131,10 @@ def _problem_with_calls(calls: Any) -> str | None:
 
 def check_conversation(messages: Iterable[Any], where: str) -> Messages:
     """Return ``messages`` as a tuple, or raise ``ValueError`` naming ``where`` and the first bad message."""
-    if not isinstance(messages, (list, tuple)):
-        if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Iterable):
-            raise ValueError(f"{where}: expected a sequence of messages, not {type(messages).__name__}")
+    if not isinstance(messages, (list, tuple)) and (
+        isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Iterable)
+    ):
+        raise ValueError(f"{where}: expected a sequence of messages, not {type(messages).__name__}")
     checked = tuple(messages)
     for i, message in enumerate(checked):
         if problem := problem_with(message):
