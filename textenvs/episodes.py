@@ -22,6 +22,7 @@ import itertools
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -36,6 +37,9 @@ from .tasks.base import Task
 #: Which tasks to play: indices, tasks or rows, in order; ``None`` in their place draws one by the episode's seed. A
 #: number is how many to draw, and ``None`` draws without end.
 Tasks: TypeAlias = "Iterable[int | Task | Mapping[str, Any] | None] | int | None"
+
+
+_FOR_EVER = nullcontext(None)
 
 
 @dataclass(frozen=True)
@@ -216,64 +220,50 @@ class Plan:
 
     async def _episode(self, env: TextEnv[Any], number: int, task: Any, threads: ThreadPoolExecutor | None) -> Episode:
         seed = self.seed + number
-        played = _Played()
+        rewards: list[float] = []
+        terms: list[Mapping[str, float]] = []
+        info: Mapping[str, Any] = {}  # until the episode has started
+        terminated = truncated = False
         failed: Exception | None = None
         clock: asyncio.Timeout | None = None
+        # _begin_episode and _play rather than areset and astep: an episode that raises is over here, so there is no
+        # need to keep what it was before the turn. Nor is a conversation kept while the next answer is waited for:
+        # there may be tens of thousands of them.
         try:
-            async with asyncio.timeout(self.timeout_s) as clock:
-                await self._turns(env, seed, task, threads, played)
+            async with _FOR_EVER if self.timeout_s is None else asyncio.timeout(self.timeout_s) as clock:
+                if threads is not None:
+                    result: Any = await _in_thread(threads, env._begin_episode, seed, _options(task))
+                elif not isinstance(result := env._begin_episode(seed, _options(task)), tuple):
+                    result = await result
+                info = result[-1]
+                while not (terminated or truncated):
+                    reply: Any = self.policy(result[0])
+                    if not isinstance(reply, (str, dict)) and inspect.isawaitable(reply):
+                        reply = await reply
+                    result = None
+                    if threads is not None:
+                        result = await _in_thread(threads, env._play, reply)
+                    elif not isinstance(result := env._play(reply), tuple):
+                        result = await result
+                    _, reward, terminated, truncated, info = result
+                    rewards.append(reward)
+                    terms.append(info["terms"])
         except Exception as error:
             failed = error
             if isinstance(error, TimeoutError) and clock is not None and clock.expired():
                 failed = TimeoutError(f"the episode took longer than {self.timeout_s:g} s")
-            failed.add_note(f"(in episode {number}, seed {seed}, task {played.info.get('task_key', _named(task))!r})")
+            failed.add_note(f"(in episode {number}, seed {seed}, task {info.get('task_key', _named(task))!r})")
         return Episode(
             number,
             seed,
-            copy_messages(env.state.messages) if played.info else (),  # () if it did not even start
-            tuple(played.rewards),
-            tuple(played.terms),
-            played.info,
-            played.terminated,
-            played.truncated,
+            copy_messages(env.state.messages) if info else (),
+            tuple(rewards),
+            tuple(terms),
+            info,
+            terminated,
+            truncated,
             failed,
         )
-
-    async def _turns(
-        self, env: TextEnv[Any], seed: int, task: Any, threads: ThreadPoolExecutor | None, played: _Played
-    ) -> None:
-        # _begin_episode and _play rather than areset and astep: an episode that raises is over here, so there is no
-        # need to keep what it was before the turn.
-        options = _options(task)
-        if threads is not None:
-            started: Any = await _in_thread(threads, env._begin_episode, seed, options)
-        elif not isinstance(started := env._begin_episode(seed, options), tuple):
-            started = await started
-        conversation, played.info = started
-        over = False
-        while not over:
-            reply: Any = self.policy(conversation)
-            if not isinstance(reply, (str, dict)) and inspect.isawaitable(reply):
-                reply = await reply
-            if threads is not None:
-                stepped: Any = await _in_thread(threads, env._play, reply)
-            elif not isinstance(stepped := env._play(reply), tuple):
-                stepped = await stepped
-            conversation, reward, played.terminated, played.truncated, played.info = stepped
-            played.rewards.append(reward)
-            played.terms.append(played.info["terms"])
-            over = played.terminated or played.truncated
-
-
-@dataclass
-class _Played:
-    """How far an episode has come."""
-
-    rewards: list[float] = field(default_factory=list)
-    terms: list[Mapping[str, float]] = field(default_factory=list)
-    info: Mapping[str, Any] = field(default_factory=dict)
-    terminated: bool = False
-    truncated: bool = False
 
 
 async def _in_thread(threads: ThreadPoolExecutor, call: Callable[..., Any], *args: Any) -> Any:
