@@ -30,10 +30,10 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-import math
 from collections.abc import Awaitable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from math import fsum, isclose, isfinite
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import gymnasium
@@ -93,7 +93,7 @@ class EnvironmentFailure(Exception):
         return f"{self.stop}: {self.reason}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Turn:
     """What the environment makes of one assistant message.
 
@@ -110,41 +110,59 @@ class Turn:
             the user or a tool, or ``terminated`` and ``stop`` do not come together.
     """
 
-    messages: Sequence[Message] = ()
-    reward: float | None = None
-    terminated: bool = False
-    stop: str | None = None
-    terms: Mapping[str, float] = field(default_factory=dict)
-    metrics: Mapping[str, float] = field(default_factory=dict)
+    messages: Messages
+    reward: float | None  # never None; the type is that of the argument, for dataclasses.replace
+    terminated: bool
+    stop: str | None
+    terms: Mapping[str, float]
+    metrics: Mapping[str, float]
 
-    def __post_init__(self) -> None:
-        # One of these is made on every turn of every episode, so the common case is checked in few steps.
-        terms = {name: float(value) + 0.0 for name, value in self.terms.items()}  # -0.0 becomes 0.0
-        reward = math.fsum(terms.values()) if self.reward is None else float(self.reward)
-        if not terms:
-            terms = {"reward": reward}
-        metrics = {name: float(value) for name, value in self.metrics.items()}
-        for what, numbers in (("reward terms", terms), ("metrics", metrics)):
-            if not all(map(math.isfinite, numbers.values())):
-                bad = {name: value for name, value in numbers.items() if not math.isfinite(value)}
-                raise ValueError(f"Turn: {what} must be finite numbers, not {bad}")
-        total = reward if self.reward is None else math.fsum(terms.values())
-        if total != reward and not math.isclose(total, reward, rel_tol=1e-9, abs_tol=1e-9):
-            raise ValueError(f"Turn: the terms {terms} sum to {total}, but reward is {reward}")
-        if self.terminated and not self.stop:
+    # Written out for speed: one of these is made on every turn of every episode.
+    def __init__(
+        self,
+        messages: Sequence[Message] = (),
+        reward: float | None = None,
+        terminated: bool = False,
+        stop: str | None = None,
+        terms: Mapping[str, float] | None = None,
+        metrics: Mapping[str, float] | None = None,
+    ) -> None:
+        parts = {name: float(value) + 0.0 for name, value in terms.items()} if terms else {}  # -0.0 becomes 0.0
+        if reward is not None:
+            reward = float(reward)
+            parts = parts or {"reward": reward}
+        numbers = {name: float(value) for name, value in metrics.items()} if metrics else {}
+        if not (all(map(isfinite, parts.values())) and all(map(isfinite, numbers.values()))):
+            for what, values in (("reward terms", parts), ("metrics", numbers)):
+                if bad := {name: value for name, value in values.items() if not isfinite(value)}:
+                    raise ValueError(f"Turn: {what} must be finite numbers, not {bad}")
+        total = fsum(parts.values())
+        if reward is None:
+            reward = total
+            parts = parts or {"reward": 0.0}
+        elif total != reward and not isclose(total, reward, rel_tol=1e-9, abs_tol=1e-9):
+            raise ValueError(f"Turn: the terms {parts} sum to {total}, but reward is {reward}")
+        if terminated and not stop:
             raise ValueError("Turn: terminated needs a stop that says why, for example stop='solved'")
-        if self.stop is not None and not self.terminated:
-            raise ValueError(f"Turn: stop={self.stop!r} says that the episode is over, but terminated is not set")
-        if self.stop in BUDGET_STOPS:
-            raise ValueError(f"Turn: stop={self.stop!r} is set by TextEnv when a budget runs out, not by respond()")
-        if self.stop in FAILURE_STOPS:
-            raise ValueError(f"Turn: stop={self.stop!r} is a failure; raise EnvironmentFailure({self.stop!r}, reason)")
-        messages = check_conversation(self.messages, "Turn")
-        for message in messages:
+        if stop is not None:
+            if not terminated:
+                raise ValueError(f"Turn: stop={stop!r} says that the episode is over, but terminated is not set")
+            if stop in BUDGET_STOPS:
+                raise ValueError(f"Turn: stop={stop!r} is set by TextEnv when a budget runs out, not by respond()")
+            if stop in FAILURE_STOPS:
+                raise ValueError(f"Turn: stop={stop!r} is a failure; raise EnvironmentFailure({stop!r}, reason)")
+        checked = check_conversation(messages, "Turn")
+        for message in checked:
             if message["role"] not in ("user", "tool"):
                 raise ValueError(f"Turn: an environment speaks as user or tool, not as {message['role']}")
-        # Frozen for everybody else; the dict is a third of the price of four object.__setattr__.
-        self.__dict__.update(terms=terms, reward=reward, messages=clean_messages(messages), metrics=metrics)
+        self.__dict__.update(  # frozen for everybody else
+            messages=clean_messages(checked),
+            reward=reward,
+            terminated=terminated,
+            stop=stop,
+            terms=parts,
+            metrics=numbers,
+        )
 
 
 @dataclass
@@ -286,6 +304,17 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         """Release what this environment holds; called by ``close``, perhaps more than once, but never by a fork's."""
 
     # ------------------------------------------------------------------ Gymnasium
+
+    @property
+    def np_random(self) -> np.random.Generator:
+        """The randomness of the episode; where only its seed is known yet, made of that."""
+        if self._np_random is None and self._np_random_seed is not None:
+            self._np_random, self._np_random_seed = seeding.np_random(self._np_random_seed)
+        return super().np_random
+
+    @np_random.setter
+    def np_random(self, value: np.random.Generator) -> None:
+        gymnasium.Env.np_random.fset(self, value)  # type: ignore[attr-defined]
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> ResetResult:
         """Start an episode.

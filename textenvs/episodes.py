@@ -231,9 +231,10 @@ class Plan:
         # there may be tens of thousands of them.
         try:
             async with _FOR_EVER if self.timeout_s is None else asyncio.timeout(self.timeout_s) as clock:
+                env._np_random, env._np_random_seed = None, seed  # made when it is needed, which may be never
                 if threads is not None:
-                    result: Any = await _in_thread(threads, env._begin_episode, seed, _options(task))
-                elif not isinstance(result := env._begin_episode(seed, _options(task)), tuple):
+                    result: Any = await _in_thread(threads, env._begin_episode, None, _options(task))
+                elif not isinstance(result := env._begin_episode(None, _options(task)), tuple):
                     result = await result
                 info = result[-1]
                 while not (terminated or truncated):
