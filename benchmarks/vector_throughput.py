@@ -10,7 +10,7 @@ A step waits 20 ms for its user, and one in twenty 200 ms. The policy takes no t
   the core, not by the waiting, so this is the price of an environment's step.
 
 The machine may be noisy: the sides take turns, and a ratio is the median over the rounds. CPU time a step is shown too,
-and its ratio: that is what a busy machine changes least, and where the core is the limit, what the ratio would be alone.
+and its ratio: a busy machine changes it less, and where the core is the limit it says what the first ratio would be.
 
     python benchmarks/vector_throughput.py [free_running] [lock_step] [one_core] [--rounds 5] [--json out.json]
 """
@@ -35,7 +35,7 @@ from textenvs import Task, TextEnv, TextVectorEnv, Turn
 from textenvs.episodes import play_episodes
 from textenvs.messages import Message, user
 
-TURNS = 8  # of an episode
+TURNS = 4  # of an episode
 REPLY, ANSWER, QUESTION = "The answer is 6.", "No. Please try that again.", "What is 3 + 4?"
 _rng = random.Random(0)
 LATENCIES = [0.2 if _rng.random() < 0.05 else 0.02 for _ in range(1 << 16)]
@@ -56,9 +56,10 @@ class Questions:
     """An endless task set, all of it the same question."""
 
     name, size = "one question", None
+    task = Task("the question", "benchmark", (user(QUESTION),), "7")
 
     def __getitem__(self, index: int) -> Task:
-        return Task(str(index), "benchmark", (user(QUESTION),), "7")
+        return self.task
 
 
 class SlowUser(TextEnv[Any]):

@@ -40,6 +40,8 @@ Tasks: TypeAlias = "Iterable[int | Task | Mapping[str, Any] | None] | int | None
 
 
 _FOR_EVER = nullcontext(None)
+# Hooks and policies that never wait must not keep the event loop to themselves: after so many episodes, others get it.
+_YIELD_EVERY = 16
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,8 @@ class Episode:
         conversation: All that was said, up to the error if there was one.
         rewards: One for each turn.
         terms: The named parts of each reward.
-        info: The last ``info`` of the environment, with ``task_key``, ``metrics`` and more.
+        info: The last ``info`` of the environment, with ``task_key``, ``metrics`` and more; after an error, only what
+            identifies the task.
         terminated: The task was over.
         truncated: A budget ran out, or the environment failed (``info["failed"]``).
         error: What ended it otherwise.
@@ -123,8 +126,7 @@ def play_episodes(
     """
     check_count("concurrency", concurrency, 1)
     plan = Plan(policy, tasks, seed, concurrency if buffer is None else buffer, timeout_s)
-    forks = (env.fork(0) for _ in range(concurrency))  # reset() seeds them again
-    return plan.stream(forks, concurrency if env.blocking else 0)
+    return plan.stream((_fork(env) for _ in range(concurrency)), concurrency if env.blocking else 0)
 
 
 class Plan:
@@ -204,67 +206,69 @@ class Plan:
                 threads.shutdown(wait=False, cancel_futures=True)
 
     async def _work(self, env: TextEnv[Any], number: int, task: Any, threads: ThreadPoolExecutor | None) -> None:
-        """One place: this episode, and then whichever is next."""
-        while True:
-            episode = await self._episode(env, number, task, threads)
+        """One place: this episode, and then whichever is next.
+
+        There may be tens of thousands of these, and most of the time they wait. So this is a single coroutine, which
+        keeps neither conversation nor info while it waits for the environment.
+        """
+        job: tuple[int, Any] | None = (number, task)
+        played = 0
+        while job is not None:
+            number, task = job
+            rewards: list[float] = []
+            terms: list[Mapping[str, float]] = []
+            terminated = truncated = started = False
+            error: Exception | None = None
+            clock: asyncio.Timeout | None = None
+            result: Any
+            try:
+                async with _FOR_EVER if self.timeout_s is None else asyncio.timeout(self.timeout_s) as clock:
+                    # Not areset and astep: an episode that raises is over, so nobody needs what it was before the turn.
+                    env._np_random, env._np_random_seed = None, self.seed + number  # made when needed, perhaps never
+                    if threads is not None:
+                        result = await _in_thread(threads, env._begin_episode, None, _options(task))
+                    elif not isinstance(result := env._begin_episode(None, _options(task)), tuple):
+                        result = await result
+                    started = True
+                    while not (terminated or truncated):
+                        reply: Any = self.policy(result[0])
+                        del result
+                        if not isinstance(reply, (str, dict)) and inspect.isawaitable(reply):
+                            reply = await reply
+                        if threads is not None:
+                            result = await _in_thread(threads, env._play, reply)
+                        elif not isinstance(result := env._play(reply), tuple):
+                            result = await result
+                        terminated, truncated = result[2:4]
+                        rewards.append(result[1])
+                        terms.append(result[4]["terms"])
+                    said, info = env.state.messages, result[4]  # ours now: the next episode has a state of its own
+            except Exception as caught:
+                error = caught
+                if isinstance(error, TimeoutError) and clock is not None and clock.expired():
+                    error = TimeoutError(f"the episode took longer than {self.timeout_s:g} s")
+                said, info = (copy_messages(env.state.messages), env._identity()) if started else ((), {})
+                name = info.get("task_key", _named(task))
+                error.add_note(f"(in episode {number}, seed {self.seed + number}, task {name!r})")
+            episode = Episode(
+                number, self.seed + number, said, tuple(rewards), tuple(terms), info, terminated, truncated, error
+            )
             await self._room.acquire()
             self._finished.append(episode)
             self._news.set()
-            if episode.error is not None:
-                env = env.fork(0)  # a thread that was given up on may still be at work in the old one
-            following = next(self._jobs, None)
-            if following is None:
-                return
-            number, task = following
-            await asyncio.sleep(0)  # hooks and policies that never wait must not keep the loop to themselves
+            if error is not None:
+                env = _fork(env)  # a thread that was given up on may still be at work in the old one
+            job = next(self._jobs, None)
+            played += 1
+            if played % _YIELD_EVERY == 0:
+                await asyncio.sleep(0)
 
-    async def _episode(self, env: TextEnv[Any], number: int, task: Any, threads: ThreadPoolExecutor | None) -> Episode:
-        seed = self.seed + number
-        rewards: list[float] = []
-        terms: list[Mapping[str, float]] = []
-        info: Mapping[str, Any] = {}  # until the episode has started
-        terminated = truncated = False
-        failed: Exception | None = None
-        clock: asyncio.Timeout | None = None
-        # _begin_episode and _play rather than areset and astep: an episode that raises is over here, so there is no
-        # need to keep what it was before the turn. Nor is a conversation kept while the next answer is waited for:
-        # there may be tens of thousands of them.
-        try:
-            async with _FOR_EVER if self.timeout_s is None else asyncio.timeout(self.timeout_s) as clock:
-                env._np_random, env._np_random_seed = None, seed  # made when it is needed, which may be never
-                if threads is not None:
-                    result: Any = await _in_thread(threads, env._begin_episode, None, _options(task))
-                elif not isinstance(result := env._begin_episode(None, _options(task)), tuple):
-                    result = await result
-                info = result[-1]
-                while not (terminated or truncated):
-                    reply: Any = self.policy(result[0])
-                    if not isinstance(reply, (str, dict)) and inspect.isawaitable(reply):
-                        reply = await reply
-                    result = None
-                    if threads is not None:
-                        result = await _in_thread(threads, env._play, reply)
-                    elif not isinstance(result := env._play(reply), tuple):
-                        result = await result
-                    _, reward, terminated, truncated, info = result
-                    rewards.append(reward)
-                    terms.append(info["terms"])
-        except Exception as error:
-            failed = error
-            if isinstance(error, TimeoutError) and clock is not None and clock.expired():
-                failed = TimeoutError(f"the episode took longer than {self.timeout_s:g} s")
-            failed.add_note(f"(in episode {number}, seed {seed}, task {info.get('task_key', _named(task))!r})")
-        return Episode(
-            number,
-            seed,
-            copy_messages(env.state.messages) if info else (),
-            tuple(rewards),
-            tuple(terms),
-            info,
-            terminated,
-            truncated,
-            failed,
-        )
+
+def _fork(env: TextEnv[Any]) -> TextEnv[Any]:
+    """A fork for us alone: nobody samples from its spaces, and each episode brings its own seed."""
+    fork = env.fork(0)
+    fork.observation_space, fork.action_space = env.observation_space, env.action_space
+    return fork
 
 
 async def _in_thread(threads: ThreadPoolExecutor, call: Callable[..., Any], *args: Any) -> Any:
