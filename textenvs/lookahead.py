@@ -45,6 +45,7 @@ import gymnasium
 import numpy as np
 
 from .background import settle, wait_for
+from .chat.errors import ChatFailure
 from .env import FAILURE_STOPS, EnvironmentFailure, StepResult, TextEnv
 from .messages import Message, Messages, copy_messages, visible_text
 from .options import Judge, Policy, check_count, check_number, check_timeout, resolve
@@ -52,6 +53,9 @@ from .options import Judge, Policy, check_count, check_number, check_timeout, re
 Unit = Literal["words", "tokens"]
 Scope = Literal["played", "all", "future"]
 Clamp = Literal["none", "cost", "terms"]
+
+#: Exceptions of policy, judge, user and tools that cost only the future they happen in.
+FAILURES: tuple[type[Exception], ...] = (EnvironmentFailure, ChatFailure, OSError)
 
 #: Names in a reward's terms that are not task scores.
 COST, INTERACTIVITY = "cost", "interactivity"
@@ -197,16 +201,17 @@ class Lookahead:
         weights: Weights of the task scores and of ``"interactivity"``, by name; 1 where none is given.
         cost: The price of a word or token, in place of the formula's.
         judge: Grades a conversation, for example its interactivity from 0 to 1: a plain or asynchronous callable from
-            the conversation to a number, or ``"module:name"`` of one. It is shown what the user saw: no system message,
-            no private reasoning.
+            the conversation to a number, or ``"module:name"`` of one, such as
+            ``InteractivityJudge("gpt-4o-mini").score``. It is shown what the user saw: no system message, no private
+            reasoning.
         count_tokens: The number of tokens of a text, for formulas that count tokens:
             ``lambda text: len(tokenizer.encode(text))``.
         seed: Of the futures' randomness, beside that of the episode. The default is enough for most.
         concurrency: At most so many futures are played at a time on one event loop, all episodes together; ``None``
             for no limit.
         timeout_s: A future that takes longer has failed; ``None`` for no limit. Waiting for its turn is not counted.
-        failures: The exceptions of policy, judge, user and tools that cost only the future they happen in. Others are
-            taken for bugs and raised.
+        failures: The exceptions of policy, judge, user and tools that cost only the future they happen in, by default
+            :data:`FAILURES`. Others are taken for bugs, or for reasons to stop, and raised.
 
     Raises:
         ValueError: A value outside the above.
@@ -226,7 +231,7 @@ class Lookahead:
         seed: int = 0,
         concurrency: int | None = None,
         timeout_s: float | None = None,
-        failures: tuple[type[Exception], ...] = (EnvironmentFailure, OSError),
+        failures: tuple[type[Exception], ...] = FAILURES,
     ) -> None:
         for name, number, least in (("samples", samples, 1), ("window", window, 0), ("seed", seed, 0)):
             check_count(name, number, least)

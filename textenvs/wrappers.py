@@ -26,7 +26,7 @@ from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker
 
 from .background import settle, wait_for
 from .env import EnvironmentFailure, TextEnv
-from .lookahead import Formula, Lookahead
+from .lookahead import FAILURES, Formula, Lookahead
 from .messages import Message, Messages, transcript
 from .options import Judge, Policy, check_count, check_number, resolve
 from .spaces import Unicode
@@ -232,7 +232,7 @@ class MultiturnAwareReward(TextWrapper[Messages]):
         seed: int = 0,
         concurrency: int | None = None,
         timeout_s: float | None = None,
-        failures: tuple[type[Exception], ...] | None = None,
+        failures: tuple[type[Exception], ...] = FAILURES,
     ) -> None:
         options: dict[str, Any] = {
             "samples": samples,
@@ -246,15 +246,15 @@ class MultiturnAwareReward(TextWrapper[Messages]):
             "concurrency": concurrency,
             "timeout_s": timeout_s,
         }
-        if failures is not None:
-            options["failures"] = failures
-        # Not copied: a policy may hold a model, or connections.
-        RecordConstructorArgs.__init__(self, policy=policy, credit=credit, **options, _disable_deepcopy=True)
+        # Not copied: a policy may hold a model, or connections. Exceptions only where they are not the default, which
+        # has no JSON.
+        recorded = options if failures == FAILURES else {**options, "failures": failures}
+        RecordConstructorArgs.__init__(self, policy=policy, credit=credit, **recorded, _disable_deepcopy=True)
         super().__init__(env)
         if credit not in ("value", "difference"):
             raise ValueError(f"credit must be 'value' or 'difference', not {credit!r}")
         self.credit = credit
-        self.lookahead = Lookahead(policy, **options)
+        self.lookahead = Lookahead(policy, **options, failures=failures)
         self._before: dict[str, float] = {}  # the terms of the turn before
 
     def after_reset(self, observation: Any, info: dict[str, Any]) -> Start:

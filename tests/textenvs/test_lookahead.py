@@ -15,6 +15,7 @@ from toy_envs import KINDS, Guess
 import textenvs
 from textenvs import EnvironmentFailure, TextEnv, Turn
 from textenvs.background import wait_for
+from textenvs.chat.errors import BudgetExceeded, ChatFailure
 from textenvs.lookahead import FORMULAS, Formula, Lookahead, multiturn_aware_reward
 from textenvs.messages import assistant, system, user
 
@@ -377,7 +378,9 @@ def failing(*bad, error=None):
 
 
 @kinds
-@pytest.mark.parametrize("error", [None, OSError("no route"), EnvironmentFailure("judge_failed", "tired")])
+@pytest.mark.parametrize(
+    "error", [None, OSError("no route"), ChatFailure("busy"), EnvironmentFailure("judge_failed", "tired")]
+)
 def test_a_failed_future_is_left_out_and_counted(kind, error):
     env = played("no", kind=kind, max_assistant_turns=9)
     result = ahead(env, failing(1, 2, error=error), samples=4, window=2)
@@ -453,6 +456,8 @@ async def test_a_bug_is_raised_and_nothing_is_left_running():
         await multiturn_aware_reward(played("no"), lambda conversation: "boom")
     with pytest.raises(gymnasium.error.InvalidAction):
         await multiturn_aware_reward(played("no"), lambda conversation: 3)
+    with pytest.raises(BudgetExceeded, match="all spent"):  # it ends a run, not a future
+        await multiturn_aware_reward(played("no"), failing(2, error=BudgetExceeded("all spent")))
 
 
 def test_which_exceptions_are_failures_can_be_said():
