@@ -31,7 +31,7 @@ import numpy as np
 from .background import wait_for
 from .env import TextEnv
 from .messages import Messages, copy_messages
-from .options import Policy, check_count, check_timeout, resolve
+from .options import Policy, check_count, check_env, check_timeout, resolve
 from .tasks.base import Task
 
 #: Which tasks to play: indices, tasks or rows, in order; ``None`` in their place draws one by the episode's seed. A
@@ -122,8 +122,10 @@ def play_episodes(
         timeout_s: An episode that takes longer ends with a ``TimeoutError``; ``None`` for no limit.
 
     Raises:
+        TypeError: ``env`` is not a text environment itself, but for example a wrapper.
         ValueError: A number below 1 (or, for ``tasks`` and ``seed``, below 0).
     """
+    check_env("play_episodes", env)
     check_count("concurrency", concurrency, 1)
     plan = Plan(policy, tasks, seed, concurrency if buffer is None else buffer, timeout_s)
     return plan.stream((_fork(env) for _ in range(concurrency)), concurrency if env.blocking else 0)

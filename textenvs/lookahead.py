@@ -48,7 +48,7 @@ from .background import settle, wait_for
 from .chat.errors import ChatFailure
 from .env import FAILURE_STOPS, EnvironmentFailure, StepResult, TextEnv
 from .messages import Message, Messages, copy_messages, visible_text
-from .options import Judge, Policy, check_count, check_number, check_timeout, resolve
+from .options import Judge, Policy, check_count, check_env, check_number, check_timeout, resolve
 
 Unit = Literal["words", "tokens"]
 Scope = Literal["played", "all", "future"]
@@ -280,10 +280,12 @@ class Lookahead:
             env: In an episode, over or not. (Just after ``reset``, the result is the value of the opening.)
 
         Raises:
+            TypeError: ``env`` is not a text environment itself, but for example a wrapper.
             gymnasium.error.ResetNeeded: There is no episode.
             EnvironmentFailure: When awaited: all futures failed, or the episode itself had.
             ValueError: When awaited: scores that are no finite numbers or have no weight's name.
         """
+        check_env("looking ahead", env)
         state = env.state
         if not state.messages:
             raise gymnasium.error.ResetNeeded(
@@ -401,7 +403,8 @@ def multiturn_aware_reward(
         **options: ``samples``, ``window``, ``formula`` and whatever else :class:`Lookahead` takes.
 
     Raises:
-        ValueError: Options that :class:`Lookahead` does not take.
+        ValueError: Options that :class:`Lookahead` refuses.
+        TypeError: ``env`` is not a text environment itself, but for example a wrapper.
         gymnasium.error.ResetNeeded: There is no episode.
         EnvironmentFailure: When awaited: all futures failed, or the episode itself had.
     """
@@ -421,7 +424,7 @@ async def _together(*work: Coroutine[Any, Any, Any]) -> list[Any]:
 
 
 async def _step(env: TextEnv[Any], reply: str | Message) -> StepResult:
-    if env.blocking:
+    if env.blocking:  # in one of asyncio's own threads: as many at a time as those are
         return await asyncio.to_thread(env.step, reply)
     return await env.astep(reply)
 

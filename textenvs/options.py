@@ -7,8 +7,10 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
+import gymnasium
 import numpy as np
 
+from .env import TextEnv
 from .messages import Message, Messages
 
 #: Replies to a conversation, at once or when awaited. A plain function that waits (for a service, a model) holds up
@@ -50,6 +52,13 @@ def resolve(what: str, value: Any) -> Callable[..., Any]:
     if not callable(found):
         raise ValueError(f"{what}={value!r} is a {type(found).__name__}, which cannot be called")
     return found
+
+
+def check_env(what: str, env: Any) -> None:
+    """Raise ``TypeError`` unless ``env`` is a text environment itself, which can be forked."""
+    if not isinstance(env, TextEnv):
+        hint = "its unwrapped" if isinstance(env, gymnasium.Env) else "textenvs.make(...)"
+        raise TypeError(f"{what} forks a TextEnv, and this is a {type(env).__name__}; give {hint}")
 
 
 def check_count(name: str, value: Any, least: int) -> None:

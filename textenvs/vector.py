@@ -8,9 +8,10 @@ where that costs too much, :meth:`TextVectorEnv.episodes` plays without a barrie
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
@@ -238,11 +239,13 @@ class TextVectorEnv(VectorEnv[Observations, "Sequence[str | Message | None]", ND
         self._ready = False
         results: dict[int, T] = {}
         errors: dict[int, Exception] = {}
-        pending: dict[int, Future[T]] = {}
+        in_threads: dict[int, Future[T]] = {}
+        awaitables: dict[int, Awaitable[T]] = {}
+        ended: Future[list[T | BaseException]] | None = None
         try:
             for i, call in calls.items():
                 if self._threads is not None and self.envs[i].blocking:
-                    pending[i] = self._threads.submit(_resolved, call)
+                    in_threads[i] = self._threads.submit(_resolved, call)
                     continue
                 try:
                     value = call()
@@ -250,21 +253,31 @@ class TextVectorEnv(VectorEnv[Observations, "Sequence[str | Message | None]", ND
                     errors[i] = error
                     continue
                 if inspect.isawaitable(value):
-                    pending[i] = submit(value)
+                    awaitables[i] = value
                 else:
                     results[i] = value
-            wait(pending.values())
+            if awaitables:
+                ended = submit(_all(awaitables.values()))  # at once: every crossing to the other loop has its price
+            wait(in_threads.values())
+            settled = [] if ended is None else ended.result()
         except BaseException:
-            for future in pending.values():
+            for future in in_threads.values():
                 future.cancel()
-            raise
-        for i, future in pending.items():
-            if (failed := future.exception()) is None:
-                results[i] = future.result()
-            elif isinstance(failed, Exception):
-                errors[i] = failed
+            if ended is not None:
+                ended.cancel()
             else:
-                raise failed
+                for coroutine in filter(inspect.iscoroutine, awaitables.values()):
+                    coroutine.close()  # nobody will await it
+            raise
+        outcomes: dict[int, T | BaseException] = dict(zip(awaitables, settled, strict=True))
+        outcomes |= {i: future.exception() or future.result() for i, future in in_threads.items()}
+        for i, outcome in outcomes.items():
+            if isinstance(outcome, Exception):
+                errors[i] = outcome
+            elif isinstance(outcome, BaseException):
+                raise outcome
+            else:
+                results[i] = outcome
         if errors:
             first = min(errors)
             errors[first].add_note(f"(in environment {first} of {self.num_envs}; it needs a reset of all to go on)")
@@ -322,6 +335,11 @@ class TextVectorEnv(VectorEnv[Observations, "Sequence[str | Message | None]", ND
         if len(value) != self.num_envs:
             raise ValueError(f"options[{name!r}] has {len(value)} values for {self.num_envs} environments")
         return value[i]
+
+
+async def _all(awaitables: Iterable[Awaitable[T]]) -> list[T | BaseException]:
+    """What each gives or raises, once all have ended."""
+    return await asyncio.gather(*awaitables, return_exceptions=True)
 
 
 def _resolved(call: Callable[[], T | Awaitable[T]]) -> T:

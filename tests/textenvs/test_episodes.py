@@ -127,6 +127,13 @@ def test_options_are_checked_at_once(options, match):
         play_episodes(**{"env": Guess(), "policy": policy} | options)
 
 
+def test_it_takes_the_environment_itself():
+    with pytest.raises(TypeError, match="OrderEnforcing; give its unwrapped"):
+        play_episodes(gymnasium.make("textenv/gsm8k"), policy)
+    with pytest.raises(TypeError, match="str; give textenvs.make"):
+        play_episodes("textenv/gsm8k", policy)
+
+
 # ------------------------------------------------------------------ free running
 
 

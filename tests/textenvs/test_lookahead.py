@@ -278,6 +278,8 @@ def test_the_opening_has_a_value_too():
 def test_there_must_be_an_episode():
     with pytest.raises(gymnasium.error.ResetNeeded, match="Guess"):
         multiturn_aware_reward(Guess(), guesser)
+    with pytest.raises(TypeError, match="OrderEnforcing; give its unwrapped"):
+        multiturn_aware_reward(gymnasium.make("textenv/gsm8k"), guesser)
 
 
 async def test_the_episode_may_go_on_while_its_futures_are_played():
