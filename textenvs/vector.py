@@ -265,9 +265,6 @@ class TextVectorEnv(VectorEnv[Observations, "Sequence[str | Message | None]", ND
                 future.cancel()
             if ended is not None:
                 ended.cancel()
-            else:
-                for coroutine in filter(inspect.iscoroutine, awaitables.values()):
-                    coroutine.close()  # nobody will await it
             raise
         outcomes: dict[int, T | BaseException] = dict(zip(awaitables, settled, strict=True))
         outcomes |= {i: future.exception() or future.result() for i, future in in_threads.items()}

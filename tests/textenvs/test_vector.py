@@ -339,16 +339,3 @@ def test_make_vec_passes_arguments_on_and_its_spec_makes_it_again(toy_id):
     assert (again.num_envs, again.envs[0].max_assistant_turns) == (3, 1)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         __import__("textenvs.vector").vector.nothing  # noqa: B018
-
-
-@pytest.mark.filterwarnings("error")
-def test_stepping_inside_an_asynchronous_hook_is_an_error_and_leaves_nothing_behind():
-    class Nested(AsyncGuess):
-        async def respond(self, reply):
-            inner = TextVectorEnv.of(AsyncGuess(), 3)
-            inner.reset(seed=0)
-
-    env = Nested()
-    env.reset(seed=0)
-    with pytest.raises(RuntimeError, match="asynchronous hook"):
-        env.step("no")
