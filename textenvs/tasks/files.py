@@ -26,13 +26,20 @@ _LISTED = 5
 Check = Callable[[Task], str | None]
 
 
-def read_jsonl(path: str | Path, *, instruction: str | None = INSTRUCTION, check: Check | None = None) -> Rows:
+def read_jsonl(
+    path: str | Path,
+    *,
+    instruction: str | None = INSTRUCTION,
+    check: Check | None = None,
+    rejected: list[str] | None = None,
+) -> Rows:
     """Read JSON lines with ``question`` and ``answer``.
 
     Args:
         path: The file, in UTF-8. Blank lines are skipped; a row's number is its line's.
         instruction: Put after every question; ``None`` for none.
         check: Also applied to every task.
+        rejected: As in :func:`collect`.
 
     Raises:
         TaskError: The file is missing, empty or not UTF-8, or rows of it cannot be used.
@@ -59,15 +66,16 @@ def read_jsonl(path: str | Path, *, instruction: str | None = INSTRUCTION, check
     numbered = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
     if not numbered:
         raise TaskError(f"{path}: the file is empty; it needs one JSON object a line, with 'question' and 'answer'")
-    return collect(str(path), numbered, make, check)
+    return collect(str(path), numbered, make, check, rejected)
 
 
-def read_parquet(path: str | Path, *, check: Check | None = None) -> Rows:
+def read_parquet(path: str | Path, *, check: Check | None = None, rejected: list[str] | None = None) -> Rows:
     """Read Parquet in verl's schema: ``data_source, prompt, ability, reward_model, extra_info, agent_name``.
 
     Args:
         path: The file. ``ability``, ``extra_info`` and ``agent_name`` may be absent.
         check: Also applied to every task.
+        rejected: As in :func:`collect`.
 
     Raises:
         ImportError: pyarrow is not installed.
@@ -89,7 +97,7 @@ def read_parquet(path: str | Path, *, check: Check | None = None) -> Rows:
         # A Parquet struct has every field in every row: an absent one comes back as None.
         return Task.from_row(_without_none(value), key=f"{path.stem}/{number}", where=f"row {number}")
 
-    return collect(str(path), enumerate(table.to_pylist(), start=1), make, check)
+    return collect(str(path), enumerate(table.to_pylist(), start=1), make, check, rejected)
 
 
 def write_parquet(tasks: TaskSet | Iterable[Task], path: str | Path, *, count: int | None = None) -> Path:
@@ -108,13 +116,32 @@ def write_parquet(tasks: TaskSet | Iterable[Task], path: str | Path, *, count: i
         ValueError: An endless set without ``count``, or nothing to write.
         TaskError: Rows whose columns have no common type.
     """
-    pyarrow, parquet = _pyarrow()
     path = Path(path)
     rows = [task.to_row() for task in _first(tasks, count)]
     if not rows:
         raise ValueError(f"{path}: no tasks to write")
-    if any("agent_name" in row for row in rows):
-        rows = [{"agent_name": None, **row} for row in rows]  # pyarrow takes the columns from the first row
+    return write_rows(rows, path)
+
+
+def write_rows(rows: Sequence[dict[str, Any]], path: str | Path) -> Path:
+    """Write rows as Parquet; the file appears whole or not at all. A column that a row lacks is null in it.
+
+    Args:
+        rows: At least one.
+        path: Where to; its folder is made.
+
+    Returns:
+        The path.
+
+    Raises:
+        ImportError: pyarrow is not installed.
+        TaskError: Rows whose columns have no common type.
+    """
+    pyarrow, parquet = _pyarrow()
+    path = Path(path)
+    columns = dict.fromkeys(name for row in rows for name in row)
+    if any(row.keys() != columns.keys() for row in rows):
+        rows = [dict.fromkeys(columns) | row for row in rows]  # pyarrow takes the columns from the first row
     try:
         table = pyarrow.Table.from_pylist(rows)
     except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError, pyarrow.ArrowNotImplementedError) as error:
@@ -137,7 +164,11 @@ def write_parquet(tasks: TaskSet | Iterable[Task], path: str | Path, *, count: i
 
 
 def collect(
-    name: str, rows: Iterable[tuple[int, Any]], make: Callable[[int, Any], Task], check: Check | None = None
+    name: str,
+    rows: Iterable[tuple[int, Any]],
+    make: Callable[[int, Any], Task],
+    check: Check | None = None,
+    rejected: list[str] | None = None,
 ) -> Rows:
     """Make every row a task, and raise one error that lists the first bad rows.
 
@@ -146,9 +177,10 @@ def collect(
         rows: Numbers and values of the rows.
         make: Returns the task of a number and a value, or raises :class:`TaskError`.
         check: Also applied to every task.
+        rejected: Where given, bad rows are left out and said here, a line each, as long as a good one is left.
 
     Raises:
-        TaskError: At least one row cannot be used.
+        TaskError: At least one row cannot be used; or, with ``rejected``, none can.
     """
     tasks: list[Task] = []
     problems: list[str] = []
@@ -160,13 +192,16 @@ def collect(
             continue
         if check is not None and (problem := check(task)) is not None:
             problems.append(f"row {number}: {problem}")
-        tasks.append(task)
-    if problems:
+        else:
+            tasks.append(task)
+    if problems and (rejected is None or not tasks):
         listed = "\n  ".join(problems[:_LISTED])
         more = f"\n  and {len(problems) - _LISTED} more" if len(problems) > _LISTED else ""
         raise TaskError(
             f"{name}: correct or remove these rows, they cannot be used (counted from 1):\n  {listed}{more}"
         )
+    if rejected is not None:
+        rejected.extend(problems)
     return Rows(name, tasks)
 
 

@@ -19,6 +19,7 @@ def read_hub(
     split: str = "train",
     instruction: str | None = INSTRUCTION,
     check: Check | None = None,
+    rejected: list[str] | None = None,
 ) -> Rows:
     """Load a data set with columns ``question`` and ``answer`` (GSM8K's shape).
 
@@ -28,6 +29,7 @@ def read_hub(
         split: The split to load.
         instruction: Put after every question; ``None`` for none.
         check: Also applied to every task.
+        rejected: As in :func:`~textenvs.tasks.files.collect`.
 
     Raises:
         ImportError: ``datasets`` is not installed.
@@ -61,4 +63,4 @@ def read_hub(
             instruction=instruction,
         )
 
-    return collect(name, enumerate(rows, start=1), make, check)
+    return collect(name, enumerate(rows, start=1), make, check, rejected)
