@@ -28,6 +28,7 @@ Invariants, kept here so that no author has to:
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 import math
 from collections.abc import Awaitable, Coroutine, Iterator, Mapping, Sequence
@@ -392,13 +393,12 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
 
     @contextmanager
     def _played_or_not(self) -> Iterator[None]:
-        before = self.snapshot()
+        before, randomness = _copy_state(self.state), self.np_random.bit_generator.state
         try:
             yield
         except BaseException:  # an interrupt or a cancelled task would leave half a turn, too
-            assert before.rng is not None
-            self.np_random.bit_generator.state = before.rng
-            self.state, before.rng = before, None
+            self.np_random.bit_generator.state = randomness
+            self.state = before
             raise
 
     def _begin_episode(
@@ -525,6 +525,28 @@ def as_reply(action: Any) -> Message:
     return clean_messages([action])[0]
 
 
+# What a copy may share, by exact type: a subclass could have attributes that change.
+_IMMUTABLE: frozenset[type] = frozenset({int, float, str, bool, bytes, complex, type(None)})
+# What a class defines when it wants to be copied in a way of its own.
+_OWN_WAY = ("__slots__", "__deepcopy__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__")
+
+
 def _copy_state(state: StateT) -> StateT:
-    shared = {id(state.messages): state.messages, id(state.task): state.task}
-    return copy.deepcopy(state, shared)
+    """``copy.deepcopy`` with the task and the messages shared.
+
+    Written out, because it happens on every turn and most fields are plain numbers and texts.
+    """
+    kind = type(state)
+    memo = {id(state.messages): state.messages, id(state.task): state.task}
+    if not _copies_plainly(kind):
+        return copy.deepcopy(state, memo)
+    copied = object.__new__(kind)
+    memo[id(state)] = copied
+    for name, value in state.__dict__.items():
+        copied.__dict__[name] = value if type(value) in _IMMUTABLE else copy.deepcopy(value, memo)
+    return copied
+
+
+@functools.cache
+def _copies_plainly(kind: type) -> bool:
+    return not any(name in base.__dict__ for base in kind.__mro__[:-1] for name in _OWN_WAY)

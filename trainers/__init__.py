@@ -1,0 +1,11 @@
+"""Training of language models in text environments; see docs/architecture.md.
+
+Importing it sets ``OMP_WAIT_POLICY=PASSIVE`` unless that is set: OpenMP's threads then sleep at a barrier instead of
+spinning. Spinning gains little on an idle machine, and where a core has other work to do (environments, another run),
+each barrier would wait for a thread that is not running while the others burn its time. OpenMP reads it when torch is
+first imported, so this must come before.
+"""
+
+import os
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

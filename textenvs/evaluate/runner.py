@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from ..env import EnvironmentFailure, TextEnv
 from ..messages import Messages, clean_text
+from ..tool_env import ToolEnv
 from .plan import Job
 from .policies import Policy, PolicyFailure, Reply, Stop, ToolSchemas
 from .records import Record
@@ -216,7 +217,9 @@ class _Episode:
 
 def tools_of(env: TextEnv[Any]) -> ToolSchemas:
     """The schemas that a policy must be given because the conversation does not have them."""
-    return env.tool_schemas if getattr(env, "call_format", None) == "native" else ()
+    if not isinstance(env, ToolEnv) or (env.tools_in_prompt and env.format.instructions()):
+        return ()
+    return env.tool_schemas
 
 
 def describe_error(error: BaseException) -> str:

@@ -44,19 +44,51 @@ def read_jsonl(
     Raises:
         TaskError: The file is missing, empty or not UTF-8, or rows of it cannot be used.
     """
+    stem = Path(path).stem
+
+    def make(number: int, value: dict[str, Any]) -> Task:
+        return from_pair(
+            value,
+            key=f"{stem}/{number}",
+            where=f"row {number}",
+            data_source="openai/gsm8k",
+            instruction=instruction,
+        )
+
+    return json_rows(path, make, check, columns="'question' and 'answer'", rejected=rejected)
+
+
+def json_rows(
+    path: str | Path,
+    make: Callable[[int, dict[str, Any]], Task],
+    check: Check | None = None,
+    *,
+    columns: str,
+    rejected: list[str] | None = None,
+) -> Rows:
+    """Read JSON lines of any shape.
+
+    Args:
+        path: The file, in UTF-8. Blank lines are skipped; a row's number is its line's.
+        make: Returns the task of a number and a row, or raises :class:`TaskError`.
+        check: Also applied to every task.
+        columns: What a row needs, named in errors.
+        rejected: As in :func:`collect`.
+
+    Raises:
+        TaskError: The file is missing, empty or not UTF-8, or rows of it cannot be used.
+    """
     path = _existing(path)
 
-    def make(number: int, line: str) -> Task:
+    def parse(number: int, line: str) -> Task:
         where = f"row {number}"
         try:
             value = json.loads(line)
         except (json.JSONDecodeError, RecursionError) as error:
             raise TaskError(f"{where}: not JSON ({error}); each line must be one object") from error
         if not isinstance(value, dict):
-            raise TaskError(f"{where}: a {type(value).__name__}, not an object with 'question' and 'answer'")
-        return from_pair(
-            value, key=f"{path.stem}/{number}", where=where, data_source="openai/gsm8k", instruction=instruction
-        )
+            raise TaskError(f"{where}: a {type(value).__name__}, not an object with {columns}")
+        return make(number, value)
 
     try:
         # utf-8-sig: some editors put a byte order mark first.
@@ -65,8 +97,8 @@ def read_jsonl(
         raise TaskError(f"{path}: not UTF-8 text ({error}); save the file in UTF-8") from error
     numbered = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
     if not numbered:
-        raise TaskError(f"{path}: the file is empty; it needs one JSON object a line, with 'question' and 'answer'")
-    return collect(str(path), numbered, make, check, rejected)
+        raise TaskError(f"{path}: the file is empty; it needs one JSON object a line, with {columns}")
+    return collect(str(path), numbered, parse, check, rejected)
 
 
 def read_parquet(path: str | Path, *, check: Check | None = None, rejected: list[str] | None = None) -> Rows:
@@ -81,23 +113,49 @@ def read_parquet(path: str | Path, *, check: Check | None = None, rejected: list
         ImportError: pyarrow is not installed.
         TaskError: The file is missing, empty or not Parquet, lacks a column, or rows of it cannot be used.
     """
+    stem = Path(path).stem
+
+    def make(number: int, value: dict[str, Any]) -> Task:
+        return Task.from_row(value, key=f"{stem}/{number}", where=f"row {number}")
+
+    return parquet_rows(path, make, check, columns=("data_source", "prompt", "reward_model"), rejected=rejected)
+
+
+def parquet_rows(
+    path: str | Path,
+    make: Callable[[int, dict[str, Any]], Task],
+    check: Check | None = None,
+    *,
+    columns: Sequence[str] = (),
+    rejected: list[str] | None = None,
+) -> Rows:
+    """Read Parquet of any schema.
+
+    Args:
+        path: The file.
+        make: Returns the task of a number and a row, or raises :class:`TaskError`. A struct has every field in every
+            row of Parquet; those that are null are left out of the row.
+        check: Also applied to every task.
+        columns: What the file must have.
+        rejected: As in :func:`collect`.
+
+    Raises:
+        ImportError: pyarrow is not installed.
+        TaskError: The file is missing, empty or not Parquet, lacks a column, or rows of it cannot be used.
+    """
     pyarrow, parquet = _pyarrow()
     path = _existing(path)
     try:
         table = parquet.read_table(path)
     except (pyarrow.ArrowInvalid, OSError) as error:
         raise TaskError(f"{path}: not a readable Parquet file ({error})") from error
-    for column in ("data_source", "prompt", "reward_model"):
+    for column in columns:
         if column not in table.column_names:
             raise TaskError(f"{path}: column {column!r} is missing; the file has {table.column_names}")
     if table.num_rows == 0:
         raise TaskError(f"{path}: the file has no rows")
-
-    def make(number: int, value: dict[str, Any]) -> Task:
-        # A Parquet struct has every field in every row: an absent one comes back as None.
-        return Task.from_row(_without_none(value), key=f"{path.stem}/{number}", where=f"row {number}")
-
-    return collect(str(path), enumerate(table.to_pylist(), start=1), make, check, rejected)
+    rows = ((number, _without_none(row)) for number, row in enumerate(table.to_pylist(), start=1))
+    return collect(str(path), rows, make, check, rejected)
 
 
 def write_parquet(tasks: TaskSet | Iterable[Task], path: str | Path, *, count: int | None = None) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from .base import Rows, Task, TaskError
@@ -35,6 +36,45 @@ def read_hub(
         ImportError: ``datasets`` is not installed.
         TaskError: The data set cannot be loaded, lacks a column, is empty, or rows of it cannot be used.
     """
+
+    def make(number: int, row: dict[str, Any]) -> Task:
+        return from_pair(
+            row,
+            key=f"{split}/{number}",
+            where=f"row {number}",
+            data_source=repository,
+            instruction=instruction,
+        )
+
+    columns = ("question", "answer")
+    return hub_rows(repository, config, make, check, split=split, columns=columns, rejected=rejected)
+
+
+def hub_rows(
+    repository: str,
+    config: str | None,
+    make: Callable[[int, dict[str, Any]], Task],
+    check: Check | None = None,
+    *,
+    split: str = "train",
+    columns: Sequence[str] = (),
+    rejected: list[str] | None = None,
+) -> Rows:
+    """Load a data set of any shape.
+
+    Args:
+        repository: A name on the Hub, or a local folder that ``datasets`` can load.
+        config: The data set's configuration; ``None`` for its default.
+        make: Returns the task of a number and a row, or raises :class:`TaskError`.
+        check: Also applied to every task.
+        split: The split to load.
+        columns: What the data set must have.
+        rejected: As in :func:`~textenvs.tasks.files.collect`.
+
+    Raises:
+        ImportError: ``datasets`` is not installed.
+        TaskError: The data set cannot be loaded, lacks a column, is empty, or rows of it cannot be used.
+    """
     try:
         from datasets import load_dataset
     except ImportError as error:
@@ -48,19 +88,9 @@ def read_hub(
             f"{name}: could not be loaded ({type(error).__name__}: {error}); check the name, the split and the "
             "network, or name a .jsonl or .parquet file instead"
         ) from error
-    for column in ("question", "answer"):
+    for column in columns:
         if column not in rows.column_names:
             raise TaskError(f"{name}: column {column!r} is missing; the data set has {rows.column_names}")
     if len(rows) == 0:
         raise TaskError(f"{name}: the data set has no rows")
-
-    def make(number: int, row: dict[str, Any]) -> Task:
-        return from_pair(
-            row,
-            key=f"{split}/{number}",
-            where=f"row {number}",
-            data_source=repository,
-            instruction=instruction,
-        )
-
     return collect(name, enumerate(rows, start=1), make, check, rejected)

@@ -178,9 +178,10 @@ def check_request(
     ids = np.asarray(token_ids)
     if ids.ndim != 1 or len(ids) == 0 or not np.issubdtype(ids.dtype, np.integer):
         raise RequestError(f"token_ids must be a non-empty flat sequence of integers, not {ids.dtype} {ids.shape}")
-    for name, some in (("token id", ids), ("stop token id", np.asarray(sampling.stop_token_ids, dtype=object))):
-        outside = [token for token in (some.min(initial=0), some.max(initial=0)) if not 0 <= token < vocab_size]
-        if outside:
+    stops = sampling.stop_token_ids
+    extremes = {"token id": (ids.min(), ids.max()), "stop token id": (min(stops, default=0), max(stops, default=0))}
+    for name, some in extremes.items():
+        if outside := [token for token in some if not 0 <= token < vocab_size]:
             raise RequestError(f"{name} {outside[0]} is outside the vocabulary of {vocab_size}")
     if 0 < sampling.temperature < MIN_TEMPERATURE:
         raise RequestError(f"temperature {sampling.temperature} is too small; 0 decodes greedily")

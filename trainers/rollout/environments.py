@@ -41,6 +41,7 @@ class Lease:
         self._worker = worker
         self._reset_timeout = reset_timeout
         self._step_timeout = step_timeout
+        self._seen: Messages = ()  # the last observation
 
     async def reset(self, seed: int, options: Mapping[str, Any] | None = None) -> tuple[Messages, dict[str, Any]]:
         """Start an episode: ``env.reset(seed=..., options=...)``.
@@ -51,7 +52,8 @@ class Lease:
         result = await self._worker.call("reset", self._reset_timeout, seed=seed, options=dict(options or {}))
         with self._judge("reset"):
             conversation, info = _parts(result, "(observation, info)", 2)
-            return _conversation(conversation), _info(info)
+            self._seen = _conversation(conversation)
+            return self._seen, _info(info)
 
     async def step(self, action: str) -> tuple[Messages, float, bool, bool, dict[str, Any]]:
         """Play a turn: ``env.step(action)``. Where an environment sets both, ``terminated`` wins over ``truncated``.
@@ -66,7 +68,8 @@ class Lease:
             if not isinstance(reward, numbers.Real) or not math.isfinite(reward):
                 raise ValueError(f"the reward is {reward!r}, not a finite number")
             over = bool(terminated)
-            return _conversation(conversation), float(reward), over, bool(truncated) and not over, _info(info)
+            self._seen = _conversation(conversation, self._seen)
+            return self._seen, float(reward), over, bool(truncated) and not over, _info(info)
 
     @contextlib.contextmanager
     def _judge(self, method: str) -> Iterator[None]:
@@ -202,10 +205,18 @@ def _parts(result: Any, shape: str, count: int) -> tuple[Any, ...]:
     return result
 
 
-def _conversation(value: Any) -> Messages:
+def _conversation(value: Any, seen: Messages = ()) -> Messages:
     if not isinstance(value, tuple | list) or not value:
         raise ValueError(f"an observation is a tuple of at least one message, not {_shown(value)}")
-    return check_conversation(value, "the observation")
+    value = tuple(value)
+    # Mostly the last one with a little more at its end; long conversations are not checked anew on every turn.
+    known = len(seen) if value[: len(seen)] == seen else 0
+    try:
+        check_conversation(value[known:], "the observation")
+    except ValueError:
+        check_conversation(value, "the observation")  # names the message by its place in the whole
+        raise
+    return value
 
 
 def _info(value: Any) -> dict[str, Any]:

@@ -74,6 +74,7 @@ class EpisodeTokens:
         self._logprobs: list[float] = []
         self._segment_starts: list[int] = [0]
         self._turn_start = 0
+        self._said = ""  # the text of the turn that is being played, or was played last
         self._rewards: list[float] = []
         self._terms: list[dict[str, float]] = []
         self._turns = 0
@@ -125,7 +126,8 @@ class EpisodeTokens:
             self._phase = "cut"
         if generation.finish_reason != "abort":
             self._phase = "told"
-        return self._renderer.decode(self._token_ids[self._turn_start :])
+        self._said = self._renderer.decode(self._token_ids[self._turn_start :])
+        return self._said
 
     def reward(self, reward: float, terms: Mapping[str, float]) -> None:
         """What the turn just played earned, and the named parts of it.
@@ -250,7 +252,7 @@ class EpisodeTokens:
             self._fork(anew)
 
     def _own_message(self) -> Message:
-        return assistant(self._renderer.decode(self._token_ids[self._turn_start :]))
+        return assistant(self._said)
 
     def _fork(self, token_ids: list[int]) -> None:
         self._segment_starts.append(len(self._token_ids))

@@ -1,7 +1,9 @@
 """Generated problems: one function of the index, right answers, and splits that share nothing."""
 
+import operator
 import pickle
 import re
+from collections import Counter
 from fractions import Fraction
 
 import pytest
@@ -18,6 +20,8 @@ splits = st.sampled_from(("train", "test"))
 indices = st.integers(0, 2**31 - 1)
 seeds = st.integers(-5, 2**40)
 
+# With fractions, so that a division that leaves a remainder shows.
+EXACTLY = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
 _CALCULATION = re.compile(r"(\d+)([-+*/])(\d+)=(?:<<[^>]*>>)?(\d+)")
 
 
@@ -43,8 +47,7 @@ def test_the_worked_answer_is_right(level, split, index):
     assert extract(answer) == task.ground_truth
     steps = calculations(answer)
     for a, sign, b, c in steps:
-        # Fractions, so that a division that leaves a remainder shows.
-        assert {"+": Fraction(a + b), "-": Fraction(a - b), "*": Fraction(a * b), "/": Fraction(a, b)}[sign] == c >= 0
+        assert EXACTLY[sign](Fraction(a), b) == c >= 0
     assert steps[-1][3] == int(task.ground_truth)
     assert len(steps) in {"easy": (1, 2), "medium": (2, 3), "hard": (3, 4, 5)}[level]
     assert answer.splitlines()[-1] == f"#### {task.ground_truth}"
@@ -91,16 +94,25 @@ def test_the_splits_are_disjoint_in_text_and_in_arithmetic(level):
     assert len(seen["train"][0]) > 13000
 
 
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_no_easy_calculation_is_much_more_frequent_than_others(split):
+    """A policy that gets a single calculation wrong must not lose a tenth of its score."""
+    tasks = GeneratedMath("easy", split=split)
+    drawn = Counter(tuple(calculations(tasks[i].extra["answer"])) for i in range(4000))
+    assert drawn.most_common(1)[0][1] < 4000 * 0.04
+    assert 0.25 < sum(count for chain, count in drawn.items() if len(chain) == 1) / 4000 < 0.42
+
+
 def test_easy_has_far_more_questions_than_a_run_can_memorise():
     """Counted from the template: names, things, and every chain with its phrasings."""
     questions, chains = 0, 0
-    for have in range(1, 11):
+    for have in range(2, 11):
         for first in [have + n for n in range(1, 11)] + [have - n for n in range(1, have + 1)]:
             second = 10 + min(10, first)
             chains += 1 + second
             questions += 4 + 4 * 4 * second
-    assert 2_600 < chains < 2_800
-    assert 15 * 10 * questions > 6_000_000
+    assert 2_500 < chains < 2_600
+    assert 15 * 10 * questions > 5_800_000
     # What is drawn looks like that count: 5,000 draws have few repeats.
     drawn = {GeneratedMath("easy")[i].question for i in range(5000)}
     assert len(drawn) > 4800
@@ -116,11 +128,8 @@ def test_seeds_and_indices_give_different_problems():
 def test_the_sequence_stays_what_it_was():
     """Published results name a level, a seed and an index: these must go on to mean the same problems."""
     task = GeneratedMath("easy", seed=0, split="test")[0]
-    assert (
-        task.question
-        == "Jack has 9 books. A friend gives Jack 2 more. Jack loses 6. How many books does Jack have now?"
-    )
-    assert task.extra["answer"] == "9+2=11\n11-6=5\n#### 5"
+    assert task.question == "Ben has 5 books. Ben finds 4 more. How many books does Ben have now?"
+    assert task.extra["answer"] == "5+4=9\n#### 9"
     assert task.key == "easy/test/0/0"
 
 

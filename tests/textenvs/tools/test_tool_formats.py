@@ -1,0 +1,250 @@
+"""Calls written by a format are the calls it reads, and what is half a call is told, never raised."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from textenvs.messages import assistant, visible_text
+from textenvs.tools import FORMATS, call, make_format, tool
+
+
+@tool
+def search(query: str, top: int = 3, filters: dict[str, list[float]] | None = None) -> str:
+    """Search.
+
+    Args:
+        query: What for.
+        top: How many results.
+        filters: Ranges by name.
+    """
+    return query
+
+
+@tool
+def now() -> str:
+    """What time it is."""
+    return "noon"
+
+
+TOOLS = (search, now)
+every_format = pytest.mark.parametrize("name", FORMATS)
+text_formats = pytest.mark.parametrize("name", [name for name in FORMATS if name != "native"])
+
+# Everything that a format or a chat template uses, so that it also turns up inside arguments.
+MARKS = (
+    "<tool_call>", "</tool_call>", "<think>", "</think>", "<tools>", "\nAction: now", "\nAction Input: {}",
+    "\nObservation: 3", "\nFinal Answer: 4", "Thought:", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>", "{", "}", '"',
+    "\\", "\n", "\r\n", "\u2028", "\x00", "'", "\\u003c", "\\n", " ", "é", "数", "🙂",
+    '{"name": "now", "parameters": {}}',
+)  # fmt: skip
+words = st.lists(st.sampled_from(MARKS) | st.text(max_size=8), max_size=6).map("".join)
+numbers = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+values = st.recursive(
+    st.none() | st.booleans() | numbers | words,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3),
+    max_leaves=8,
+)
+some_calls = st.lists(
+    st.builds(lambda name, arguments: call(name, **arguments), st.sampled_from(["search", "now", "no_such-tool"]),
+              st.dictionaries(st.from_regex(r"[a-z_]{1,8}", fullmatch=True), values, max_size=3)),
+    max_size=3,
+)  # fmt: skip
+plain = st.sampled_from(["", "Let me see.", "One.\n\nTwo: 3 < 4 & 5 > 4, {a}.", "数 🙂", 'He said "x".'])
+
+
+def numbered(calls, first=0):
+    return tuple({**each, "id": f"call_{first + i}"} for i, each in enumerate(calls))
+
+
+@every_format
+@given(text=plain, calls=some_calls)
+def test_what_is_written_is_read(name, text, calls):
+    form = make_format(name, TOOLS)
+    parsed = form.parse(form.write(text, calls))
+    assert (parsed.text, parsed.calls, parsed.problems) == (text, numbered(calls), ())
+
+
+@every_format
+@given(text=words, calls=some_calls)
+def test_words_that_would_be_misread_are_refused_when_writing(name, text, calls):
+    form = make_format(name, TOOLS)
+    try:
+        reply = form.write(text, calls)
+    except ValueError:
+        return
+    parsed = form.parse(reply)
+    assert (parsed.text, parsed.calls, parsed.problems) == (visible_text(assistant(text)), numbered(calls), ())
+
+
+@text_formats
+@given(calls=some_calls, data=st.data())
+def test_a_reply_that_is_cut_off_is_no_error_and_makes_only_calls_that_were_whole(name, calls, data):
+    form = make_format(name, TOOLS)
+    whole = form.write("Let me see.", calls)
+    cut = data.draw(st.integers(0, len(whole)))
+    parsed = form.parse(whole[:cut])
+    assert parsed.calls == numbered(calls)[: len(parsed.calls)]
+    for each in parsed.calls:
+        json.loads(each["function"]["arguments"])
+
+
+@every_format
+@given(reply=words)
+def test_no_reply_makes_reading_raise(name, reply):
+    parsed = make_format(name, TOOLS).parse(reply)
+    for each in parsed.calls:
+        assert isinstance(json.loads(each["function"]["arguments"]), dict)
+    assert all(parsed.problems)
+
+
+HALF = {
+    "hermes": [
+        ('<tool_call>\n{"name": "sub', "not closed"),
+        ("<tool_call>", "missing"),
+        ('<tool_call>{"name": "now", "arguments": }</tool_call>', "broken at '}"),
+        ('<tool_call>{"arguments": {}}</tool_call>', 'no "name"'),
+        ('<tool_call>{"name": "now", "arguments": "{}"}</tool_call>', '"arguments" must be a JSON object'),
+        ('<tool_call>{"name": "now", "arguments": {}} please</tool_call>', "please"),
+        ('<tool_call>[1]</tool_call>', "JSON object"),
+        ('<tool_call>{"name": "now", "arguments": {"x": 1e999}}</tool_call>', "too large"),
+        ('<tool_call>{"name": "now", "arguments": {"x": NaN}}</tool_call>', "NaN"),
+        ("<tool_call>" + "[" * 100_000, "too deeply"),
+        ('<tool_call>{"x": ' + "9" * 5000 + "}</tool_call>", "too long"),
+        ('{"name": "now", "arguments": {}}</tool_call>', "no <tool_call> before"),
+    ],
+    "react": [
+        ("Action: submit\nAction Input: {", "not closed"),
+        ("Thought: hm\nAction: now", "Action Input"),
+        ("Action:\nAction Input: {}", "name of the tool"),
+        ("Action: search\nAction Input: [1]", "JSON object"),
+        ("Action: search\nthe weather", "Action Input"),
+        ("Action Input: {}", 'no "Action:"'),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "reply", "said"), [(n, *case) for n, cases in HALF.items() for case in cases])
+def test_half_a_call_is_a_problem_that_says_what_to_fix(name, reply, said):
+    form = make_format(name, TOOLS)
+    parsed = form.parse(reply)
+    assert parsed.calls == ()
+    assert len(parsed.problems) == 1
+    assert said in parsed.problems[0]
+    how = {"hermes": "<tool_call>", "react": "Action Input: ", "llama3": "parameters", "mistral": "[TOOL_CALLS]"}
+    assert how.get(name, "<function=") in parsed.problems[0], "it shows the right form"
+
+
+@every_format
+def test_private_reasoning_makes_no_calls(name):
+    form = make_format(name, TOOLS)
+    written = form.write("", [call("now")])
+    if isinstance(written, str):
+        assert form.parse(f"<think>{written}</think>Done.").calls == ()
+        assert form.parse(f"<think>{written}").calls == ()
+        assert len(form.parse(f"<think>hm</think>{written}").calls) == 1
+
+
+@every_format
+def test_reasoning_before_a_call_is_kept_private(name):
+    form = make_format(name, TOOLS)
+    reply = form.write("<think>secret plan</think>Looking.", [call("now")])
+    assert "secret plan" in (reply if isinstance(reply, str) else reply["content"])
+    assert form.parse(reply).text == "Looking."
+
+
+@every_format
+def test_a_message_with_calls_is_understood_in_every_format(name):
+    made = {"id": "mine", "type": "function", "function": {"name": "now", "arguments": '{"broken'}}
+    parsed = make_format(name, TOOLS).parse(assistant("Let me see.", [made]))
+    assert (parsed.text, parsed.calls, parsed.problems) == ("Let me see.", (made,), ())
+
+
+@every_format
+def test_ids_go_on_from_the_number_of_the_first_call(name):
+    form = make_format(name, TOOLS)
+    reply = form.write("", [call("now"), call("search", query="x")])
+    if isinstance(reply, str):
+        assert [each["id"] for each in form.parse(reply, first=7).calls] == ["call_7", "call_8"]
+
+
+@text_formats
+def test_the_instructions_name_every_tool_and_argument_and_their_own_form(name):
+    instructions = make_format(name, TOOLS).instructions()
+    for word in ("search", "now", "query", "top", "What for.", "How many results."):
+        assert word in instructions
+
+
+@every_format
+def test_calls_that_no_json_can_say_are_refused(name):
+    broken = {"id": "", "type": "function", "function": {"name": "now", "arguments": "[1]"}}
+    with pytest.raises(ValueError, match="arguments of a call"):
+        make_format(name, TOOLS).write("", [broken])
+
+
+def test_unknown_formats_are_refused_with_the_known_ones():
+    with pytest.raises(ValueError, match="hermes, .*react.*not 'json'"):
+        make_format("json", TOOLS)
+
+
+# ------------------------------------------------------------------ what is particular to one format
+
+
+def test_hermes_reads_calls_that_models_of_that_format_write():
+    form = make_format("hermes", TOOLS)
+    first = '<tool_call>\n{"name": "search", "arguments": {"query": "a\nb"}}\n</tool_call>'
+    parsed = form.parse(f'Sure.\n{first}\n<tool_call>\n{{"name": "now"}}')
+    assert parsed.text == "Sure."
+    assert parsed.calls == numbered([call("search", query="a\nb"), call("now")])
+
+
+def test_one_bad_call_does_not_spoil_its_neighbours():
+    form = make_format("hermes", TOOLS)
+    good = '<tool_call>{"name": "now", "arguments": {}}</tool_call>'
+    parsed = form.parse(f"{good}<tool_call>{{broken</tool_call>{good} <tool_call>{good}")
+    assert len(parsed.calls) == 3
+    assert len(parsed.problems) == 2
+
+
+@pytest.mark.parametrize("reply", ["<tool_call>" * 100_000, "<tool_call>{" * 50_000, "</tool_call>" * 100_000])
+def test_a_flood_of_broken_calls_gets_a_short_answer(reply):
+    parsed = make_format("hermes").parse(reply)
+    assert 1 <= len(parsed.problems) <= 4
+    assert "Nothing after this was read" in parsed.problems[-1] or len(parsed.problems) < 4
+
+
+def test_react_reads_the_labels_of_the_paper():
+    form = make_format("react", TOOLS)
+    parsed = form.parse(
+        "Thought: I look.\nAction: search\nAction Input: weather in Paris\nObservation: sun\nFinal Answer: sun"
+    )
+    assert parsed.text == "I look."
+    assert parsed.calls == (), "two of the three arguments are not given, so bare text is not enough"
+    parsed = make_format("react", [single]).parse(
+        "Thought: I look.\nAction: single\nAction Input: weather\nObservation: sun"
+    )
+    assert parsed.calls == numbered([call("single", query="weather")])
+    assert form.parse("Thought: I know.\nFinal Answer: it is\nsunny").text == "it is\nsunny"
+
+
+@tool
+def single(query: str) -> str:
+    """One argument.
+
+    Args:
+        query: Text.
+    """
+    return query
+
+
+def test_react_answers_come_as_one_observation_message():
+    from textenvs.tools import ToolResult
+
+    results = [ToolResult(call("now"), "noon"), ToolResult(call("now"), "later")]
+    (message,) = make_format("react").answers(results)
+    assert message == {"role": "user", "content": "Observation: noon\nObservation: later"}
+    messages = make_format("hermes").answers(results)
+    assert [(m["role"], m["content"], m["name"], m["tool_call_id"]) for m in messages] == [
+        ("tool", "noon", "now", "call_0"), ("tool", "later", "now", "call_0"),
+    ]  # fmt: skip

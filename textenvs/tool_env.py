@@ -1,0 +1,195 @@
+"""A text environment whose policy may call tools.
+
+An author gives the tools and two hooks::
+
+    class Sums(ToolEnv):
+        def __init__(self, **options):
+            super().__init__(Problems(), [add, multiply], **options)
+
+        def answer(self, reply):                     # the reply calls nothing: a final answer, or words to the user
+            solved = self.said(reply) == self.state.task.ground_truth
+            return Turn(terms={"correct": float(solved)}, terminated=True, stop="solved" if solved else "wrong")
+
+        def after_tools(self, reply, results):       # only where calls have a reward or can end the episode
+            ...
+
+Everything else is here: telling the policy about its tools, finding the calls in a reply, running them, and bringing
+back what they return. Beyond the contract of :mod:`textenvs.env`:
+
+* a reply that calls tools, or tries to and fails, is answered by tool messages; any other goes to ``answer``;
+* a call that cannot be read or run is told to the policy, never raised;
+* tools keep what they remember in ``self.state``, so that it is rolled back, forked and moved with the episode;
+* ids of calls are numbers by their place in the episode.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Coroutine, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, TypeVar
+
+from .background import settle
+from .env import EpisodeState, ResetResult, TextEnv, Turn
+from .messages import Message, check_conversation, system
+from .tasks.base import TaskSet
+from .tools.formats import make_format
+from .tools.formats.base import Parsed, make_call
+from .tools.schema import Tool
+from .tools.toolbox import Toolbox, ToolResult
+
+
+@dataclass
+class ToolState(EpisodeState):
+    """The state of an episode with tools; subclass it for what the tools remember."""
+
+    calls_made: int = 0  # calls in all, also those that could not be read or run
+    tool_errors: int = 0  # those among them that did not return a result
+
+
+ToolStateT = TypeVar("ToolStateT", bound=ToolState)
+
+
+class ToolEnv(TextEnv[ToolStateT]):
+    """Base class of environments with tools; see the module's docstring.
+
+    Every turn's metrics have ``tool_calls`` and ``tool_errors``, the numbers of that turn.
+
+    Args:
+        tasks: The task set to draw from.
+        tools: The tools, with names that differ.
+        call_format: How calls are written: ``"hermes"``, ``"llama3"``, ``"qwen3-coder"``, ``"mistral"``, ``"react"``,
+            or ``"native"`` (only as ``tool_calls`` of a message). A message with ``tool_calls`` is understood in any.
+        max_calls_per_turn: How many calls of one reply are run; the policy is told that the others were not.
+        max_concurrency: How many of them run at the same time.
+        tools_in_prompt: Whether the system prompt describes the tools. Leave it out where the model's own chat
+            template does (``apply_chat_template(..., tools=env.tool_schemas)``), or where a policy learns by doing.
+        **options: ``max_assistant_turns``, ``max_user_turns``, ``system_prompt``, ``render_mode``, as in
+            :class:`~textenvs.env.TextEnv`. With ``"react"``, results are user messages and count as user turns.
+
+    Raises:
+        ValueError: An unknown format, a limit below 1, two tools of one name, or a tool that wants a state this
+            environment does not have.
+    """
+
+    state_type: ClassVar[type[EpisodeState]] = ToolState
+    #: The names of the reward's terms: the same on every turn.
+    term_names: ClassVar[tuple[str, ...]] = ("reward",)
+
+    def __init__(
+        self,
+        tasks: TaskSet,
+        tools: Sequence[Tool[..., Any]],
+        *,
+        call_format: str = "hermes",
+        max_calls_per_turn: int = 8,
+        max_concurrency: int = 8,
+        tools_in_prompt: bool = True,
+        **options: Any,
+    ) -> None:
+        super().__init__(tasks, **options)
+        self.toolbox = Toolbox(tools, max_calls_per_turn=max_calls_per_turn, max_concurrency=max_concurrency)
+        self.format = make_format(call_format, self.toolbox.tools)
+        self.tools_in_prompt = tools_in_prompt
+        for each in self.tools:
+            if each.state_type is not None and not issubclass(self.state_type, each.state_type):
+                raise ValueError(
+                    f"the tool {each.name!r} is given a {each.state_type.__name__}, but the state of "
+                    f"{type(self).__name__} is a {self.state_type.__name__}; set state_type to a subclass of it"
+                )
+
+    @property
+    def tools(self) -> tuple[Tool[..., Any], ...]:
+        """The tools."""
+        return self.toolbox.tools
+
+    @property
+    def tool_schemas(self) -> list[dict[str, Any]]:
+        """The tools as OpenAI's API and chat templates take them."""
+        return self.toolbox.schemas
+
+    # ------------------------------------------------------------------ hooks of an author
+
+    def after_tools(self, reply: Message, results: Sequence[ToolResult]) -> Turn | Awaitable[Turn]:
+        """What follows a reply that called tools; by default their results, and no reward.
+
+        Args:
+            reply: The reply.
+            results: What came of each call, in order; last, those that could not be read (``error="bad_call"``).
+        """
+        return Turn(self.tool_messages(results), terms=self.terms())
+
+    def answer(self, reply: Message) -> Turn | Awaitable[Turn]:
+        """Judge and answer a reply that calls nothing. :meth:`said` has its words."""
+        raise NotImplementedError(f"{type(self).__name__} must define answer(reply) -> Turn")
+
+    # ------------------------------------------------------------------ for the hooks
+
+    def said(self, reply: Message) -> str:
+        """The words of a reply: without private reasoning, calls, and the format's own marks."""
+        return self.format.parse(reply).text
+
+    def terms(self, **given: float) -> dict[str, float]:
+        """All terms of the reward: those given, and 0 for the others of ``term_names``.
+
+        Raises:
+            ValueError: A name that is not among them.
+        """
+        if unknown := set(given) - set(self.term_names):
+            raise ValueError(f"{type(self).__name__} has no reward term {sorted(unknown)}; it has {self.term_names}")
+        return {name: float(given.get(name, 0.0)) for name in self.term_names}
+
+    def tool_messages(self, results: Sequence[ToolResult]) -> list[Message]:
+        """The messages that bring ``results`` to the policy."""
+        return self.format.answers(results)
+
+    # ------------------------------------------------------------------ the turn
+
+    def respond(self, reply: Message) -> Turn | Awaitable[Turn]:
+        """Run the reply's calls, or hand it to :meth:`answer`."""
+        parsed = self.format.parse(reply, first=self.state.calls_made)
+        if not parsed.calls and not parsed.problems:
+            return _then(self.answer(reply), ())
+        if self.toolbox.needs_loop(parsed.calls):
+            return self._run_later(reply, parsed)
+        return self._after(reply, parsed, self.toolbox.run_now(parsed.calls, self.state))
+
+    async def _run_later(self, reply: Message, parsed: Parsed) -> Turn:
+        results = await self.toolbox.run(parsed.calls, self.state)
+        return await settle(self._after(reply, parsed, results))
+
+    def _after(self, reply: Message, parsed: Parsed, results: Sequence[ToolResult]) -> Turn | Awaitable[Turn]:
+        number = self.state.calls_made + len(results)
+        unread = [
+            ToolResult(make_call("", "", self.format.call_id(number + i)), problem, "bad_call")
+            for i, problem in enumerate(parsed.problems)
+        ]
+        everything = (*results, *unread)
+        self.state.calls_made += len(everything)
+        self.state.tool_errors += sum(not each.ok for each in everything)
+        return _then(self.after_tools(reply, everything), everything)
+
+    def _open(self, opening: Sequence[Message]) -> ResetResult:
+        messages = check_conversation(opening, f"{type(self).__name__}.opening")
+        if self.tools_in_prompt and messages and (tools := self.format.instructions()):
+            if messages[0]["role"] == "system":
+                first, messages = messages[0]["content"], messages[1:]
+            else:
+                first = self.system_prompt or ""
+            messages = (system(f"{first}\n\n{tools}" if first else tools), *messages)
+        return super()._open(messages)
+
+
+def _then(turn: Turn | Awaitable[Turn], results: Sequence[ToolResult]) -> Turn | Coroutine[Any, Any, Turn]:
+    return _counted_later(turn, results) if inspect.isawaitable(turn) else _counted(turn, results)
+
+
+async def _counted_later(turn: Awaitable[Turn], results: Sequence[ToolResult]) -> Turn:
+    return _counted(await turn, results)
+
+
+def _counted(turn: Any, results: Sequence[ToolResult]) -> Any:
+    if not isinstance(turn, Turn):
+        return turn  # the base class says what is wrong with it
+    counts = {"tool_calls": len(results), "tool_errors": sum(not each.ok for each in results)}
+    return replace(turn, metrics={**counts, **turn.metrics})

@@ -1,0 +1,175 @@
+"""What all call formats share: they describe the tools, find calls in a reply, and write calls as a model would."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from ...messages import Message, ToolCall, assistant, clean_messages, tool, visible_text
+from ..jsontext import JsonProblem, read_object, write_value
+from ..schema import Tool
+
+if TYPE_CHECKING:
+    from ..toolbox import ToolResult
+
+#: So many problems of one reply are told; what comes after them is not read.
+MAX_PROBLEMS = 4
+
+# What visible_text() looks for: JSON that stands in a reply must not have it in a string.
+_REASONING = ("<think>", "</think>")
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """A reply, taken apart.
+
+    Args:
+        text: The words beside the calls, without private reasoning.
+        calls: The calls, in order.
+        problems: For each thing that looks like a call and cannot be read, what to fix: text for the model.
+    """
+
+    text: str
+    calls: tuple[ToolCall, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+class Written(NamedTuple):
+    """A call as a format sees it: no id, and the arguments as a JSON object's text."""
+
+    name: str
+    arguments: str
+
+
+class CallFormat(ABC):
+    """A way to write tool calls.
+
+    ``parse(write(text, calls))`` gives ``text`` and ``calls`` back (arguments in canonical JSON, ids by position).
+
+    Args:
+        tools: The tools that can be called: for the instructions, and for formats that need types to read arguments.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(self, tools: Sequence[Tool[..., Any]] = ()) -> None:
+        self.tools = tuple(tools)
+
+    # ------------------------------------------------------------------ what a format defines
+
+    @abstractmethod
+    def instructions(self) -> str:
+        """Text for the system prompt: the tools, and how to call them. Empty where the chat template says it."""
+
+    @abstractmethod
+    def read(self, text: str) -> tuple[str, list[Written], list[str]]:
+        """Words, calls and problems of ``text``, which has no private reasoning in it."""
+
+    @abstractmethod
+    def spell(self, text: str, calls: Sequence[Written]) -> str | Message:
+        """The reply that says ``text`` and makes ``calls``."""
+
+    # ------------------------------------------------------------------ what all have
+
+    def parse(self, reply: str | Message, first: int = 0) -> Parsed:
+        """Take a reply apart. It never raises, whatever a model wrote.
+
+        Args:
+            reply: A reply's text, or the message. A message with ``tool_calls`` is understood in every format.
+            first: The number of the first call, for ids that differ within an episode.
+        """
+        message = assistant(reply) if isinstance(reply, str) else reply
+        if message.get("tool_calls"):
+            (clean,) = clean_messages([message])
+            return Parsed(visible_text(clean), tuple(clean["tool_calls"]))
+        text, calls, problems = self.read(visible_text(message))
+        if len(problems) >= MAX_PROBLEMS:
+            problems = [*problems[: MAX_PROBLEMS - 1], f"{problems[MAX_PROBLEMS - 1]} Nothing after this was read."]
+        made = [make_call(each.name, each.arguments, self.call_id(first + i)) for i, each in enumerate(calls)]
+        return Parsed(text, tuple(made), tuple(problems))
+
+    def write(self, text: str, calls: Sequence[ToolCall] = ()) -> str | Message:
+        """The reply of a model that says ``text`` and makes ``calls``.
+
+        Args:
+            text: The words, perhaps with ``<think>`` reasoning before them.
+            calls: The calls; :func:`call` makes one. Their ids are not written.
+
+        Raises:
+            ValueError: The format cannot say this: reading it would give something else (words that look like a call,
+                arguments that hold the format's own tags), or the arguments are not a JSON object.
+        """
+        try:
+            written = [Written(each["function"]["name"], canonical(each["function"]["arguments"])) for each in calls]
+        except JsonProblem as problem:
+            raise ValueError(f"{self.name}: the arguments of a call cannot be written: {problem}") from None
+        reply = self.spell(text, written)
+        read = self.parse(reply)
+        same = [Written(each["function"]["name"], each["function"]["arguments"]) for each in read.calls] == written
+        if not same or read.problems or read.text != visible_text(assistant(text)):
+            raise ValueError(f"{self.name} cannot say this; it would be read as {read}")
+        return reply
+
+    def call_id(self, number: int) -> str:
+        """The id of an episode's call ``number``, from 0."""
+        return f"call_{number}"
+
+    def answers(self, results: Sequence[ToolResult]) -> list[Message]:
+        """The messages that bring results to the model: by default one ``tool`` message each."""
+        return [tool(each.content, each.call["id"], each.name or None) for each in results]
+
+
+def call(name: str, /, **arguments: Any) -> ToolCall:
+    """A call to write down: ``call("calculate", expression="3 + 4")``."""
+    return make_call(name, write_value(arguments), "call_0")
+
+
+def make_call(name: str, arguments: str, call_id: str) -> ToolCall:
+    """A call in OpenAI's shape."""
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def canonical(arguments: str) -> str:
+    """A JSON object's text in one spelling.
+
+    Raises:
+        JsonProblem: It is not a JSON object.
+    """
+    return write_value(read_object(arguments))
+
+
+def written_call(value: Any, keys: Sequence[str]) -> Written:
+    """The call that a JSON value is.
+
+    Args:
+        value: ``{"name": ..., "arguments": {...}}``; other keys are not looked at.
+        keys: What the arguments may be called.
+
+    Raises:
+        JsonProblem: It is not a call.
+    """
+    if not isinstance(value, dict):
+        raise JsonProblem("a call is a JSON object")
+    name = value.get("name")
+    if not isinstance(name, str) or not name:
+        raise JsonProblem('the call has no "name"')
+    key = next((key for key in keys if key in value), None)
+    arguments = {} if key is None else value[key]
+    if not isinstance(arguments, dict):
+        raise JsonProblem(f'"{key}" must be a JSON object, {{...}}')
+    return Written(name, write_value(arguments))
+
+
+def schema_lines(tools: Sequence[Tool[..., Any]]) -> str:
+    """The schemas, one a line."""
+    return "\n".join(json.dumps(each.schema, ensure_ascii=False) for each in tools)
+
+
+def without_tags(json_text: str, *tags: str) -> str:
+    """JSON text of the same value in which neither ``tags`` nor reasoning tags stand, because ``<`` is escaped."""
+    if any(tag in json_text for tag in (*_REASONING, *tags)):
+        return json_text.replace("<", "\\u003c")
+    return json_text

@@ -1,0 +1,95 @@
+"""Reading JSON that a language model wrote: strict about what it means, clear about what is wrong with it.
+
+Text that comes out of here is canonical: one spelling for one value, finite numbers, no lone surrogates.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NoReturn
+
+from ..messages import clean_text
+
+
+class JsonProblem(ValueError):
+    """What is wrong with a piece of JSON, in words for the one who wrote it."""
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise JsonProblem(f"{name} is not a JSON number")
+
+
+# Line breaks inside strings are read as what they are: models write code that way.
+_DECODER = json.JSONDecoder(strict=False, parse_constant=_refuse_constant)
+_SPACE = " \t\r\n"
+
+
+def skip_space(text: str, start: int) -> int:
+    """The first place at or after ``start`` that holds no white space."""
+    while start < len(text) and text[start] in _SPACE:
+        start += 1
+    return start
+
+
+def read_value(text: str, start: int = 0) -> tuple[Any, int]:
+    """The JSON value that begins at ``start`` (white space before it is skipped), and where it ends.
+
+    Raises:
+        JsonProblem: There is no whole JSON value.
+    """
+    start = skip_space(text, start)
+    if start == len(text):
+        raise JsonProblem("the JSON is missing")
+    try:
+        return _DECODER.raw_decode(text, start)
+    except JsonProblem:
+        raise
+    except json.JSONDecodeError as error:
+        if error.pos >= len(text) or error.msg.startswith("Unterminated string"):
+            raise JsonProblem("the JSON is not complete: a bracket or a quote is not closed") from None
+        rest = text[error.pos : error.pos + 20]
+        raise JsonProblem(f"the JSON is broken at {rest!r}: {error.msg[0].lower()}{error.msg[1:]}") from None
+    except RecursionError:
+        raise JsonProblem("the JSON is nested too deeply") from None
+    except ValueError:  # int() refuses numbers of thousands of digits
+        raise JsonProblem("a number in the JSON is too long") from None
+
+
+def read_object(text: str) -> dict[str, Any]:
+    """The JSON object that ``text`` is, with nothing after it; empty text is the empty object.
+
+    Raises:
+        JsonProblem: It is something else.
+    """
+    if not text.strip():
+        return {}
+    value, end = read_value(text)
+    if (end := skip_space(text, end)) != len(text):
+        raise JsonProblem(f"the JSON is followed by {text[end : end + 20]!r}")
+    if not isinstance(value, dict):
+        raise JsonProblem(f"a JSON object is needed, {{...}}, not {kind_of(value)}")
+    return value
+
+
+def write_value(value: Any) -> str:
+    """``value`` as canonical JSON.
+
+    Raises:
+        JsonProblem: A number is not finite (``1e999``), the nesting is too deep, or something is not JSON.
+    """
+    try:
+        return clean_text(json.dumps(value, ensure_ascii=False, allow_nan=False))
+    except RecursionError:
+        raise JsonProblem("the JSON is nested too deeply") from None
+    except ValueError:
+        raise JsonProblem("a number in the JSON is too large or not a number") from None
+    except TypeError as error:
+        raise JsonProblem(str(error)) from None
+
+
+def kind_of(value: Any) -> str:
+    """What JSON calls the kind of ``value``."""
+    if isinstance(value, bool):
+        return "true or false"
+    names = {dict: "an object", list: "a list", str: "text", int: "a number", float: "a number", type(None): "null"}
+    return names.get(type(value), type(value).__name__)

@@ -1,0 +1,396 @@
+"""A typed function as a tool: its JSON schema for the model, and the check of the arguments that the model wrote.
+
+The schema and the check are made by pydantic from the same type hints, so what the model is told is what is checked.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+import math
+import re
+import sys
+from collections.abc import Callable, Mapping
+from typing import (
+    Annotated,
+    Any,
+    Generic,
+    NotRequired,
+    ParamSpec,
+    Required,
+    TypeAlias,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+    overload,
+)
+
+from pydantic import ConfigDict, Field, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
+
+from ..env import EpisodeState
+from .jsontext import JsonProblem, read_object, write_value
+
+T = TypeVar("T")
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+class _FromState:
+    """Marks a parameter that the environment fills in."""
+
+    def __repr__(self) -> str:
+        return "Injected"
+
+
+#: ``Injected[S]``: a parameter that is not the model's to give; the tool is handed the episode's state. A parameter
+#: whose type is an ``EpisodeState`` is injected without this mark.
+Injected: TypeAlias = Annotated[T, _FromState()]
+
+
+class ToolError(Exception):
+    """Raised in a tool to refuse: the message goes to the model, which may try something else."""
+
+
+class ArgumentError(Exception):
+    """Arguments that do not fit a tool; the message tells the model which, and what is wanted.
+
+    Args:
+        kind: ``"bad_json"`` or ``"bad_arguments"``.
+        message: For the model.
+    """
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(kind, message)
+        self.kind = kind
+        self.message = message
+
+
+class Tool(Generic[P, R]):
+    """A function that a policy may call. Make one with :func:`tool`; it can still be called as a function.
+
+    Attributes:
+        name: What the model calls it.
+        description: What the model is told about it.
+        parameters: The JSON schema of its arguments, an object.
+        function: The function itself, plain or ``async``.
+        timeout_s: How long a call may take, in seconds; ``None`` for no limit.
+        max_chars: Longer results are shortened to this many characters, with a mark that says so.
+        blocking: Whether the function waits or computes for long, so that it runs in a thread of its own.
+        is_async: Whether the function is ``async``.
+        state_parameter: The parameter that is given the episode's state; ``None`` where there is none.
+        state_type: The type of that parameter.
+    """
+
+    def __init__(
+        self,
+        function: Callable[P, R],
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        parameters: Mapping[str, Any] | None = None,
+        timeout_s: float | None = None,
+        max_chars: int = 4000,
+        blocking: bool = False,
+    ) -> None:
+        self._options: dict[str, Any] = {
+            "name": name,
+            "description": description,
+            "parameters": parameters,
+            "timeout_s": timeout_s,
+            "max_chars": max_chars,
+            "blocking": blocking,
+        }
+        functools.update_wrapper(self, function, updated=())
+        self.function = function
+        self.name = name or str(getattr(function, "__name__", type(function).__name__))
+        where = f"tool {self.name!r}"
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(f"{where}: a tool's name is 1 to 64 letters, digits, '_' and '-'; give one with name=")
+        if timeout_s is not None and not (_is_number(timeout_s) and 0 < timeout_s < math.inf):
+            raise ValueError(f"{where}: timeout_s must be a number of seconds above 0 or None, not {timeout_s!r}")
+        if isinstance(max_chars, bool) or not isinstance(max_chars, int) or max_chars < MIN_CHARS:
+            raise ValueError(f"{where}: max_chars must be a whole number of at least {MIN_CHARS}, not {max_chars!r}")
+        called = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
+        self.is_async = inspect.iscoroutinefunction(called)
+        if blocking and self.is_async:
+            raise ValueError(f"{where}: blocking is for plain functions; an async one must not block at all")
+        self.timeout_s = timeout_s
+        self.max_chars = max_chars
+        # A plain function can only be left behind after its time if it does not run in the caller's thread.
+        self.blocking = blocking or (timeout_s is not None and not self.is_async)
+        summary, described = _docstring(function)
+        self.description = description or summary
+        if not self.description:
+            raise ValueError(f"{where} needs a docstring or description=: it is all the model knows about the tool")
+        self.parameters: Mapping[str, Any]
+        self.state_parameter: str | None
+        self.state_type: type | None
+        self._adapter: TypeAdapter[dict[str, Any]] | None
+        if parameters is not None:
+            self.parameters, self._adapter, self.state_parameter, self.state_type = parameters, None, None, None
+        else:
+            fields, self.state_parameter, self.state_type = _fields(where, function, described)
+            self.parameters, self._adapter = _schema(where, fields)
+        if self.state_parameter and timeout_s is not None and not self.is_async:
+            raise ValueError(
+                f"{where} is given the state and has a timeout_s: a thread that is left behind could still change the "
+                "episode. Make the function async, or leave out one of the two"
+            )
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The tool as OpenAI's API describes one: ``{"type": "function", "function": {...}}``."""
+        function = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
+        return {"type": "function", "function": function}
+
+    @property
+    def needs_loop(self) -> bool:
+        """Whether a call needs an event loop: the function is async, or runs in a thread."""
+        return self.is_async or self.blocking
+
+    def replace(self, **options: Any) -> Tool[P, R]:
+        """The same function with other options (those of the constructor)."""
+        if unknown := set(options) - set(self._options):
+            raise TypeError(f"a tool has no option {sorted(unknown)[0]!r}; it has {', '.join(self._options)}")
+        return Tool(self.function, **{**self._options, **options})
+
+    def arguments_of(self, text: str) -> dict[str, Any]:
+        """The keyword arguments that a call's JSON stands for, checked against the type hints.
+
+        Args:
+            text: The call's ``arguments``: a JSON object; empty for none.
+
+        Raises:
+            ArgumentError: They do not fit; the message names every argument that is wrong.
+        """
+        try:
+            given = read_object(text)
+            canonical = write_value(given)
+        except JsonProblem as problem:
+            raise ArgumentError("bad_json", f"The arguments of {self.name} cannot be read: {problem}.") from None
+        if self._adapter is None:  # the schema came from elsewhere, and so does the check
+            return given
+        try:
+            return self._adapter.validate_json(canonical, strict=True)
+        except ValidationError as error:
+            known = list(self.parameters.get("properties", {}))
+            problems = dict.fromkeys(_in_words(each, known) for each in error.errors(include_url=False))
+            raise ArgumentError(
+                "bad_arguments", f"The arguments of {self.name} do not fit: {'; '.join(problems)}."
+            ) from None
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function itself, without any of the checks."""
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        """Name and arguments."""
+        return f"Tool({self.name}({', '.join(self.parameters.get('properties', {}))}))"
+
+    def __copy__(self) -> Tool[P, R]:
+        """Tools do not change: environments share them."""
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tool[P, R]:
+        """As ``copy.copy``."""
+        return self
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """A decorated function is pickled by its name, as functions are, and any other tool by its parts."""
+        module, path = getattr(self, "__module__", None), getattr(self, "__qualname__", "")
+        found: Any = sys.modules.get(module or "")
+        for part in path.split("."):
+            found = getattr(found, part, None)
+        if found is self:
+            return str(path)
+        if isinstance(found, Tool) and found.function is self.function:
+            return _replaced, (found, self._options)
+        return _rebuilt, (self.function, self._options)
+
+
+#: No limit on a result may be smaller: the mark that says what was left out needs room.
+MIN_CHARS = 64
+
+
+@overload
+def tool(function: Callable[P, R], /) -> Tool[P, R]: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    timeout_s: float | None = None,
+    max_chars: int = 4000,
+    blocking: bool = False,
+) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
+def tool(function: Callable[P, R] | None = None, /, **options: Any) -> Any:
+    """Make a typed function a :class:`Tool`: ``@tool``, or ``@tool(name=..., timeout_s=...)``.
+
+    Its arguments are checked by their type hints (nested types, defaults, ``Literal``, ``Optional``, lists, mappings,
+    pydantic models), as strictly as JSON allows: ``"5"`` is no number. The docstring is the description, with one line
+    for each argument (Google style). What it returns goes to the model: text as it is, anything else as JSON.
+
+    State of an episode belongs in the environment's state: a parameter whose type is an ``EpisodeState``, or that is
+    marked ``Injected[...]``, is no part of the schema and is given ``env.state``.
+
+    Args:
+        function: Plain or ``async``. It may raise :class:`ToolError` to refuse.
+        **options: ``name`` (the function's by default), ``description`` (the docstring's), ``timeout_s`` (seconds a
+            call may take; a plain function then runs in a thread of its own, which is left behind when its time is
+            up), ``max_chars`` (longer results are shortened; 4000) and ``blocking`` (run it in a thread of its own).
+
+    Raises:
+        TypeError: An argument has no type hint, or one that has no JSON schema, or cannot be given by name.
+        ValueError: No docstring, one that describes other arguments, or an option out of range.
+    """
+    if function is not None:
+        return Tool(function, **options)
+    return functools.partial(Tool, **options)
+
+
+def nearest(word: str, known: list[str]) -> str:
+    """``" (did you mean 'x'?)"`` where one of ``known`` is like ``word``, else nothing."""
+    close = difflib.get_close_matches(word[:100], known, n=1, cutoff=0.6)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _hinted(function: Any) -> Any:
+    return function if inspect.isroutine(function) else type(function).__call__
+
+
+def _state_type(hint: Any) -> type | None:
+    if get_origin(hint) is Annotated and any(isinstance(mark, _FromState) for mark in hint.__metadata__):
+        inner = get_args(hint)[0]
+        return inner if isinstance(inner, type) else EpisodeState
+    return hint if isinstance(hint, type) and issubclass(hint, EpisodeState) else None
+
+
+def _fields(where: str, function: Any, described: Mapping[str, str]) -> tuple[dict[str, Any], str | None, type | None]:
+    """The arguments of ``function`` as fields of a typed dictionary, and the parameter that is given the state."""
+    signature = inspect.signature(function)
+    try:
+        hints = get_type_hints(_hinted(function), include_extras=True)
+    except NameError as error:
+        raise TypeError(f"{where}: a type hint names something that is not defined in its module: {error}") from None
+    fields: dict[str, Any] = {}
+    injected: tuple[str, type] | None = None
+    for parameter in signature.parameters.values():
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise TypeError(f"{where}: {parameter} cannot be called by name; give each argument a name and a type")
+        if parameter.name not in hints:
+            raise TypeError(f"{where}: the argument {parameter.name!r} has no type hint")
+        hint = hints[parameter.name]
+        if (state := _state_type(hint)) is None:
+            fields[parameter.name] = _field(hint, parameter, described.get(parameter.name))
+        elif injected is None:
+            injected = parameter.name, state
+        else:
+            raise TypeError(f"{where}: {injected[0]!r} is the state already; {parameter.name!r} cannot be it too")
+    if unknown := set(described) - set(signature.parameters):
+        raise ValueError(f"{where}: the docstring describes {sorted(unknown)}, which are not arguments")
+    return fields, *(injected or (None, None))
+
+
+def _schema(where: str, fields: dict[str, Any]) -> tuple[dict[str, Any], TypeAdapter[dict[str, Any]]]:
+    make_type: Any = TypedDict  # a type that is made while the program runs, which a type checker cannot follow
+    shape = make_type("arguments", fields)
+    shape.__pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
+    try:
+        adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(shape)
+        schema = _without_titles(adapter.json_schema())
+    except (PydanticSchemaGenerationError, PydanticUserError) as error:
+        raise TypeError(f"{where}: pydantic knows no JSON schema for its type hints: {error}") from None
+    schema.setdefault("properties", {})
+    return schema, adapter
+
+
+def _field(hint: Any, parameter: inspect.Parameter, description: str | None) -> Any:
+    notes: dict[str, Any] = {}
+    required = parameter.default is parameter.empty
+    if not required:
+        try:
+            write_value(parameter.default)
+        except JsonProblem:
+            pass  # a default that JSON cannot say is only not shown
+        else:
+            notes["json_schema_extra"] = {"default": parameter.default}
+    if description:
+        notes["description"] = description
+    kind = Annotated[hint, Field(**notes)] if notes else hint  # type: ignore[valid-type]
+    return Required[kind] if required else NotRequired[kind]  # type: ignore[valid-type]
+
+
+def _docstring(function: Any) -> tuple[str, dict[str, str]]:
+    from docstring_parser import DocstringStyle, parse
+
+    text = inspect.getdoc(function) if inspect.isroutine(function) else inspect.getdoc(type(function).__call__)
+    parsed = parse(text or "", DocstringStyle.GOOGLE)
+    words = [part for part in (parsed.short_description, parsed.long_description) if part]
+    arguments = {each.arg_name: _on_one_line(each.description or "") for each in parsed.params}
+    return "\n\n".join(words).strip(), arguments
+
+
+def _on_one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+# The order in which a reader wants to see a schema; the rest stays as it is.
+_FIRST = {"type": 0, "description": 1, "properties": 2}
+
+
+def _without_titles(schema: Any) -> Any:
+    """The schema, in a reader's order, without the titles pydantic adds; a property that is called "title" stays."""
+    if isinstance(schema, list):
+        return [_without_titles(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept: dict[str, Any] = {}
+    for key, value in sorted(schema.items(), key=lambda item: _FIRST.get(item[0], len(_FIRST))):
+        if key == "title" and isinstance(value, str):
+            continue
+        if key in ("properties", "$defs", "patternProperties"):
+            kept[key] = {name: _without_titles(each) for name, each in value.items()}
+        elif key in ("default", "const", "enum", "examples"):
+            kept[key] = value  # data, not schemas
+        else:
+            kept[key] = _without_titles(value)
+    return kept
+
+
+def _in_words(error: Any, known: list[str]) -> str:
+    kind, loc = error["type"], error["loc"]
+    if kind == "extra_forbidden" and len(loc) == 1:
+        has = f"the arguments are {', '.join(known)}" if known else "there are none"
+        return f"there is no argument {str(loc[0])[:100]!r}{nearest(str(loc[0]), known)}, {has}"
+    if not loc:
+        return str(error["msg"])
+    path = str(loc[0]) + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc[1:])
+    if kind == "missing":
+        return f"{path} is missing"
+    message = error["msg"][0].lower() + error["msg"][1:]
+    return f"{path}: {message}, not {_short(error['input'])}"
+
+
+def _short(value: Any) -> str:
+    try:
+        text = write_value(value)
+    except JsonProblem:
+        text = type(value).__name__
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _replaced(base: Tool[..., Any], options: dict[str, Any]) -> Tool[..., Any]:
+    return base.replace(**options)
+
+
+def _rebuilt(function: Callable[..., Any], options: dict[str, Any]) -> Tool[..., Any]:
+    return Tool(function, **options)

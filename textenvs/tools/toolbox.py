@@ -1,0 +1,285 @@
+"""Running the calls of one reply: in order, at the same time where that is safe, and never with an exception.
+
+A call that cannot be run is an observation for the model: what was wrong, and what would be right. Only
+:class:`~textenvs.env.EnvironmentFailure` comes through: machinery that gave up is not the model's mistake.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic_core import to_json
+
+from ..env import EnvironmentFailure, EpisodeState
+from ..messages import ToolCall, clean_text
+from .schema import MIN_CHARS, ArgumentError, Tool, ToolError, nearest
+
+log = logging.getLogger("textenvs")
+
+#: Why a call did not work: ``ToolResult.error``.
+ERRORS: tuple[str, ...] = (
+    "bad_call",  # the reply has something like a call that cannot be read
+    "unknown_tool",
+    "bad_json",
+    "bad_arguments",
+    "too_many_calls",
+    "refused",  # the tool raised ToolError
+    "exception",  # the tool raised anything else
+    "timeout",
+)
+
+
+@dataclass(frozen=True)
+class ToolResult:
+    """What came of one call.
+
+    Args:
+        call: The call, as the model wrote it.
+        content: What the model is told.
+        error: One of :data:`ERRORS`, or ``None`` when the tool returned.
+        value: What the tool returned, for the environment.
+    """
+
+    call: ToolCall
+    content: str
+    error: str | None = None
+    value: Any = None
+
+    @property
+    def name(self) -> str:
+        """The tool's name, as the model wrote it."""
+        return self.call["function"]["name"]
+
+    @property
+    def ok(self) -> bool:
+        """Whether the tool returned."""
+        return self.error is None
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """A call whose tool exists and whose arguments fit."""
+
+    call: ToolCall
+    tool: Tool[..., Any]
+    arguments: Mapping[str, Any]
+
+
+class Toolbox:
+    """The tools of an environment, and the rules for calling them. It has no state: that is the episode's.
+
+    Args:
+        tools: The tools, with names that differ.
+        max_calls_per_turn: How many calls of one reply are run; the model is told that the others were not.
+        max_concurrency: How many of them run at the same time.
+
+    Raises:
+        ValueError: Two tools have the same name, or a limit is below 1.
+        TypeError: Something that is not a tool.
+    """
+
+    def __init__(
+        self, tools: Sequence[Tool[..., Any]], *, max_calls_per_turn: int = 8, max_concurrency: int = 8
+    ) -> None:
+        self._tools: dict[str, Tool[..., Any]] = {}
+        for each in tools:
+            if not isinstance(each, Tool):
+                raise TypeError(f"{each!r} is not a tool; decorate the function with @textenvs.tools.tool")
+            if each.name in self._tools:
+                raise ValueError(f"two tools are called {each.name!r}; rename one with tool.replace(name=...)")
+            self._tools[each.name] = each
+        for name, limit in (("max_calls_per_turn", max_calls_per_turn), ("max_concurrency", max_concurrency)):
+            if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+                raise ValueError(f"{name} must be a whole number of at least 1, not {limit!r}")
+        self.max_calls_per_turn = max_calls_per_turn
+        self.max_concurrency = max_concurrency
+
+    @property
+    def tools(self) -> tuple[Tool[..., Any], ...]:
+        """The tools, in order."""
+        return tuple(self._tools.values())
+
+    @property
+    def schemas(self) -> list[dict[str, Any]]:
+        """The tools as OpenAI's API describes them."""
+        return [each.schema for each in self.tools]
+
+    def needs_loop(self, calls: Sequence[ToolCall]) -> bool:
+        """Whether one of ``calls`` needs an event loop: :meth:`run` then, else :meth:`run_now` will do."""
+        names = (call["function"]["name"] for call in calls[: self.max_calls_per_turn])
+        return any(name in self._tools and self._tools[name].needs_loop for name in names)
+
+    def run_now(self, calls: Sequence[ToolCall], state: EpisodeState) -> tuple[ToolResult, ...]:
+        """Run ``calls`` one after another, in the caller's thread, without an event loop.
+
+        Raises:
+            EnvironmentFailure: A tool raised it.
+            RuntimeError: One of the calls needs a loop.
+        """
+        if self.needs_loop(calls):
+            raise RuntimeError("one of the calls is async or runs in a thread; await Toolbox.run")
+        prepared = [self._prepare(place, call) for place, call in enumerate(calls)]
+        return tuple(_run_plain(each, state) if isinstance(each, _Ready) else each for each in prepared)
+
+    async def run(self, calls: Sequence[ToolCall], state: EpisodeState) -> tuple[ToolResult, ...]:
+        """Run ``calls``, at most ``max_concurrency`` at a time; the results are in the order of the calls.
+
+        Calls that are given the state run one after another, in order: what they do to it must not depend on timing.
+        When one raises ``EnvironmentFailure``, or this is cancelled, the others are cancelled before it comes through.
+
+        Raises:
+            EnvironmentFailure: A tool raised it.
+        """
+        in_order, places = asyncio.Lock(), asyncio.Semaphore(self.max_concurrency)
+
+        async def one(ready: _Ready) -> ToolResult:
+            if ready.tool.state_parameter is None:
+                async with places:
+                    return await _run(ready, state)
+            async with in_order, places:  # the lock is fair: who asks first goes first
+                return await _run(ready, state)
+
+        prepared = [self._prepare(place, call) for place, call in enumerate(calls)]
+        running = {i: asyncio.ensure_future(one(each)) for i, each in enumerate(prepared) if isinstance(each, _Ready)}
+        try:
+            await asyncio.gather(*running.values())
+        except BaseException:
+            for task in running.values():
+                task.cancel()
+            await asyncio.gather(*running.values(), return_exceptions=True)
+            raise
+        return tuple(running[i].result() if i in running else each for i, each in enumerate(prepared))  # type: ignore[misc]
+
+    def _prepare(self, place: int, call: ToolCall) -> _Ready | ToolResult:
+        name = call["function"]["name"]
+        if place >= self.max_calls_per_turn:
+            return ToolResult(
+                call, f"Not run: at most {self.max_calls_per_turn} calls in one message.", "too_many_calls"
+            )
+        found = self._tools.get(name)
+        if found is None:
+            has = f"The tools are {', '.join(self._tools)}." if self._tools else "There are no tools."
+            return ToolResult(
+                call, f"There is no tool {name[:100]!r}{nearest(name, list(self._tools))}. {has}", "unknown_tool"
+            )
+        try:
+            return _Ready(call, found, found.arguments_of(call["function"]["arguments"]))
+        except ArgumentError as problem:
+            return ToolResult(call, problem.message, problem.kind)
+
+
+def shorten(text: str, max_chars: int) -> str:
+    """``text``, or its beginning and its end with a mark between that says how much was left out.
+
+    Args:
+        text: Any text.
+        max_chars: How many characters the result may have, the mark included; at least 64.
+    """
+    if max_chars < MIN_CHARS:
+        raise ValueError(f"max_chars must be at least {MIN_CHARS}, not {max_chars}")
+    if len(text) <= max_chars:
+        return text
+    room = max_chars - len(_left_out(len(text)))
+    head = (room + 1) // 2
+    left_out = len(text) - room
+    mark = _left_out(left_out)  # not longer than the one that room was made for
+    return f"{text[:head]}{mark}{text[len(text) - (room - head) :]}"
+
+
+def _left_out(count: int) -> str:
+    return f"\n[... {count} characters left out ...]\n"
+
+
+async def _run(ready: _Ready, state: EpisodeState) -> ToolResult:
+    if not ready.tool.needs_loop:
+        return _run_plain(ready, state)
+    work = _await_it(ready, state) if ready.tool.is_async else _in_thread(lambda: _run_plain(ready, state))
+    clock = asyncio.timeout(ready.tool.timeout_s)
+    try:
+        async with clock:
+            return await work
+    except TimeoutError:
+        if not clock.expired():
+            raise
+        limit = f"{ready.tool.timeout_s:g} s"
+        return ToolResult(ready.call, f"{ready.tool.name} took longer than {limit} and was stopped.", "timeout")
+
+
+async def _await_it(ready: _Ready, state: EpisodeState) -> ToolResult:
+    try:
+        value = await ready.tool.function(**_with_state(ready, state))
+        return _returned(ready, value)
+    except Exception as error:
+        return _raised(ready, error)
+
+
+def _run_plain(ready: _Ready, state: EpisodeState) -> ToolResult:
+    try:
+        value = ready.tool.function(**_with_state(ready, state))
+        if inspect.isawaitable(value):
+            if inspect.iscoroutine(value):
+                value.close()
+            raise TypeError("the function returned an awaitable; define it with 'async def'")
+        return _returned(ready, value)
+    except Exception as error:
+        return _raised(ready, error)
+
+
+def _with_state(ready: _Ready, state: EpisodeState) -> dict[str, Any]:
+    injected = ready.tool.state_parameter
+    return {**ready.arguments} if injected is None else {**ready.arguments, injected: state}
+
+
+def _returned(ready: _Ready, value: Any) -> ToolResult:
+    text = value if isinstance(value, str) else to_json(value, inf_nan_mode="strings").decode()
+    return ToolResult(ready.call, shorten(clean_text(text), ready.tool.max_chars), value=value)
+
+
+def _raised(ready: _Ready, error: Exception) -> ToolResult:
+    if isinstance(error, EnvironmentFailure):
+        raise error
+    if isinstance(error, ToolError):
+        return ToolResult(ready.call, shorten(clean_text(str(error)), ready.tool.max_chars), "refused")
+    log.debug("tool %s failed", ready.tool.name, exc_info=error)
+    text = f"{ready.tool.name} failed: {type(error).__name__}: {error}"
+    return ToolResult(ready.call, shorten(clean_text(text), ready.tool.max_chars), "exception")
+
+
+def _in_thread(work: Callable[[], ToolResult]) -> asyncio.Future[ToolResult]:
+    """Run ``work`` in a thread of its own.
+
+    Not in the loop's pool: calls that hang would fill it, and the interpreter waits for a pool's threads when it ends.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[ToolResult] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def settle(result: ToolResult | None, error: BaseException | None) -> None:
+        if future.done():  # nobody waits any more
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            assert result is not None
+            future.set_result(result)
+
+    def body() -> None:
+        result, error = None, None
+        try:
+            result = context.run(work)
+        except BaseException as raised:
+            error = raised
+        try:
+            loop.call_soon_threadsafe(settle, result, error)
+        except RuntimeError:  # the loop was closed while the thread was left behind
+            log.debug("a tool ended after its event loop was closed")
+
+    threading.Thread(target=body, name="textenvs-tool", daemon=True).start()
+    return future
