@@ -32,7 +32,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed, rest = parser.parse_known_args(arguments)
     try:
         parsed.options = _options(parsed.parser, rest)
-        return int(parsed.run(parsed))
+        status = int(parsed.run(parsed))
+        sys.stdout.flush()  # so that a reader that has gone is noticed here
+        return status
     except CommandError as error:
         if parsed.traceback:
             raise
@@ -54,7 +56,7 @@ def build_parser() -> argparse.ArgumentParser:
         epilog="`textenvs COMMAND --help` says more about one of them.",
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"textenvs {importlib.metadata.version('textenvs')}")
+    parser.add_argument("--version", action="version", version=f"textenvs {_version()}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
     for module in (list_ids, describe, play, prepare, evaluate, new):
         command = module.add(commands)
@@ -63,6 +65,13 @@ def build_parser() -> argparse.ArgumentParser:
         command.add_argument("--traceback", action="store_true", help="show where an error comes from")
         command.set_defaults(parser=command)
     return parser
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("textenvs")
+    except importlib.metadata.PackageNotFoundError:  # a checkout that is only on the path
+        return "(not installed)"
 
 
 class _Parser(argparse.ArgumentParser):

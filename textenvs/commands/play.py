@@ -90,7 +90,6 @@ class Game:
             KeyboardInterrupt: The person pressed Ctrl-C.
             CommandError: An episode cannot be opened.
         """
-        print("Type a reply, or :help.\n")
         self._open(seed)
         while True:
             line = self._read_reply()
@@ -114,7 +113,7 @@ class Game:
         except (ValueError, EnvironmentFailure) as error:
             raise CommandError(f"the episode cannot be opened: {error}", 2) from error
         self._before, self._return, self._shown = [], 0.0, 0
-        print(f"--- task {info['task_key']} ---")
+        print(f"Type a reply, or :help.\n--- task {info['task_key']} ---")
         if tools_of(self.env):
             self._tools()
         self._show_new()

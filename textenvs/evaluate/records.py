@@ -15,14 +15,14 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from ..messages import Message
+from ..messages import Messages, copy_messages
 
 MANIFEST = "manifest.json"
 EPISODES = "episodes.jsonl"
@@ -88,7 +88,7 @@ class Record:
     completion_tokens: int | None = None
     cut_replies: int = 0
     cost: float | None = None
-    messages: Sequence[Message] = ()
+    messages: Messages = ()
 
     @property
     def place(self) -> tuple[int, int]:
@@ -115,6 +115,7 @@ class Record:
         if not isinstance(value, dict) or set(value) != {each.name for each in fields(cls)}:
             raise ValueError("not a record of an episode")
         value["turn_rewards"] = tuple(value["turn_rewards"])
+        value["messages"] = copy_messages(value["messages"])
         return cls(**value)
 
     def to_row(self) -> dict[str, Any]:
@@ -252,7 +253,7 @@ class Folder:
                 Record.from_json(torn.decode())  # all there but the line's end
                 os.write(self._file, b"\n")
                 whole, end = content, b"\n"
-            except ValueError:
+            except (ValueError, TypeError):
                 os.ftruncate(self._file, len(whole) + len(end))
                 self.repaired = True
         for number, line in enumerate(whole.split(b"\n") if end else (), start=1):

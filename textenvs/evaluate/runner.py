@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from ..env import EnvironmentFailure, TextEnv
-from ..messages import Messages, clean_text
+from ..messages import Messages, clean_text, copy_messages
 from ..tool_env import ToolEnv
 from .plan import Job
 from .policies import Policy, PolicyFailure, Reply, Stop, ToolSchemas
@@ -211,7 +211,7 @@ class _Episode:
             stop=stop,
             failed=True,
             failure=clean_text(failure),
-            messages=self.conversation,
+            messages=copy_messages(self.env.state.messages),
         )
 
 

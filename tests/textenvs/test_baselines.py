@@ -1,0 +1,56 @@
+"""Every environment that ships can be solved, says so, and is worth learning: its scripts against random replies."""
+
+import numpy as np
+import pytest
+
+import textenvs
+from textenvs.evaluate.baselines import has_script, play_script
+
+EPISODES = 100
+
+every_id = pytest.mark.parametrize("env_id", textenvs.list_environments())
+
+
+def returns(env_id, script):
+    records = play_script(lambda: textenvs.make(env_id), script, EPISODES)
+    assert not any(record.failed for record in records), next(record for record in records if record.failed)
+    return records, np.array([record.total for record in records])
+
+
+@every_id
+def test_the_expert_earns_the_most_and_random_replies_next_to_nothing(env_id):
+    experts, most = returns(env_id, "expert")
+    assert all(record.success for record in experts)
+    _, random = returns(env_id, "random")
+    lowest = [random]
+    if has_script(textenvs.make(env_id), "blunder"):
+        careless, blunders = returns(env_id, "blunder")
+        assert np.mean([record.success for record in careless]) < 0.5
+        lowest.append(blunders)
+    for others in lowest:  # the same tasks with the same seeds
+        assert (most >= others - 1e-9).all()
+    least = min(others.min() for others in lowest)
+    assert random.mean() - least < 0.25 * (most.mean() - least), "random replies earn too much"
+
+
+def test_the_same_seed_gives_the_same_records():
+    def once(seed):
+        return play_script(lambda: textenvs.make("textenv/gsm8k-interact"), "blunder", 5, seed=seed)
+
+    assert once(3) == once(3)
+    assert once(3) != once(4)
+
+
+def test_no_more_episodes_than_tasks_and_no_script_that_is_not_there():
+    class Bare(textenvs.TextEnv):
+        def __init__(self):
+            super().__init__(textenvs.make("textenv/gsm8k").tasks, max_assistant_turns=1)
+
+        def respond(self, reply):
+            return textenvs.Turn(terminated=True, stop="heard", reward=0.0)
+
+    for script in ("expert", "blunder"):
+        assert not has_script(Bare(), script)
+        with pytest.raises(NotImplementedError, match=f"Bare has no script '{script}'"):
+            play_script(Bare, script)
+    assert len(play_script(Bare, "random", 7)) == 7
