@@ -172,6 +172,37 @@ def visible_text(message: Message) -> str:
     return _THINK.sub("", message["content"]).rpartition(_THINK_END)[2].strip()
 
 
+def visible_conversation(messages: Iterable[Message], *, tools: bool = False) -> Messages:
+    """What a user sees of a conversation: what was said, by whom, without private reasoning.
+
+    System messages are left out (they are for the policy), and so are tool calls and their results, unless ``tools``:
+    then each is a line of the assistant's message. An assistant message without visible words stays, empty: silence is
+    something that a user notices, too.
+
+    Args:
+        messages: The conversation as the environment keeps it.
+        tools: Whether tool calls and results are seen.
+
+    Returns:
+        Messages of the roles ``user`` and ``assistant`` with nothing but a text; neighbours of one role are joined.
+    """
+    seen: list[Message] = []
+    for message in messages:
+        if message["role"] == "system" or (message["role"] == "tool" and not tools):
+            continue
+        lines = [visible_text(message)]
+        if message["role"] == "tool":
+            lines = [f"[result of {message.get('name') or 'a tool'}: {lines[0]}]"]
+        elif tools:
+            calls = [call["function"] for call in message.get("tool_calls", ())]
+            lines += [f"[calls {call['name']}({call['arguments']})]" for call in calls]
+        role: Role = "user" if message["role"] == "user" else "assistant"
+        if seen and seen[-1]["role"] == role:
+            lines.insert(0, seen.pop()["content"])
+        seen.append({"role": role, "content": "\n".join(line for line in lines if line)})
+    return tuple(seen)
+
+
 def transcript(messages: Sequence[Message]) -> str:
     """The conversation for a person to read, one ``role: text`` paragraph a message."""
     lines = []

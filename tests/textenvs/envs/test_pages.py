@@ -1,0 +1,36 @@
+"""The pages about the environments: a command that shows a conversation prints what the page shows."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+SHOWN = re.compile(r"```bash\n(python - <<'END'\n.*?)```\s+```text\n(.*?)```", re.DOTALL)
+PAGES = {path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs" / "environments").glob("*.md"))}
+CONVERSATIONS = [
+    pytest.param(*shown.groups(), id=f"{name}-{number}")
+    for name, page in PAGES.items()
+    for number, shown in enumerate(SHOWN.finditer(page), start=1)
+]
+
+
+def test_there_are_conversations():
+    assert CONVERSATIONS
+
+
+@pytest.mark.parametrize(("command", "shown"), CONVERSATIONS)
+def test_the_conversation_on_the_page_is_what_its_command_prints(command, shown, tmp_path):
+    script = re.search(r"<<'END'\n(.*)END\n", command, re.DOTALL).group(1)
+    ran = subprocess.run(
+        [sys.executable, "-W", "error", "-"],
+        input=script,
+        env={"PYTHONPATH": str(ROOT), "TEXTENVS_DATA": str(tmp_path), "PATH": ""},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout == shown

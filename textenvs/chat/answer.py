@@ -1,0 +1,152 @@
+"""What a chat service answers: the part of it that we read, however the rest of it looks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ..messages import Message, ToolCall, clean_text
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Tokens as the service counts them."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class Completion:
+    """An answer.
+
+    Args:
+        text: What the model says; empty where it only calls tools.
+        message: The same as an assistant message, with tool calls and the service's ``reasoning_content``, if any.
+        finish_reason: ``stop``, ``length`` (cut off at ``max_tokens``), ``tool_calls`` or what else the service says.
+        usage: The tokens it took when it was made; ``None`` where the service does not say.
+        cached: It came from the cache, or from an equal request that was under way: it cost nothing now.
+        attempts: How often the service was asked for it now; 0 when ``cached``.
+        cost: Dollars that were spent on it now, failed attempts included, as far as the spec's ``price`` says.
+    """
+
+    text: str
+    message: Message
+    finish_reason: str
+    usage: Usage | None
+    cached: bool = False
+    attempts: int = 1
+    cost: float = 0.0
+
+
+def read_answer(body: str) -> Completion:
+    """The completion in the body of an answer; ``usage`` is ``None`` where the service gives none.
+
+    Raises:
+        ValueError: It is not a chat completion; the message says where.
+    """
+    problem = ""
+    try:
+        return _completion(_Answer.model_validate_json(body))
+    except ValidationError as error:
+        detail = error.errors(include_url=False)[0]
+        problem = f"{'.'.join(map(str, detail['loc'])) or 'the body'}: {detail['msg']}"
+    raise ValueError(problem)  # outside of `except`: pydantic's error holds the whole body
+
+
+def from_record(record: Any) -> Completion:
+    """The completion that :func:`to_record` made this JSON of."""
+    return _completion(_Answer.model_validate(record))
+
+
+def to_record(completion: Completion) -> dict[str, Any]:
+    """A completion as JSON for the cache, in the shape in which services send it."""
+    message, usage = completion.message, completion.usage
+    return {
+        "choices": [
+            {
+                "message": {
+                    "content": completion.text,
+                    "reasoning_content": message.get("reasoning_content"),
+                    "tool_calls": [dict(call) for call in message.get("tool_calls", ())] or None,
+                },
+                "finish_reason": completion.finish_reason,
+            }
+        ],
+        "usage": usage
+        and {
+            "prompt_tokens": usage.input_tokens,
+            "completion_tokens": usage.output_tokens,
+            "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        },
+    }
+
+
+class _Lenient(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+
+class _Function(_Lenient):
+    name: str
+    arguments: str = ""
+
+
+class _Call(_Lenient):
+    id: str = ""
+    function: _Function
+
+
+class _Said(_Lenient):
+    content: str | None = None
+    refusal: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[_Call] | None = None
+
+
+class _Choice(_Lenient):
+    message: _Said
+    finish_reason: str | None = None
+
+
+class _Details(_Lenient):
+    cached_tokens: int | None = None
+
+
+class _Used(_Lenient):
+    prompt_tokens: int = Field(default=0, ge=0)
+    completion_tokens: int | None = Field(default=0, ge=0)
+    prompt_tokens_details: _Details | None = None
+
+    def read(self) -> Usage:
+        cached = self.prompt_tokens_details.cached_tokens if self.prompt_tokens_details else None
+        return Usage(self.prompt_tokens, self.completion_tokens or 0, min(cached or 0, self.prompt_tokens))
+
+
+class _Answer(_Lenient):
+    choices: list[_Choice] = Field(min_length=1)
+    usage: _Used | None = None
+
+
+def _completion(answer: _Answer) -> Completion:
+    choice = answer.choices[0]
+    said = choice.message
+    text = clean_text(said.content or said.refusal or "")
+    message: Message = {"role": "assistant", "content": text}
+    if said.reasoning_content:
+        message["reasoning_content"] = clean_text(said.reasoning_content)
+    if said.tool_calls:
+        message["tool_calls"] = tuple(_tool_call(i, call) for i, call in enumerate(said.tool_calls))
+    usage = None if answer.usage is None else answer.usage.read()
+    return Completion(text, message, choice.finish_reason or "stop", usage)
+
+
+def _tool_call(position: int, call: _Call) -> ToolCall:
+    name, arguments = clean_text(call.function.name), clean_text(call.function.arguments)
+    return {
+        "id": clean_text(call.id) or f"call_{position}",
+        "type": "function",
+        "function": {"name": name, "arguments": arguments},
+    }

@@ -1,0 +1,26 @@
+"""What can go wrong between us and a chat service."""
+
+from __future__ import annotations
+
+
+class ChatError(Exception):
+    """Base of what the chat layer raises on purpose. Every one survives pickling between processes."""
+
+
+class ChatFailure(ChatError):
+    """A request got no usable answer: after its retries, or at once where trying again cannot help."""
+
+
+class InvalidReply(ChatFailure):
+    """The service answered, but never with what was asked for, however often it was asked again."""
+
+
+class BudgetExceeded(ChatError):
+    """The next request might cost more than the budget has left, so it was not sent. Never retried.
+
+    Simulated users and judges let it pass: it ends the run, not the episode.
+    """
+
+
+class CacheError(ChatError):
+    """The cache file cannot be used as one. The file is left as it is."""

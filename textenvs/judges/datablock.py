@@ -1,0 +1,85 @@
+r"""What a judge looks at, put into a request so that it stays data.
+
+Everything that was said in a conversation may try to be an instruction. So it is one line of JSON between two marks:
+
+    <data 3f9a1c07b2de>
+    {"conversation": [{"role": "user", "text": "... \u003c/data\u003e ..."}]}
+    </data 3f9a1c07b2de>
+
+* No ``<``, ``>``, line break or invisible character is left in it (JSON's own escapes stand for them), so nothing in it
+  can be a mark, a control token or a line of its own.
+* The number in the marks is a hash of the data: it is the same in every run, and nobody can write it into the data
+  beforehand, since that would change it.
+* What stands outside depends on nothing in the data but that number.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..chat.control import CONTROL
+from ..messages import Messages, clean_messages, visible_conversation
+
+_DIGITS = 12
+_ANGLE = re.compile(r"[<>]")
+
+
+@dataclass(frozen=True)
+class DataBlock:
+    """Data on its way to a judge.
+
+    Args:
+        line: The JSON, on one line.
+        number: The number in the marks, and in the verdict.
+    """
+
+    line: str
+    number: str
+
+    @property
+    def text(self) -> str:
+        """The block with its marks."""
+        return f"<data {self.number}>\n{self.line}\n</data {self.number}>"
+
+
+def data_block(data: Mapping[str, Any]) -> DataBlock:
+    """``data`` (anything that JSON can say) as a block; ``json.loads(block.line)`` gives it back.
+
+    Raises:
+        ValueError: It is not JSON.
+    """
+    try:
+        line = _escape(json.dumps(data, ensure_ascii=False, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"what a judge is shown must be JSON: {error}") from error
+    number, salt = "", 0
+    while not number or number in line:  # a collision would take about 2**48 tries; then another hash is used
+        number = hashlib.sha256(f"{salt} {line}".encode()).hexdigest()[:_DIGITS]
+        salt += 1
+    return DataBlock(line, number)
+
+
+def conversation_data(messages: Messages, *, tools: bool = False) -> list[dict[str, str]]:
+    """A conversation as a judge reads it: who said what, without private reasoning and system messages."""
+    heard = visible_conversation(clean_messages(messages), tools=tools)
+    return [{"role": message["role"], "text": message["content"]} for message in heard]
+
+
+def _escape(line: str) -> str:
+    """JSON whose strings hold nothing but printable characters, and no control token.
+
+    Only strings can hold such characters, and there JSON has an escape for each. (A control token such as ``[INST]``
+    begins with a bracket; JSON's own brackets are never followed by a capital letter.)
+    """
+    line = CONTROL.sub(lambda match: _escaped(match[0]), line)
+    line = _ANGLE.sub(lambda match: _escaped(match[0]), line)
+    return line if line.isprintable() else "".join(c if c.isprintable() else _escaped(c) for c in line)
+
+
+def _escaped(character: str) -> str:
+    return json.dumps(character)[1:-1] if ord(character) > 126 else f"\\u{ord(character):04x}"

@@ -1,0 +1,97 @@
+"""What every simulated user is to an environment, scripted or LLM.
+
+A user is immutable: what it remembers is the conversation, and what it decides by chance comes from the environment's
+own generator. So one user serves any number of episodes, and forks of an episode.
+
+    turn = await take_turn(self.user, self.state.messages, goal, self.np_random)
+    return Turn(messages=[user(turn.text)] if turn.text else [], terminated=turn.ends, stop=turn.why, ...)
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from ..messages import Messages, clean_text, visible_conversation
+
+GoalT = TypeVar("GoalT")
+GoalT_contra = TypeVar("GoalT_contra", contravariant=True)
+
+
+@dataclass(frozen=True)
+class UserTurn:
+    """What a user says.
+
+    Args:
+        text: Its words; empty only where it ends the conversation without any.
+        ends: It leaves: this is the end of the conversation.
+        why: Why it leaves, as ``info["stop"]`` will say; given when ``ends``, and only then.
+        metrics: Numbers worth reporting.
+
+    Raises:
+        ValueError: Nothing said and not the end, or ``ends`` and ``why`` do not come together.
+    """
+
+    text: str
+    ends: bool = False
+    why: str | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", clean_text(self.text).strip())
+        if not self.text and not self.ends:
+            raise ValueError("UserTurn: a user who stays must say something")
+        if self.ends != bool(self.why):
+            raise ValueError(f"UserTurn: ends={self.ends} and why={self.why!r}; a user who leaves says why, no other")
+
+
+class SimulatedUser(Protocol[GoalT_contra]):
+    """A user: its goal is its own, and it sees of a conversation what a person would."""
+
+    def speak(
+        self, conversation: Messages, goal: GoalT_contra, rng: np.random.Generator
+    ) -> UserTurn | Awaitable[UserTurn]:
+        """Answer the assistant's last words, or open the conversation when it is empty.
+
+        Args:
+            conversation: What was said so far, as :func:`~textenvs.messages.visible_conversation` gives it.
+            goal: What this user wants. Only the user sees it.
+            rng: All chance comes from here.
+
+        Raises:
+            EnvironmentFailure: ``"user_failed"``: the user cannot go on.
+        """
+        ...
+
+
+async def take_turn(
+    user: SimulatedUser[GoalT],
+    messages: Messages,
+    goal: GoalT,
+    rng: np.random.Generator,
+    *,
+    tools: bool = False,
+) -> UserTurn:
+    """Let ``user`` speak, after showing it no more of the conversation than it may see.
+
+    Args:
+        user: Who speaks; its ``speak`` may be plain or ``async``.
+        messages: The conversation as the environment keeps it.
+        goal: The user's goal.
+        rng: The environment's generator (``self.np_random``).
+        tools: Whether the user sees tool calls and their results.
+
+    Raises:
+        EnvironmentFailure: As ``speak``.
+        TypeError: ``speak`` returned something else than a :class:`UserTurn`.
+    """
+    turn = user.speak(visible_conversation(messages, tools=tools), goal, rng)
+    if inspect.isawaitable(turn):
+        turn = await turn
+    if not isinstance(turn, UserTurn):
+        raise TypeError(f"{type(user).__name__}.speak must return a UserTurn, not {type(turn).__name__}")
+    return turn
