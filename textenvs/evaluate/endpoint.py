@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..chat import BudgetExceeded, ChatClient, ChatFailure, ChatSpec
+from ..chat import BudgetExceeded, ChatClient, ChatFailure, ChatSpec, PromptTooLong
 from ..env import TextEnv
 from ..messages import Messages
-from .policies import Player, PolicyFailure, Reply, Stop, ToolSchemas
+from .policies import OutOfContext, Player, PolicyFailure, Reply, Stop, ToolSchemas
 
 
 class EndpointPolicy:
@@ -44,6 +44,8 @@ class EndpointPolicy:
                 )
             except BudgetExceeded as error:
                 raise Stop(str(error)) from error
+            except PromptTooLong as error:
+                raise OutOfContext(str(error)) from error
             except ChatFailure as error:
                 raise PolicyFailure(str(error)) from error
             usage = completion.usage

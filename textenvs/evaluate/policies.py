@@ -53,6 +53,10 @@ class PolicyFailure(Exception):
     """The policy's machinery gave up, say its service does not answer: the episode failed, the policy did not."""
 
 
+class OutOfContext(PolicyFailure):
+    """The conversation has outgrown the model. After at least one reply that ends the episode, truncated."""
+
+
 class Stop(Exception):
     """Nothing more can be played (a budget is spent): the evaluation stops, and may go on later."""
 

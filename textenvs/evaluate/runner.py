@@ -8,17 +8,19 @@ record, and only failures in a row, which say that something is broken, stop the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
+from ..chat.errors import BudgetExceeded, CacheError
 from ..env import EnvironmentFailure, TextEnv
 from ..messages import Messages, clean_text, copy_messages
 from ..tool_env import ToolEnv
 from .plan import Job
-from .policies import Policy, PolicyFailure, Reply, Stop, ToolSchemas
+from .policies import OutOfContext, Player, Policy, PolicyFailure, Reply, Stop, ToolSchemas
 from .records import Record
 
 Number = TypeVar("Number", int, float)
@@ -28,6 +30,9 @@ SOLVED = "solved"
 
 #: Stops of failed episodes that the environment did not report itself.
 ENV_FAILED, POLICY_FAILED = "env_failed", "policy_failed"
+
+#: The stop of an episode whose conversation has outgrown the policy's context: truncated, and not failed.
+MAX_CONTEXT = "max_context"
 
 
 class Stopped(Exception):
@@ -124,59 +129,74 @@ async def play(job: Job, env: TextEnv[Any], policy: Policy, threads: ThreadPoolE
         threads: Where an environment that blocks is stepped; ``None`` for one that does not.
 
     Raises:
-        Stop: The policy cannot go on.
+        Stop: The policy, or a simulated user or judge of the environment, cannot go on.
     """
-    episode = _Episode(job, env)
+    episode = _Episode(job, env, threads)
     try:
-        await episode.open(threads)
-    except EnvironmentFailure as failure:
-        return episode.fail(failure.stop, failure.reason)
-    except Exception as error:
-        return episode.fail(ENV_FAILED, describe_error(error))
-    player = policy.start(env, job.seed)
-    while not episode.over:
-        try:
-            reply = await player(episode.conversation, episode.tools)
-        except Stop:
-            raise
-        except PolicyFailure as error:
-            return episode.fail(POLICY_FAILED, str(error))
-        except Exception as error:
-            return episode.fail(POLICY_FAILED, describe_error(error))
-        if not env.action_space.contains(reply.action):
-            return episode.fail(POLICY_FAILED, f"{reply.action!r:.200} is neither text nor an assistant message")
-        try:
-            await episode.step(reply, threads)
-        except Exception as error:
-            return episode.fail(ENV_FAILED, describe_error(error))
+        await episode.open()
+        player = policy.start(env, job.seed)
+        while not episode.over:
+            await episode.step(await episode.ask(player))
+    except _Over as over:
+        return episode.cut_off(over)
     return episode.record
+
+
+class _Over(Exception):
+    """The episode ends here, because something went wrong."""
+
+    def __init__(self, stop: str, failure: str | None) -> None:
+        super().__init__(stop, failure)
+        self.stop = stop
+        self.failure = failure
 
 
 class _Episode:
     """A record while it grows."""
 
-    def __init__(self, job: Job, env: TextEnv[Any]) -> None:
+    def __init__(self, job: Job, env: TextEnv[Any], threads: ThreadPoolExecutor | None) -> None:
         self.env = env
         self.job = job
         self.over = False
-        self.tools: ToolSchemas = tools_of(env)
         self.conversation: Messages = ()
         self.record = Record(job.task, job.sample, job.seed, job.task_index, task_key="", data_source="")
+        self._threads = threads
+        self._tools = tools_of(env)
 
-    async def open(self, threads: ThreadPoolExecutor | None) -> None:
+    async def open(self) -> None:
         seed, options = self.job.seed, {"task_index": self.job.task_index}
-        if threads is None:
-            self.conversation, info = await self.env.areset(seed=seed, options=options)
-        else:
-            reset = partial(self.env.reset, seed=seed, options=options)
-            self.conversation, info = await asyncio.get_running_loop().run_in_executor(threads, reset)
+        with _environments_errors():
+            if self._threads is None:
+                self.conversation, info = await self.env.areset(seed=seed, options=options)
+            else:
+                reset = partial(self.env.reset, seed=seed, options=options)
+                self.conversation, info = await asyncio.get_running_loop().run_in_executor(self._threads, reset)
         self.record = replace(self.record, task_key=info["task_key"], data_source=info["data_source"])
 
-    async def step(self, reply: Reply, threads: ThreadPoolExecutor | None) -> None:
-        if threads is None:
-            result = await self.env.astep(reply.action)
-        else:
-            result = await asyncio.get_running_loop().run_in_executor(threads, self.env.step, reply.action)
+    async def ask(self, player: Player) -> Reply:
+        try:
+            reply = await player(self.conversation, self._tools)
+        except Stop:
+            raise
+        except OutOfContext as error:
+            # A first request that does not fit says that the settings do not, and nothing about the policy.
+            raise (
+                _Over(MAX_CONTEXT, None) if self.record.assistant_turns else _Over(POLICY_FAILED, str(error))
+            ) from error
+        except PolicyFailure as error:
+            raise _Over(POLICY_FAILED, str(error)) from error
+        except Exception as error:
+            raise _Over(POLICY_FAILED, describe_error(error)) from error
+        if not self.env.action_space.contains(reply.action):
+            raise _Over(POLICY_FAILED, f"{reply.action!r:.200} is neither text nor an assistant message")
+        return reply
+
+    async def step(self, reply: Reply) -> None:
+        with _environments_errors():
+            if self._threads is None:
+                result = await self.env.astep(reply.action)
+            else:
+                result = await asyncio.get_running_loop().run_in_executor(self._threads, self.env.step, reply.action)
         self.conversation, reward, terminated, truncated, info = result
         old = self.record
         terms = dict(old.terms)
@@ -203,16 +223,29 @@ class _Episode:
             messages=self.conversation,
         )
 
-    def fail(self, stop: str, failure: str) -> Record:
+    def cut_off(self, over: _Over) -> Record:
         return replace(
             self.record,
             success=False,
             truncated=True,
-            stop=stop,
-            failed=True,
-            failure=clean_text(failure),
+            stop=over.stop,
+            failed=over.failure is not None,
+            failure=None if over.failure is None else clean_text(over.failure),
             messages=copy_messages(self.env.state.messages),
         )
+
+
+@contextmanager
+def _environments_errors() -> Iterator[None]:
+    """What an environment raises ends its episode; a budget or a cache that is at its end ends the evaluation."""
+    try:
+        yield
+    except (BudgetExceeded, CacheError) as error:
+        raise Stop(f"a simulated user or judge cannot go on: {error}") from error
+    except EnvironmentFailure as failure:
+        raise _Over(failure.stop, failure.reason) from failure
+    except Exception as error:
+        raise _Over(ENV_FAILED, describe_error(error)) from error
 
 
 def tools_of(env: TextEnv[Any]) -> ToolSchemas:

@@ -8,8 +8,17 @@ from dataclasses import replace
 import pytest
 from evaluate_envs import AsyncSay, BlockingSay, Say
 
+from textenvs.chat import BudgetExceeded, CacheError
 from textenvs.evaluate.plan import Job, jobs
-from textenvs.evaluate.policies import FunctionPolicy, PolicyFailure, Reply, ScriptedPolicy, Stop, load_function
+from textenvs.evaluate.policies import (
+    FunctionPolicy,
+    OutOfContext,
+    PolicyFailure,
+    Reply,
+    ScriptedPolicy,
+    Stop,
+    load_function,
+)
 from textenvs.evaluate.runner import Stopped, play, run, tools_of
 from textenvs.messages import assistant
 
@@ -103,6 +112,40 @@ def test_what_fails_costs_its_own_episode_only(kind, said, stop, failure):
     assert re.search(failure.replace("(", r"\("), bad.failure)
     assert bad.messages[-1]["role"] in ("user", "assistant")
     assert all(record.success and not record.failed for record in records.values())
+
+
+def test_a_conversation_that_outgrows_the_model_is_cut_off_and_counts():
+    """Unless not even its beginning fits: that is the settings' fault."""
+    full = OutOfContext("4097 tokens do not fit into 4096")
+    policy = TaskPolicy(lambda task, turn: full if turn == (task == 1) else "no" if task == 1 else str(task))
+    records = by_place(played(jobs(range(2), 1, seed=0), Say, policy))
+    late, early = records[1, 0], records[0, 0]
+    assert (late.failed, late.success, late.truncated, late.stop, late.failure) == (
+        False,
+        False,
+        True,
+        "max_context",
+        None,
+    )
+    assert (late.turn_rewards, late.assistant_turns) == ((0.0,), 1)
+    assert (early.failed, early.stop, early.failure) == (True, "policy_failed", str(full))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("hook", ["opening", "respond"])
+@pytest.mark.parametrize("error", [BudgetExceeded, CacheError])
+def test_a_users_budget_ends_the_evaluation_not_the_episode(kind, hook, error):
+    class Spent(kind):
+        pass
+
+    def raises(self, given):
+        raise error("nothing is left")
+
+    setattr(Spent, hook, raises)
+    records = []
+    with pytest.raises(Stopped, match="a simulated user or judge cannot go on: nothing is left"):
+        asyncio.run(run(jobs(range(3), 1, 0), Spent, ScriptedPolicy("expert"), on_record=records.append))
+    assert records == []
 
 
 @pytest.mark.parametrize("kind", KINDS)
