@@ -1,0 +1,106 @@
+"""Finding documents, and checking them against requirements."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from textenvs.scoring.documents import KINDS, last_document, problem_with, respects
+
+
+@pytest.mark.parametrize(
+    ("text", "document"),
+    [
+        ("Here: <document>\nA\n\nB\n</document> Like it?", "A\n\nB"),
+        ("<document>1</document> or <document>2</document>", "2"),
+        ("<document>open", None),
+        ("</document><document>", None),
+        ("<document> \n </document>", None),
+        ("<document>draft <document>final</document>", "final"),
+        ("no document at all", None),
+        ("```\nA\n```", "A"),
+        ("```markdown\nA\n```\nand\n~~~\nB\n~~~", "B"),
+        ("```python\nprint(", None),
+        ("```\nA\n```\n```python\nprint(", "A"),
+        ("````\n```\ninner\n```\n````", "```\ninner\n```"),
+        ("text ```not a fence``` text", None),
+        ("```\n\n```", None),
+        ("```\n<document>in a fence</document>\n```", "in a fence"),
+    ],
+)
+def test_what_a_reply_delivers(text, document):
+    assert last_document(text) == document
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]).filter(lambda c: c not in "<`~")), st.text("ab <>/`\n"))
+def test_a_marked_document_is_found(document, around):
+    around = around.replace("<", "")
+    assert last_document(f"{around}<document>{document}</document>{around}") == (document.strip() or None)
+
+
+@given(st.text("`~ \nabc<>/dotcumen", max_size=80))
+def test_no_text_breaks_it(text):
+    found = last_document(text)
+    assert found is None or (found and found == found.strip() and found in text)
+
+
+@pytest.mark.parametrize(
+    "text", ["<document>" * 10**5, "</document>" * 10**5, "```\n" * 10**5, "`" * 10**6, "~~~ " * 10**5]
+)
+def test_a_huge_reply_takes_no_long_time(text):
+    last_document(text)
+
+
+DOCUMENT = "Summer Party\n\nDear guests,\n\nWhen: 5 May\nWhere:  the old\nmill"
+
+
+@pytest.mark.parametrize(
+    ("requirement", "respected"),
+    [
+        ({"kind": "contains", "texts": ["5 May", "the old mill"]}, True),
+        ({"kind": "contains", "texts": ["5 MAY"]}, True),
+        ({"kind": "contains", "texts": ["5 May", "6 May"]}, False),
+        ({"kind": "contains_one_of", "texts": ["6 May", "5 May"]}, True),
+        ({"kind": "contains_one_of", "texts": ["6 May"]}, False),
+        ({"kind": "excludes", "texts": ["6 May", "7 May"]}, True),
+        ({"kind": "excludes", "texts": ["6 May", "5 May"]}, False),
+        ({"kind": "first_line", "texts": ["summer party"]}, True),
+        ({"kind": "first_line", "texts": ["Summer"]}, False),
+        ({"kind": "order", "texts": ["5 May", "the old mill"]}, True),
+        ({"kind": "order", "texts": ["the old mill", "5 May"]}, False),
+        ({"kind": "order", "texts": ["5 May", "5 May"]}, False),
+        ({"kind": "max_words", "words": 11}, True),
+        ({"kind": "max_words", "words": 10}, False),
+    ],
+)
+def test_requirements(requirement, respected):
+    assert len(DOCUMENT.split()) == 11
+    assert respects(DOCUMENT, requirement) is respected
+
+
+def test_a_title_may_be_a_heading():
+    assert respects("# **Summer Party**\nx", {"kind": "first_line", "texts": ["Summer Party"]})
+
+
+@pytest.mark.parametrize(
+    "requirement",
+    [
+        {},
+        {"kind": "has", "texts": ["a"]},
+        {"kind": "contains"},
+        {"kind": "contains", "texts": []},
+        {"kind": "contains", "texts": "a"},
+        {"kind": "contains", "texts": [" "]},
+        {"kind": "max_words"},
+        {"kind": "max_words", "words": 0},
+        {"kind": "max_words", "words": True},
+    ],
+)
+def test_malformed_requirements_are_named(requirement):
+    assert problem_with(requirement)
+    with pytest.raises(ValueError, match="a requirement"):
+        respects("x", requirement)
+
+
+@given(st.sampled_from([kind for kind in KINDS if kind != "max_words"]), st.text("ab \n"), st.text("ab").filter(bool))
+def test_every_kind_can_be_checked(kind, document, text):
+    assert respects(document, {"kind": kind, "texts": [text]}) in (True, False)
