@@ -9,8 +9,10 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+import docstring_parser
 import gymnasium
 
 from ..env import TextEnv
@@ -104,6 +106,49 @@ def class_of(env_id: str) -> Callable[..., Any]:
         raise CommandError(f"{env_id}: {error}") from error
 
 
+@dataclass(frozen=True)
+class Option:
+    """An option of an environment's constructor.
+
+    Args:
+        name: The keyword.
+        default: Its value where it is not given; ``inspect.Parameter.empty`` where it must be.
+        doc: What the docstring says about it.
+    """
+
+    name: str
+    default: Any
+    doc: str
+
+
+def options_of(maker: Callable[..., Any]) -> tuple[dict[str, Option], bool]:
+    """The options of a constructor, and whether that is all of them.
+
+    Where a class passes ``**options`` on, the keyword-only ones of the class above it belong to it, too; and what a
+    class does not document, one above it may.
+    """
+    makers: tuple[Any, ...] = inspect.getmro(maker) if inspect.isclass(maker) else (maker,)
+    said: dict[str, str] = {}
+    for each in makers:
+        for param in docstring_parser.parse(inspect.cleandoc(each.__doc__ or "")).params:
+            said.setdefault(param.arg_name, param.description or "")
+    found: dict[str, Option] = {}
+    for number, each in enumerate(makers):
+        if number and "__init__" not in vars(each):
+            continue
+        passes_on = False
+        for name, parameter in inspect.signature(each).parameters.items():
+            if parameter.kind == parameter.VAR_KEYWORD:
+                passes_on = True
+            elif parameter.kind == parameter.KEYWORD_ONLY or (
+                not number and parameter.kind != parameter.VAR_POSITIONAL
+            ):
+                found.setdefault(name, Option(name, parameter.default, said.get(name, "")))
+        if not passes_on:
+            return found, True
+    return found, False
+
+
 def open_environment(env_id: str, options: Mapping[str, Any]) -> TextEnv[Any]:
     """Make the environment ``env_id``, with options from the command line.
 
@@ -111,13 +156,12 @@ def open_environment(env_id: str, options: Mapping[str, Any]) -> TextEnv[Any]:
         CommandError: There is no such environment or option, or a value is refused.
     """
     maker = class_of(env_id)
-    parameters = inspect.signature(maker).parameters
-    if not any(p.kind == p.VAR_KEYWORD for p in parameters.values()):
-        for name in options:
-            if name not in parameters:
-                near = difflib.get_close_matches(name, parameters, n=1)
-                hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(parameters) or 'none'}"
-                raise CommandError(f"{env_id} has no option {name!r}; {hint}", 2)
+    known, complete = options_of(maker)
+    for name in options if complete else ():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(known) or 'none'}"
+            raise CommandError(f"{env_id} has no option {name!r}; {hint}", 2)
     try:
         return make(env_id, **options)
     except (ValueError, TypeError, ImportError, OSError, gymnasium.error.Error) as error:

@@ -20,7 +20,7 @@ from ..evaluate.runner import Stopped
 from ..evaluate.summary import summarize
 from ..messages import transcript
 from ..registry import describe, list_environments
-from .common import CommandError, class_of, open_environment, parse_options, show_value
+from .common import CommandError, class_of, open_environment, options_of, parse_options, show_value
 
 _WIDTH = 100
 _ROLE = re.compile(r":\w+:`~?(?:[\w.]*\.)?(\w+)`")  # Sphinx's :class:`~a.b.Name`
@@ -94,18 +94,13 @@ def _identity(env_id: str, env: TextEnv[Any]) -> Iterator[str]:
 
 
 def _options(maker: Callable[..., Any], env_id: str) -> str:
-    doc = docstring_parser.parse(inspect.getdoc(maker) or "")
-    said = {param.arg_name: param.description or "" for param in doc.params}
     registered: Mapping[str, Any] = describe(env_id).kwargs if env_id in list_environments() else {}
     lines = ["Options (key=value)"]
-    for name, parameter in inspect.signature(maker).parameters.items():
-        if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
-            continue
-        default = registered.get(name, parameter.default)
-        given = "needed" if default is parameter.empty else f"= {show_value(default)}"
-        lines.append(f"  {name} {given}")
-        if said.get(name):
-            lines.append(textwrap.indent(_paragraph(said[name], _WIDTH - 6), "      "))
+    for name, option in options_of(maker)[0].items():
+        default = registered.get(name, option.default)
+        lines.append(f"  {name} {'(needed)' if default is inspect.Parameter.empty else f'= {show_value(default)}'}")
+        if option.doc:
+            lines.append(textwrap.indent(_paragraph(option.doc, _WIDTH - 6), "      "))
     return "\n".join(lines) if len(lines) > 1 else ""
 
 

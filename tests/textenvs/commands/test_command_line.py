@@ -1,5 +1,6 @@
 """The command line as a user meets it: what it prints, what it refuses, and how."""
 
+import inspect
 import json
 import os
 import re
@@ -11,7 +12,7 @@ import pytest
 
 import textenvs
 from textenvs.cli import main
-from textenvs.commands.common import CommandError, parse_options, show_value
+from textenvs.commands.common import CommandError, Option, options_of, parse_options, show_value
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -87,15 +88,17 @@ def test_list_where_an_extra_is_missing(capsys, monkeypatch):
 
 @pytest.mark.parametrize("env_id", textenvs.list_environments())
 def test_describe_says_everything_about_every_environment(env_id, capsys):
-    import inspect
-
     status, out, err = command(capsys, "describe", env_id, "--episodes", "5")
     assert (status, err) == (0, "")
     spec = textenvs.describe(env_id)
     env = textenvs.make(env_id)
     assert out.startswith(f"{env_id}, version {spec.version}\n")
-    for name in inspect.signature(type(env)).parameters:
+    options, complete = options_of(type(env))
+    assert complete
+    assert {"render_mode", "system_prompt"} <= set(options)
+    for name, option in options.items():
         assert f"\n  {name} = " in out
+        assert option.doc
     assert env.tasks.name in out
     assert re.search(r"^expert +100\.0%", out, re.MULTILINE)
     assert re.search(r"^random +\d", out, re.MULTILINE)
@@ -220,6 +223,42 @@ def test_the_script_is_declared():
 
 
 # ------------------------------------------------------------------ options
+
+
+def test_options_that_a_class_passes_on_are_its_own():
+    class Above(textenvs.TextEnv):
+        """Above.
+
+        Args:
+            tasks: Not for the command line where a class below gives them.
+            depth: How deep.
+        """
+
+        def __init__(self, tasks, *, depth=3, **options):
+            pass
+
+    class Below(Above):
+        """Below.
+
+        Args:
+            **options: As above.
+        """
+
+        def __init__(self, width=2, **options):
+            pass
+
+    class Silent(Below):
+        pass
+
+    for kind in (Below, Silent):
+        options, complete = options_of(kind)
+        assert complete
+        assert list(options)[:2] == ["width", "depth"]
+        assert set(options) >= {"max_assistant_turns", "max_user_turns", "system_prompt", "render_mode"}
+        assert "tasks" not in options
+        assert options["depth"].doc == "How deep."
+        assert options["depth"].default == 3
+    assert options_of(lambda a, **rest: None) == ({"a": Option("a", inspect.Parameter.empty, "")}, False)
 
 
 @pytest.mark.parametrize(
