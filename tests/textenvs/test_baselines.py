@@ -29,15 +29,14 @@ def test_the_expert_earns_the_most_and_random_replies_next_to_nothing(env_id):
     experts, most = returns(env_id, "expert")
     assert all(record.success for record in experts)
     _, random = returns(env_id, "random")
-    lowest = [random]
+    others = [random]
     if has_script(make(env_id), "blunder"):
         careless, blunders = returns(env_id, "blunder")
         assert np.mean([record.success for record in careless]) < 0.5
-        lowest.append(blunders)
-    for others in lowest:  # the same tasks with the same seeds
-        assert (most >= others - 1e-9).all()
-    least = min(others.min() for others in lowest)
-    assert random.mean() - least < 0.25 * (most.mean() - least), "random replies earn too much"
+        others.append(blunders)
+    for less in others:  # the same tasks with the same seeds
+        assert (most >= less - 1e-9).all()
+        assert less.mean() < 0.2 * most.mean(), "replies without sense earn too much"
 
 
 def test_the_same_seed_gives_the_same_records():
