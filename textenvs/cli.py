@@ -10,13 +10,14 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib.metadata
+import io
 import os
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
 from .commands import describe, evaluate, list_ids, new, play, prepare
-from .commands.common import CommandError
+from .commands.common import CommandError, printable
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,6 +29,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8 is no reason to fail
     parser = build_parser()
     parsed, rest = parser.parse_known_args(arguments)
     try:
@@ -38,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CommandError as error:
         if parsed.traceback:
             raise
-        print(f"textenvs {parsed.command}: {error}", file=sys.stderr)
+        print(f"textenvs {parsed.command}: {printable(str(error))}", file=sys.stderr)
         return error.status
     except KeyboardInterrupt:
         print(file=sys.stderr)

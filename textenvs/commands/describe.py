@@ -20,7 +20,7 @@ from ..evaluate.runner import Stopped
 from ..evaluate.summary import summarize
 from ..messages import transcript
 from ..registry import describe, list_environments
-from .common import CommandError, class_of, open_environment, options_of, parse_options, show_value
+from .common import CommandError, class_of, open_environment, options_of, parse_options, printable, show_value
 
 _WIDTH = 100
 _ROLE = re.compile(r":\w+:`~?(?:[\w.]*\.)?(\w+)`")  # Sphinx's :class:`~a.b.Name`
@@ -128,7 +128,7 @@ def _limit(limit: int | None) -> str:
 def _conversation(record: Record) -> str:
     rewards = ", ".join(f"{reward:+g}" for reward in record.turn_rewards)
     ending = f"[task {record.task_key}; turn rewards {rewards}; stop: {record.stop}]"
-    return f"{transcript(record.messages)}\n{ending}"
+    return f"{printable(transcript(record.messages))}\n{ending}"
 
 
 def _earnings(played: Mapping[str, Sequence[Record]]) -> str:

@@ -20,7 +20,7 @@ from ..evaluate.runner import Stopped
 from ..evaluate.runner import run as play_all
 from ..evaluate.summary import summarize
 from ..registry import describe, list_environments
-from .common import CommandError, import_from_here, open_environment, parse_options, show_value
+from .common import CommandError, import_from_here, open_environment, parse_options, printable, show_value
 
 _PROGRESS_EVERY_S = 5.0
 
@@ -124,7 +124,7 @@ def run(arguments: argparse.Namespace) -> int:
             results = kept.write_results()
             kept.write_summary({**configuration, **summary})
     print(_heading(configuration, len(planned)))
-    print(report(summary))
+    print(printable(report(summary)))
     if arguments.out is not None:
         print(f"\n{results}")
     return 0 if "success" in summary["all"] else 1

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-import gymnasium
 import numpy as np
 
+from ..chat.errors import ChatError
 from ..env import EnvironmentFailure, TextEnv
 from ..evaluate.baselines import has_script
 from ..evaluate.runner import tools_of
 from ..messages import Message, assistant, transcript
-from .common import CommandError, open_environment, parse_options
+from .common import CommandError, open_environment, parse_options, printable
 
 #: Begins and ends a reply of several lines.
 FENCE = '"""'
@@ -110,7 +110,7 @@ class Game:
     def _open(self, seed: int | None) -> None:
         try:
             _, info = self.env.reset(seed=seed, options=self.options)
-        except (ValueError, EnvironmentFailure) as error:
+        except (ValueError, ImportError, ChatError, EnvironmentFailure) as error:
             raise CommandError(f"the episode cannot be opened: {error}", 2) from error
         self._before, self._return, self._shown = [], 0.0, 0
         print(f"Type a reply, or :help.\n--- task {info['task_key']} ---")
@@ -138,8 +138,8 @@ class Game:
         before = self.env.snapshot(), self._return, self._shown
         try:
             _, reward, terminated, truncated, info = self.env.step(action)
-        except gymnasium.error.InvalidAction as error:
-            print(f"Not a reply: {error}")
+        except (ChatError, ImportError) as error:  # a simulated user or judge that cannot be asked
+            print(f"The reply was not taken: {error}")
             return
         self._before.append(before)
         self._return += reward
@@ -173,7 +173,7 @@ class Game:
         snapshot, self._return, self._shown = self._before.pop()
         self.env.restore(snapshot)
         print(f"Taken back. Return so far {self._return:+g}. The last message was:")
-        print(transcript(self.env.state.messages[-1:]))
+        print(printable(transcript(self.env.state.messages[-1:])))
 
     def _hint(self) -> None:
         if self.env.state.done:
@@ -182,7 +182,7 @@ class Game:
             print("This environment has no scripted expert.")
         else:
             hint = self.env.demonstration(np.random.default_rng(0))
-            print(hint if isinstance(hint, str) else transcript([hint]))
+            print(printable(hint if isinstance(hint, str) else transcript([hint])))
 
     def _tools(self) -> None:
         schemas = getattr(self.env, "tool_schemas", ())
@@ -199,5 +199,5 @@ class Game:
     def _show_new(self) -> None:
         messages = self.env.state.messages
         if new := messages[self._shown :]:
-            print(transcript(new))
+            print(printable(transcript(new)))
         self._shown = len(messages)

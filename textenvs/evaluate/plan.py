@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -88,5 +89,13 @@ def fingerprint(tasks: TaskSet, indices: Sequence[int]) -> str:
     """A short digest of the rows to be played: it changes when a file of them does."""
     digest = hashlib.blake2b(digest_size=8)
     for index in indices:
-        digest.update(json.dumps(tasks[index].to_row(), sort_keys=True, default=repr).encode())
+        digest.update(json.dumps(tasks[index].to_row(), sort_keys=True, default=_stable).encode())
     return digest.hexdigest()
+
+
+def _stable(value: Any) -> str:
+    """Text that is the same in every process: no addresses, no order of a set."""
+    if isinstance(value, (set, frozenset)):
+        return repr(sorted(map(_stable, value)))
+    text = repr(value)
+    return type(value).__qualname__ if " at 0x" in text else text

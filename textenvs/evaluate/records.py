@@ -237,12 +237,16 @@ class Folder:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             import fcntl
-        except ImportError:  # not on Windows; two processes in one folder are then nobody's business but the user's
+        except ImportError:  # Windows has other locks; there, one process at a time is up to the user
             return
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             raise FolderError(f"{self.path}: another process is evaluating into this folder; wait for it") from error
+        except OSError as error:
+            raise FolderError(
+                f"{self.path}: its file system has no locks ({error}); name a folder on another"
+            ) from error
 
     def _read(self) -> None:
         path = self.path / EPISODES

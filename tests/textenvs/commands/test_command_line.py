@@ -12,7 +12,7 @@ import pytest
 
 import textenvs
 from textenvs.cli import main
-from textenvs.commands.common import CommandError, Option, options_of, parse_options, show_value
+from textenvs.commands.common import CommandError, Option, options_of, parse_options, printable, show_value
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -287,6 +287,13 @@ def test_values_of_options(word, value):
 @pytest.mark.parametrize("value", [3, 0.5, "easy", None, True, [1, "a"], {"a": None}, "generated:easy", "a/b.jsonl"])
 def test_values_as_shown_can_be_typed(value):
     assert parse_options([f"x={show_value(value)}"]) == {"x": value}
+
+
+def test_what_a_model_says_cannot_steer_the_terminal():
+    assert printable("red \x1b[31m, bell \a, back \r, C1 \x9b, rtl \u202e") == (
+        r"red \x1b[31m, bell \x07, back \r, C1 \x9b, rtl \u202e"
+    )
+    assert printable("tab\tline\né 数 🙂") == "tab\tline\né 数 🙂"
 
 
 # ------------------------------------------------------------------ prepare

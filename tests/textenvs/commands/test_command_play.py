@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import textenvs
+from textenvs.chat import BudgetExceeded
 from textenvs.commands.play import FENCE, Game
 from textenvs.tool_env import ToolEnv
 from textenvs.tools import tool
@@ -179,3 +180,19 @@ def test_an_interrupt_leaves_cleanly():
     program.send_signal(signal.SIGINT)
     _, err = program.communicate(timeout=60)
     assert (program.returncode, err) == (0, "")
+
+
+def test_a_simulated_user_that_cannot_be_asked_is_told_and_asked_again(env, capsys, monkeypatch):
+    real, failures = type(env).respond, [BudgetExceeded("the budget is spent"), ImportError("pip install it")]
+
+    def respond(self, reply):
+        if failures:
+            raise failures.pop(0)
+        return real(self, reply)
+
+    monkeypatch.setattr(type(env), "respond", respond)
+    play(env, "one", "two", "three", ":quit")
+    out = capsys.readouterr().out
+    assert "The reply was not taken: the budget is spent" in out
+    assert "The reply was not taken: pip install it" in out
+    assert [m["content"] for m in env.state.messages if m["role"] == "assistant"] == ["three"]

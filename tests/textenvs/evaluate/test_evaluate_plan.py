@@ -1,5 +1,8 @@
 """Which episodes are played: a function of settings and numbers."""
 
+import subprocess
+import sys
+
 import pytest
 from evaluate_envs import Numbers
 from hypothesis import given
@@ -63,3 +66,15 @@ def test_a_changed_row_changes_the_fingerprint():
     assert fingerprint(rows("a"), (0, 1)) == fingerprint(rows("a"), (0, 1))
     assert fingerprint(rows("a"), (0, 1)) != fingerprint(rows("b"), (0, 1))
     assert fingerprint(rows("a"), (0, 2)) == fingerprint(rows("b"), (0, 2))
+
+
+def test_rows_of_any_values_have_a_fingerprint_that_other_processes_find_again():
+    """A set's order and an object's address differ between processes."""
+    code = (
+        "from textenvs import Task; from textenvs.tasks import Rows; from textenvs.messages import user\n"
+        "from textenvs.evaluate.plan import fingerprint\n"
+        "extra = {'set': {'a', 'b', 'c', 'd'}, 'object': object(), 'nested': [frozenset({'x', 'y'})]}\n"
+        "print(fingerprint(Rows('r', [Task('k', 's', (user('?'),), 1, extra=extra)]), (0,)))\n"
+    )
+    found = {subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout for _ in range(3)}
+    assert len(found) == 1
