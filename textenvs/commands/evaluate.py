@@ -111,6 +111,8 @@ def run(arguments: argparse.Namespace) -> int:
             stopped = error
         except KeyboardInterrupt as error:
             interrupted = error
+        except OSError as error:  # of the folder: what environments and policies raise is in their records
+            raise CommandError(f"{arguments.out}: {error}; {len(kept.records)} episodes are kept") from error
         if stopped is not None or interrupted is not None:
             where = (
                 f"are kept in {arguments.out}; the same command goes on" if arguments.out else "are lost without --out"

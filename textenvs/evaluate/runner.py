@@ -99,6 +99,7 @@ async def run(
                     raise Stopped(str(stop)) from stop
                 finished(record)
                 job = next(left, None)
+                await asyncio.sleep(0)  # scripts never wait, and the loop has interrupts to notice
         finally:
             await env.aclose()
 

@@ -273,6 +273,22 @@ def test_a_folder_that_cannot_be(capsys, here):
     assert "file is a file" in err
 
 
+def test_a_full_disk_is_told(capsys, monkeypatch):
+    from textenvs.evaluate.records import Folder
+
+    real = Folder.add
+
+    def add(self, record):
+        if len(self.records) == 2:
+            raise OSError("No space left on device")
+        real(self, record)
+
+    monkeypatch.setattr(Folder, "add", add)
+    status, out, err = command(capsys, *BASE, "--policy", "expert", "--num-tasks", "5", "--out", "run")
+    assert (status, out) == (1, "")
+    assert "run: No space left on device; 2 episodes are kept" in err
+
+
 def test_without_pyarrow_it_says_so_before_it_plays(capsys, monkeypatch):
     import importlib.util
 

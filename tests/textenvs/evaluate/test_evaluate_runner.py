@@ -1,6 +1,7 @@
 """Playing jobs: each once, many at a time, and what goes wrong is data."""
 
 import asyncio
+import itertools
 import re
 import threading
 from dataclasses import replace
@@ -217,6 +218,14 @@ def test_as_many_at_a_time_as_asked_for():
 
     played(jobs(range(6), 4, 0), Say, TaskPolicy(lambda task, turn: count(task)), concurrency=5)
     assert most == 5
+
+
+def test_an_evaluation_that_never_waits_can_still_be_cancelled():
+    endless = (Job(number, 0, number % 6, number) for number in itertools.count())
+    with pytest.raises(TimeoutError):
+        asyncio.run(
+            asyncio.wait_for(run(endless, Say, ScriptedPolicy("expert"), on_record=lambda record: None), timeout=0.05)
+        )
 
 
 def test_environments_that_block_overlap():
