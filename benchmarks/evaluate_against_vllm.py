@@ -66,6 +66,7 @@ def serve(python: str, model: Path, log: Path) -> tuple[subprocess.Popen[bytes],
     command += ["--no-enable-chunked-prefill", "--max-num-batched-tokens", str(4 * CONTEXT)]
     env = os.environ | {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
     env.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+    env.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")  # the core it would choose may be busy
     env.pop("PYTHONPATH", None)  # the server's packages are its own
     with log.open("wb") as out:
         server = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=env, start_new_session=True)
