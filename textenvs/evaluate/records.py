@@ -55,6 +55,8 @@ class Record:
         metrics: The last value of each of the environment's metrics.
         assistant_turns: Replies of the policy.
         user_turns: Messages of the user after the opening.
+        tool_calls: Calls of tools, those that could not be read or run among them; ``None`` where there are no tools.
+        tool_errors: Those among them that did not return a result.
         terminated: The task was over.
         truncated: A budget ran out, or something failed.
         stop: Why the episode ended.
@@ -79,6 +81,8 @@ class Record:
     metrics: Mapping[str, float] = field(default_factory=dict)
     assistant_turns: int = 0
     user_turns: int = 0
+    tool_calls: int | None = None
+    tool_errors: int | None = None
     terminated: bool = False
     truncated: bool = False
     stop: str | None = None

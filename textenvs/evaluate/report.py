@@ -62,7 +62,7 @@ def _lines(numbers: Mapping[str, Any]) -> Iterator[list[str]]:
     yield _line("truncated", numbers["truncated"], _percent)
     if numbers["cut_replies"]["value"]:
         yield _line("replies cut at their length", numbers["cut_replies"], _plain)
-    for name in ("prompt_tokens", "completion_tokens"):
+    for name in ("tool_calls", "tool_errors", "prompt_tokens", "completion_tokens"):
         if name in numbers:
             yield _line(name.replace("_", " "), numbers[name], _plain)
     if "cost" in numbers:

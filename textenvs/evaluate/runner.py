@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from ..chat.errors import BudgetExceeded, CacheError
 from ..env import EnvironmentFailure, TextEnv
 from ..messages import Messages, clean_text, copy_messages
-from ..tool_env import ToolEnv
+from ..tool_env import ToolEnv, ToolState
 from .plan import Job
 from .policies import OutOfContext, Player, Policy, PolicyFailure, Reply, Stop, ToolSchemas
 from .records import Record
@@ -33,6 +33,9 @@ ENV_FAILED, POLICY_FAILED = "env_failed", "policy_failed"
 
 #: The stop of an episode whose conversation has outgrown the policy's context: truncated, and not failed.
 MAX_CONTEXT = "max_context"
+
+# A turn's own numbers among the metrics of environments with tools; a record has the episode's.
+_TOOL_COUNTS = {"tool_calls", "tool_errors"}
 
 
 class Stopped(Exception):
@@ -199,7 +202,7 @@ class _Episode:
             else:
                 result = await asyncio.get_running_loop().run_in_executor(self._threads, self.env.step, reply.action)
         self.conversation, reward, terminated, truncated, info = result
-        old = self.record
+        old, state = self.record, self.env.state
         terms = dict(old.terms)
         for name, value in info["terms"].items():
             terms[name] = terms.get(name, 0.0) + value
@@ -209,9 +212,11 @@ class _Episode:
             success=terminated and info["stop"] == SOLVED,
             turn_rewards=(*old.turn_rewards, reward),
             terms=terms,
-            metrics={**old.metrics, **info["metrics"]},
+            metrics={**old.metrics, **{k: v for k, v in info["metrics"].items() if k not in _TOOL_COUNTS}},
             assistant_turns=info["assistant_turns"],
             user_turns=info["user_turns"],
+            tool_calls=state.calls_made if isinstance(state, ToolState) else None,
+            tool_errors=state.tool_errors if isinstance(state, ToolState) else None,
             terminated=terminated,
             truncated=truncated,
             stop=info["stop"],

@@ -32,8 +32,9 @@ def summarize(records: Iterable[Record]) -> dict[str, Any]:
         ``pass_at_k`` (by ``k``, over the tasks with at least ``k`` such episodes, whose number is ``tasks``),
         ``return``, ``terms`` (an episode's sum, 0 where it has none), ``metrics`` (the last value, over the
         episodes that have it), ``assistant_turns``, ``user_turns``, ``truncated`` and ``cut_replies`` (means), and,
-        where they were counted, ``prompt_tokens`` and ``completion_tokens`` (means) and ``cost`` (the sum over all
-        episodes, in US dollars). What cannot be said (the mean of no episodes) is absent.
+        where they were counted, ``tool_calls``, ``tool_errors``, ``prompt_tokens`` and ``completion_tokens`` (means)
+        and ``cost`` (the sum over all episodes, in US dollars). What cannot be said (the mean of no episodes) is
+        absent.
     """
     ordered = sorted(records, key=lambda record: record.place)
     sources: dict[str, list[Record]] = {}
@@ -74,7 +75,7 @@ def _numbers(records: Sequence[Record]) -> dict[str, Any]:
     numbers["truncated"] = _rate(_by_task((record.task, record.truncated) for record in good))
     for name in ("assistant_turns", "user_turns", "cut_replies"):
         numbers[name] = _mean((record.task, getattr(record, name)) for record in good)
-    for name in ("prompt_tokens", "completion_tokens"):
+    for name in ("tool_calls", "tool_errors", "prompt_tokens", "completion_tokens"):
         if counted := [(record.task, getattr(record, name)) for record in good if getattr(record, name) is not None]:
             numbers[name] = _mean(counted)
     if costs := [record.cost for record in records if record.cost is not None]:

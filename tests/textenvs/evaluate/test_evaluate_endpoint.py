@@ -162,6 +162,8 @@ def test_native_tools_are_sent_and_their_calls_come_back():
         (record,) = played([Job(0, 0, 1, 0)], Adder, spec(service))
     assert [each["function"]["name"] for each in service.requests[0]["tools"]] == ["add"]
     assert record.messages[-1]["content"] == "It is 5."
+    assert (record.tool_calls, record.tool_errors) == (1, 0)
+    assert "tool_calls" not in record.metrics
     assert record.success
 
 
