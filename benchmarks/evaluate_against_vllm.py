@@ -25,6 +25,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 
 import textenvs
@@ -70,18 +71,35 @@ def serve(python: str, model: Path, log: Path) -> tuple[subprocess.Popen[bytes],
     env.pop("PYTHONPATH", None)  # the server's packages are its own
     with log.open("wb") as out:
         server = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=env, start_new_session=True)
+    try:
+        wait_until_ready(server, f"http://127.0.0.1:{port}/health", log)
+    except BaseException:
+        stop(server)
+        raise
+    return server, f"http://127.0.0.1:{port}/v1"
+
+
+def wait_until_ready(server: subprocess.Popen[bytes], url: str, log: Path) -> None:
     deadline = time.monotonic() + 600
     while time.monotonic() < deadline:
         if server.poll() is not None:
             sys.exit(f"vLLM ended with status {server.returncode}; the end of its log:\n{log.read_text()[-4000:]}")
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as answer:
+            with urllib.request.urlopen(url, timeout=5) as answer:
                 if answer.status == 200:
-                    return server, f"http://127.0.0.1:{port}/v1"
+                    return
         except (urllib.error.URLError, OSError):
             time.sleep(0.5)
-    os.killpg(server.pid, signal.SIGKILL)
     sys.exit(f"vLLM was not ready after 10 minutes; see {log}")
+
+
+def stop(server: subprocess.Popen[bytes]) -> None:
+    """End the server and the processes of its engine, which would outlive it."""
+    server.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        server.wait(30)
+    with suppress(ProcessLookupError):
+        os.killpg(server.pid, signal.SIGKILL)
 
 
 def kept(folder: Path) -> list[Record]:
@@ -149,6 +167,7 @@ def check(env_id: str, options: tuple[str, ...], max_tokens: int, url: str, argu
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # so that the server is stopped then, too
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vllm-python", metavar="PATH", help="a Python that has vLLM (default: this one, if it has)")
     parser.add_argument("--tasks", type=int, default=50)
@@ -175,11 +194,7 @@ def main() -> None:
                 else:
                     print(f"\n== {env_id}: skipped, there is no such environment here")
         finally:
-            os.killpg(server.pid, signal.SIGTERM)
-            try:
-                server.wait(60)
-            except subprocess.TimeoutExpired:
-                os.killpg(server.pid, signal.SIGKILL)
+            stop(server)
 
 
 if __name__ == "__main__":
