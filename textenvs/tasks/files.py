@@ -78,7 +78,7 @@ def json_rows(
     Raises:
         TaskError: The file is missing, empty or not UTF-8, or rows of it cannot be used.
     """
-    path = _existing(path)
+    path = existing_file(path)
 
     def parse(number: int, line: str) -> Task:
         where = f"row {number}"
@@ -143,8 +143,8 @@ def parquet_rows(
         ImportError: pyarrow is not installed.
         TaskError: The file is missing, empty or not Parquet, lacks a column, or rows of it cannot be used.
     """
-    pyarrow, parquet = _pyarrow()
-    path = _existing(path)
+    pyarrow, parquet = import_pyarrow()
+    path = existing_file(path)
     try:
         table = parquet.read_table(path)
     except (pyarrow.ArrowInvalid, OSError) as error:
@@ -195,7 +195,7 @@ def write_rows(rows: Sequence[dict[str, Any]], path: str | Path) -> Path:
         ImportError: pyarrow is not installed.
         TaskError: Rows whose columns have no common type.
     """
-    pyarrow, parquet = _pyarrow()
+    pyarrow, parquet = import_pyarrow()
     path = Path(path)
     columns = dict.fromkeys(name for row in rows for name in row)
     if any(row.keys() != columns.keys() for row in rows):
@@ -253,17 +253,25 @@ def collect(
         else:
             tasks.append(task)
     if problems and (rejected is None or not tasks):
-        listed = "\n  ".join(problems[:_LISTED])
-        more = f"\n  and {len(problems) - _LISTED} more" if len(problems) > _LISTED else ""
-        raise TaskError(
-            f"{name}: correct or remove these rows, they cannot be used (counted from 1):\n  {listed}{more}"
-        )
+        raise bad_rows(name, problems)
     if rejected is not None:
         rejected.extend(problems)
     return Rows(name, tasks)
 
 
-def _existing(path: str | Path) -> Path:
+def bad_rows(name: str, problems: Sequence[str]) -> TaskError:
+    """The error that lists the first few of the rows that cannot be used."""
+    listed = "\n  ".join(problems[:_LISTED])
+    more = f"\n  and {len(problems) - _LISTED} more" if len(problems) > _LISTED else ""
+    return TaskError(f"{name}: correct or remove these rows, they cannot be used (counted from 1):\n  {listed}{more}")
+
+
+def existing_file(path: str | Path) -> Path:
+    """The path of a file that is there.
+
+    Raises:
+        TaskError: It is not, or it is a folder.
+    """
     path = Path(path).expanduser()
     if path.is_dir():
         raise TaskError(f"{path}: a folder, not a file; name a .jsonl or .parquet file in it")
@@ -289,7 +297,12 @@ def _without_none(value: Any) -> Any:
     return value
 
 
-def _pyarrow() -> tuple[Any, Any]:
+def import_pyarrow() -> tuple[Any, Any]:
+    """``pyarrow`` and ``pyarrow.parquet``.
+
+    Raises:
+        ImportError: It is not installed; the message names the extra.
+    """
     try:
         import pyarrow
         from pyarrow import parquet
