@@ -13,16 +13,11 @@ ROOT = Path(__file__).resolve().parents[2]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
 OPTIONAL = ("pyarrow", "datasets", "openai", "bm25s", "mcp", "math_verify", "reasoning_gym", "textarena")
 
-# Plays an episode of the expert while no optional package can be imported.
+# Plays an episode of the expert while no optional package is there, neither to import nor to find.
 PLAY = """
 import sys
-
-class Nothing:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in sys.argv[2:]:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-sys.meta_path.insert(0, Nothing())
+for name in sys.argv[2:]:
+    sys.modules[name] = None
 import numpy, textenvs
 try:
     env = textenvs.make(sys.argv[1])
