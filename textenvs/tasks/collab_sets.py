@@ -15,7 +15,8 @@ from ..messages import check_conversation, clean_text, copy_messages, user
 from ..scoring.collab import Domain
 from ..scoring.final_answer import final_answer
 from .base import SPLITS, Rows, Split, Task, TaskError, TaskSet
-from .collab import goal_of
+from .collab import goal_of, test_module
+from .collab_code import draft_code
 from .collab_document import draft_document
 from .collab_draft import LEVELS, Draft, Level
 from .collab_math import draft_math
@@ -29,6 +30,7 @@ _HELD_OUT = 8
 _DRAFTERS: Mapping[str, Callable[[random.Random, str], Draft | None]] = {
     "math": draft_math,
     "document": draft_document,
+    "code": draft_code,
 }
 
 # What CollabLLM tells its simulated users about the three kinds of task, and how a row's user begins without saying
@@ -54,9 +56,9 @@ class GeneratedGoals:
     """An endless :class:`~textenvs.tasks.base.TaskSet` of collaboration tasks.
 
     Args:
-        domain: ``"math"`` or ``"document"``.
-        level: ``"easy"``, ``"medium"`` or ``"hard"``: how much the user holds back (3, 4 and 5 pieces of a problem;
-            3, 5 and 7 of a document).
+        domain: ``"math"``, ``"document"`` or ``"code"``.
+        level: ``"easy"``, ``"medium"`` or ``"hard"``: how much the user holds back (3, 4 and 5 pieces of a problem or
+            a function; 3, 5 and 7 of a document).
         seed: Another seed is another sequence of tasks.
         split: ``"train"`` or ``"test"``; the two never share a goal, whatever their seeds.
 
@@ -201,7 +203,8 @@ def _single_turn(row: Mapping[str, Any], domain: Domain, key: str, where: str, d
         texts.append(clean_text(value).strip())
     request, reference = texts
     extra: dict[str, Any] = {"single_turn_prompt": request, "task_desc": _DESCRIPTIONS[domain]}
-    if metadata := _metadata(row, where):
+    metadata = _metadata(row, where)
+    if metadata:
         extra["single_turn_metadata"] = metadata
     truth: str | None = reference
     if domain == "math":
@@ -212,6 +215,8 @@ def _single_turn(row: Mapping[str, Any], domain: Domain, key: str, where: str, d
                 f"{where}: column {names[1]!r} has no final answer in \\boxed{{...}} or after ####; it ends in "
                 f"{reference[-40:]!r}"
             )
+    if domain == "code" and test_module(metadata, reference) is None:
+        raise TaskError(f"{where}: there are no tests in 'test' of the metadata, nor of the reference as JSON")
     if nested and row.get("prompt") is not None:
         try:
             prompt = copy_messages(check_conversation(row["prompt"], "column 'prompt'"))
