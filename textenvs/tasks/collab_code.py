@@ -45,6 +45,7 @@ class _Subject:
     argument: str
     parts: str  # the expression for the parts of the argument
     thing: str  # what a part is called
+    nothing: Any  # an argument without parts
     split: Callable[[Any], list[Any]]
     draw_input: Callable[[random.Random], Any]
     draw_filter: Callable[[random.Random], _Step]
@@ -145,14 +146,14 @@ _SUBJECTS = (
     _Subject(
         ("I need a Python function that takes a list of numbers.", "Can you write a function for a list of numbers?",
          "Please write me some Python for a list of numbers."),
-        "numbers", "numbers", "number", list,
+        "numbers", "numbers", "number", [], list,
         lambda rng: [rng.randint(-20, 30) for _ in range(rng.randint(3, 8))],
         _number_filter, _number_change, _number_result,
     ),
     _Subject(
         ("I need a Python function that takes a sentence.", "Can you write a function for the words of a sentence?",
          "Please write me some Python for the words of a text."),
-        "text", "text.split()", "word", str.split,
+        "text", "text.split()", "word", "", str.split,
         lambda rng: " ".join(rng.choice(_WORDS.split()) for _ in range(rng.randint(3, 8))),
         _word_filter, _word_change, _word_result,
     ),
@@ -217,7 +218,7 @@ def _inputs(rng: random.Random, subject: _Subject, condition: _Step, *, with_emp
         (some if picked else none).append(value)
         wanted = TESTS - 2 if with_empty else TESTS
         if len(some) >= wanted and (none or not with_empty):
-            return [*some[:wanted], *([none[0], subject.draw_input(rng).__class__()] if with_empty else [])]
+            return [*some[:wanted], *([none[0], subject.nothing] if with_empty else [])]
     return None
 
 
