@@ -74,18 +74,23 @@ def _value(node: ast.expr, text: str) -> Fraction:
         if isinstance(node.value, float) and (math.isinf(node.value) or (node.value == 0 and _NOT_ZERO.match(written))):
             raise ToolError(f"{written[:40]} has more than {MAX_DIGITS} digits")  # before they are written out
         try:
-            return _bounded(Fraction(written.replace("_", "")))  # the decimal that was written, not the nearest float
+            return bounded(Fraction(written.replace("_", "")))  # the decimal that was written, not the nearest float
         except ValueError:
             raise ToolError(f"{written[:40]!r} is not a decimal number") from None
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.UAdd, ast.USub)):
         value = _value(node.operand, text)
         return -value if isinstance(node.op, ast.USub) else value
     if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
-        return _bounded(_BINARY[type(node.op)](_value(node.left, text), _value(node.right, text)))
+        return bounded(_BINARY[type(node.op)](_value(node.left, text), _value(node.right, text)))
     raise ToolError(f"{(ast.get_source_segment(text, node) or text)[:40]!r} is not arithmetic")
 
 
-def _bounded(value: Fraction) -> Fraction:
+def bounded(value: Fraction) -> Fraction:
+    """``value``, if neither its numerator nor its denominator has more than 200 digits.
+
+    Raises:
+        ToolError: It has.
+    """
     if abs(value.numerator) >= _LIMIT or value.denominator >= _LIMIT:
         raise ToolError(f"a number has more than {MAX_DIGITS} digits")
     return value

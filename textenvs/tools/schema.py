@@ -306,7 +306,7 @@ def _schema(where: str, fields: dict[str, Any]) -> tuple[dict[str, Any], TypeAda
     shape.__pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
     try:
         adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(shape)
-        schema = _without_titles(adapter.json_schema())
+        schema = _tidy(adapter.json_schema())
     except (PydanticSchemaGenerationError, PydanticUserError) as error:
         raise TypeError(f"{where}: pydantic knows no JSON schema for its type hints: {error}") from None
     schema.setdefault("properties", {})
@@ -347,22 +347,26 @@ def _on_one_line(text: str) -> str:
 _FIRST = {"type": 0, "description": 1, "properties": 2}
 
 
-def _without_titles(schema: Any) -> Any:
-    """The schema, in a reader's order, without the titles pydantic adds; a property that is called "title" stays."""
+def _tidy(schema: Any) -> Any:
+    """The schema in a reader's words: ordered, and without the titles that pydantic adds (but properties stay)."""
     if isinstance(schema, list):
-        return [_without_titles(each) for each in schema]
+        return [_tidy(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
+    if {"type": "number"} in schema.get("anyOf", ()):  # then whole numbers need no mention of their own
+        kinds = [each for each in schema["anyOf"] if each != {"type": "integer"}]
+        merged = kinds[0] if len(kinds) == 1 else {"anyOf": kinds}
+        schema = {**{key: value for key, value in schema.items() if key != "anyOf"}, **merged}
     kept: dict[str, Any] = {}
     for key, value in sorted(schema.items(), key=lambda item: _FIRST.get(item[0], len(_FIRST))):
         if key == "title" and isinstance(value, str):
             continue
         if key in ("properties", "$defs", "patternProperties"):
-            kept[key] = {name: _without_titles(each) for name, each in value.items()}
+            kept[key] = {name: _tidy(each) for name, each in value.items()}
         elif key in ("default", "const", "enum", "examples"):
             kept[key] = value  # data, not schemas
         else:
-            kept[key] = _without_titles(value)
+            kept[key] = _tidy(value)
     return kept
 
 

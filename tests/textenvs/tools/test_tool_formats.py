@@ -1,17 +1,26 @@
 """Calls written by a format are the calls it reads, and what is half a call is told, never raised."""
 
 import json
+from typing import Literal
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
 from textenvs.messages import assistant, visible_text
 from textenvs.tools import FORMATS, call, make_format, tool
 
 
 @tool
-def search(query: str, top: int = 3, filters: dict[str, list[float]] | None = None) -> str:
+def search(
+    query: str,
+    top: int = 3,
+    filters: dict[str, list[float]] | None = None,
+    exact: bool = False,
+    words: list[str] = [],  # noqa: B006
+    note: str | None = None,
+) -> str:
     """Search.
 
     Args:
@@ -26,6 +35,13 @@ def search(query: str, top: int = 3, filters: dict[str, list[float]] | None = No
 def now() -> str:
     """What time it is."""
     return "noon"
+
+
+class Node(BaseModel):
+    """A tree."""
+
+    value: str
+    children: list["Node"]
 
 
 TOOLS = (search, now)
@@ -46,46 +62,67 @@ values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3),
     max_leaves=8,
 )
-some_calls = st.lists(
-    st.builds(lambda name, arguments: call(name, **arguments), st.sampled_from(["search", "now", "no_such-tool"]),
-              st.dictionaries(st.from_regex(r"[a-z_]{1,8}", fullmatch=True), values, max_size=3)),
-    max_size=3,
-)  # fmt: skip
+names = st.sampled_from(["search", "now", "no_such-tool"])
+some_arguments = st.dictionaries(st.from_regex(r"[a-z_]{1,8}", fullmatch=True), values, max_size=3)
+json_calls = st.lists(st.builds(lambda name, arguments: call(name, **arguments), names, some_arguments), max_size=3)
+# Qwen3-Coder writes text as it is, so what an argument is depends on the tool, and some text cannot be written.
+sayable = words.filter(lambda text: not any(mark in text for mark in ("</parameter>", "<think>", "</think>")))
+typed_arguments = st.fixed_dictionaries(
+    {"query": sayable},
+    optional={
+        "top": st.integers(),
+        "filters": st.none() | st.dictionaries(words, st.lists(numbers)),
+        "exact": st.booleans(),
+        "words": st.lists(words),
+        "note": st.none() | sayable.filter(lambda text: text.strip() not in ("null", "None")),
+        "unknown": sayable,
+    },
+)
+typed_calls = st.lists(typed_arguments.map(lambda arguments: call("search", **arguments)) | st.just(call("now")))
+
+
+def calls_for(name):
+    return typed_calls if name == "qwen3-coder" else json_calls
+
+
 plain = st.sampled_from(["", "Let me see.", "One.\n\nTwo: 3 < 4 & 5 > 4, {a}.", "数 🙂", 'He said "x".'])
 
 
-def numbered(calls, first=0):
-    return tuple({**each, "id": f"call_{first + i}"} for i, each in enumerate(calls))
+def numbered(calls, form=None):
+    return tuple({**each, "id": (form or make_format("hermes")).call_id(i)} for i, each in enumerate(calls))
 
 
 @every_format
-@given(text=plain, calls=some_calls)
-def test_what_is_written_is_read(name, text, calls):
-    form = make_format(name, TOOLS)
+@settings(max_examples=40)
+@given(text=plain, data=st.data())
+def test_what_is_written_is_read(name, text, data):
+    form, calls = make_format(name, TOOLS), data.draw(calls_for(name))
     parsed = form.parse(form.write(text, calls))
-    assert (parsed.text, parsed.calls, parsed.problems) == (text, numbered(calls), ())
+    assert (parsed.text, parsed.calls, parsed.problems) == (text, numbered(calls, form), ())
 
 
 @every_format
-@given(text=words, calls=some_calls)
-def test_words_that_would_be_misread_are_refused_when_writing(name, text, calls):
-    form = make_format(name, TOOLS)
+@settings(max_examples=40)
+@given(text=words, data=st.data())
+def test_words_that_would_be_misread_are_refused_when_writing(name, text, data):
+    form, calls = make_format(name, TOOLS), data.draw(calls_for(name))
     try:
         reply = form.write(text, calls)
     except ValueError:
         return
     parsed = form.parse(reply)
-    assert (parsed.text, parsed.calls, parsed.problems) == (visible_text(assistant(text)), numbered(calls), ())
+    assert (parsed.text, parsed.calls, parsed.problems) == (visible_text(assistant(text)), numbered(calls, form), ())
 
 
 @text_formats
-@given(calls=some_calls, data=st.data())
-def test_a_reply_that_is_cut_off_is_no_error_and_makes_only_calls_that_were_whole(name, calls, data):
-    form = make_format(name, TOOLS)
+@settings(max_examples=40)
+@given(data=st.data())
+def test_a_reply_that_is_cut_off_is_no_error_and_makes_only_calls_that_were_whole(name, data):
+    form, calls = make_format(name, TOOLS), data.draw(calls_for(name))
     whole = form.write("Let me see.", calls)
     cut = data.draw(st.integers(0, len(whole)))
     parsed = form.parse(whole[:cut])
-    assert parsed.calls == numbered(calls)[: len(parsed.calls)]
+    assert parsed.calls == numbered(calls, form)[: len(parsed.calls)]
     for each in parsed.calls:
         json.loads(each["function"]["arguments"])
 
@@ -113,6 +150,32 @@ HALF = {
         ("<tool_call>" + "[" * 100_000, "too deeply"),
         ('<tool_call>{"x": ' + "9" * 5000 + "}</tool_call>", "too long"),
         ('{"name": "now", "arguments": {}}</tool_call>', "no <tool_call> before"),
+    ],
+    "llama3": [
+        ('{"name": "now", "parameters": {"x"', "not closed"),
+        ('<|python_tag|>{"name": "now", "parameters": []}', '"parameters" must be a JSON object'),
+        ("<|python_tag|>now.call()", "broken at 'now"),
+        ("<|python_tag|>", "missing"),
+        ('{"name": "now", "parameters": }', "broken at '}'"),
+        ('{"name": 3, "parameters": {}}', 'no "name"'),
+    ],
+    "mistral": [
+        ("[TOOL_CALLS]", "no name"),
+        ("[TOOL_CALLS]now[ARGS]", "no name with JSON"),
+        ('[TOOL_CALLS]now[ARGS]{"x": ', "not closed"),
+        ('[TOOL_CALLS] [{"name": "now", "arguments": {}}', "not closed"),
+        ('[TOOL_CALLS] [{"arguments": {}}]', 'no "name"'),
+        ('[TOOL_CALLS] ["now"]', "a call is a JSON object"),
+        ('[{"name": "now", "arguments": {"x"', "not closed"),
+    ],
+    "qwen3-coder": [
+        ("<tool_call>", "<function=...> is missing at the end"),
+        ('<tool_call>\n{"name": "now"}\n</tool_call>', "<function=...> is missing before"),
+        ("<tool_call>\n<function=now", "must have a name"),
+        ("<tool_call>\n<function=now>\n", "</function> is missing at the end"),
+        ("<tool_call>\n<function=>\n</function>", "must have a name"),
+        ("<tool_call>\n<function=now>\n<parameter=x>\n1\n</function>\n</tool_call>", "has no </parameter>"),
+        ("<tool_call>\n<function=now>\nx=1\n</function>\n</tool_call>", "<parameter=...> or </function> is missing"),
     ],
     "react": [
         ("Action: submit\nAction Input: {", "not closed"),
@@ -166,7 +229,8 @@ def test_ids_go_on_from_the_number_of_the_first_call(name):
     form = make_format(name, TOOLS)
     reply = form.write("", [call("now"), call("search", query="x")])
     if isinstance(reply, str):
-        assert [each["id"] for each in form.parse(reply, first=7).calls] == ["call_7", "call_8"]
+        ids = [each["id"] for each in form.parse(reply, first=7).calls]
+        assert ids == (["call00007", "call00008"] if name == "mistral" else ["call_7", "call_8"])
 
 
 @text_formats
@@ -248,3 +312,73 @@ def test_react_answers_come_as_one_observation_message():
     assert [(m["role"], m["content"], m["name"], m["tool_call_id"]) for m in messages] == [
         ("tool", "noon", "now", "call_0"), ("tool", "later", "now", "call_0"),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        '{"name": "search", "parameters": {"query": "x"}}; {"name": "now", "parameters": {}}',
+        '<|python_tag|>{"type": "function", "name": "search", "parameters": {"query": "x"}};\n'
+        '{"name": "now", "arguments": {}}',
+    ],
+)
+def test_llama3_reads_calls_that_models_of_that_format_write(reply):
+    form = make_format("llama3", TOOLS)
+    assert form.parse(reply).calls == numbered([call("search", query="x"), call("now")])
+    assert form.parse(reply).text == ""
+
+
+def test_llama3_leaves_other_json_alone():
+    answer = 'It is {"name": "Tom", "age": 5}, or {"a": 1}.'
+    assert make_format("llama3", TOOLS).parse(answer).text == answer
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        '[TOOL_CALLS]search[ARGS]{"query": "x"}[TOOL_CALLS]now[ARGS]{}',
+        '[TOOL_CALLS]search{"query": "x"}[TOOL_CALLS]now{}',
+        '[TOOL_CALLS]search[CALL_ID]abcdefg12[ARGS]{"query": "x"}[TOOL_CALLS]now[CALL_ID]abcdefg13[ARGS]{}',
+        '[TOOL_CALLS] [{"name": "search", "arguments": {"query": "x"}, "id": "abc"}, {"name": "now", "arguments": {}}]',
+        '[{"name": "search", "arguments": {"query": "x"}}, {"name": "now", "arguments": {}}]',
+    ],
+)  # fmt: skip
+def test_mistral_reads_the_forms_of_all_its_tokenizers(reply):
+    form = make_format("mistral", TOOLS)
+    parsed = form.parse(reply)
+    assert parsed.calls == numbered([call("search", query="x"), call("now")], form)
+    assert (parsed.text, parsed.problems) == ("", ())
+
+
+def test_qwen3_coder_reads_values_by_the_tools_types():
+    form = make_format("qwen3-coder", TOOLS)
+    lines = {"query": "5", "top": "5", "exact": "True", "note": '"5"', "filters": '{"a": [1]}', "words": '["5"]'}
+    parameters = "".join(f"<parameter={name}>\n{value}\n</parameter>\n" for name, value in lines.items())
+    for reply in (
+        f"Hm.\n<tool_call>\n<function=search>\n{parameters}</function>\n</tool_call>",
+        f"Hm.<function=search>{parameters}</function>",
+    ):
+        parsed = form.parse(reply)
+        assert parsed.text == "Hm."
+        read = json.loads(parsed.calls[0]["function"]["arguments"])
+        assert read == {"query": "5", "top": 5, "exact": True, "note": '"5"', "filters": {"a": [1]}, "words": ["5"]}
+
+
+def test_qwen3_coder_keeps_text_to_the_last_space_and_refuses_what_it_cannot_say():
+    form = make_format("qwen3-coder", TOOLS)
+    made = call("search", query="\n  def f():\n\treturn '<b>'\n\n")
+    assert form.parse(form.write("", [made])).calls == numbered([made])
+    with pytest.raises(ValueError, match="qwen3-coder cannot say this"):
+        form.write("", [call("search", query="a</parameter>b")])
+
+
+def test_qwen3_coder_reads_types_through_definitions():
+    @tool
+    def tree(node: Node, mode: Literal["a", 1] = "a") -> str:
+        """Takes a type that refers to itself."""
+        return ""
+
+    form = make_format("qwen3-coder", [tree])
+    made = call("tree", node={"value": "5", "children": []}, mode=1)
+    assert form.parse(form.write("", [made])).calls == numbered([made])
+    assert tree.arguments_of(made["function"]["arguments"])["node"] == Node(value="5", children=[])

@@ -9,11 +9,16 @@ from typing import Any
 from ..schema import Tool
 from .base import CallFormat, Parsed, call
 from .hermes import Hermes
+from .llama3 import Llama3
+from .mistral import Mistral
 from .native import Native
+from .qwen3_coder import Qwen3Coder
 from .react import React
 
 #: The formats by name.
-FORMATS: Mapping[str, type[CallFormat]] = MappingProxyType({each.name: each for each in (Hermes, React, Native)})
+FORMATS: Mapping[str, type[CallFormat]] = MappingProxyType(
+    {each.name: each for each in (Hermes, Llama3, Qwen3Coder, Mistral, React, Native)}
+)
 
 
 def make_format(name: str, tools: Sequence[Tool[..., Any]] = ()) -> CallFormat:

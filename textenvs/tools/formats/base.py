@@ -163,6 +163,14 @@ def written_call(value: Any, keys: Sequence[str]) -> Written:
     return Written(name, write_value(arguments))
 
 
+def after_broken(text: str, start: int, opening: str, closing: str) -> int:
+    """Where to go on after a call that cannot be read: behind its closing tag, at the next call, or at the end."""
+    close, following = text.find(closing, start), text.find(opening, start)
+    if close >= 0 and (following < 0 or close < following):
+        return close + len(closing)
+    return following if following >= 0 else len(text)
+
+
 def schema_lines(tools: Sequence[Tool[..., Any]]) -> str:
     """The schemas, one a line."""
     return "\n".join(json.dumps(each.schema, ensure_ascii=False) for each in tools)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..jsontext import JsonProblem, read_value, skip_space, write_value
-from .base import MAX_PROBLEMS, CallFormat, Written, schema_lines, without_tags, written_call
+from .base import MAX_PROBLEMS, CallFormat, Written, after_broken, schema_lines, without_tags, written_call
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 _HOW = f'Write {OPEN}, then {{"name": ..., "arguments": {{...}}}}, then {CLOSE}.'
@@ -45,7 +45,7 @@ class Hermes(CallFormat):
                 calls.append(written_call(value, ("arguments",)))
             except JsonProblem as problem:
                 problems.append(f"A tool call cannot be read: {problem}. {_HOW}")
-                place = max(place, _after(text, inside))
+                place = max(place, after_broken(text, inside, OPEN, CLOSE))
         words.append(text[place:])
         said = "".join(words).strip()
         if CLOSE in said and len(problems) < MAX_PROBLEMS:
@@ -66,11 +66,3 @@ def _tagless(json_text: str) -> str:
 
 def _quoted(name: str) -> str:
     return _tagless(write_value(name))
-
-
-def _after(text: str, start: int) -> int:
-    """Where to go on after a call that cannot be read: behind its closing tag, at the next call, or at the end."""
-    close, following = text.find(CLOSE, start), text.find(OPEN, start)
-    if close >= 0 and (following < 0 or close < following):
-        return close + len(CLOSE)
-    return following if following >= 0 else len(text)
