@@ -7,10 +7,11 @@ assistant asks, delivers, and is scored by what it delivered last, and by what i
 from __future__ import annotations
 
 import inspect
-from abc import abstractmethod
-from collections.abc import Awaitable, Mapping, Sequence
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal, TypeVar, get_args
 
 import numpy as np
 
@@ -30,6 +31,7 @@ from ..users.base import take_turn
 from ..users.collab import Accepts, CollabUser, Delivery, Manners, Memory, Reaction
 from ..users.llm import LLMUser
 
+ModelT = TypeVar("ModelT")
 TaskReward = Literal["final", "increment"]
 TASK_REWARDS: tuple[str, ...] = get_args(TaskReward)
 
@@ -58,7 +60,7 @@ class Check:
     remark: str = ""
 
 
-class Collab(TextEnv[CollabState]):
+class Collab(TextEnv[CollabState], ABC):
     """A user with a hidden goal, an assistant that finds out and delivers; the base of the three families.
 
     The terms of the reward, the same on every turn, are the task score (named by the family), ``token_cost`` (at most
@@ -130,11 +132,14 @@ class Collab(TextEnv[CollabState]):
             raise ValueError(f"task_reward must be one of {', '.join(TASK_REWARDS)}, not {task_reward!r}")
         if level is not None and tasks is not None:
             raise ValueError(f"give either tasks or level, not both: level={level!r} is short for 'generated:{level}'")
+        number = isinstance(token_rate, (int, float)) and not isinstance(token_rate, bool)
+        if token_rate is not None and not (number and 0 <= token_rate < math.inf):
+            raise ValueError(f"token_rate must be a finite number of at least 0 or None, not {token_rate!r}")
         self.formula = formula_of(formula, domain=self.domain, rate=token_rate, interactivity=interactivity)
         self.manners = Manners(answers, patience, accepts)
         self.task_reward = task_reward
-        self.player = None if user is None else LLMUser(user)
-        self.judge = None if judge is None else InteractivityJudge(judge)
+        self.player = None if user is None else _model("user", LLMUser, user)
+        self.judge = None if judge is None else _model("judge", InteractivityJudge, judge)
         self._known: tuple[Task | None, Goal | None] = (None, None)  # the goal read last; it follows from the task
         source = tasks if level is None else f"generated:{level}"
         super().__init__(
@@ -153,7 +158,7 @@ class Collab(TextEnv[CollabState]):
 
     @abstractmethod
     def check(self, goal: Goal, delivered: str) -> Check | Awaitable[Check]:
-        """What a delivery is worth; ``self.state`` is as before the reply."""
+        """What a delivery is worth. What ``self.state`` says of deliveries and of the user is as before the reply."""
 
     @abstractmethod
     def solution(self, task: Task) -> str:
@@ -286,3 +291,10 @@ class Collab(TextEnv[CollabState]):
             state.tokens += self.formula.tokens(state.messages[:-1])
         state.tokens += self.formula.tokens(said)
         return self.formula.cost(state.tokens) - before
+
+
+def _model(option: str, made: Callable[[SpecLike], ModelT], spec: SpecLike) -> ModelT:
+    try:
+        return made(spec)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{option}: {error}") from error

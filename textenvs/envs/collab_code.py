@@ -10,7 +10,7 @@ import numpy as np
 from ..env import EnvironmentFailure
 from ..messages import Message
 from ..scoring.code import Test, pass_rate
-from ..scoring.collab_tests import tests_of
+from ..scoring.collab_tests import unit_tests_of
 from ..scoring.documents import last_block
 from ..tasks.base import Task
 from ..tasks.collab import Goal, reference_program
@@ -61,8 +61,9 @@ class CollabCode(Collab):
 
     def opening(self, task: Task) -> Sequence[Message]:
         """The user's vague request, once goal and tests are known to be usable."""
-        tests_of(task)
-        return super().opening(task)
+        opening = super().opening(task)
+        unit_tests_of(task)
+        return opening
 
     def find(self, text: str) -> str | None:
         """The reply's last fenced block."""
@@ -70,7 +71,7 @@ class CollabCode(Collab):
 
     async def check(self, goal: Goal, delivered: str) -> Check:
         """The part of the tests that the program passes."""
-        tests: Sequence[Test] = tests_of(self._task)
+        tests: Sequence[Test] = unit_tests_of(self._task)
         try:
             score = await pass_rate(delivered, tests, self.sandbox, timeout_s=self.timeout_s)
         except SandboxFailure as failure:

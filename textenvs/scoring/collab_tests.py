@@ -13,7 +13,7 @@ from .code import Assertion, Call, InputOutput, Test, unit_tests
 _SHAPES = "{'expression', 'expected'}, {'code'} or {'stdin', 'stdout'}"
 
 
-def tests_of(task: Task) -> tuple[Test, ...]:
+def unit_tests_of(task: Task) -> tuple[Test, ...]:
     """The tests of a row.
 
     They are in ``extra_info.tests``, a list whose items are ``{"expression": "f(2)", "expected": "4"}`` (the value as

@@ -15,7 +15,7 @@ from fake_service import FakeService, status  # noqa: E402
 
 pytest.importorskip("openai", reason="needs the extra 'chat'")
 
-IDS = ("textenv/collab-math", "textenv/collab-document")
+IDS = ("textenv/collab-math", "textenv/collab-document", "textenv/collab-code")
 every_id = pytest.mark.parametrize("env_id", IDS)
 QUICK = {"max_retries": 0, "retry_wait_s": 0.01}
 
@@ -141,9 +141,9 @@ async def test_user_and_judge_in_one_loop_and_in_forks():
 
 @pytest.mark.parametrize("option", ["user", "judge"])
 def test_models_are_checked_when_the_environment_is_made(option):
-    with pytest.raises(ValueError, match="did you mean 'base_url'"):
+    with pytest.raises(ValueError, match=f"{option}: .* did you mean 'base_url'"):
         textenvs.make("textenv/collab-math", **{option: {"model": "tiny", "base_ur": "http://x"}})
-    with pytest.raises(TypeError, match="a chat model is"):
+    with pytest.raises(ValueError, match=f"{option}: a chat model is"):
         textenvs.make("textenv/collab-math", **{option: 5})
     with pytest.raises(ValueError, match="the weight of interactivity"):
         textenvs.make("textenv/collab-math", interactivity=float("nan"))
