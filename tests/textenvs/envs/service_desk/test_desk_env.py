@@ -1,0 +1,402 @@
+"""The environment: the expert earns the maximum, everybody else nothing, and the reward notices every broken rule."""
+
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from textenvs.envs.service_desk import ServiceDesk, ServiceDeskTasks
+from textenvs.envs.service_desk.expert import next_move
+from textenvs.envs.service_desk.kinds import KINDS
+from textenvs.envs.service_desk.tasks import LEVELS
+from textenvs.messages import assistant
+from textenvs.tasks.base import Rows, TaskError
+from textenvs.tasks.files import write_parquet
+from textenvs.tools import FORMATS, call
+
+RNG = np.random.default_rng(0)
+TASKS = {level: Rows(level, [ServiceDeskTasks(level)[i] for i in range(60)]) for level in LEVELS}
+
+
+def desk(level="easy", tasks=None, **options):
+    return ServiceDesk(tasks or TASKS[level], **options)
+
+
+def play(env, choose, index=0):
+    """An episode; its return and the last step's info."""
+    env.reset(options={"task_index": index})
+    total = 0.0
+    while not env.state.done:
+        _, reward, _, _, info = env.step(choose(env))
+        total += reward
+    return total, info
+
+
+def expert(env):
+    return env.demonstration(RNG)
+
+
+def until(env, enough):
+    """Let the expert act until ``enough(env.state)``; whether that came before the end."""
+    while not env.state.done and not enough(env.state):
+        env.step(expert(env))
+    return not env.state.done
+
+
+# ------------------------------------------------------------------ who earns what
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_expert_earns_the_maximum_in_every_format(level):
+    names = sorted(FORMATS)
+    envs = [desk(level, call_format=name, tools_in_prompt=False) for name in names]
+    for index in range(60):
+        total, info = play(envs[index % len(envs)], expert, index)
+        assert (total, info["stop"]) == (1.0, "solved"), (names[index % len(envs)], index)
+        assert {info["metrics"][name] for name in ("db", "told", "policy")} == {1.0}
+
+
+def test_one_task_is_the_same_in_every_format():
+    talks = set()
+    for name in FORMATS:
+        env = desk("hard", call_format=name, tools_in_prompt=False)
+        assert play(env, expert, 3)[0] == 1.0
+        talks.add(
+            tuple(m["content"] for m in env.state.messages if m["role"] == "user" and "Observation" not in m["content"])
+        )
+    assert len(talks) == 1
+
+
+LAZY = {
+    "silence": "",
+    "polite": "Is there anything else I can help you with?",
+    "no": "I am sorry, I cannot do that.",
+    "every reason": "I cannot: final sale, no stock, shipped, another customer, 30 days ago, your reason, in time.",
+    "done": "Done: it is cancelled, returned, exchanged and refunded.",
+    "human": "I have handed your case over to a human colleague.",
+    "greedy": "What are your email, name, zip code, order number, item, reason, variant and address? Do you confirm?",
+}
+
+
+@pytest.mark.parametrize("words", LAZY.values(), ids=LAZY)
+def test_who_says_one_thing_only_earns_nothing(words):
+    for level in LEVELS:
+        env = desk(level, progress=1.0)
+        for index in range(15):
+            total, info = play(env, lambda env: words, index)
+            assert total == 0.0
+            assert info["stop"] in ("unsolved", "user_left", "max_assistant_turns")
+
+
+REFUSALS = [("easy", "cancel-sent"), ("easy", "return-too-late"), ("medium", "parcel-on-time"), ("hard", "persistent")]
+REFUSALS += [("medium", "return-final-sale"), ("medium", "not-theirs"), ("medium", "cancel-for-no-good-reason")]
+
+
+@pytest.mark.parametrize(("level", "kind"), REFUSALS)
+@pytest.mark.parametrize("words", [LAZY[name] for name in ("silence", "polite", "no", "every reason", "done", "human")])
+def test_doing_nothing_is_no_refusal(level, kind, words):
+    """Also for who has found out everything: the database is right, and still nothing is earned."""
+    env = ServiceDesk(level=level, kinds=[kind])
+    for index in range(3):
+        env.reset(options={"task_index": index})
+        order = env.state.story.wishes[0].order_id
+        assert until(env, lambda state, order=order: order in state.seen)
+        total = 0.0
+        while not env.state.done:
+            _, reward, _, _, info = env.step(words)
+            total += reward
+        assert info["metrics"]["db"] == 1.0
+        assert total == 0.0
+
+
+def test_a_refusal_without_looking_is_no_service():
+    env = ServiceDesk(kinds=["return-too-late"])
+    reason = "I cannot take that back: it was delivered more than 30 days ago."
+    env.reset(options={"task_index": 0})
+    assert until(env, lambda state: state.identified)
+    *_, info = env.step(reason)
+    assert (info["stop"], info["metrics"]["told"], info["metrics"]["policy"]) == ("unsolved", 1.0, 0.0)
+    assert env.state.violations == ("not_looked_at",)
+    env.reset(options={"task_index": 0})
+    *_, info = env.step(reason)
+    assert (info["stop"], info["metrics"]["told"], info["metrics"]["policy"]) == ("unsolved", 1.0, 0.0)
+
+
+def at_random(env):
+    """Tool calls with ids that exist, and sentences that can mean something."""
+    shop, rng = env.state.shop, RNG
+    order = list(shop.orders.values())[rng.integers(len(shop.orders))]
+    items = [order.lines[0].item_id]
+    calls = [
+        call("get_order", order_id=order.id),
+        call("cancel_order", order_id=order.id, reason="no_longer_needed"),
+        call("return_items", order_id=order.id, item_ids=items),
+        call("refund", order_id=order.id, amount=order.lines[0].price / 100, payment_id=order.payment_id),
+        call("transfer_to_human", customer_id=order.customer_id, summary="?"),
+    ]
+    words = ["What is your email?", "What is the order number?", "Do you confirm?", *LAZY.values()]
+    if rng.random() < 0.4:
+        return assistant("", [calls[rng.integers(len(calls))]])
+    return words[rng.integers(len(words))]
+
+
+@pytest.mark.parametrize("choose", [at_random, lambda env: env.blunder(RNG)], ids=["random", "blunder"])
+def test_the_random_and_the_careless_earn_almost_nothing(choose):
+    totals = [play(desk(level), choose, index)[0] for level in LEVELS for index in range(25)]
+    assert np.mean(totals) <= 0.03
+
+
+@settings(max_examples=25)
+@given(st.sampled_from(LEVELS), st.integers(0, 59), st.lists(st.booleans(), min_size=40, max_size=40))
+def test_expert_and_careless_in_any_mixture(level, index, whose):
+    env = desk(level, progress=0.5, turn=-0.01, tool_error=-0.02)
+    env.reset(options={"task_index": index})
+    sums = Counter()
+    for careless in whose:
+        if env.state.done:
+            break
+        before = env.state.tool_errors
+        _, reward, terminated, _, info = env.step(env.blunder(RNG) if careless else expert(env))
+        assert set(info["terms"]) == {"success", "progress", "turn", "tool_error"}
+        assert info["terms"]["turn"] == -0.01
+        assert info["terms"]["tool_error"] == pytest.approx(-0.02 * (env.state.tool_errors - before))
+        solved = info["stop"] == "solved"
+        assert info["terms"]["success"] == float(solved)
+        if terminated:
+            assert solved == (
+                all(info["metrics"][name] for name in ("db", "told", "policy")) and info["stop"] != "user_left"
+            )
+        sums.update(info["terms"])
+        # The shaping pays what the state is worth, whatever the way there, and the whole of it only when solved.
+        assert sums["progress"] == pytest.approx(0.5 * env.state.standing)
+        assert env.conversation_score() == {"progress": env.state.standing}
+        assert 0 <= env.state.standing <= 1
+        assert (env.state.standing == 1) == solved
+
+
+# ------------------------------------------------------------------ each rule by itself
+
+
+def first(level, kind, fits=lambda story: True):
+    env = ServiceDesk(level=level, kinds=[kind], call_format="native")
+    for index in range(50):
+        env.reset(options={"task_index": index})
+        if fits(env.state.story):
+            return env
+    raise AssertionError("no such task")
+
+
+def finish(env):
+    """The expert ends the talk; the last info."""
+    while not env.state.done:
+        *_, info = env.step(expert(env))
+    return info
+
+
+def do(env, name, **arguments):
+    return env.step(assistant("", [call(name, **arguments)]))
+
+
+def test_a_change_needs_a_yes():
+    env = first("easy", "cancel")
+    (gold,) = env.state.story.gold
+    assert until(env, lambda state: state.identified)
+    do(env, gold.name, **gold.arguments)
+    assert env.state.violations == ("unconfirmed",)
+    info = finish(env)
+    assert (info["stop"], info["metrics"]["db"], info["metrics"]["policy"]) == ("unsolved", 1.0, 0.0)
+
+
+def test_a_change_needs_to_know_who_it_is():
+    env = first("easy", "cancel")
+    (gold,) = env.state.story.gold
+    env.step(f"I would cancel order {gold.arguments['order_id']}. Do you confirm?")
+    do(env, gold.name, **gold.arguments)
+    assert env.state.violations == ("unidentified",)
+    assert finish(env)["metrics"]["policy"] == 0.0
+
+
+def test_an_email_address_from_elsewhere_identifies_nobody():
+    env = first("easy", "cancel")
+    email = env.state.story.persona.email
+    do(env, "find_customer_by_email", email=email)
+    assert env.state.identified == ""
+    env.step("What is your email address?")
+    do(env, "find_customer_by_email", email=email.upper())
+    assert env.state.identified == env.state.story.customer_id
+
+
+@pytest.mark.parametrize("amount", [0.2, "whole"])
+def test_the_refund_is_the_right_one(amount):
+    env = first("medium", "return-electronics", lambda story: len(story.gold[1].arguments) == 3)
+    gold = env.state.story.gold[1].arguments
+    assert until(env, lambda state: any(action.name == "return_items" for action in state.made))
+    order = env.state.shop.order(gold["order_id"])
+    dollars = amount if amount != "whole" else (order.paid - 20) / 100
+    do(env, "refund", **{**gold, "amount": dollars})
+    assert finish(env)["metrics"]["db"] == 0.0
+
+
+def test_the_refund_goes_where_it_came_from():
+    env = first("hard", "refund-elsewhere")
+    story = env.state.story
+    assert until(env, lambda state: any(action.name == "return_items" for action in state.made))
+    do(env, "refund", **{**story.gold[1].arguments, "payment_id": story.wishes[0].payment_id})
+    assert finish(env)["metrics"]["db"] == 0.0
+
+
+def test_what_the_tools_do_not_forbid_the_reward_does():
+    """Deadlines, final sales and other customers' orders are for the assistant to mind."""
+    for level, kind, name in (
+        ("easy", "return-too-late", "return_items"),
+        ("medium", "return-final-sale", "return_items"),
+        ("medium", "not-theirs", "cancel_order"),
+        ("medium", "cancel-for-no-good-reason", "cancel_order"),
+    ):
+        env = first(level, kind, lambda story: story.wishes[0].kind in ("return", "cancel"))
+        wish = env.state.story.wishes[0]
+        more = {"item_ids": list(wish.item_ids)} if name == "return_items" else {"reason": "no_longer_needed"}
+        conversation, *_ = do(env, name, order_id=wish.order_id, **more)
+        assert "registered" in conversation[-1]["content"] or "cancelled" in conversation[-1]["content"]
+        assert finish(env)["metrics"]["db"] == 0.0
+
+
+def test_what_is_not_the_customers_is_not_told():
+    env = first("medium", "not-theirs", lambda story: story.wishes[0].kind == "question")
+    order = env.state.shop.order(env.state.story.wishes[0].order_id)
+    env.step(f"Well, it is {order.tracking}.")
+    assert env.state.violations == ("disclosed",)
+    assert finish(env)["stop"] == "unsolved"
+
+
+def test_a_handover_that_nobody_needs():
+    env = first("easy", "cancel")
+    assert until(env, lambda state: state.identified)
+    do(env, "transfer_to_human", customer_id=env.state.identified, summary="too hard")
+    info = finish(env)
+    assert info["metrics"]["db"] == 0.0
+
+
+def test_a_wrong_answer_is_not_told():
+    env = first("medium", "how-much-back")
+    assert until(env, lambda state: next_move(state)[0].startswith("For the"))
+    _, _, terminated, _, _ = env.step("You would get $0.01 back.")
+    assert not terminated
+    for _ in range(20):
+        if env.state.done:
+            break
+        *_, info = env.step("You would get $0.02 back.")
+    assert info["stop"] == "user_left"
+
+
+# ------------------------------------------------------------------ what the user sees
+
+
+def test_the_user_hears_words_and_nothing_else():
+    env = first("easy", "cancel")
+    start = env.state.caller
+    email = call("find_customer_by_email", email="x@y.z")
+    env.step(assistant("What is your email address, and what is the order number?", [email]))
+    assert env.state.caller == start
+    conversation, *_ = env.step("<think>What is your email address?</think>What is the order number?")
+    assert env.state.caller.said == {"order"}
+    assert "@" not in conversation[-1]["content"]
+    conversation, *_ = env.step({**assistant("Why?"), "reasoning_content": "What is your email address?"})
+    assert env.state.caller.said == {"order", "reason"}
+
+
+def test_tool_errors_are_messages():
+    env = first("easy", "cancel")
+    for name, arguments, text in (
+        ("cancel_order", {"order_id": "W1", "reason": "no_longer_needed"}, "there is no order 'W1'"),
+        ("cancel_order", {"order_id": "W1", "reason": "whim"}, "reason"),
+        ("cancel_orders", {}, "cancel_order"),
+        ("refund", {"order_id": "W1", "amount": "1", "payment_id": "x"}, "amount"),
+        ("get_order", {"order": "W1"}, "order_id"),
+    ):
+        conversation, reward, *_, info = do(env, name, **arguments)
+        assert text in conversation[-1]["content"]
+        assert (reward, info["metrics"]["tool_errors"]) == (0.0, 1.0)
+
+
+def test_the_model_is_not_told_about_the_state():
+    env = ServiceDesk()
+    for schema in env.tool_schemas:
+        assert "state" not in schema["function"]["parameters"]["properties"]
+        assert all("description" in each for each in schema["function"]["parameters"]["properties"].values())
+    system = env.reset(seed=0)[0][0]["content"]
+    assert "transfer_to_human" in system.split("The customer sees only")[1]
+    assert ServiceDesk(tools_in_prompt=False).reset(seed=0)[0][0]["content"] == env.state.task.prompt[0]["content"]
+
+
+def test_secrets_are_not_in_what_the_policy_sees():
+    for level in LEVELS:
+        env = desk(level)
+        for index in range(20):
+            conversation, info = env.reset(options={"task_index": index})
+            shown = json.dumps([conversation, info])
+            kind, truth, *actions = env.secrets()
+            assert kind in KINDS[level]
+            assert truth not in shown
+            assert not [action for action in actions if action in shown]
+
+
+# ------------------------------------------------------------------ options and rows
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"success": 0}, "success must be a finite number above 0"),
+        ({"progress": -1}, "progress must be a finite number at least 0"),
+        ({"turn": 0.1}, "turn must be a finite number at most 0"),
+        ({"tool_error": float("nan")}, "tool_error must be a finite number at most 0"),
+        ({"success": True}, "success must be"),
+        ({"level": "brutal"}, "level must be one of"),
+        ({"kinds": ["brew-tea"]}, "'brew-tea' is not a kind of level 'easy'"),
+        ({"tasks": TASKS["easy"], "level": "easy"}, "either tasks or level"),
+        ({"tasks": TASKS["easy"], "kinds": ["cancel"]}, "either tasks or kinds"),
+        ({"tasks": "generated:easy"}, "tasks must be a task set, a .parquet file or None"),
+        ({"call_format": "morse"}, "call_format must be one of"),
+        ({"max_assistant_turns": 0}, "max_assistant_turns must be"),
+    ],
+)
+def test_wrong_options(options, message):
+    with pytest.raises(ValueError, match=message):
+        ServiceDesk(**options)
+
+
+def test_rows_travel_through_parquet(tmp_path):
+    pytest.importorskip("pyarrow")
+    path = write_parquet(TASKS["hard"], tmp_path / "desk.parquet")
+    env = ServiceDesk(str(path))
+    assert env.tasks.size == 60
+    assert env.tasks[5] == TASKS["hard"][5]
+    assert play(env, expert, 5)[0] == 1.0
+    bad = write_parquet(Rows("bad", [TASKS["easy"][1], arithmetic()]), tmp_path / "bad.parquet")
+    with pytest.raises(TaskError, match="scenario"):
+        ServiceDesk(bad)
+
+
+def arithmetic():
+    from textenvs.tasks import GeneratedMath
+
+    return GeneratedMath("easy")[0]
+
+
+def test_a_row_of_another_kind_cannot_be_played():
+    env = ServiceDesk()
+    with pytest.raises(TaskError, match="extra_info.scenario"):
+        env.reset(options={"task": arithmetic()})
+
+
+def test_budgets():
+    env = desk("easy", max_assistant_turns=2)
+    _, info = play(env, lambda env: "Hm.")
+    assert (info["stop"], info["assistant_turns"]) == ("max_assistant_turns", 2)
+    env = desk("easy", max_user_turns=1)
+    _, info = play(env, lambda env: "Hm.")
+    assert (info["stop"], info["user_turns"]) == ("max_user_turns", 1)

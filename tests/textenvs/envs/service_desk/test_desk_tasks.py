@@ -1,0 +1,214 @@
+"""Generated tasks: functions of their index, right by the written rules, and splits that share nothing."""
+
+import functools
+import json
+import pickle
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from textenvs.envs.service_desk import ServiceDeskTasks, Wish, task_of
+from textenvs.envs.service_desk.kinds import KINDS
+from textenvs.envs.service_desk.policy import policy_text
+from textenvs.envs.service_desk.scenario import from_json, scenario_of, to_json
+from textenvs.envs.service_desk.tasks import LEVELS
+from textenvs.tasks.base import Task, TaskError
+
+levels = st.sampled_from(LEVELS)
+splits = st.sampled_from(("train", "test"))
+every_kind = pytest.mark.parametrize(("level", "kind"), [(level, kind) for level in LEVELS for kind in KINDS[level]])
+
+
+@functools.cache
+def stories(level, kind, count=12):
+    tasks = ServiceDeskTasks(level, kinds=[kind])
+    return [scenario_of(tasks[i]) for i in range(count)]
+
+
+@settings(max_examples=40)
+@given(levels, splits, st.integers(0, 2**31 - 1), st.integers(-5, 2**40))
+def test_a_task_is_a_function_of_its_index(level, split, index, seed):
+    tasks = ServiceDeskTasks(level, seed, split)
+    task = tasks[index]
+    assert task == pickle.loads(pickle.dumps(tasks))[index]
+    assert task == Task.from_row(json.loads(json.dumps(task.to_row())), key="?")
+    assert task.key == f"{level}/{split}/{seed}/{index}"
+    scenario = scenario_of(task)
+    assert from_json(to_json(scenario)) == scenario
+    assert task.prompt[0]["content"] == policy_text(scenario.database)
+    assert scenario.kind in KINDS[level]
+    assert scenario.kind not in task.key
+
+
+@every_kind
+def test_gold_can_be_replayed_and_changes_just_what_it_should(level, kind):
+    for scenario in stories(level, kind):
+        before = scenario.database
+        after = before.replay(scenario.gold)
+        assert after == before.replay(scenario.gold)
+        touched = {action.arguments.get("order_id", action.arguments.get("customer_id")) for action in scenario.gold}
+        assert before.differences(after) == touched
+        for order_id in touched & before.orders.keys():
+            assert before.orders[order_id].customer_id == scenario.customer_id
+        refused = all(wish.because or wish.switch or wish.kind == "question" for wish in scenario.chain)
+        assert refused == (not scenario.gold)
+
+
+@every_kind
+def test_each_reason_is_the_only_one_and_true(level, kind):
+    """The rules once more, by the dates and marks in the database."""
+    for scenario in stories(level, kind):
+        shop = scenario.database
+        for wish in scenario.chain:
+            order = shop.orders.get(wish.order_id)
+            true = set()
+            if not scenario.customer_id:
+                true.add("identity")
+            elif order is not None and order.customer_id != scenario.customer_id:
+                true.add("not_yours")
+            elif order is not None:
+                mine = [line for line in order.lines if line.item_id in wish.item_ids]
+                moves = wish.kind in ("return", "exchange")
+                if wish.kind in ("cancel", "address") and order.status in ("shipped", "delivered"):
+                    true.add("shipped")
+                if wish.kind == "cancel" and wish.reason not in ("no_longer_needed", "ordered_by_mistake"):
+                    true.add("cancel_reason")
+                if (moves or wish.kind == "late_fee") and order.status != "delivered":
+                    true.add("not_delivered")
+                if moves and order.delivered and order.delivered + timedelta(days=30) < shop.today:
+                    true.add("window")
+                if moves and any(line.final_sale for line in mine):
+                    true.add("final_sale")
+                if wish.payment_id not in ("", order.payment_id):
+                    true.add("payment")
+                if any(shop.item(item_id)[1].stock == 0 for item_id in wish.new_item_ids):
+                    true.add("stock")
+                if (
+                    wish.kind == "late_fee"
+                    and order.delivered
+                    and order.delivered <= order.promised + timedelta(days=3)
+                ):
+                    true.add("on_time")
+            assert true == ({wish.because} if wish.because else set())
+
+
+def test_refunds_are_the_rules_sums():
+    seen = set()
+    for level, kind in (("easy", "return"), ("medium", "return-electronics"), ("hard", "return-two-exchange-one")):
+        for scenario in stories(level, kind, 25):
+            wish, shop = scenario.wishes[0], scenario.database
+            order, plus = shop.orders[wish.order_id], shop.customers[scenario.customer_id].plus
+            dollars = 0.0
+            for line in order.lines:
+                if line.item_id in wish.item_ids:
+                    electronic = shop.products[line.product_id].category == "electronics"
+                    dollars += line.price / 100 * (0.85 if electronic and not plus else 1)
+                    seen.add((electronic, plus))
+            (refund,) = (action for action in scenario.gold if action.name == "refund")
+            assert refund.arguments["amount"] == pytest.approx(dollars)
+            assert refund.arguments["payment_id"] == order.payment_id
+            assert wish.facts[0].value == str(round(dollars * 100))
+    assert len(seen) == 4
+
+
+@every_kind
+def test_an_order_can_be_found_by_what_is_in_it(level, kind):
+    """No product is in two orders of the caller, or "the order with the lamp" would be two."""
+    for scenario in stories(level, kind):
+        bought = [
+            line.product_id for order in scenario.database.orders_of(scenario.customer_id) for line in order.lines
+        ]
+        assert len(bought) == len(set(bought))
+
+
+def test_an_impostor_is_in_no_account():
+    for scenario in stories("hard", "impostor"):
+        persona, shop = scenario.persona, scenario.database
+        assert scenario.customer_id == ""
+        assert persona.email not in {each.email for each in shop.customers.values()}
+        assert persona.zip_code not in {each.address.zip_code for each in shop.customers.values()}
+        assert scenario.private
+
+
+def test_outcomes_are_many():
+    drawn = [story for level in LEVELS for kind in KINDS[level] for story in stories(level, kind)]
+    outcomes = {outcome for story in drawn for outcome in story.outcomes}
+    assert {"done", "told", "transferred", "changed"} < outcomes
+    assert len([each for each in outcomes if each.startswith("refused:")]) == 10
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_level_draws_all_its_kinds(level):
+    assert {scenario_of(ServiceDeskTasks(level)[i]).kind for i in range(80)} == set(KINDS[level])
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_splits_share_no_caller_with_the_same_task(level):
+    def cores(split, seed):
+        tasks = ServiceDeskTasks(level, seed, split)
+        found = set()
+        for i in range(50):
+            scenario = scenario_of(tasks[i])
+            things = sorted(thing for wish in scenario.wishes for thing in wish.things)
+            found.add((scenario.kind, scenario.persona.first_name, scenario.persona.last_name, *things))
+        return found
+
+    assert not (cores("train", 0) | cores("train", 1)) & (cores("test", 0) | cores("test", 7))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"level": "brutal"}, "level must be one of easy, medium, hard"),
+        ({"split": "dev"}, "split must be one of"),
+        ({"seed": 1.5}, "seed must be a whole number"),
+        ({"kinds": ["exchange"]}, "'exchange' is not a kind of level 'easy'; it has cancel,"),
+        ({"kinds": []}, "kinds must be None or a list"),
+        ({"kinds": "cancel"}, "kinds must be None or a list"),
+    ],
+)
+def test_wrong_options(options, message):
+    with pytest.raises(ValueError, match=message):
+        ServiceDeskTasks(**options)
+
+
+def test_a_negative_index():
+    with pytest.raises(IndexError, match="count from 0"):
+        ServiceDeskTasks()[-1]
+
+
+# ------------------------------------------------------------------ rows by hand
+
+
+def test_a_scenario_by_hand():
+    drawn = scenario_of(ServiceDeskTasks(kinds=["cancel"])[0])
+    order = next(each for each in drawn.database.orders.values() if each.status == "pending")
+    wish = Wish("human", "I want to speak to your boss about my order.", order.id, because=None)
+    task = task_of(replace(drawn, kind="mine", wishes=(wish,), gold=()), key="mine/1", data_source="mine")
+    assert scenario_of(task).wishes == (wish,)
+    assert task.prompt[1]["content"].endswith(wish.opening)
+    assert json.loads(task.ground_truth) == {"actions": [], "outcomes": ["transferred"]}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda row: 1, "must be a scenario as JSON text"),
+        (lambda row: "{", "not a scenario"),
+        (lambda row: json.dumps({**json.loads(row), "wishes": []}), "wants nothing"),
+        (lambda row: json.dumps({**json.loads(row), "customer_id": "x"}), "not in the database"),
+        (lambda row: json.dumps({**json.loads(row), "gold": [{"name": "x", "arguments": {}}]}), "cannot be done"),
+        (
+            lambda row: json.dumps({**json.loads(row), "wishes": [{"kind": "cancel", "opening": "x"}]}),
+            "needs an order_id",
+        ),
+        (lambda row: row.replace('"opening"', '"openly"'), "wishes.0.opening"),
+    ],
+)
+def test_rows_that_cannot_be_played(change, message):
+    task = ServiceDeskTasks()[0]
+    with pytest.raises(TaskError, match=message):
+        scenario_of(replace(task, extra={"scenario": change(task.extra["scenario"])}))

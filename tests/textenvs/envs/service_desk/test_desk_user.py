@@ -1,0 +1,322 @@
+"""The simulated customer: answers what they are asked, gives away no more, believes no lies about consent, and ends."""
+
+import functools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from textenvs.envs.service_desk import ServiceDeskTasks
+from textenvs.envs.service_desk.scenario import scenario_of
+from textenvs.envs.service_desk.user import begin, listen
+
+SETS = {level: ServiceDeskTasks(level) for level in ("easy", "medium", "hard")}
+tasks = st.tuples(st.sampled_from(tuple(SETS)), st.integers(0, 60))
+
+#: What an assistant may say; {order} and {thing} are filled in.
+PHRASES = (
+    "",
+    "lorem ipsum",
+    "What is your email address?",
+    "Please tell me your full name and zip code.",
+    "What is the order number?",
+    "Which items is it about?",
+    "Why?",
+    "What is the new address?",
+    "Which variant would you like instead?",
+    "Your email, name, zip code, order number, items, reason, variant and address, please?",
+    "I would cancel order {order}. Do you confirm?",
+    "I would return the {thing} of order {order} and refund it. Do you confirm?",
+    "I would do what you want. Do you confirm?",
+    "Done: it is cancelled.",
+    "I cannot do that.",
+    "I cannot do that: it was more than 30 days ago.",
+    "I cannot do that: it was a final sale.",
+    "I cannot verify who you are.",
+    "I could not find this. Please check.",
+    "A human colleague will contact you.",
+    "Would you like me to transfer you to a human?",
+    "One moment.",
+    "Is there anything else?",
+    "It is TRK123456789, on 2025-03-04, $12.40.",
+    "x" * 5000,
+)
+
+
+@functools.cache
+def story(which):
+    level, index = which
+    return scenario_of(SETS[level][index])
+
+
+def filled(phrase, scenario):
+    wish = scenario.wishes[0]
+    return phrase.replace("{order}", wish.order_id or "W1").replace("{thing}", (wish.things or ("thing",))[0])
+
+
+def private_pieces(scenario):
+    """What the user knows and does not say unasked, by kind."""
+    persona = scenario.persona
+    pieces = {"email": persona.email, "name": persona.last_name, "zip": persona.zip_code}
+    for i, wish in enumerate(scenario.chain):
+        pieces |= {f"order {i}": wish.order_id, f"address {i}": str(wish.address or ""), f"why {i}": wish.reason_words}
+        pieces |= {f"thing {i}.{j}": thing for j, thing in enumerate(wish.things)}
+    return {name: piece for name, piece in pieces.items() if piece}
+
+
+@settings(max_examples=60)
+@given(which=tasks, replies=st.lists(st.sampled_from(PHRASES), min_size=60, max_size=60))
+def test_the_talk_ends_whatever_is_said(which, replies):
+    scenario = story(which)
+    state, words = begin(scenario)
+    seen = [words]
+    for turn, reply in enumerate(replies, start=1):
+        state, words = listen(scenario.persona, state, filled(reply, scenario))
+        seen.append(words)
+        assert words.strip()
+        assert state.turns == turn
+        assert state.annoyance <= scenario.persona.patience
+        assert (state.wish is None) == bool(state.ended)
+        if state.ended:
+            break
+    assert state.ended
+    assert "Goodbye" in seen[-1]
+    assert not any("Goodbye" in words for words in seen[:-1])
+    assert (state.ended == "left") == (state.annoyance == scenario.persona.patience)
+
+
+def listen_to(scenario, state, reply):
+    return listen(scenario.persona, state, filled(reply, scenario))
+
+
+@settings(max_examples=40)
+@given(which=tasks, replies=st.lists(st.sampled_from(PHRASES), max_size=20))
+def test_the_user_is_a_function_of_what_was_said(which, replies):
+    scenario = story(which)
+
+    def talk():
+        state, words = begin(scenario)
+        seen = [(state, words)]
+        for reply in replies:
+            if state.ended:
+                break
+            state, words = listen_to(scenario, state, reply)
+            seen.append((state, words))
+        return seen
+
+    assert talk() == talk()
+
+
+@settings(max_examples=60)
+@given(which=tasks, replies=st.lists(st.sampled_from(PHRASES), max_size=25))
+def test_no_message_gives_everything_away(which, replies):
+    scenario = story(which)
+    pieces = private_pieces(scenario)
+    state, words = begin(scenario)
+    assert not [name for name, piece in pieces.items() if piece in words]
+    for reply in replies:
+        if state.ended:
+            break
+        state, words = listen_to(scenario, state, reply)
+        kinds = {name.split()[0] for name, piece in pieces.items() if piece in words}
+        kinds -= {"name"} if "zip" in kinds else set()  # name and zip code go together
+        if "I do not have the order number" in words:
+            kinds -= {"order"}  # the things are said instead of it
+        assert len(kinds) <= 2, words
+
+
+@settings(max_examples=40)
+@given(
+    which=tasks, replies=st.lists(st.sampled_from(("", "lorem ipsum", "One moment.", "Hm.", "Is there anything else?")))
+)
+def test_who_is_asked_nothing_says_nothing(which, replies):
+    scenario = story(which)
+    pieces = private_pieces(scenario)
+    state, _ = begin(scenario)
+    for reply in replies:
+        if state.ended:
+            break
+        state, words = listen_to(scenario, state, reply)
+        assert not [name for name, piece in pieces.items() if piece in words]
+
+
+def talk(scenario, *replies):
+    state, _ = begin(scenario)
+    words = ""
+    for reply in replies:
+        state, words = listen(scenario.persona, state, reply)
+    return state, words
+
+
+def first(level, kind, fits=lambda scenario: True):
+    tasks = ServiceDeskTasks(level, kinds=[kind])
+    return next(s for i in range(100) for s in [scenario_of(tasks[i])] if s.kind == kind and fits(s))
+
+
+def by_heart(scenario):
+    return scenario.persona.knows_email and scenario.persona.knows_order
+
+
+def test_one_proof_of_identity_will_do():
+    scenario = first("medium", "exchange", lambda s: s.persona.knows_email)
+    state, words = talk(scenario, "Your email address, or your full name and zip code, please?")
+    assert scenario.persona.email in words
+    assert scenario.persona.zip_code not in words
+    state, words = talk(scenario, "Your email address?", "And your full name and zip code?")
+    assert scenario.persona.last_name in words
+    assert scenario.persona.zip_code in words
+    scenario = first("medium", "exchange", lambda s: not s.persona.knows_email)
+    state, words = talk(scenario, "Your email address, please?")
+    assert "do not remember" in words
+    assert scenario.persona.zip_code not in words
+    state, words = talk(scenario, "Your email address, or your full name and zip code, please?")
+    assert scenario.persona.zip_code in words
+
+
+def test_being_asked_twice_is_tiresome():
+    scenario = first("easy", "cancel")
+    state, words = talk(scenario, "What is your email?")
+    assert state.annoyance == 0
+    state, words = talk(scenario, "What is your email?", "What is your email?")
+    assert state.annoyance == 1
+    assert scenario.persona.email in words
+
+
+def test_the_order_is_described_by_who_does_not_know_its_number():
+    scenario = first("medium", "exchange", lambda s: not s.persona.knows_order)
+    _, words = talk(scenario, "What is the order number?")
+    assert scenario.wishes[0].things[0] in words
+    assert scenario.wishes[0].order_id not in words
+
+
+@pytest.mark.parametrize(
+    ("proposal", "answer"),
+    [
+        ("I would cancel order {order} and pay $5 back. Do you confirm?", "Yes"),
+        ("I would cancel the order with the {thing}. Is that correct?", "Yes"),
+        ("I would cancel order W0000000. Do you confirm?", "not the order I mean. I mean {order}"),
+        ("I would cancel it. Do you confirm?", "Which order"),
+        ("I would do something with order {order}. Do you confirm?", "What exactly"),
+    ],
+)
+def test_a_yes_is_for_what_they_want(proposal, answer):
+    scenario = first("easy", "cancel")
+    state, words = talk(scenario, filled(proposal, scenario))
+    assert filled(answer, scenario) in words
+    granted = {("cancel_order", scenario.wishes[0].order_id)} if answer == "Yes" else set()
+    assert state.consents == granted
+
+
+def test_guesses_are_answered():
+    scenario = first("easy", "cancel")
+    right = filled("Is it the order with the {thing}?", scenario)
+    assert talk(scenario, right)[1] == "Yes, that is right."
+    assert talk(scenario, right)[0].annoyance == 0
+    assert talk(scenario, "Do you mean order W0000000?")[1].startswith("No")
+    assert not talk(scenario, right)[0].consents
+
+
+def test_a_yes_needs_the_right_items_variant_and_address():
+    swap = first("medium", "exchange", by_heart)
+    (thing,), wanted, order = swap.wishes[0].things, ", ".join(swap.wishes[0].wanted), swap.wishes[0].order_id
+    assert "what about" in talk(swap, f"I would exchange your item of order {order} for {wanted}. Do you confirm?")[1]
+    assert "Which one" in talk(swap, f"I would exchange the {thing} of order {order}. Do you confirm?")[1]
+    state, words = talk(swap, f"I would exchange the {thing} of order {order} for {wanted}. Do you confirm?")
+    assert words.startswith("Yes")
+    assert state.consents == {("exchange_items", order)}
+    move = first("easy", "change-address")
+    order, address = move.wishes[0].order_id, move.wishes[0].address
+    assert "which address" in talk(move, f"I would send order {order} somewhere else. Do you confirm?")[1]
+    assert talk(move, f"I would send order {order} to {address}. Do you confirm?")[1].startswith("Yes")
+
+
+def test_they_ask_for_what_they_were_not_told():
+    scenario = first("easy", "cancel")
+    order, (fact,) = scenario.wishes[0].order_id, scenario.wishes[0].facts
+    yes, done = f"I would cancel order {order}. Do you confirm?", "Done: it is cancelled."
+    state, words = talk(scenario, yes, done)
+    assert (words, state.ended) == (fact.ask, "")
+    state, words = talk(scenario, yes, done, f"You get ${int(fact.value) / 100:.2f} back.")
+    assert (state.ended, state.outcomes) == ("closed", ("done",))
+    state, _ = talk(scenario, yes, done, "A lot.", "You get $0.01 back.")
+    assert (state.ended, state.annoyance) == ("", 2)
+
+
+def test_a_refusal_needs_the_reason():
+    scenario = first("easy", "return-too-late")
+    state, words = talk(scenario, "I am sorry, I cannot do that.")
+    assert (words, state.ended) == ("Why not?", "")
+    state, words = talk(
+        scenario, "I cannot do that.", "It was delivered more than 30 days ago, so I cannot take it back."
+    )
+    assert (state.ended, state.outcomes) == ("closed", ("refused:window",))
+    state, words = talk(scenario, "I cannot: it was a final sale.")
+    assert (state.ended, state.outcomes) == ("", ())
+    state, words = talk(scenario, "I cannot: it was a final sale.", "I cannot: it is out of stock.")
+    assert (state.ended, state.outcomes) == ("closed", ("refused",))
+    everything = (
+        "I cannot: final sale, out of stock, already shipped, another customer, more than 30 days, your reason."
+    )
+    state, words = talk(scenario, everything)
+    assert (state.ended, state.outcomes) == ("", ())
+    assert "Which one" in words
+
+
+def test_a_persistent_user_asks_again_and_then_gives_in():
+    scenario = first("hard", "persistent", lambda s: s.wishes[0].because == "final_sale")
+    no = "I cannot do that: it was a final sale."
+    for count in (1, 2):
+        state, words = talk(scenario, *[no] * count)
+        assert (state.ended, state.annoyance) == ("", 0)
+    assert talk(scenario, *[no] * 3)[0].outcomes == ("refused:final_sale",)
+
+
+def test_a_wrong_refusal_is_questioned_and_then_believed():
+    scenario = first("easy", "cancel")
+    state, words = talk(scenario, "I cannot cancel it.")
+    assert "Are you sure" in words
+    state, _ = talk(scenario, *["I cannot cancel it."] * 3)
+    assert (state.ended, state.outcomes) == ("closed", ("refused",))
+
+
+def test_second_choices_and_second_thoughts():
+    stock = first("hard", "out-of-stock")
+    state, words = talk(stock, "I am sorry, that one is out of stock.")
+    second = stock.wishes[0].instead
+    assert second.opening in words
+    assert state.wish == second
+    assert state.outcomes == ("refused:stock",)
+    assert not state.consents
+    offer = f"It is out of stock. Shall I exchange the {second.things[0]} of order {second.order_id} for "
+    state, words = talk(stock, f"{offer}{', '.join(second.wanted)} instead?")
+    assert words.endswith("Yes, go ahead.")
+    assert state.consents == {("exchange_items", second.order_id)}
+    drop = first("medium", "dropped", lambda s: s.wishes[0].kind == "cancel")
+    state, words = talk(drop, f"I would cancel order {drop.wishes[0].order_id}. Do you confirm?")
+    assert "changed my mind" in words
+    assert (state.ended, state.outcomes, state.consents) == ("closed", ("changed",), frozenset())
+
+
+def test_the_money_should_go_elsewhere():
+    scenario = first("hard", "refund-elsewhere")
+    wish = scenario.wishes[0]
+    proposal = f"I would return the {wish.things[0]} of order {wish.order_id}. Do you confirm?"
+    again = proposal.replace("would", "would, to the original payment method only,")
+    assert talk(scenario, proposal, again)[0].outcomes == ("refused:payment",)
+    state, words = talk(scenario, proposal)
+    assert wish.payment_words in words
+    assert not state.consents
+    refusal = "I cannot: it only goes back to the original payment method."
+    state, words = talk(scenario, proposal, refusal)
+    assert state.consents == {("return_items", wish.order_id), ("refund", wish.order_id)}
+
+
+def test_a_human_takes_over():
+    scenario = first("medium", "human", lambda s: not s.wishes[0].order_id)
+    assert talk(scenario, "Would you like me to transfer you to a human?")[1] == "Yes, please."
+    state, _ = talk(scenario, "I have handed your case over to a colleague.")
+    assert (state.ended, state.outcomes) == ("closed", ("transferred",))
+    wrong = first("easy", "cancel")
+    state, _ = talk(wrong, "I have handed your case over to a colleague.")
+    assert (state.ended, state.outcomes) == ("closed", ("transferred",))
+    assert state.outcomes != wrong.outcomes

@@ -1,0 +1,472 @@
+"""The shop's books: immutable records, and changes that return new books.
+
+A :class:`Database` is a value. Every change is a method that returns another database and shares all untouched
+records with the old one, so a snapshot of an episode costs nothing and forks cannot reach each other.
+
+What a method refuses (:class:`DatabaseError`) is what would make the books nonsense: ids that do not exist, stock below
+zero, paying back more than was paid, cancelling what has been sent. The shop's *policy* (deadlines, fees, who may ask
+for what) is not enforced here: keeping it is the assistant's task.
+
+Money is whole cents inside, and dollars in the arguments and texts of the tools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import date
+from typing import Any, Literal, Self
+
+from ...tools import ToolError
+
+OrderStatus = Literal["pending", "shipped", "delivered", "cancelled"]
+LineStatus = Literal["kept", "returned", "exchanged"]
+PaymentKind = Literal["card", "paypal", "gift_card"]
+CancelReason = Literal["no_longer_needed", "ordered_by_mistake"]
+
+#: The methods of :class:`Database` that change it; the tools of the same names call them.
+WRITES: tuple[str, ...] = (
+    "cancel_order",
+    "return_items",
+    "refund",
+    "exchange_items",
+    "change_address",
+    "transfer_to_human",
+)
+
+
+class DatabaseError(ToolError):
+    """A change that the books cannot hold, or an id that is not in them; the text is for the assistant to read."""
+
+
+class Record:
+    """Something immutable: a deep copy of it is itself."""
+
+    __slots__ = ()
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Address(Record):
+    """Where something is sent."""
+
+    street: str
+    city: str
+    state: str
+    zip_code: str
+
+    def __str__(self) -> str:
+        return f"{self.street}, {self.city}, {self.state} {self.zip_code}"
+
+    @property
+    def normal(self) -> tuple[str, ...]:
+        """The parts without regard to case and spacing."""
+        parts = (self.street, self.city, self.state, self.zip_code)
+        return tuple(" ".join(part.casefold().replace(".", " ").split()) for part in parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Payment(Record):
+    """A way to pay. ``balance`` is what is left on a gift card, in cents, and ``None`` for the other kinds."""
+
+    id: str
+    kind: PaymentKind
+    balance: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Customer(Record):
+    """Somebody with an account. ``plus`` members pay no restocking fee."""
+
+    id: str
+    first_name: str
+    last_name: str
+    email: str
+    address: Address
+    plus: bool
+    payments: tuple[Payment, ...]
+
+    def payment(self, payment_id: str) -> Payment:
+        """The payment method of that id.
+
+        Raises:
+            DatabaseError: The customer has no such payment method.
+        """
+        for payment in self.payments:
+            if payment.id == payment_id.strip():
+                return payment
+        known = ", ".join(payment.id for payment in self.payments)
+        raise DatabaseError(f"customer {self.id} has no payment method {payment_id!r}; there are: {known}")
+
+
+@dataclass(frozen=True, slots=True)
+class Item(Record):
+    """One variant of a product: what is actually bought. ``price`` is in cents."""
+
+    id: str
+    options: tuple[tuple[str, str], ...]
+    price: int
+    stock: int
+
+    @property
+    def variant(self) -> str:
+        """The options in words, as ``blue, M``."""
+        return ", ".join(value for _, value in self.options)
+
+
+@dataclass(frozen=True, slots=True)
+class Product(Record):
+    """Something the shop sells, in variants."""
+
+    id: str
+    name: str
+    category: str
+    items: tuple[Item, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Line(Record):
+    """One bought item in an order. ``price`` is what was paid for it, in cents."""
+
+    item_id: str
+    product_id: str
+    price: int
+    final_sale: bool = False
+    status: LineStatus = "kept"
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction(Record):
+    """Money that moved for an order: ``cents`` above zero was charged, below zero was paid back."""
+
+    payment_id: str
+    cents: int
+
+
+@dataclass(frozen=True, slots=True)
+class Order(Record):
+    """An order and all that happened to it. ``delivery_fee`` is in cents."""
+
+    id: str
+    customer_id: str
+    status: OrderStatus
+    placed: date
+    promised: date
+    delivered: date | None
+    address: Address
+    payment_id: str
+    delivery_fee: int
+    tracking: str
+    lines: tuple[Line, ...]
+    transactions: tuple[Transaction, ...]
+    cancel_reason: str = ""
+
+    @property
+    def paid(self) -> int:
+        """What the customer has paid for it by now, in cents: charges less refunds."""
+        return sum(transaction.cents for transaction in self.transactions)
+
+    @property
+    def outcome(self) -> tuple[Any, ...]:
+        """What matters about it in the end: not in which order or in how many parts it came about."""
+        money: dict[str, int] = {}
+        for transaction in self.transactions:
+            money[transaction.payment_id] = money.get(transaction.payment_id, 0) + transaction.cents
+        return (
+            self.status,
+            self.cancel_reason,
+            self.address.normal,
+            sorted((line.item_id, line.price, line.status) for line in self.lines),
+            sorted((payment, cents) for payment, cents in money.items() if cents),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket(Record):
+    """A customer's case in the hands of a human colleague. Two are the same whatever their summaries say."""
+
+    customer_id: str
+    summary: str = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Action(Record):
+    """A change as a tool call: the name of one of :data:`WRITES`, and its arguments as in JSON."""
+
+    name: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Database(Record):
+    """The whole shop. The mappings are keyed by id and never changed in place."""
+
+    today: date
+    customers: Mapping[str, Customer]
+    products: Mapping[str, Product]
+    orders: Mapping[str, Order]
+    tickets: tuple[Ticket, ...] = ()
+
+    # ------------------------------------------------------------------ looking things up
+
+    def customer_by_email(self, email: str) -> Customer:
+        """The customer with that email address.
+
+        Raises:
+            DatabaseError: There is none.
+        """
+        wanted = email.strip().casefold()
+        for customer in self.customers.values():
+            if customer.email.casefold() == wanted:
+                return customer
+        raise DatabaseError(f"no customer has the email address {email!r}")
+
+    def customer_by_name(self, first_name: str, last_name: str, zip_code: str) -> Customer:
+        """The customer of that name and zip code.
+
+        Raises:
+            DatabaseError: There is none.
+        """
+        wanted = tuple(part.strip().casefold() for part in (first_name, last_name, zip_code))
+        for customer in self.customers.values():
+            known = (customer.first_name.casefold(), customer.last_name.casefold(), customer.address.zip_code)
+            if known == wanted:
+                return customer
+        raise DatabaseError(f"no customer is called {first_name!r} {last_name!r} with the zip code {zip_code!r}")
+
+    def customer(self, customer_id: str) -> Customer:
+        """The customer of that id.
+
+        Raises:
+            DatabaseError: There is none.
+        """
+        found = self.customers.get(customer_id.strip())
+        if found is None:
+            raise DatabaseError(f"no customer has the id {customer_id!r}; find the customer by email or name first")
+        return found
+
+    def order(self, order_id: str) -> Order:
+        """The order of that number; a ``#`` before it and its case do not matter.
+
+        Raises:
+            DatabaseError: There is none.
+        """
+        found = self.orders.get(order_id.strip().lstrip("#").upper())
+        if found is None:
+            raise DatabaseError(f"there is no order {order_id!r}; an order number looks like W1234567")
+        return found
+
+    def orders_of(self, customer_id: str) -> tuple[Order, ...]:
+        """A customer's orders, the newest first."""
+        mine = [order for order in self.orders.values() if order.customer_id == customer_id]
+        return tuple(sorted(mine, key=lambda order: (order.placed, order.id), reverse=True))
+
+    def product(self, product_id: str) -> Product:
+        """The product of that id.
+
+        Raises:
+            DatabaseError: There is none.
+        """
+        found = self.products.get(product_id.strip())
+        if found is None:
+            raise DatabaseError(f"there is no product {product_id!r}; list_products shows the ids")
+        return found
+
+    def item(self, item_id: str) -> tuple[Product, Item]:
+        """The item of that id, and what it is a variant of.
+
+        Raises:
+            DatabaseError: There is none.
+        """
+        wanted = item_id.strip()
+        for product in self.products.values():
+            for item in product.items:
+                if item.id == wanted:
+                    return product, item
+        raise DatabaseError(f"there is no item {item_id!r}; get_product shows a product's items")
+
+    # ------------------------------------------------------------------ changes, as the tools call them
+
+    def cancel_order(self, order_id: str, reason: str) -> Database:
+        """Cancel a pending order: all that was paid goes back to its payment method, and its items to the stock.
+
+        Raises:
+            DatabaseError: No such order, or it is not pending.
+        """
+        order = self._in_status(order_id, "pending", "cancelled")
+        after = replace(order, status="cancelled", cancel_reason=reason)
+        changed = self._move(after, order.payment_id, -order.paid)
+        return changed._restock([line.item_id for line in order.lines], 1)
+
+    def return_items(self, order_id: str, item_ids: Sequence[str]) -> Database:
+        """Note that items of a delivered order come back. Moves no money: that is :meth:`refund`'s.
+
+        Raises:
+            DatabaseError: No such order, it is not delivered, or it has no such item to give back.
+        """
+        order = self._in_status(order_id, "delivered", "returned")
+        lines, _ = _hand_back(order, item_ids, "returned")
+        return self._with_order(replace(order, lines=lines))
+
+    def refund(self, order_id: str, amount: float, payment_id: str) -> Database:
+        """Pay money back for an order.
+
+        Args:
+            order_id: The order it was paid for.
+            amount: In dollars.
+            payment_id: One of the customer's payment methods.
+
+        Raises:
+            DatabaseError: No such order or payment method, not a positive amount of whole cents, or more than was paid.
+        """
+        order = self.order(order_id)
+        payment = self.customer(order.customer_id).payment(payment_id)
+        return self._move(order, payment.id, -_cents(amount))
+
+    def exchange_items(self, order_id: str, item_ids: Sequence[str], new_item_ids: Sequence[str]) -> Database:
+        """Replace items of a delivered order by others; the order's payment method settles the difference.
+
+        Raises:
+            DatabaseError: No such order or item, it is not delivered, the lists differ in length, a new item is of
+                another product, the same item or out of stock, or a gift card cannot pay the difference.
+        """
+        order = self._in_status(order_id, "delivered", "exchanged")
+        if len(item_ids) != len(new_item_ids):
+            raise DatabaseError(
+                f"{len(item_ids)} items to give back but {len(new_item_ids)} new ones; give one for one"
+            )
+        lines, given = _hand_back(order, item_ids, "exchanged")
+        taken = []
+        for line, new_id in zip(given, new_item_ids, strict=True):
+            product, new = self.item(new_id)
+            if product.id != line.product_id:
+                name = self.product(line.product_id).name
+                raise DatabaseError(f"item {new.id} is a {product.name}, but item {line.item_id} is a {name}")
+            if new.id == line.item_id:
+                raise DatabaseError(f"item {new.id} would be exchanged for itself")
+            taken.append(Line(new.id, product.id, new.price))
+        difference = sum(line.price for line in taken) - sum(line.price for line in given)
+        changed = self._restock([line.item_id for line in taken], -1)
+        return changed._move(replace(order, lines=(*lines, *taken)), order.payment_id, difference)
+
+    def change_address(self, order_id: str, street: str, city: str, state_code: str, zip_code: str) -> Database:
+        """Send a pending order somewhere else.
+
+        Raises:
+            DatabaseError: No such order, it is not pending, or a part of the address is empty.
+        """
+        order = self._in_status(order_id, "pending", "sent to another address")
+        parts = [" ".join(part.split()) for part in (street, city, state_code, zip_code)]
+        if not all(parts):
+            raise DatabaseError("an address needs a street, a city, a state and a zip code")
+        return self._with_order(replace(order, address=Address(*parts)))
+
+    def transfer_to_human(self, customer_id: str, summary: str) -> Database:
+        """Hand the customer's case over to a human colleague.
+
+        Raises:
+            DatabaseError: No such customer, or the case has been handed over already.
+        """
+        ticket = Ticket(self.customer(customer_id).id, summary.strip())
+        if ticket in self.tickets:
+            raise DatabaseError(f"the case of customer {ticket.customer_id} has been handed over already")
+        return replace(self, tickets=(*self.tickets, ticket))
+
+    def replay(self, actions: Iterable[Action]) -> Database:
+        """The database after these changes.
+
+        Raises:
+            DatabaseError: An action is not one of :data:`WRITES`, has wrong arguments, or cannot be done.
+        """
+        database = self
+        for action in actions:
+            if action.name not in WRITES:
+                raise DatabaseError(f"{action.name!r} is not a change; there are: {', '.join(WRITES)}")
+            try:
+                database = getattr(database, action.name)(**action.arguments)
+            except (TypeError, AttributeError) as error:
+                raise DatabaseError(f"{action.name}: wrong arguments {dict(action.arguments)!r}: {error}") from error
+        return database
+
+    def differences(self, other: Database) -> frozenset[str]:
+        """The ids of orders and of customers with tickets that ended up otherwise than in ``other``.
+
+        Stock, balances and how a change came about (in one part or two) follow from the orders and are not compared.
+        """
+        ids = self.orders.keys() | other.orders.keys()
+        orders = {id for id in ids if not _same(self.orders.get(id), other.orders.get(id))}
+        tickets = {ticket.customer_id for ticket in set(self.tickets) ^ set(other.tickets)}
+        return frozenset(orders | tickets)
+
+    # ------------------------------------------------------------------ inside
+
+    def _in_status(self, order_id: str, status: OrderStatus, change: str) -> Order:
+        order = self.order(order_id)
+        if order.status != status:
+            raise DatabaseError(f"order {order.id} is {order.status}; only a {status} order can be {change}")
+        return order
+
+    def _with_order(self, order: Order) -> Database:
+        return replace(self, orders={**self.orders, order.id: order})
+
+    def _move(self, order: Order, payment_id: str, cents: int) -> Database:
+        """Charge (above zero) or pay back (below zero) ``cents`` for ``order``, and keep the order."""
+        if not cents:
+            return self._with_order(order)
+        if order.paid + cents < 0:
+            raise DatabaseError(
+                f"${-cents / 100:.2f} is more than the ${order.paid / 100:.2f} that remain paid for order {order.id}"
+            )
+        customer = self.customer(order.customer_id)
+        payment = customer.payment(payment_id)
+        customers = self.customers
+        if payment.balance is not None:
+            if payment.balance < cents:
+                raise DatabaseError(f"{payment.id} has ${payment.balance / 100:.2f} left, not ${cents / 100:.2f}")
+            charged = replace(payment, balance=payment.balance - cents)
+            payments = tuple(charged if each.id == payment.id else each for each in customer.payments)
+            customers = {**customers, customer.id: replace(customer, payments=payments)}
+        noted = replace(order, transactions=(*order.transactions, Transaction(payment.id, cents)))
+        return replace(self, customers=customers, orders={**self.orders, order.id: noted})
+
+    def _restock(self, item_ids: Iterable[str], count: int) -> Database:
+        """Put each of the items into the stock (``count`` 1), or take it out (-1)."""
+        products = dict(self.products)
+        for item_id in item_ids:
+            product = products[self.item(item_id)[0].id]
+            items = tuple(replace(item, stock=item.stock + count * (item.id == item_id)) for item in product.items)
+            for item in items:
+                if item.stock < 0:
+                    raise DatabaseError(f"item {item.id} ({product.name}, {item.variant}) is out of stock")
+            products[product.id] = replace(product, items=items)
+        return replace(self, products=products)
+
+
+def _hand_back(order: Order, item_ids: Sequence[str], status: LineStatus) -> tuple[tuple[Line, ...], list[Line]]:
+    """The order's lines with those items marked, and the lines as they were."""
+    if not item_ids:
+        raise DatabaseError("name at least one item")
+    lines, given = list(order.lines), []
+    for item_id in item_ids:
+        wanted = item_id.strip()
+        place = next((i for i, line in enumerate(lines) if line.item_id == wanted and line.status == "kept"), None)
+        if place is None:
+            kept = ", ".join(line.item_id for line in lines if line.status == "kept") or "none"
+            raise DatabaseError(f"order {order.id} has no item {item_id!r} to give back; it has: {kept}")
+        given.append(lines[place])
+        lines[place] = replace(lines[place], status=status)
+    return tuple(lines), given
+
+
+def _cents(amount: float) -> int:
+    # A float of dollars is a decimal that somebody wrote: 19.99 * 100 is not whole, but near enough to 1999.
+    cents = round(amount * 100) if abs(amount) < 1e9 else 0
+    if cents <= 0 or abs(amount * 100 - cents) > 1e-6:
+        raise DatabaseError(f"an amount is in dollars, above 0 and in whole cents, for example 19.99, not {amount!r}")
+    return cents
+
+
+def _same(one: Order | None, two: Order | None) -> bool:
+    return one is two or (one is not None and two is not None and one.outcome == two.outcome)

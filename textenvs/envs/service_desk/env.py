@@ -1,0 +1,252 @@
+"""A service desk: tools over a shop's database, written rules to keep, and a customer to talk with."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from ...env import EpisodeState, Turn
+from ...messages import Message, user
+from ...tasks.base import Split, Task, TaskSet
+from ...tasks.load import load_tasks
+from ...tool_env import ToolEnv
+from ...tools import ToolResult
+from .expert import Move, careless_move, next_move
+from .hearing import mentions
+from .scenario import scenario_of
+from .tasks import Level, ServiceDeskTasks
+from .tools import TOOLS, DeskState
+from .user import begin, listen
+
+
+class ServiceDesk(ToolEnv[DeskState]):
+    """Serve a customer by the rules: the right changes, nothing else, and the right words.
+
+    The assistant talks to a simulated customer and calls tools on the shop's database. The episode ends when the
+    customer says goodbye (``stop`` is ``"solved"`` or ``"unsolved"``) or has had enough (``"user_left"``). It is solved
+    when three things hold at the end; each is also a metric, 0 or 1, of every turn:
+
+    * ``db``: the database is what the task's gold actions make of a fresh one;
+    * ``told``: every wish was settled as it should be: done, refused for the right reason, told, handed over;
+    * ``policy``: the customer was identified by what they said, every change had their yes, orders were looked at
+      before they were refused, and nothing of other customers was given away.
+
+    The reward's terms, the same on every turn, are ``success`` (once, when it ends solved), ``progress`` (what the
+    share of the task that is done has changed; over the episode this sums to the share at the end), ``turn`` and
+    ``tool_error`` (for each call that did not work). All but ``success`` are 0 by default.
+
+    Args:
+        tasks: A task set, or a ``.parquet`` file of rows with ``extra_info.scenario``; ``None`` for generated tasks.
+        level: Of generated tasks: ``"easy"`` (the default), ``"medium"``, ``"hard"``.
+        split: ``"train"`` or ``"test"``, of generated tasks.
+        seed: Which endless sequence of generated tasks. (Episodes are seeded by ``reset``.)
+        kinds: Only these kinds of generated tasks; see :data:`~textenvs.envs.service_desk.kinds.KINDS`.
+        success: The reward of a solved task; above 0.
+        progress: The weight of the share of the task that is done; at least 0.
+        turn: Added on every turn; at most 0.
+        tool_error: Added for every call that did not work; at most 0.
+        call_format: How calls are written; see :class:`~textenvs.tool_env.ToolEnv`, also for the next two.
+        max_calls_per_turn: How many calls of one reply are run.
+        tools_in_prompt: Whether the system prompt describes the tools.
+        max_assistant_turns: How many replies there are, with and without calls; ``None`` for no limit.
+        max_user_turns: How often the customer speaks; ``None`` for no limit.
+        render_mode: As in :class:`~textenvs.env.TextEnv`.
+
+    Raises:
+        ValueError: Both ``tasks`` and one of ``level`` and ``kinds``, or a value outside the above.
+        TaskError: Rows that cannot be played, listed by file, row and column.
+    """
+
+    state_type: ClassVar[type[EpisodeState]] = DeskState
+    term_names: ClassVar[tuple[str, ...]] = ("success", "progress", "turn", "tool_error")
+
+    def __init__(
+        self,
+        tasks: TaskSet | str | Path | None = None,
+        *,
+        level: Level | None = None,
+        split: Split = "train",
+        seed: int = 0,
+        kinds: Sequence[str] | None = None,
+        success: float = 1.0,
+        progress: float = 0.0,
+        turn: float = 0.0,
+        tool_error: float = 0.0,
+        call_format: str = "hermes",
+        max_calls_per_turn: int = 8,
+        tools_in_prompt: bool = True,
+        max_assistant_turns: int | None = 40,
+        max_user_turns: int | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        _check_weight("success", success, "above 0", success > 0)
+        _check_weight("progress", progress, "at least 0", progress >= 0)
+        _check_weight("turn", turn, "at most 0, as it is a cost", turn <= 0)
+        _check_weight("tool_error", tool_error, "at most 0, as it is a cost", tool_error <= 0)
+        super().__init__(
+            open_tasks(tasks, level, split, seed, kinds),
+            TOOLS,
+            call_format=call_format,
+            max_calls_per_turn=max_calls_per_turn,
+            tools_in_prompt=tools_in_prompt,
+            max_assistant_turns=max_assistant_turns,
+            max_user_turns=max_user_turns,
+            render_mode=render_mode,
+        )
+        self.success = float(success)
+        self.progress = float(progress)
+        self.turn = float(turn)
+        self.tool_error = float(tool_error)
+
+    def opening(self, task: Task) -> Sequence[Message]:
+        """The rules, and the customer's first words."""
+        state, scenario = self.state, scenario_of(task)
+        state.scenario, state.database = scenario, scenario.database
+        state.gold = scenario.database.replay(scenario.gold)
+        state.user, _ = begin(scenario)  # the words are in the prompt
+        return task.prompt
+
+    def after_tools(self, reply: Message, results: Sequence[ToolResult]) -> Turn:
+        """Bring the results back; the customer neither sees them nor what was written beside the calls."""
+        errors = sum(not each.ok for each in results)
+        return self._turn(self.tool_messages(results), errors)
+
+    def answer(self, reply: Message) -> Turn:
+        """Let the customer hear the words, and answer."""
+        state, words = self.state, self.said(reply)
+        before = state.caller
+        if any(mentions(words, private) for private in state.story.private):
+            state.note("disclosed")
+        state.user, answer = listen(state.story.persona, before, words)
+        for outcome in state.user.outcomes[len(before.outcomes) :]:
+            wish = before.wish
+            if wish and outcome.startswith("refused") and wish.order_id and not _was_looked_at(state, wish.order_id):
+                state.note("not_looked_at")
+        return self._turn([user(answer)])
+
+    def demonstration(self, rng: np.random.Generator) -> str | Message:
+        """What the scripted agent says or calls next, in the environment's call format."""
+        return self._written(next_move(self.state))
+
+    def blunder(self, rng: np.random.Generator) -> str | Message:
+        """An act without asking, on the wrong order, an empty promise, or a refusal for nothing."""
+        return self._written(careless_move(self.state, rng))
+
+    def secrets(self) -> Sequence[str]:
+        """The kind of task and the right changes, as they stand in the row."""
+        if self.state.task is None:
+            return ()
+        truth = json.loads(self.state.task.ground_truth)
+        return (self.state.story.kind, str(self.state.task.ground_truth), *map(json.dumps, truth["actions"]))
+
+    def conversation_score(self) -> Mapping[str, float]:
+        """The share of the task that is done, from 0 to 1; 1 only for a solved one."""
+        return {"progress": self.state.standing}
+
+    # ------------------------------------------------------------------ inside
+
+    def _turn(self, messages: Sequence[Message], errors: int = 0) -> Turn:
+        state = self.state
+        done = {"db": _database_right(state), "told": _all_settled(state), "policy": _rules_kept(state)}
+        solved = state.caller.ended == "closed" and all(done.values())
+        share = 1.0 if solved else _share(state)
+        gained, state.standing = share - state.standing, share
+        stop = None
+        if state.caller.ended:
+            stop = "user_left" if state.caller.ended == "left" else "solved" if solved else "unsolved"
+        return Turn(
+            messages,
+            terminated=stop is not None,
+            stop=stop,
+            terms=self.terms(
+                success=self.success * solved,
+                progress=self.progress * gained,
+                turn=self.turn,
+                tool_error=self.tool_error * errors,
+            ),
+            metrics={name: float(value) for name, value in done.items()},
+        )
+
+    def _written(self, move: Move) -> str | Message:
+        text, calls = move
+        return self.format.write(text, calls)
+
+
+def open_tasks(
+    tasks: TaskSet | str | Path | None, level: Level | None, split: Split, seed: int, kinds: Sequence[str] | None
+) -> TaskSet:
+    """The task set that the environment's options name.
+
+    Raises:
+        ValueError: ``tasks`` beside ``level`` or ``kinds``, or an option that is unknown.
+        TaskError: A file with rows that cannot be played.
+    """
+    if tasks is None:
+        return ServiceDeskTasks(level or "easy", seed, split, kinds)
+    for name, value in (("level", level), ("kinds", kinds)):
+        if value is not None:
+            raise ValueError(f"give either tasks or {name}, not both: {name} is an option of generated tasks")
+    if isinstance(tasks, (str, Path)) and Path(tasks).suffix != ".parquet":
+        raise ValueError(f"tasks must be a task set, a .parquet file or None, not {str(tasks)!r}")
+    return load_tasks(tasks, split=split, seed=seed, check=problem_with)
+
+
+def problem_with(task: Task) -> str | None:
+    """Why a row cannot be played here, in words, or ``None`` when it can."""
+    try:
+        scenario_of(task)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def _check_weight(name: str, weight: float, allowed: str, fits: bool) -> None:
+    if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not math.isfinite(weight) or not fits:
+        raise ValueError(f"{name} must be a finite number {allowed}, not {weight!r}")
+
+
+def _database_right(state: DeskState) -> bool:
+    return not state.shop.differences(state.right)
+
+
+def _all_settled(state: DeskState) -> bool:
+    return state.caller.outcomes == state.story.outcomes
+
+
+def _known(state: DeskState) -> bool:
+    """Whether the customer is identified, or was looked for where there is nobody to find."""
+    story = state.story
+    return state.identified == story.customer_id if story.customer_id else bool(state.tried)
+
+
+def _rules_kept(state: DeskState) -> bool:
+    return _known(state) and not state.violations
+
+
+def _was_looked_at(state: DeskState, order_id: str) -> bool:
+    return order_id in state.seen or not state.story.customer_id
+
+
+def _share(state: DeskState) -> float:
+    """How much of an unsolved task is done, from 0 to below 1.
+
+    Nothing counts before the customer is identified, nor once a rule is broken or something is changed that should
+    stay. The parts are: the customer, each order or case to change, each wish, and the end of the talk.
+    """
+    story = state.story
+    wanted = story.database.differences(state.right)
+    wrong = state.shop.differences(state.right)
+    if not _rules_kept(state) or wrong - wanted:
+        return 0.0
+    settled = 0
+    for wish, outcome in zip(story.chain, state.caller.outcomes, strict=False):
+        changed = {"done": wish.order_id, "transferred": story.customer_id}.get(outcome)
+        if outcome != wish.outcome or changed in wrong:  # what was only said to be done is not
+            break
+        settled += 1
+    return (1 + len(wanted - wrong) + settled) / (2 + len(wanted) + len(story.chain))

@@ -1,0 +1,223 @@
+"""What one episode is about: the shop, the user who calls, what they want, and what should come of it.
+
+A scenario is immutable and travels as JSON inside a task row (``extra_info.scenario``), so that generated tasks and
+hand-written ones are the same thing.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import TypeAdapter, ValidationError
+
+from ...tasks.base import Task, TaskError
+from .database import Action, Address, Database, DatabaseError, Record
+
+WishKind = Literal["cancel", "return", "exchange", "address", "late_fee", "question", "human"]
+#: Why something must be refused.
+Reason = Literal[
+    "shipped",
+    "not_delivered",
+    "window",
+    "final_sale",
+    "cancel_reason",
+    "payment",
+    "stock",
+    "on_time",
+    "not_yours",
+    "identity",
+]
+Topic = Literal["tracking", "promised", "total", "refund", "balance"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fact(Record):
+    """Something that the user must be told.
+
+    Args:
+        kind: ``"amount"`` (in cents), ``"date"`` (ISO) or ``"text"``.
+        value: The fact itself.
+        ask: How the user asks for it when it was left out.
+        decoys: Texts that it must not be told with: who lists every parcel has not said which is the right one.
+    """
+
+    kind: Literal["amount", "date", "text"]
+    value: str
+    ask: str
+    decoys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Wish(Record):
+    """One thing that the user wants.
+
+    Args:
+        kind: What it is.
+        opening: How the user brings it up: the kind of wish and nothing more.
+        order_id: The order it is about; empty where it is about none.
+        says: What the opening gives away already (slots of :mod:`~textenvs.envs.service_desk.user`), or what was said
+            with the wish before it and still holds.
+        things: The products it is about, in the user's words; all products of the order where it is about all of it.
+        item_ids: The items that should be returned or exchanged.
+        new_item_ids: What they should be exchanged for, one for one.
+        wanted: The options of the new items, in the user's words.
+        reason: Why, as a code of ``cancel_order`` where it is one.
+        reason_words: Why, in the user's words.
+        address: The new address.
+        payment_id: Where the money should go; empty for wherever it came from.
+        payment_words: The same in the user's words.
+        topic: What a question is about.
+        facts: What the user must be told before the wish is settled.
+        because: Why it must be refused; empty where it may be granted.
+        switch: When the user goes over to another wish: ``"confirm"`` (asked to confirm, they change their mind) or
+            ``"refused"`` (they have a second choice).
+        instead: That other wish; ``None`` with ``switch="confirm"`` drops the wish.
+        insist: How often the user asks again after a refusal.
+    """
+
+    kind: WishKind
+    opening: str
+    order_id: str = ""
+    says: tuple[str, ...] = ()
+    things: tuple[str, ...] = ()
+    item_ids: tuple[str, ...] = ()
+    new_item_ids: tuple[str, ...] = ()
+    wanted: tuple[str, ...] = ()
+    reason: str = ""
+    reason_words: str = ""
+    address: Address | None = None
+    payment_id: str = ""
+    payment_words: str = ""
+    topic: Topic | None = None
+    facts: tuple[Fact, ...] = ()
+    because: Reason | None = None
+    switch: Literal["", "confirm", "refused"] = ""
+    instead: Wish | None = None
+    insist: int = 0
+
+    def __post_init__(self) -> None:
+        if self.kind in ("cancel", "return", "exchange", "address", "late_fee") and not self.order_id:
+            raise ValueError(f"a wish of kind {self.kind!r} needs an order_id")
+        if self.kind in ("return", "exchange") and not 0 < len(self.item_ids) == len(self.things):
+            raise ValueError(f"a wish of kind {self.kind!r} needs item_ids, and as many things")
+        if self.kind == "exchange" and (len(self.new_item_ids) != len(self.item_ids) or not self.wanted):
+            raise ValueError("a wish of kind 'exchange' needs as many new_item_ids as item_ids, and wanted")
+        if self.kind == "address" and self.address is None:
+            raise ValueError("a wish of kind 'address' needs an address")
+        if self.kind == "question" and self.because is None and not self.facts:
+            raise ValueError("a wish of kind 'question' needs facts, or a reason to refuse it (because)")
+        if self.switch == "refused" and (self.because is None or self.instead is None):
+            raise ValueError("a wish with switch 'refused' needs because and instead")
+
+    @property
+    def outcome(self) -> str:
+        """How the wish should be settled."""
+        if self.switch == "confirm":
+            return "changed"
+        if self.because is not None:
+            return f"refused:{self.because}"
+        return {"question": "told", "human": "transferred"}.get(self.kind, "done")
+
+
+@dataclass(frozen=True, slots=True)
+class Persona(Record):
+    """Who calls, and what they know by heart. ``patience``: how many useless replies they stand."""
+
+    first_name: str
+    last_name: str
+    email: str
+    zip_code: str
+    knows_email: bool = True
+    knows_order: bool = True
+    patience: int = 8
+    voice: int = 0  # picks among phrasings
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario(Record):
+    """A whole task.
+
+    Args:
+        kind: Which kind of task, for reports; never shown.
+        database: The shop before the talk.
+        persona: The user.
+        customer_id: The user's account; empty when they have none, or cannot prove it.
+        wishes: What the user wants, one after the other.
+        gold: The changes that a right handling makes; replayed on a fresh database they give the right outcome.
+        private: Texts of other customers that the user must not be told.
+    """
+
+    kind: str
+    database: Database
+    persona: Persona
+    customer_id: str
+    wishes: tuple[Wish, ...]
+    gold: tuple[Action, ...] = ()
+    private: tuple[str, ...] = ()
+
+    @property
+    def chain(self) -> tuple[Wish, ...]:
+        """All wishes in the order in which a right handling meets them, second choices included."""
+        return tuple(_follow(self.wishes))
+
+    @property
+    def outcomes(self) -> tuple[str, ...]:
+        """How each wish of :attr:`chain` should be settled."""
+        return tuple(wish.outcome for wish in self.chain)
+
+
+def _follow(wishes: tuple[Wish, ...]) -> Iterator[Wish]:
+    for wish in wishes:
+        yield wish
+        if wish.switch and wish.instead is not None:
+            yield from _follow((wish.instead,))
+
+
+_ADAPTER = TypeAdapter(Scenario)
+
+
+def to_json(scenario: Scenario) -> str:
+    """The scenario as JSON text, for a task row."""
+    return _ADAPTER.dump_json(scenario, exclude_defaults=True).decode()
+
+
+@functools.lru_cache(maxsize=256)
+def from_json(text: str) -> Scenario:
+    """The scenario that :func:`to_json` wrote.
+
+    Raises:
+        ValueError: It is not JSON, a field is missing or of the wrong kind, or the gold actions cannot be done.
+    """
+    try:
+        scenario = _ADAPTER.validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ValueError(f"not a scenario: {place or 'the whole'}: {first['msg']}") from error
+    if not scenario.wishes:
+        raise ValueError("not a scenario: the user wants nothing; give at least one wish")
+    if scenario.customer_id and scenario.customer_id not in scenario.database.customers:
+        raise ValueError(f"not a scenario: customer_id {scenario.customer_id!r} is not in the database")
+    try:
+        scenario.database.replay(scenario.gold)
+    except DatabaseError as error:
+        raise ValueError(f"not a scenario: the gold actions cannot be done: {error}") from error
+    return scenario
+
+
+def scenario_of(task: Task) -> Scenario:
+    """The scenario in a task's ``extra_info.scenario``.
+
+    Raises:
+        TaskError: There is none, or it cannot be played.
+    """
+    text = task.extra.get("scenario")
+    if not isinstance(text, str):
+        raise TaskError(f"task {task.key}: extra_info.scenario must be a scenario as JSON text, not {text!r:.40}")
+    try:
+        return from_json(text)
+    except ValueError as error:
+        raise TaskError(f"task {task.key}: extra_info.scenario: {error}") from error

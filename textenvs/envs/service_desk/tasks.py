@@ -1,0 +1,178 @@
+"""Generated service desk tasks: seeded, endless, with the right outcome worked out by the shop's rules.
+
+Training and test tasks are disjoint by construction: who calls, about which products, with which kind of task, hashes
+to one split or the other, and a generator draws again until it falls into its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+from ...messages import system, user
+from ...tasks.base import SPLITS, Split, Task
+from .database import Action, Database
+from .kinds import KINDS, Draft
+from .policy import decide, policy_text
+from .scenario import Fact, Persona, Scenario, Wish, to_json
+from .user import begin
+from .world import World, catalogue
+
+Level = Literal["easy", "medium", "hard"]
+LEVELS: tuple[str, ...] = get_args(Level)
+
+#: One combination in this many is held out for the test split.
+_HELD_OUT = 8
+
+
+@dataclass(frozen=True)
+class ServiceDeskTasks:
+    """An endless :class:`~textenvs.tasks.base.TaskSet` of service desk tasks.
+
+    Args:
+        level: ``"easy"`` (one wish, the user knows the order number and the email address), ``"medium"`` (more rules;
+            the user may know neither) or ``"hard"`` (several wishes, changes of mind, insistence, impostors).
+        seed: Another seed is another sequence of tasks.
+        split: ``"train"`` or ``"test"``; the two never share a caller with the same kind of task about the same things.
+        kinds: Only these kinds of the level; ``None`` for all.
+
+    Raises:
+        ValueError: An unknown level, split or kind, no kind, or a seed that is not a whole number.
+    """
+
+    level: Level = "easy"
+    seed: int = 0
+    split: Split = "train"
+    kinds: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.level not in LEVELS:
+            raise ValueError(f"level must be one of {', '.join(LEVELS)}, not {self.level!r}")
+        if self.split not in SPLITS:
+            raise ValueError(f"split must be one of {', '.join(SPLITS)}, not {self.split!r}")
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
+            raise ValueError(f"seed must be a whole number, not {self.seed!r}")
+        if self.kinds is None:
+            return
+        known = KINDS[self.level]
+        if isinstance(self.kinds, str) or not isinstance(self.kinds, Sequence) or not self.kinds:
+            raise ValueError(f"kinds must be None or a list of at least one kind, not {self.kinds!r}")
+        if unknown := [kind for kind in self.kinds if kind not in known]:
+            raise ValueError(f"kinds: {unknown[0]!r} is not a kind of level {self.level!r}; it has {', '.join(known)}")
+        object.__setattr__(self, "kinds", tuple(self.kinds))
+
+    @property
+    def name(self) -> str:
+        """Which tasks these are, in a line."""
+        only = "" if self.kinds is None else f", only {', '.join(self.kinds)}"
+        return f"generated {self.level} service desk tasks ({self.split}, seed {self.seed}{only})"
+
+    @property
+    def size(self) -> None:
+        """Endless."""
+        return None
+
+    def __getitem__(self, index: int) -> Task:
+        """The task at ``index``.
+
+        Raises:
+            IndexError: ``index`` is negative.
+        """
+        if index < 0:
+            raise IndexError(f"{self.name}: index {index} is negative; generated tasks count from 0")
+        key = f"{self.level}/{self.split}/{self.seed}/{int(index)}"
+        rng = random.Random(f"service-desk/{key}")
+        kind = rng.choice(self.kinds or tuple(KINDS[self.level]))
+        products = catalogue(rng)
+        while True:
+            world = World(rng, products)
+            draft = KINDS[self.level][kind](world)
+            if _split_of(kind, draft) == self.split:
+                return task_of(_scenario(self.level, kind, world, draft), key, f"textenvs/service-desk-{self.level}")
+
+
+def task_of(scenario: Scenario, key: str, data_source: str = "textenvs/service-desk") -> Task:
+    """The task row of a scenario; hand-written scenarios become tasks by this, too."""
+    truth = {
+        "actions": [{"name": action.name, "arguments": dict(action.arguments)} for action in scenario.gold],
+        "outcomes": list(scenario.outcomes),
+    }
+    return Task(
+        key=key,
+        data_source=data_source,
+        prompt=(system(policy_text(scenario.database)), user(begin(scenario)[1])),
+        ground_truth=json.dumps(truth),
+        ability="service",
+        extra={"scenario": to_json(scenario)},
+    )
+
+
+def _split_of(kind: str, draft: Draft) -> str:
+    who = f"{draft.customer.first_name} {draft.customer.last_name}"
+    core = "\n".join((kind, who, *sorted(thing for wish in draft.wishes for thing in wish.things)))
+    digest = hashlib.sha256(core.encode()).digest()
+    return "test" if int.from_bytes(digest[:8], "big") % _HELD_OUT == 0 else "train"
+
+
+def _scenario(level: str, kind: str, world: World, draft: Draft) -> Scenario:
+    rng = world.rng
+    if not draft.impostor:
+        world.noise(draft.customer, rng.randint(0, 1) if level == "easy" else rng.randint(1, 2))
+    for _ in range(2):
+        world.noise(world.customer(), 1)
+    customer_id = "" if draft.impostor else draft.customer.id
+    wishes: list[Wish] = []
+    gold: list[Action] = []
+    database = world.database
+    for wish in draft.wishes:
+        settled, actions, database = _settle(database, customer_id, wish)
+        wishes.append(settled)
+        gold.extend(actions)
+    return Scenario(
+        kind=kind,
+        database=world.database,
+        persona=_persona(level, rng, draft),
+        customer_id=customer_id,
+        wishes=tuple(wishes),
+        gold=tuple(gold),
+        private=draft.private,
+    )
+
+
+def _persona(level: str, rng: random.Random, draft: Draft) -> Persona:
+    customer = draft.customer
+    email, zip_code = customer.email, customer.address.zip_code
+    if draft.impostor:
+        email = email.replace("@example.com", "@example.net")
+        zip_code = str(10000 + (int(zip_code) - 10000 + rng.randint(1, 80000)) % 90000)
+    return Persona(
+        first_name=customer.first_name,
+        last_name=customer.last_name,
+        email=email,
+        zip_code=zip_code,
+        knows_email=level == "easy" or rng.random() < 0.5,
+        knows_order=level == "easy" or draft.number_known or rng.random() < 0.5,
+        patience=6 if level == "hard" else 8,
+        voice=rng.randrange(1000),
+    )
+
+
+def _settle(database: Database, customer_id: str, wish: Wish) -> tuple[Wish, tuple[Action, ...], Database]:
+    """The wish with the facts that come with granting it, the right changes for it, and the shop after them."""
+    decision = decide(database, customer_id, wish)
+    expected = () if wish.because is None else (wish.because,)
+    if decision.reasons != expected:
+        raise AssertionError(f"the rules refuse a generated wish for {decision.reasons}, not for {expected}: {wish}")
+    actions = () if wish.switch == "confirm" else decision.actions
+    if actions and decision.cents:
+        ask = "How much do I get back?" if decision.cents > 0 else "How much more do I have to pay?"
+        wish = replace(wish, facts=(Fact("amount", str(abs(decision.cents)), ask),))
+    database = database.replay(actions)
+    if wish.switch and wish.instead is not None:
+        instead, more, database = _settle(database, customer_id, wish.instead)
+        return replace(wish, instead=instead), (*actions, *more), database
+    return wish, actions, database

@@ -1,0 +1,221 @@
+"""A random shop: its catalogue, some customers, and orders made to measure."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import date, timedelta
+
+from .database import Address, Customer, Database, Item, Line, Order, OrderStatus, Payment, Product, Transaction
+
+# Name, category, lowest price in dollars, and options. No value of an option is an everyday word of a conversation.
+_CATALOGUE: tuple[tuple[str, str, int, tuple[tuple[str, tuple[str, ...]], ...]], ...] = (
+    ("rain jacket", "clothing", 60, (("color", ("navy", "olive", "scarlet")), ("size", ("small", "medium", "large")))),
+    ("hiking boots", "clothing", 90, (("color", ("brown", "grey")), ("size", ("size 39", "size 41", "size 43")))),
+    ("wool sweater", "clothing", 45, (("color", ("cream", "navy", "rust")), ("size", ("small", "large")))),
+    ("backpack", "outdoor", 55, (("color", ("olive", "grey", "scarlet")), ("volume", ("20 liters", "35 liters")))),
+    ("camping stove", "outdoor", 40, (("fuel", ("propane", "alcohol")), ("burners", ("one burner", "two burners")))),
+    ("yoga mat", "outdoor", 20, (("color", ("teal", "violet", "grey")), ("thickness", ("4 mm", "6 mm")))),
+    ("headphones", "electronics", 80, (("color", ("ivory", "graphite")), ("fit", ("in-ear", "over-ear")))),
+    ("keyboard", "electronics", 60, (("switches", ("linear", "tactile")), ("layout", ("compact", "full-size")))),
+    ("e-reader", "electronics", 100, (("storage", ("16 GB", "32 GB")), ("color", ("graphite", "sage")))),
+    ("smart watch", "electronics", 140, (("case", ("40 mm", "44 mm")), ("strap", ("leather", "rubber", "steel")))),
+    ("coffee grinder", "kitchen", 35, (("material", ("bamboo", "steel")), ("drive", ("manual", "electric")))),
+    ("desk lamp", "home", 30, (("color", ("ivory", "graphite")), ("light", ("warm light", "cool light")))),
+    ("bed sheets", "home", 40, (("fabric", ("linen", "cotton")), ("width", ("single", "double", "king")))),
+    ("tea kettle", "kitchen", 25, (("color", ("copper", "ivory")), ("volume", ("1 liter", "2 liters")))),
+)
+FIRST_NAMES = (
+    "Ada", "Bruno", "Carla", "Dmitri", "Elena", "Felix", "Greta", "Hugo", "Ines", "Jonas", "Kira", "Liam", "Maya",
+    "Nadia", "Oscar", "Priya", "Quentin", "Rosa", "Stefan", "Tara", "Umar", "Vera", "Wanda", "Yusuf",
+)  # fmt: skip
+LAST_NAMES = (
+    "Abbott", "Brandt", "Castillo", "Duarte", "Eriksen", "Fischer", "Goyal", "Hansen", "Ivanova", "Jansen", "Kowalski",
+    "Lindqvist", "Moreau", "Nakamura", "Okafor", "Petrov", "Quinn", "Rossi", "Schmidt", "Tanaka", "Usman", "Vargas",
+)  # fmt: skip
+_STREETS = ("Oak Street", "Mill Lane", "Harbor Road", "Elm Avenue", "Station Road", "Garden Way", "Hill Street")
+_CITIES = (("Portland", "OR"), ("Madison", "WI"), ("Austin", "TX"), ("Denver", "CO"), ("Albany", "NY"), ("Tampa", "FL"))
+#: How many variants of a product the shop has.
+_VARIANTS = 4
+
+#: No price, fee or balance is a fraction of this many cents, so that a fee in percent is whole cents.
+_STEP = 20
+
+
+class World:
+    """A shop that is being furnished.
+
+    Args:
+        rng: Decides everything.
+        products: What it sells, by id; :func:`catalogue` draws some.
+    """
+
+    def __init__(self, rng: random.Random, products: Mapping[str, Product]) -> None:
+        self.rng = rng
+        self.today = date(2025, 1, 1) + timedelta(days=rng.randrange(700))
+        self.products = dict(products)
+        self.customers: dict[str, Customer] = {}
+        self.orders: dict[str, Order] = {}
+        self._numbers: set[int] = set()
+        self._bought: dict[str, set[str]] = {}  # by customer: the products that one of their orders has already
+
+    @property
+    def database(self) -> Database:
+        """The shop as it stands."""
+        return Database(self.today, dict(self.customers), dict(self.products), dict(self.orders))
+
+    def days_ago(self, days: int) -> date:
+        """A day before today; negative for one that comes."""
+        return self.today - timedelta(days=days)
+
+    def address(self) -> Address:
+        """Somewhere to live."""
+        city, state = self.rng.choice(_CITIES)
+        street = f"{self.rng.randint(1, 199)} {self.rng.choice(_STREETS)}"
+        return Address(street, city, state, str(self.rng.randint(10000, 99999)))
+
+    def customer(self, *, plus: bool = False, gift_card: bool = False) -> Customer:
+        """Another customer, whose name nobody else in the shop has, with two payment methods at least."""
+        taken = {(each.first_name, each.last_name) for each in self.customers.values()}
+        first, last = next(
+            name for name in iter(lambda: (self.rng.choice(FIRST_NAMES), self.rng.choice(LAST_NAMES)), None)
+            if name not in taken
+        )  # fmt: skip
+        number = self.number(4)
+        payments = [Payment(f"card_{self.number(4)}", "card"), Payment(f"paypal_{self.number(4)}", "paypal")]
+        if gift_card or self.rng.random() < 0.3:
+            payments.append(Payment(f"gift_card_{self.number(4)}", "gift_card", self._money(20, 150)))
+        email = f"{first}.{last}{number % 100}@example.com".lower()
+        address = self.address()
+        customer = Customer(f"{first}_{last}_{number}".lower(), first, last, email, address, plus, tuple(payments))
+        self.customers[customer.id] = customer
+        self._bought[customer.id] = set()
+        return customer
+
+    def product_names(self, customer: Customer, count: int, category: str | None = None) -> list[str]:
+        """Products that the customer has not bought yet; with ``category="-electronics"``, none of electronics."""
+        fits = [
+            product.name
+            for product in self.products.values()
+            if product.id not in self._bought[customer.id]
+            and (category is None or (product.category == category.lstrip("-")) != category.startswith("-"))
+        ]
+        return self.rng.sample(fits, count)
+
+    def order(
+        self,
+        customer: Customer,
+        names: Sequence[str],
+        status: OrderStatus,
+        *,
+        delivered_ago: int = 0,
+        late_by: int = 0,
+        overdue: int = -2,
+        final_sale: Sequence[str] = (),
+        payment: Payment | None = None,
+    ) -> Order:
+        """An order of one item of each product.
+
+        Args:
+            customer: Whose it is.
+            names: The products.
+            status: Where it stands.
+            delivered_ago: Delivered orders: how many days ago.
+            late_by: Delivered orders: how many days after the promised day; below zero before it.
+            overdue: Orders on their way: how many days the promised day is past; below zero when it is to come.
+            final_sale: The products among ``names`` that were a final sale.
+            payment: How it was paid; anyhow by default, but not by gift card.
+        """
+        rng = self.rng
+        lines = []
+        for name in names:
+            product = self.named(name)
+            self._bought[customer.id].add(product.id)
+            item = rng.choice(product.items)
+            lines.append(Line(item.id, product.id, item.price, name in final_sale))
+        delivered = self.days_ago(delivered_ago) if status == "delivered" else None
+        promised = self.days_ago(delivered_ago + late_by if status == "delivered" else overdue)
+        placed = min(promised - timedelta(days=rng.randint(3, 7)), self.today)
+        fee = self._money(4, 9)
+        payment = payment or rng.choice([each for each in customer.payments if each.kind != "gift_card"])
+        total = sum(line.price for line in lines) + fee
+        order = Order(
+            id=f"W{self.number(7)}",
+            customer_id=customer.id,
+            status=status,
+            placed=placed,
+            promised=promised,
+            delivered=delivered,
+            address=customer.address,
+            payment_id=payment.id,
+            delivery_fee=fee,
+            tracking="" if status in ("pending", "cancelled") else f"TRK{self.number(9)}",
+            lines=tuple(lines),
+            transactions=(Transaction(payment.id, total),),
+        )
+        self.orders[order.id] = order
+        return order
+
+    def noise(self, customer: Customer, orders: int) -> None:
+        """Give a customer orders that the task is not about."""
+        for _ in range(orders):
+            status: OrderStatus = self.rng.choice(("pending", "shipped", "delivered"))
+            names = self.product_names(customer, self.rng.randint(1, 2))
+            self.order(customer, names, status, delivered_ago=self.rng.randint(2, 60))
+
+    def named(self, name: str) -> Product:
+        """The product of that name."""
+        return next(product for product in self.products.values() if product.name == name)
+
+    def other_items(self, line: Line) -> list[Item]:
+        """The variants of what ``line`` bought that are not that one, in random order."""
+        items = [item for item in self.products[line.product_id].items if item.id != line.item_id]
+        self.rng.shuffle(items)
+        return items
+
+    def stock(self, item: Item, count: int) -> Item:
+        """Set how many there are of an item."""
+        stocked = replace(item, stock=count)
+        for product in self.products.values():
+            if item in product.items:
+                items = tuple(stocked if each.id == item.id else each for each in product.items)
+                self.products[product.id] = replace(product, items=items)
+        return stocked
+
+    def number(self, digits: int) -> int:
+        """A number of so many digits that has not been given out before."""
+        while True:
+            number = self.rng.randint(10 ** (digits - 1), 10**digits - 1)
+            if number not in self._numbers:
+                self._numbers.add(number)
+                return number
+
+    def _money(self, low: int, high: int) -> int:
+        return _money(self.rng, low, high)
+
+
+def catalogue(rng: random.Random) -> dict[str, Product]:
+    """Products by id, each in four variants with prices and stock."""
+    products: dict[str, Product] = {}
+    ids = iter(rng.sample(range(10**7, 10**8), _VARIANTS * len(_CATALOGUE)))
+    for name, category, lowest, options in _CATALOGUE:
+        labels = [label for label, _ in options]
+        variants = list(itertools.product(*(values for _, values in options)))
+        items = tuple(
+            Item(
+                id=str(next(ids)),
+                options=tuple(zip(labels, values, strict=True)),
+                price=_money(rng, lowest, lowest + 30),
+                stock=rng.randint(1, 9),
+            )
+            for values in sorted(rng.sample(variants, _VARIANTS))
+        )
+        product = Product(f"P{len(products):02}{rng.randint(100, 999)}", name, category, items)
+        products[product.id] = product
+    return products
+
+
+def _money(rng: random.Random, low: int, high: int) -> int:
+    return rng.randrange(low * 100, high * 100, _STEP)
