@@ -65,7 +65,7 @@ def json_rows(
     Raises:
         TaskError: The file is missing, empty or not UTF-8, or rows of it cannot be used.
     """
-    path = _existing(path)
+    path = existing_file(path)
 
     def parse(number: int, line: str) -> Task:
         where = f"row {number}"
@@ -127,8 +127,8 @@ def parquet_rows(
         ImportError: pyarrow is not installed.
         TaskError: The file is missing, empty or not Parquet, lacks a column, or rows of it cannot be used.
     """
-    pyarrow, parquet = _pyarrow()
-    path = _existing(path)
+    pyarrow, parquet = import_pyarrow()
+    path = existing_file(path)
     try:
         table = parquet.read_table(path)
     except (pyarrow.ArrowInvalid, OSError) as error:
@@ -158,7 +158,7 @@ def write_parquet(tasks: TaskSet | Iterable[Task], path: str | Path, *, count: i
         ValueError: An endless set without ``count``, or nothing to write.
         TaskError: Rows whose columns have no common type.
     """
-    pyarrow, parquet = _pyarrow()
+    pyarrow, parquet = import_pyarrow()
     path = Path(path)
     rows = [task.to_row() for task in _first(tasks, count)]
     if not rows:
@@ -212,15 +212,23 @@ def collect(
             problems.append(f"row {number}: {problem}")
         tasks.append(task)
     if problems:
-        listed = "\n  ".join(problems[:_LISTED])
-        more = f"\n  and {len(problems) - _LISTED} more" if len(problems) > _LISTED else ""
-        raise TaskError(
-            f"{name}: correct or remove these rows, they cannot be used (counted from 1):\n  {listed}{more}"
-        )
+        raise bad_rows(name, problems)
     return Rows(name, tasks)
 
 
-def _existing(path: str | Path) -> Path:
+def bad_rows(name: str, problems: Sequence[str]) -> TaskError:
+    """The error that lists the first few of the rows that cannot be used."""
+    listed = "\n  ".join(problems[:_LISTED])
+    more = f"\n  and {len(problems) - _LISTED} more" if len(problems) > _LISTED else ""
+    return TaskError(f"{name}: correct or remove these rows, they cannot be used (counted from 1):\n  {listed}{more}")
+
+
+def existing_file(path: str | Path) -> Path:
+    """The path of a file that is there.
+
+    Raises:
+        TaskError: It is not, or it is a folder.
+    """
     path = Path(path).expanduser()
     if path.is_dir():
         raise TaskError(f"{path}: a folder, not a file; name a .jsonl or .parquet file in it")
@@ -246,7 +254,12 @@ def _without_none(value: Any) -> Any:
     return value
 
 
-def _pyarrow() -> tuple[Any, Any]:
+def import_pyarrow() -> tuple[Any, Any]:
+    """``pyarrow`` and ``pyarrow.parquet``.
+
+    Raises:
+        ImportError: It is not installed; the message names the extra.
+    """
     try:
         import pyarrow
         from pyarrow import parquet

@@ -1,0 +1,180 @@
+"""Mathematical equality: right answers in any form, and a grader that hangs costs one answer only."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from textenvs.scoring import math as scoring
+from textenvs.scoring.final_answer import boxed
+from textenvs.scoring.math import judge_math, judge_math_async
+
+needs_math_verify = pytest.mark.skipif(
+    scoring.importlib.util.find_spec("math_verify") is None, reason="needs the extra 'math'"
+)
+# SymPy works on each of these for longer than anybody waits.
+ENDLESS = (r"9^{9^{9^9}}", r"(10^{11})!")
+
+
+# ------------------------------------------------------------------ the box
+
+
+@pytest.mark.parametrize(
+    ("text", "content"),
+    [
+        (r"so \boxed{42}.", "42"),
+        (r"\boxed{1} or rather \boxed{2}", "2"),
+        (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
+        (r"\boxed {x}", "x"),
+        (r"\fbox{3}", "3"),
+        (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
+        (r"\boxed{a \boxed{b}}", r"a \boxed{b}"),
+        (r"\boxed{1} \boxed{2", "1"),
+        (r"\boxed{}", None),
+        (r"\boxed{1} \boxed{}", None),
+        ("so $\\boxed 5$.", "5"),
+        (r"\boxed\frac{1}{2}.", r"\frac{1}{2}"),
+        (r"\boxed{ 7 }", "7"),
+        ("boxed{5}", None),
+        (r"\boxed{5", None),
+        (r"\boxedx{5}", None),
+        ("", None),
+    ],
+)
+def test_the_last_box_that_closes_counts(text, content):
+    assert boxed(text) == content
+
+
+plain = st.text(st.characters(exclude_characters="\\{}", codec="utf-8"), max_size=20)
+nested = st.recursive(plain, lambda inner: st.builds("{}{{{}}}{}".format, plain, inner, plain), max_leaves=4)
+
+
+@given(before=plain, content=nested, after=plain)
+def test_any_balanced_content_is_found_whole(before, content, after):
+    assert boxed(f"{before}\\boxed{{{content}}}{after}") == (content.strip() or None)
+
+
+def test_boxes_are_found_in_linear_time():
+    for text in (r"\boxed{" * 100_000, "{" * 10**6, r"\boxed{}" * 100_000, r"\boxed" * 100_000, "\\" * 10**6):
+        boxed(text)
+
+
+# ------------------------------------------------------------------ equality
+
+
+@needs_math_verify
+@pytest.mark.parametrize(
+    ("answer", "truth", "reason"),
+    [
+        ("1/2", r"\frac{1}{2}", "equal"),
+        ("0.5", r"\frac12", "equal"),
+        ("073", "73", "equal"),
+        ("x^2+2x+1", "(x+1)^2", "equal"),
+        (r"\{3, 1\}", r"\{1, 3\}", "equal"),
+        (r"\text{Evelyn}", "Evelyn", "equal"),
+        (r"5\text{ cm}", "5", "equal"),
+        (r"90^\circ", "90", "equal"),
+        ("x=5", "5", "equal"),
+        (r"\sqrt{8}", r"2\sqrt{2}", "equal"),
+        ("(1, 3)", "(1, 2)", "different"),
+        ("0.33", r"\frac{1}{3}", "different"),
+        ("-5", "5", "different"),
+        ("no idea", "5", "different"),
+        ("", "5", "no_answer"),
+        ("9" * 30_000, "5", "unreadable"),
+    ],
+)
+def test_equality_is_of_value_not_of_spelling(answer, truth, reason):
+    verdict = judge_math(f"I find \\boxed{{{answer}}}", truth, timeout_s=30)
+    assert verdict.reason == reason
+    assert verdict.correct == (reason == "equal")
+
+
+@needs_math_verify
+def test_flexible_looks_in_the_whole_reply():
+    assert judge_math("The answer is $\\frac{2}{4}$.", "0.5", method="flexible", timeout_s=30).correct
+    assert judge_math("nothing here", "0.5", method="flexible", timeout_s=30).reason == "no_answer"
+    assert judge_math("The answer is 0.5.", "0.5").reason == "no_answer"
+
+
+@needs_math_verify
+def test_an_endless_comparison_is_killed_and_costs_no_other():
+    """GEM's worker is never killed: after one such answer every later one scores 0."""
+    judge_math(r"\boxed{2/4}", "1/2", timeout_s=60)
+    for endless in ENDLESS:
+        assert judge_math(f"\\boxed{{{endless}}}", "5", timeout_s=0.3).reason == "timeout"
+        assert judge_math(r"\boxed{2/4}", "1/2", timeout_s=60).reason == "equal"
+    assert len(scoring._workers) <= scoring.CONCURRENCY
+    assert all(worker.process.poll() is None for worker in scoring._workers)
+
+
+@needs_math_verify
+async def test_other_answers_are_compared_while_one_hangs():
+    hanging = asyncio.create_task(judge_math_async(f"\\boxed{{{ENDLESS[0]}}}", "5", timeout_s=1))
+    others = await asyncio.gather(*(judge_math_async(f"\\boxed{{{i}/2}}", str(i / 2), timeout_s=60) for i in range(6)))
+    assert [verdict.reason for verdict in others] == ["equal"] * 6
+    assert (await hanging).reason == "timeout"
+
+
+@needs_math_verify
+def test_a_process_that_was_killed_is_replaced():
+    judge_math(r"\boxed{2/4}", "1/2", timeout_s=60)
+    for worker in tuple(scoring._workers):
+        worker.process.kill()
+    assert judge_math(r"\boxed{3/6}", "1/2", timeout_s=60).correct
+
+
+@needs_math_verify
+def test_no_process_outlives_its_parent_even_while_it_hangs():
+    code = (
+        "import threading, time\n"
+        "from textenvs.scoring import math as s\n"
+        "s.judge_math(r'\\boxed{2/4}', '1/2', timeout_s=60)\n"
+        f"ask = lambda: s.judge_math(r'\\boxed{{{ENDLESS[0]}}}', '5', timeout_s=0.5)\n"
+        "threading.Thread(target=ask).start()\n"
+        "print(*(w.process.pid for w in s._workers), flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    workers = [int(pid) for pid in parent.stdout.readline().split()]
+    assert workers
+    time.sleep(0.2)  # the question is on its way
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    for _ in range(1000):
+        if not any(alive(pid) for pid in workers):
+            return
+        time.sleep(0.02)
+    pytest.fail("the comparing process outlived its parent")
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@needs_math_verify
+def test_what_cannot_be_compared_is_an_error_not_a_zero():
+    with pytest.raises(ValueError, match="ground truth .* cannot be read"):
+        judge_math(r"\boxed{5}", "", timeout_s=60)
+    with pytest.raises(ValueError, match="method must be"):
+        judge_math("5", "5", method="loose")
+    for bad in (0, -1, float("nan"), float("inf"), True):
+        with pytest.raises(ValueError, match="timeout_s"):
+            judge_math("5", "5", timeout_s=bad)
+
+
+def test_a_missing_library_is_named(monkeypatch):
+    monkeypatch.setattr(scoring.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r"textenvs\[math\]"):
+        judge_math(r"\boxed{5}", "5")

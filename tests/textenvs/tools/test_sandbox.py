@@ -1,0 +1,354 @@
+"""The sandbox as a library: what goes in, what comes out, and what is said where there is no box."""
+
+import asyncio
+import copy
+import os
+import pickle
+import platform
+import struct
+import subprocess
+import sys
+import sysconfig
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sandbox_boxes import HASTY, SMALL, box_of, box_or_refusal, check_refusal
+
+from textenvs.tools.sandbox import Limits, Sandbox, SandboxResult, SandboxUnavailable, seccomp
+from textenvs.tools.sandbox.backends import BACKENDS
+
+
+@pytest.fixture
+def box():
+    return box_of()
+
+
+# ------------------------------------------------------------------ in and out
+
+
+def test_output_errors_and_exit_codes(box):
+    assert box.run_now("print(6 * 7)") == SandboxResult("ok", "42\n", "", 0)
+    result = box.run_now("import sys\nprint('so far')\nsys.exit(3)")
+    assert (result.status, result.exit_code, result.ok) == ("error", 3, False)
+    assert result.describe() == "so far\n[The program ended with exit code 3.]"
+    result = box.run_now("def f(x):\n    return 1 / x\nf(0)")
+    assert result.describe() == result.stderr.rstrip()
+    assert 'File "/tmp/main.py", line 2, in f\n    return 1 / x' in result.stderr
+    assert result.stderr.endswith("ZeroDivisionError: division by zero\n")
+    assert "Use print()" in box.run_now("1 + 1").describe()
+    assert "\ufffd" in box.run_now("import sys; sys.stdout.buffer.write(bytes([255]))").stdout
+
+
+def test_what_was_printed_before_a_limit_is_there(box):
+    result = box_of(None, HASTY).run_now("print('first')\nimport time; time.sleep(99)")
+    assert result.describe().startswith("first\n[Stopped: ")
+
+
+@pytest.mark.parametrize(
+    "code", ["", "x = ", "\0", "print('\ud800')", "(" * 5000, "é = 1\nprint(é)", "\ufeffprint(1)", "\r\n\t"]
+)
+def test_any_text_is_a_program(box, code):
+    assert box.run_now(code).status in ("ok", "error")
+
+
+def test_a_program_that_is_too_long_is_its_writers_mistake(box):
+    result = box.run_now("#" * (5 << 20))
+    assert result.status == "error"
+    assert "too long" in result.describe()
+
+
+def test_standard_input_and_files(box):
+    code = "import sys, helper\nprint(sys.stdin.read(), open('data/t.csv').read(), open('b', 'rb').read(), helper.x)"
+    files = {"data/t.csv": "1,2é", "b": b"\xff\0", "helper.py": "x = 5"}
+    result = box.run_now(code, stdin="line\n" * 3, files=files)
+    assert result.stdout == "line\nline\nline\n 1,2é b'\\xff\\x00' 5\n"
+    assert box.run_now("import sys; print(repr(sys.stdin.read()))").stdout == "''\n"
+    big = "x" * (2 << 20)  # more than a pipe holds
+    assert box.run_now("import sys; print(len(sys.stdin.read()))", stdin=big).stdout == f"{2 << 20}\n"
+
+
+@pytest.mark.parametrize("name", ["", "/etc/x", "../x", "a/../../x", "a//b", "./x", "a\0b", "main.py", "x" * 300, 5])
+def test_files_outside_the_folder_are_refused(box, name):
+    with pytest.raises(ValueError, match="files: "):
+        box.run_now("pass", files={name: ""})
+
+
+def test_too_much_to_bring_along_is_refused(box):
+    with pytest.raises(ValueError, match="disk_mb=4"):
+        box.run_now("pass", files={"big": "x" * (5 << 20)})
+    with pytest.raises(ValueError, match="257 files"):
+        box.run_now("pass", files={f"f{i}": "" for i in range(256)})
+    with pytest.raises(ValueError, match="stdin"):
+        box.run_now("pass", stdin="x" * (5 << 20))
+
+
+def test_useful_modules_work_in_every_box():
+    code = """
+import bz2, ctypes, decimal, hashlib, lzma, sqlite3, ssl, subprocess, sys, tempfile, zlib
+from multiprocessing import get_context
+if __name__ == "__main__":
+    with get_context("fork").Pool(2) as pool:
+        print(pool.map(abs, [-1, 2]))
+    print(subprocess.run([sys.executable, "-c", "print(1)"], capture_output=True, text=True).stdout)
+    print(tempfile.NamedTemporaryFile().name.startswith("/tmp/"))
+"""
+    for backend in BACKENDS:
+        found = box_or_refusal(backend, SMALL)
+        if isinstance(found, Sandbox):
+            assert found.run_now(code).describe() == "[1, 2]\n1\n\nTrue"
+
+
+def test_packages_only_where_asked_for(tmp_path):
+    plain = box_of()
+    assert "ModuleNotFoundError" in plain.run_now("import numpy").stderr
+    (tmp_path / "mine.py").write_text("x = 'mine'")
+    tmp_path.chmod(0o755)
+    mine = Sandbox(backend=plain.backend, limits=SMALL, packages=tmp_path)
+    assert mine.run_now("import mine; print(mine.x)").stdout == "mine\n"
+    installed = Sandbox(backend=plain.backend, packages="installed")
+    code = "import numpy; print(numpy.arange(3).sum(), numpy.random.rand() == numpy.random.RandomState(0).rand())"
+    expected = "3 True\n" if Path(sysconfig.get_path("platlib"), "numpy").exists() else ""
+    assert installed.run_now(code).stdout == expected
+
+
+def test_a_run_gives_the_same_every_time(box):
+    code = "import random, os\nprint(random.random(), random.sample(range(99), 5), {*'abcdefgh'}, hash('x'), object())"
+    first = box.run_now(code)
+    assert first.ok
+    assert [box.run_now(code), box.run_now(code)] == [first, first]
+    others = [
+        Sandbox(backend=box.backend, seed=seed).run_now("import random; print(random.random())") for seed in (1, None)
+    ]
+    assert len({first.stdout.split()[0], *(other.stdout.strip() for other in others)}) == 3
+
+
+# ------------------------------------------------------------------ many, asynchronous, cancelled
+
+
+async def test_runs_side_by_side_keep_apart(box):
+    async def square(i):
+        return await box.run("x = int(input()); open('mine', 'x').write(str(x)); print(x * x)", stdin=str(i))
+
+    results = await asyncio.gather(*map(square, range(12)))
+    assert [result.stdout for result in results] == [f"{i * i}\n" for i in range(12)]
+
+
+async def test_a_cancelled_run_is_killed_at_once(box, tmp_path):
+    hasty = Sandbox(backend=box.backend, limits=Limits(cpu_s=60, wall_s=60))
+    before = children()
+    task = asyncio.create_task(hasty.run("import time; time.sleep(50)"))
+    while not children() - before:
+        await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    for _ in range(500):
+        if not children() - before:
+            return
+        await asyncio.sleep(0.02)
+    pytest.fail("the run outlived its cancellation")
+
+
+def children() -> set[str]:
+    return {pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()}
+
+
+def test_a_run_dies_with_its_host(tmp_path):
+    """Even when the host has no time to say so."""
+    box = box_of()
+    code = (
+        "import os, sys\nfrom textenvs.tools.sandbox import Sandbox\n"
+        f"box = Sandbox(backend={box.backend!r})\n"
+        "print('ready', flush=True)\n"
+        "box.run_now('import ctypes, time; ctypes.CDLL(None).prctl(15, b\"%s\"); time.sleep(60)' % sys.argv[1])\n"
+    )
+    name = f"d{os.getpid()}x{time.monotonic_ns() % 10**6}"[:15]
+    host = subprocess.Popen([sys.executable, "-c", code, name], stdout=subprocess.PIPE, text=True)
+    assert host.stdout.readline() == "ready\n"
+    while not named(name):
+        assert host.poll() is None
+        time.sleep(0.02)
+    host.kill()
+    host.wait()
+    host.stdout.close()
+    for _ in range(500):
+        if not named(name):
+            return
+        time.sleep(0.02)
+    pytest.fail("the run outlived its host")
+
+
+def named(name: str) -> list[str]:
+    found = []
+    for comm in Path("/proc").glob("[0-9]*/comm"):
+        try:
+            if comm.read_text().strip() == name:
+                found.append(comm.parent.name)
+        except OSError:
+            continue
+    return found
+
+
+def test_no_descriptor_is_left_open(box):
+    box.run_now("pass")
+    before = set(os.listdir("/proc/self/fd"))
+    box.run_now("pass")
+    box_of(None, HASTY).run_now("import time; time.sleep(9)")
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_sandbox_can_be_copied_and_moved(box):
+    for each in (copy.deepcopy(box), pickle.loads(pickle.dumps(box))):
+        assert each.run_now("print(1)").stdout == "1\n"
+        assert each.limits == box.limits
+
+
+# ------------------------------------------------------------------ settings
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("cpu_s", 0), ("cpu_s", 1.5), ("wall_s", 0), ("wall_s", float("nan")), ("memory_mb", 10), ("processes", True)]
+    + [("disk_mb", "1"), ("output_bytes", -1), ("open_files", 3), ("wall_s", float("inf"))],
+)
+def test_limits_out_of_range_are_named(name, value):
+    with pytest.raises(ValueError, match=f"Limits: {name} must be"):
+        Limits(**{name: value})
+
+
+@pytest.mark.parametrize(
+    "option",
+    [{"limits": {"cpu_s": 1}}, {"backend": "docker"}, {"backend": "unsafe"}, {"seed": -1}, {"packages": "/no/such"}],
+)
+def test_settings_out_of_range_are_named(option):
+    with pytest.raises(ValueError, match=next(iter(option))):
+        Sandbox(**option)
+
+
+# ------------------------------------------------------------------ no box
+
+REFUSED = """
+import ctypes, platform, sys
+from textenvs.tools.sandbox import Sandbox, SandboxUnavailable, inside, seccomp
+ctypes.CDLL(None).prctl(38, 1, 0, 0, 0)
+inside._filter_calls(seccomp.build(platform.machine()))  # from here on there are no new namespaces
+"""
+
+
+def in_a_place_without_namespaces(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", REFUSED + code], capture_output=True, text=True, timeout=60)
+
+
+needs_filter = pytest.mark.skipif(
+    sys.platform != "linux" or platform.machine() not in seccomp.MACHINES, reason="the filter is for Linux"
+)
+
+
+@needs_filter
+def test_where_no_box_holds_it_is_refused_with_the_remedy():
+    done = in_a_place_without_namespaces("try: Sandbox()\nexcept SandboxUnavailable as refusal: print(refusal)")
+    check_refusal(done.stdout)
+    assert "unshare" in done.stdout
+    assert "Operation not permitted" in done.stdout
+
+
+@needs_filter
+def test_without_isolation_only_by_name():
+    code = "box = Sandbox(allow_unsafe=True)\nprint(box.backend)\nprint(box.run_now('import os; print(os.listdir())'))"
+    done = in_a_place_without_namespaces(code)
+    assert done.stdout == (
+        "unsafe\nSandboxResult(status='ok', stdout=\"['main.py']\\n\", stderr='', exit_code=0, reason='')\n"
+    ), done.stderr
+
+
+def test_a_box_is_taken_before_no_box(box):
+    assert Sandbox(allow_unsafe=True).backend == box.backend
+
+
+@needs_filter
+def test_limits_hold_without_isolation_too(tmp_path):
+    code = """
+from textenvs.tools.sandbox import Limits
+box = Sandbox(allow_unsafe=True, limits=Limits(cpu_s=1, wall_s=0.5, memory_mb=128, output_bytes=1000))
+for code in ("import time; time.sleep(9)", "x = bytearray(1 << 28)", "while True: print('x')",
+             "import os, time\\nif os.fork() == 0:\\n    os.setsid()\\n    time.sleep(99)"):
+    print(box.run_now(code).status)
+"""
+    done = in_a_place_without_namespaces(code)
+    assert done.stdout.split() == ["timeout", "memory", "output", "ok"], done.stderr
+
+
+def test_a_machine_of_another_kind_is_refused(monkeypatch):
+    from textenvs.tools.sandbox import backends
+
+    monkeypatch.setattr(backends.sys, "platform", "darwin")
+    monkeypatch.setattr(backends, "_problem_with", backends._problem_with.__wrapped__)
+    with pytest.raises(SandboxUnavailable, match="needs Linux"):
+        Sandbox()
+
+
+def test_a_box_that_does_not_hold_is_refused(box, monkeypatch):
+    """What counts is what code can do in it: here the limit on processes is forgotten."""
+    from textenvs.tools.sandbox import backends
+
+    monkeypatch.setattr(backends, "_problem_with", backends._problem_with.__wrapped__)
+    job = backends.Box.job
+
+    def without_that_limit(self, limits):
+        made = job(self, limits)
+        return made | {"rlimits": {name: pair for name, pair in made["rlimits"].items() if name != "RLIMIT_NPROC"}}
+
+    monkeypatch.setattr(backends.Box, "job", without_that_limit)
+    monkeypatch.setattr(backends, "_PROOF", backends._PROOF.replace("most = resource", "most = 9 or resource"))
+    with pytest.raises(SandboxUnavailable, match="can start more processes than it may"):
+        Sandbox()
+
+
+# ------------------------------------------------------------------ the filter, by an interpreter of its own
+
+
+def verdict(program: bytes, number: int, architecture: int, argument: int) -> int:
+    """What a classic BPF program says, by the rules of bpf(4)."""
+    data = struct.pack("=IIQQ", number, architecture, 0, argument) + bytes(40)
+    code = [struct.unpack_from("=HBBI", program, at) for at in range(0, len(program), 8)]
+    at = accumulator = 0
+    while True:
+        operation, yes, no, k = code[at]
+        at += 1
+        if operation == 0x20:
+            (accumulator,) = struct.unpack_from("=I", data, k)
+        elif operation == 0x06:
+            return k
+        else:
+            test = {0x15: accumulator == k, 0x35: accumulator >= k, 0x45: bool(accumulator & k)}[operation]
+            at += yes if test else no
+
+
+ALLOW, EPERM, NO_FAMILY, NO_CALL, KILL = 0x7FFF0000, 0x50001, 0x50000 | 97, 0x50000 | 38, 0x80000000
+ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+
+
+@pytest.mark.parametrize("machine", seccomp.MACHINES)
+@settings(max_examples=300)
+@given(data=st.data())
+def test_the_filter_refuses_what_is_listed_and_nothing_else(machine, data):
+    column = seccomp.MACHINES.index(machine)
+    refused = {pair[column] for pair in seccomp._REFUSED.values()} - {None}
+    special = {seccomp._CLONE[column], seccomp._CLONE3[column], seccomp._SOCKET[column]}
+    number = data.draw(st.sampled_from(sorted(refused | special)) | st.integers(0, 460))
+    argument = data.draw(st.sampled_from([0, 1, 2, 10, 16, 40, 17, 0x10000011, 0x1200011]) | st.integers(0, 2**32 - 1))
+    expected = EPERM if number in refused else ALLOW
+    if number == seccomp._CLONE[column]:
+        expected = EPERM if argument & 0x7E020000 else ALLOW
+    elif number == seccomp._CLONE3[column]:
+        expected = NO_CALL
+    elif number == seccomp._SOCKET[column]:
+        expected = ALLOW if argument in (1, 2, 10) else NO_FAMILY
+    program = seccomp.build(machine)
+    assert verdict(program, number, ARCHITECTURES[machine], argument) == expected
+    assert verdict(program, number, 0x40000003, argument) == KILL  # 32-bit
+    if machine == "x86_64":
+        assert verdict(program, number | 0x40000000, ARCHITECTURES[machine], argument) == NO_CALL

@@ -1,0 +1,225 @@
+"""Search: the formula, ties, snippets, and corpora of every kind."""
+
+import copy
+import json
+import math
+import pickle
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from textenvs.env import EpisodeState
+from textenvs.tasks.base import TaskError
+from textenvs.tasks.corpus import Document, read_documents
+from textenvs.tools import Toolbox
+from textenvs.tools import search as searching
+from textenvs.tools.formats.base import make_call
+from textenvs.tools.search import Corpus, search_tool, snippet, words
+
+pytest.importorskip("bm25s", reason="needs the extra 'search'")
+
+TOWNS = (
+    Document("a", "Alda", "Alda is a town in the north. Its mayor is Ove Lind."),
+    Document("b", "Brim", "Brim is a town by the sea. The harbour of Brim is old."),
+    Document("c", "Corle", "Corle is a village. Its mayor is Mia Torv."),
+)
+
+
+def asked(tool, query):
+    call = make_call("search", json.dumps({"query": query}), "call_0")
+    (result,) = Toolbox([tool]).run_now([call], EpisodeState())
+    return result
+
+
+# ------------------------------------------------------------------ ranking
+
+vocabulary = st.sampled_from(["ada", "bix", "cor", "dun", "elm"])
+texts = st.lists(vocabulary, min_size=1, max_size=8).map(" ".join)
+
+
+@given(
+    documents=st.lists(texts, min_size=1, max_size=8), query=st.lists(vocabulary, min_size=1, max_size=3).map(" ".join)
+)
+def test_scores_are_those_of_the_formula_and_ties_come_in_order(documents, query):
+    corpus = Corpus([{"text": text} for text in documents])
+    counts = [Counter(text.split()) for text in documents]
+    average = sum(map(Counter.total, counts)) / len(counts)
+    expected = []
+    for number, count in enumerate(counts):
+        score = 0.0
+        for word in query.split():
+            having = sum(word in other for other in counts)
+            inverse = math.log(1 + (len(counts) - having + 0.5) / (having + 0.5))
+            length = 1 - 0.75 + 0.75 * count.total() / average
+            score += inverse * count[word] / (count[word] + 1.5 * length)
+        if score:
+            expected.append((number, score))
+    found = corpus.search(query, top_k=len(documents))
+    assert {int(document.id) - 1: pytest.approx(score, rel=1e-4) for document, score in found} == dict(expected)
+    order = [(-score, int(document.id)) for document, score in found]
+    assert order == sorted(order)
+    for k in range(1, len(documents) + 1):
+        assert corpus.search(query, top_k=k) == found[:k]
+
+
+def test_only_documents_with_a_word_of_the_query_are_found():
+    corpus = Corpus(TOWNS)
+    assert [document.id for document, _ in corpus.search("the mayor of Corle")] == ["c", "a"]
+    assert corpus.search("zeppelin") == []
+    assert corpus.search("the of is") == corpus.search("") == corpus.search("?!") == []
+
+
+@pytest.mark.parametrize("documents", [[{"text": "the of"}], [{"text": "..."}, {"text": "the"}]])
+def test_a_corpus_without_words_finds_nothing(documents):
+    assert Corpus(documents).search("anything") == []
+
+
+# ------------------------------------------------------------------ the tool
+
+
+def test_the_model_reads_titles_and_texts():
+    tool = search_tool(TOWNS, top_k=2)
+    assert tool.schema["function"]["parameters"]["required"] == ["query"]
+    result = asked(tool, "mayor Corle")
+    assert result.content == (
+        "[1] Corle\nCorle is a village. Its mayor is Mia Torv.\n\n"
+        "[2] Alda\nAlda is a town in the north. Its mayor is Ove Lind."
+    )
+    assert asked(tool, "zeppelin").content == "Nothing was found. Try other words."
+    empty = asked(tool, " ?! ")
+    assert (empty.ok, empty.error) == (False, "refused")
+
+
+@given(text=st.text(), query=st.text(max_size=20), most=st.integers(40, 200))
+def test_a_snippet_is_a_part_of_the_text_and_never_too_long(text, query, most):
+    part = snippet(text, frozenset(words(query)), most)
+    assert len(part) <= max(most, len(text) if len(text) <= most else 0)
+    assert part.removeprefix("...").removesuffix("...").strip(".") in text
+
+
+def test_a_snippet_shows_where_the_words_stand():
+    text = "filler words here. " * 50 + "The mayor of Corle is Mia Torv. " + "more of the filler. " * 50
+    part = snippet(text, frozenset(words("mayor Corle")), 100)
+    assert "The mayor of Corle is Mia Torv" in part
+    assert part.startswith("...")
+    assert part.endswith("...")
+    assert len(part) <= 100
+    assert snippet(text, frozenset({"absent"}), 100).startswith("filler words")
+
+
+def test_long_documents_are_cut_in_linear_time():
+    text = "corle " * 200_000
+    assert len(asked(search_tool([{"text": text}], snippet_chars=200), "corle").content) < 300
+
+
+@pytest.mark.parametrize("option", [{"top_k": 0}, {"top_k": True}, {"snippet_chars": 5}, {"snippet_chars": "x"}])
+def test_options_out_of_range_are_named(option):
+    with pytest.raises(ValueError, match=next(iter(option))):
+        search_tool(TOWNS, **option)
+
+
+def test_a_missing_library_is_named(monkeypatch):
+    import importlib.util
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r"textenvs\[search\]"):
+        Corpus(TOWNS)
+
+
+# ------------------------------------------------------------------ corpora
+
+
+def write(path, rows):
+    path.write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
+    return path
+
+
+def test_a_corpus_from_json_lines(tmp_path):
+    rows = [
+        {"id": "x", "title": "A title", "text": "one", "more": 1},
+        {"contents": '"Quoted"\nbelow it'},
+        {"id": 7, "contents": "one line"},
+    ]
+    path = write(tmp_path / "c.jsonl", rows)
+    documents = (Document("x", "A title", "one"), Document("2", "Quoted", "below it"), Document("7", "", "one line"))
+    assert read_documents(path) == documents
+    assert Corpus.load(path).search("below")[0][0].title == "Quoted"
+
+
+def test_a_corpus_from_parquet(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    rows = [{"id": "a", "title": "T", "text": "one"}, {"id": "b", "title": None, "text": "two"}]
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "c.parquet")
+    assert read_documents(tmp_path / "c.parquet") == (Document("a", "T", "one"), Document("b", "", "two"))
+    (tmp_path / "bad.parquet").write_bytes(b"no")
+    with pytest.raises(TaskError, match="not a readable Parquet file"):
+        read_documents(tmp_path / "bad.parquet")
+
+
+def test_rows_that_are_no_documents_are_listed(tmp_path):
+    path = tmp_path / "c.jsonl"
+    path.write_text(
+        '{"id": "a", "text": "x"}\n[1]\n{"id": "b"}\n{"text": 5}\nno\n{"id": "a", "text": "y"}\n{"text": " "}'
+    )
+    with pytest.raises(TaskError) as caught:
+        read_documents(path)
+    for words_of_it in (
+        "row 2: a list",
+        "row 3: column 'text' is missing",
+        "row 4: column 'text' must be text",
+        "row 5",
+    ):
+        assert words_of_it in str(caught.value)
+    assert "id 'a' is that of row 1" in str(caught.value)
+    assert "and 1 more" in str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "text"), [("c.jsonl", ""), ("none.jsonl", None), ("c.jsonl", "\n\n")])
+def test_files_without_documents_are_refused(tmp_path, name, text):
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    with pytest.raises(TaskError):
+        Corpus.load(tmp_path / name)
+    with pytest.raises(TaskError):
+        Corpus([])
+
+
+def test_other_kinds_of_files_are_refused(tmp_path):
+    (tmp_path / "c.txt").write_text("x")
+    with pytest.raises(ValueError, match=r"\.jsonl or \.parquet"):
+        search_tool(tmp_path / "c.txt")
+    (tmp_path / "c.jsonl").write_bytes(b'{"text": "\xff"}')
+    with pytest.raises(TaskError, match="UTF-8"):
+        search_tool(tmp_path / "c.jsonl")
+
+
+def test_a_file_is_read_once_and_again_when_it_changes(tmp_path):
+    path = write(tmp_path / "c.jsonl", [{"text": "one"}])
+    first = Corpus.load(path)
+    assert Corpus.load(path) is first
+    write(path, [{"text": "one"}, {"text": "two and more"}])
+    assert len(Corpus.load(path)) == 2
+
+
+def test_the_index_is_built_once_and_shared(tmp_path, monkeypatch):
+    tool = search_tool(write(tmp_path / "c.jsonl", [{"text": "one"}]))
+    asked(tool, "one")
+    import bm25s
+
+    monkeypatch.setattr(bm25s, "BM25", None)
+    for each in (tool, copy.deepcopy(tool), search_tool(tmp_path / "c.jsonl")):
+        assert asked(each, "one").content == "[1] one"
+
+
+def test_a_tool_with_a_corpus_can_be_moved(tmp_path):
+    path = write(tmp_path / "c.jsonl", [{"text": "word"} for _ in range(2000)])
+    by_path = pickle.dumps(search_tool(path))
+    assert len(by_path) < 2000  # the file travels by its name
+    assert asked(pickle.loads(by_path), "word").ok
+    in_memory = pickle.loads(pickle.dumps(search_tool(TOWNS)))
+    assert asked(in_memory, "mayor") == asked(search_tool(TOWNS), "mayor")
+    assert searching.Corpus(TOWNS).search("mayor") == pickle.loads(pickle.dumps(Corpus(TOWNS))).search("mayor")

@@ -1,0 +1,54 @@
+"""A program that compares mathematical expressions: one question a line, one answer a line.
+
+It runs on its own (see :mod:`.math`), so that it can be killed. A line of standard input is JSON with ``gold``,
+``target`` and ``timeout_s``; the answer is ``equal``, ``different``, ``no_answer``, ``unreadable`` or ``bad gold``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import json
+import logging
+import os
+import sys
+
+_MEMORY = 4 << 30
+
+
+def main() -> None:
+    """Answer until standard input ends."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what a library prints is no answer
+    with contextlib.suppress(ImportError, ValueError, OSError):  # where there is no such limit, there is none
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, resource.RLIM_INFINITY))
+    from math_verify import parse, verify
+
+    logging.disable(logging.CRITICAL)  # Math-Verify warns that it is asked not to watch the time
+    nowhere = open(os.devnull, "w")  # noqa: SIM115  (for as long as the program runs)
+    verify(parse("\\boxed{x^2}", parsing_timeout=None), parse("$1/2$", parsing_timeout=None), timeout_seconds=None)
+    # What is loaded at first use is loaded now, outside anybody's time.
+    print("ready", file=answers, flush=True)
+    for line in sys.stdin:
+        question = json.loads(line)
+        # Not a Python thread: it ends the process even while SymPy holds the interpreter.
+        faulthandler.dump_traceback_later(question["timeout_s"], exit=True, file=nowhere)
+        try:
+            gold = parse(question["gold"], parsing_timeout=None)
+            target = parse(question["target"], parsing_timeout=None) if gold else []
+            if not gold:
+                said = "bad gold"
+            elif not target:
+                said = "unreadable" if "\\boxed" in question["target"] else "no_answer"
+            else:
+                said = "equal" if verify(gold, target, timeout_seconds=None) else "different"
+        except (RecursionError, MemoryError):
+            said = "unreadable"
+        faulthandler.cancel_dump_traceback_later()
+        print(said, file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

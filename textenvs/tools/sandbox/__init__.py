@@ -1,0 +1,10 @@
+"""A Python sandbox: code of a model runs without network, without files of the host, and within limits.
+
+See docs/sandbox.md for what each backend guarantees, and what it does not.
+"""
+
+from .box import Sandbox
+from .limits import Limits
+from .result import SandboxFailure, SandboxResult, SandboxUnavailable
+
+__all__ = ["Limits", "Sandbox", "SandboxFailure", "SandboxResult", "SandboxUnavailable"]

@@ -1,0 +1,239 @@
+"""The boxes there are, how each is started, and the proof that it holds on this machine.
+
+A backend is not believed because its program is installed: before the first run :func:`prove` runs code in it that
+tries what it must not be able to do. What fails that is refused, and the refusal says why and what to do.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import platform
+import shutil
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from . import layout, seccomp
+from .limits import Limits
+from .process import Command, Run, launcher_environment
+from .result import SandboxFailure, SandboxUnavailable
+
+Backend = Literal["bubblewrap", "namespaces", "unsafe"]
+
+#: The boxes that confine, in the order in which they are tried.
+BACKENDS: tuple[Backend, ...] = ("bubblewrap", "namespaces")
+
+_BOOT = "import sys; sys.path.insert(0, sys.argv.pop()); import inside; inside.main()"
+_INODES = 4096
+_USER = (1000, 1000)
+
+_REMEDY = """\
+To make a sandbox possible, one of:
+- install bubblewrap (Debian, Ubuntu: apt-get install bubblewrap; Fedora: dnf install bubblewrap);
+- allow user namespaces: sysctl -w user.max_user_namespaces=10000, on Ubuntu 24.04 and later also
+  kernel.apparmor_restrict_unprivileged_userns=0, on older Debian kernel.unprivileged_userns_clone=1;
+- in a container, allow them there: docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined
+  --security-opt systempaths=unconfined (or --cap-add SYS_ADMIN).
+To run code without isolation, on a machine that holds nothing of worth: Sandbox(allow_unsafe=True)."""
+
+
+@dataclass(frozen=True)
+class Box:
+    """A backend with what it shows to the code."""
+
+    backend: Backend
+    packages: tuple[str, ...]
+
+    def job(self, limits: Limits) -> dict[str, Any]:
+        """What every run of the box has in common, for :mod:`.inside`."""
+        job: dict[str, Any] = {"mode": self.backend, "rlimits": limits.rlimits(), "files": {}, "stdin": b""}
+        if self.backend == "unsafe":
+            start = str(Path(__file__).resolve().parent / "start")
+            environment = layout.environment("", self.packages, start=start) | {"PATH": "/usr/bin:/bin"}
+            environment["LD_LIBRARY_PATH"] = os.environ.get("LD_LIBRARY_PATH", "")
+            return job | {"argv": [layout.interpreter()], "environment": environment, "user": _USER}
+        shown = layout.layout(self.packages)
+        root = os.geteuid() == 0
+        outside = _unprivileged() if root else None
+        if not root:  # what makes the box is the same user's, and counts: its first process, and the launcher
+            most = limits.processes + (1 if self.backend == "bubblewrap" else 2)
+            job["rlimits"]["RLIMIT_NPROC"] = (most, most)
+        return job | {
+            "argv": [layout.PYTHON],
+            "environment": shown.environment,
+            "folder": layout.FOLDER,
+            "disk": limits.disk_mb << 20,
+            "inodes": _INODES,
+            "binds": shown.binds,
+            "hidden": shown.hidden,
+            "links": shown.links,
+            "devices": layout.DEVICES,
+            "filter": seccomp.build(platform.machine()),
+            "user": outside if self.backend == "bubblewrap" and outside is not None else _USER,
+            "outside_user": outside,
+        }
+
+    def command(self, job: dict[str, Any]) -> Command:
+        """How to start a run with ``job``."""
+        if self.backend == "bubblewrap":
+            return functools.partial(_bubblewrap, job)
+        return _launcher
+
+    def run(self, job: dict[str, Any], limits: Limits) -> Run:
+        """Start a run."""
+        return Run(self.command(job), job, limits, launcher_environment())
+
+
+def _launcher(job_fd: int, status_fd: int, pid_fd: int) -> list[str]:
+    here = str(Path(__file__).resolve().parent)
+    return [layout.interpreter(), "-I", "-S", "-c", _BOOT, str(job_fd), str(status_fd), str(pid_fd), here]
+
+
+def _bubblewrap(job: dict[str, Any], job_fd: int, status_fd: int, pid_fd: int) -> list[str]:
+    program = shutil.which("bwrap")
+    if program is None:
+        raise OSError("bwrap is not installed")
+    argv = [program, "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
+    if os.geteuid() == 0:  # as root it needs no user namespace, and the code changes to an unprivileged user
+        argv += ["--cap-drop", "ALL"]
+        for name in ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP"):
+            argv += ["--cap-add", name]
+    else:
+        argv += ["--unshare-user", "--uid", str(job["user"][0]), "--gid", str(job["user"][1])]
+    argv += ["--hostname", "sandbox", "--die-with-parent", "--new-session", "--as-pid-1"]
+    targets = [*(inside for _, inside in job["binds"]), *job["devices"], *(path for _, path in job["links"])]
+    # It would make the folders above a target for itself alone, and the code may be another user.
+    for folder in sorted({str(parent) for target in targets for parent in Path(target).parents} - {"/"}):
+        argv += ["--perms", "0755", "--dir", folder]
+    for source, inside in job["binds"]:
+        argv += ["--ro-bind", source, inside]
+    for inside in job["hidden"]:
+        argv += ["--size", "4096", "--tmpfs", inside, "--remount-ro", inside]
+    for device in job["devices"]:
+        argv += ["--dev-bind", device, device]
+    for target, path in job["links"]:
+        argv += ["--symlink", target, path]
+    argv += ["--perms", "1777", "--size", str(job["disk"]), "--tmpfs", job["folder"], "--remount-ro", "/"]
+    argv += ["--info-fd", str(pid_fd), "--chdir", "/", "--"]
+    return [*argv, layout.PYTHON, "-I", "-S", "-c", _BOOT, str(job_fd), str(status_fd), "-1", layout.TOOLS]
+
+
+_runs = itertools.count()
+
+
+def _unprivileged() -> tuple[int, int] | None:
+    """A user and a group of the host's for one run of root's code; ``None`` where root is the only one there is.
+
+    Another one for every run that is there at the same time: what the kernel counts a user, it counts for all boxes in
+    which he is. Neither has to have a name; the upper half of the numbers mostly has none.
+    """
+    turn = os.getpid() * 257 + next(_runs)
+    ids = []
+    for name in ("uid_map", "gid_map"):
+        extents = [tuple(map(int, line.split())) for line in Path(f"/proc/self/{name}").read_text().splitlines()]
+        first, _, count = max(extents, key=lambda extent: extent[2])
+        count = min(count, 1 << 31)
+        ids.append(first + count // 2 + turn % (count - count // 2))
+    return (ids[0], ids[1]) if all(ids) else None
+
+
+# ------------------------------------------------------------------ proof
+
+
+def choose(packages: tuple[str, ...], backend: Backend | None) -> Box:
+    """The first box that holds on this machine, or the one that is named, if it does.
+
+    Raises:
+        SandboxUnavailable: None does; the message has the reason of each, and the remedies.
+    """
+    reasons = []
+    for name in BACKENDS if backend is None else (backend,):
+        problem = _problem_with(name, os.geteuid())
+        if problem is None:
+            return Box(name, packages)
+        reasons.append(f"- {name}: {problem}")
+    raise SandboxUnavailable("\n".join(["No Python sandbox holds on this machine:", *reasons, _REMEDY]))
+
+
+@functools.cache
+def _problem_with(backend: Backend, user: int) -> str | None:
+    """Why ``backend`` cannot be used here; found out once a process and user."""
+    if backend == "unsafe":
+        return None
+    if sys.platform != "linux":
+        return f"needs Linux, and this is {platform.system()}"
+    if platform.machine() not in seccomp.MACHINES:
+        return f"needs one of {', '.join(seccomp.MACHINES)}, and this is {platform.machine()}"
+    if backend == "bubblewrap" and shutil.which("bwrap") is None:
+        return "not installed (no bwrap on the PATH)"
+    try:
+        return prove(Box(backend, ()))
+    except (SandboxFailure, OSError) as error:
+        return str(error)
+
+
+_PROOF = """
+import ctypes, os, resource, signal, socket, sys
+problems = []
+def must_fail(what, attempt, errors=(OSError, MemoryError)):
+    try:
+        attempt()
+    except errors:
+        return
+    problems.append(what)
+os.environ.pop("LC_CTYPE", None)
+if unknown := set(os.environ) - set(sys.argv[2].split(",")):
+    problems.append(f"sees the host's environment variables {sorted(unknown)}")
+for path in ("/proc/self", "/sys/kernel", "/etc/passwd", "/root", "/home", "/var", "/usr/bin"):
+    if os.path.exists(path):
+        problems.append(f"sees {path} of the host")
+if 0 in (os.getuid(), os.geteuid(), os.getgid()):
+    problems.append("runs as root")
+if os.getpid() > 9:
+    problems.append("has no process ids of its own")
+must_fail("can ask the kernel about networks", lambda: socket.socket(socket.AF_NETLINK))
+datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+must_fail("can connect to a network", lambda: datagrams.connect(("192.0.2.1", 9)))
+must_fail("can write outside its folder", lambda: open("/python/x", "w"))
+must_fail("can write the root folder", lambda: os.mkdir("/x"))
+must_fail("can make anonymous files in memory", lambda: os.memfd_create("x"))
+must_fail("can use more memory than it may", lambda: bytearray(2 * int(sys.argv[1]) << 20))
+libc = ctypes.CDLL(None, use_errno=True)
+if libc.unshare(0x10000000) == 0:
+    problems.append("can make new namespaces")
+if libc.prctl(39, 0, 0, 0, 0) != 1:
+    problems.append("can gain privileges (no_new_privs is not set)")
+most = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+children = []
+try:
+    while len(children) <= most:
+        pid = os.fork()
+        if pid == 0:
+            signal.pause()
+        children.append(pid)
+    problems.append("can start more processes than it may")
+except OSError:
+    pass
+print("; ".join(problems) or "it holds")
+"""
+
+
+def prove(box: Box) -> str | None:
+    """Run code in ``box`` that tries to break out, and say what it could do; ``None`` when the box holds.
+
+    Raises:
+        SandboxFailure: The box could not even be made.
+    """
+    limits = replace(Limits(), processes=4, memory_mb=256)
+    job = box.job(limits)
+    job["files"] = {layout.PROGRAM: _PROOF.encode()}
+    job["argv"] = [*job["argv"], "-s", layout.PROGRAM, str(limits.memory_mb), ",".join(job["environment"])]
+    result = box.run(job, limits).finish()
+    if result.stdout.strip() == "it holds":
+        return None
+    if result.status == "ok":
+        return f"it is not tight here: code in it {result.stdout.strip()}"
+    return f"the interpreter does not run in it: {result.describe(400)}"

@@ -1,0 +1,358 @@
+"""What runs on the other side: makes the box, then becomes its first process, and starts the code in it.
+
+This file is a program of its own, started by :mod:`.process` in a fresh interpreter without site packages; it imports
+only what starts fast. It knows no policy: what to mount, which limits, which system calls are refused all come in the
+job. The processes, from the outside in:
+
+* the *launcher* (backend ``namespaces`` only) leaves the host's namespaces and waits for the next one;
+* the *init* is process 1 of its own PID namespace: when it ends, the kernel kills whatever is left of the code;
+* the *code* runs as an unprivileged user, with limits, without capabilities, and with a system call filter.
+
+Under bubblewrap the launcher is bubblewrap itself.
+"""
+
+from __future__ import annotations
+
+import _signal as signal  # type: ignore[import-not-found]  # without enumerations: they take longer than a box
+import ctypes
+import marshal
+import os
+import resource
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+_CLONE = {"mnt": 0x20000, "uts": 0x4000000, "ipc": 0x8000000, "user": 0x10000000, "pid": 0x20000000, "net": 0x40000000}
+_MS_NOSUID, _MS_NODEV, _MS_BIND, _MS_REC, _MS_PRIVATE = 2, 4, 4096, 16384, 1 << 18
+_MNT_DETACH = 2
+_AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
+_ATTR_RDONLY, _ATTR_NOSUID, _ATTR_NODEV = 1, 2, 4
+_SYS_MOUNT_SETATTR = 442  # the same number on every architecture
+_SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
+_PR_SET_PDEATHSIG, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _PR_SET_CHILD_SUBREAPER = 1, 24, 38, 22, 36
+_ADDR_NO_RANDOMIZE = 0x0040000
+_CAPABILITY_VERSION_3 = 0x20080522
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _Failed(Exception):
+    """The box could not be made; the text says which step and why."""
+
+
+def _call(what: str, result: int) -> int:
+    if result == -1:
+        number = ctypes.get_errno()
+        raise _Failed(f"{what}: {os.strerror(number)} (errno {number})")
+    return result
+
+
+class _Status:
+    """The line to the host: one line a fact."""
+
+    def __init__(self, fd: int) -> None:
+        os.set_inheritable(fd, False)
+        self.fd = fd
+
+    def say(self, line: str) -> None:
+        os.write(self.fd, line.replace("\n", " ").encode() + b"\n")
+
+
+def main() -> NoReturn:
+    """Read the job from a file descriptor, and do it; ``argv`` is the job's, the status line's and the pid line's."""
+    job_fd, status_fd, pid_fd = map(int, sys.argv[1:4])
+    status = _Status(status_fd)
+    try:
+        with os.fdopen(job_fd, "rb") as file:
+            file.seek(0)
+            job = marshal.load(file)
+        if job["mode"] == "namespaces":
+            os.set_inheritable(pid_fd, False)
+            _launch(job, status, pid_fd)
+        _init(job, status)
+    except (_Failed, OSError, ValueError) as error:
+        status.say(f"failed {error}")
+    os._exit(1)
+
+
+# ------------------------------------------------------------------ the launcher
+
+
+def _launch(job: dict[str, Any], status: _Status, pid_fd: int) -> None:
+    """Leave the host's namespaces; return in process 1 of the new ones."""
+    flags = 0
+    for flag in _CLONE.values():
+        flags |= flag
+    asks, told = os.pipe(), os.pipe()
+    helper = os.fork()
+    if helper == 0:
+        os.close(asks[1])  # so that a launcher that gives up ends the waiting here
+        os.close(told[0])
+        _map_users(os.getppid(), job, asks[0], told[1])
+    os.close(told[1])
+    if os.geteuid() == 0:
+        os.setgroups([])
+    _call("unshare(user, mount, pid, net, ipc, uts namespaces)", _libc.unshare(flags))
+    os.write(asks[1], b"!")
+    problem = os.read(told[0], 4096)
+    os.waitpid(helper, 0)
+    if problem != b"ok":
+        raise _Failed(problem.decode())
+    _die_with_parent()
+    if os.getppid() != job["host"]:
+        os._exit(1)  # the host died before the line above
+    init = os.fork()
+    if init:
+        os.write(pid_fd, b'{"child-pid": %d}' % init)
+        os.close(pid_fd)
+        os.waitpid(init, 0)
+        os._exit(0)
+    _die_with_parent()
+    for fd in (*asks, told[0], pid_fd):
+        os.close(fd)
+    _mount(job)
+    _raise_loopback()
+    _call("sethostname", _libc.sethostname(b"sandbox", 7))
+
+
+def _map_users(pid: int, job: dict[str, Any], asked: int, tell: int) -> NoReturn:
+    """From outside the new user namespace, say which users it has.
+
+    The user's own id suffices where it is not root's. Root maps a second, unprivileged one for the code: the kernel
+    does not hold root to a limit of processes.
+    """
+    try:
+        if not os.read(asked, 1):
+            os._exit(0)
+        uid, gid, (inside_uid, inside_gid) = os.geteuid(), os.getegid(), job["user"]
+        second = job["outside_user"]
+        maps = {"uid_map": f"{inside_uid} {uid} 1\n", "gid_map": f"{inside_gid} {gid} 1\n"}
+        if second is not None:
+            maps["uid_map"] = f"0 {uid} 1\n{inside_uid} {second[0]} 1\n"
+            maps["gid_map"] = f"0 {gid} 1\n{inside_gid} {second[1]} 1\n"
+        for name, text in (("setgroups", "deny"), *maps.items()):
+            try:
+                with open(f"/proc/{pid}/{name}", "w") as file:
+                    file.write(text)
+            except OSError as error:
+                os.write(tell, f"writing {name} of the user namespace: {error}".encode())
+                os._exit(0)
+        os.write(tell, b"ok")
+    finally:
+        os._exit(0)
+
+
+def _die_with_parent() -> None:
+    _call("prctl(PR_SET_PDEATHSIG)", _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
+
+
+# ------------------------------------------------------------------ mounts
+
+
+def _mount(job: dict[str, Any]) -> None:
+    """Make a root that holds only what the job names, and forget the host's."""
+    _call("mount(/, private)", _libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None))
+    base = next((path for path in ("/tmp", "/mnt", "/var", "/run") if os.path.isdir(path)), None)
+    if base is None:
+        raise _Failed("none of /tmp, /mnt, /var, /run exists to mount the box on")
+    _tmpfs(base, "mode=0755,size=1m,nr_inodes=1k")
+    os.chdir(base)
+    os.mkdir(".host")
+    _call("pivot_root", _libc.syscall(_SYS_PIVOT_ROOT[os.uname().machine], b".", b".host"))
+    os.chdir("/")
+    for source, target in job["binds"]:
+        _bind(source, target)
+        _read_only(target, _AT_RECURSIVE)
+    for target in job["hidden"]:
+        _tmpfs(target, "mode=0755,size=4k,nr_inodes=8")
+        _read_only(target)
+    for device in job["devices"]:
+        _bind(device, device)
+    for target, path in job["links"]:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        os.symlink(target, path)
+    uid, gid = job["user"]
+    os.makedirs(job["folder"], exist_ok=True)
+    _tmpfs(job["folder"], f"mode=0700,uid={uid},gid={gid},size={job['disk']},nr_inodes={job['inodes']}")
+    _call("umount2(host)", _libc.umount2(b"/.host", _MNT_DETACH))
+    os.rmdir("/.host")
+    _read_only("/")
+
+
+def _bind(source: str, target: str) -> None:
+    source = "/.host" + source
+    if os.path.isdir(source):
+        os.makedirs(target, exist_ok=True)
+    else:
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o444))
+    done = _libc.mount(os.fsencode(source), os.fsencode(target), None, _MS_BIND | _MS_REC, None)
+    _call(f"mount({target}, bind)", done)
+
+
+def _tmpfs(target: str, options: str) -> None:
+    flags = _MS_NOSUID | _MS_NODEV
+    done = _libc.mount(b"tmpfs", os.fsencode(target), b"tmpfs", flags, options.encode())
+    _call(f"mount({target}, tmpfs)", done)
+
+
+class _MountAttributes(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64) for name in ("set", "clear", "propagation", "user_namespace")]
+
+
+def _read_only(target: str, recursive: int = 0) -> None:
+    attributes = _MountAttributes(set=_ATTR_RDONLY | _ATTR_NOSUID | _ATTR_NODEV)
+    size = ctypes.c_size_t(ctypes.sizeof(attributes))
+    path = os.fsencode(target)
+    done = _libc.syscall(_SYS_MOUNT_SETATTR, _AT_FDCWD, path, recursive, ctypes.byref(attributes), size)
+    _call(f"mount_setattr({target}, read-only)", done)
+
+
+class _InterfaceRequest(ctypes.Structure):
+    _fields_ = [("name", ctypes.c_char * 16), ("flags", ctypes.c_short), ("rest", ctypes.c_char * 22)]
+
+
+def _raise_loopback() -> None:
+    """Give the box a localhost of its own, as bubblewrap does: a program may talk to itself."""
+    inet, datagram, get_flags, set_flags, up = 2, 2, 0x8913, 0x8914, 1
+    fd = _call("socket", _libc.socket(inet, datagram, 0))
+    request = _InterfaceRequest(name=b"lo")
+    _call("ioctl(SIOCGIFFLAGS)", _libc.ioctl(fd, get_flags, ctypes.byref(request)))
+    request.flags |= up
+    _call("ioctl(SIOCSIFFLAGS)", _libc.ioctl(fd, set_flags, ctypes.byref(request)))
+    os.close(fd)
+
+
+# ------------------------------------------------------------------ the first process
+
+
+def _init(job: dict[str, Any], status: _Status) -> NoReturn:
+    """Start the code, wait for it, say how it ended, and leave; the kernel kills what it left behind."""
+    # Process 1 gets no signal it has no handler for, and Python has one for SIGINT.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    unsafe = job["mode"] == "unsafe"
+    if unsafe:
+        signal.signal(signal.SIGTERM, lambda *_: _end_children())
+        if sys.platform == "linux":
+            _call("prctl(subreaper)", _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
+            _die_with_parent()
+    trouble = os.pipe()  # closed by exec: what comes through it is why there was none
+    code = os.fork()
+    if code == 0:
+        try:
+            _become_code(job)
+        except BaseException as error:  # a process without Python around it: nobody else would report it
+            os.write(trouble[1], f"{type(error).__name__}: {error}".encode())
+        os._exit(1)
+    os.close(trouble[1])
+    for fd in (0, 1, 2):
+        os.close(fd)
+    if not unsafe:
+        _drop_capabilities()
+    if problem := os.read(trouble[0], 4096):
+        raise _Failed(problem.decode(errors="replace"))
+    status.say("started")
+    while True:
+        try:
+            pid, ended, usage = os.wait4(-1, 0)
+        except InterruptedError:
+            continue
+        if pid == code:
+            break
+    seconds = usage.ru_utime + usage.ru_stime
+    status.say(f"ended {os.waitstatus_to_exitcode(ended)} {seconds:.6f}")
+    if unsafe:
+        _end_children()
+    os._exit(0)
+
+
+def _end_children() -> NoReturn:
+    """Kill every process below this one (backend ``unsafe``); those that daemonised come back to a subreaper."""
+    try:
+        while True:
+            with open(f"/proc/self/task/{os.getpid()}/children") as file:
+                children = [int(pid) for pid in file.read().split()]
+            if not children:
+                break
+            for pid in children:
+                os.kill(pid, signal.SIGKILL)
+            for pid in children:
+                os.waitpid(pid, 0)
+    except OSError:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        os.killpg(0, signal.SIGKILL)
+    os._exit(0)
+
+
+def _become_code(job: dict[str, Any]) -> NoReturn:
+    confined = job["mode"] != "unsafe"
+    if confined:
+        os.setsid()
+        uid, gid = job["user"]
+        if os.getuid() != uid:
+            if job["mode"] == "bubblewrap":  # the launcher of the other backend did
+                os.setgroups([])
+            os.setresgid(gid, gid, gid)
+            os.setresuid(uid, uid, uid)
+    os.umask(0o077)
+    os.chdir(job["folder"])
+    _take_stdin(job["stdin"])
+    for name, content in job["files"].items():
+        if folder := os.path.dirname(name):
+            os.makedirs(folder, exist_ok=True)
+        with open(name, "wb") as file:
+            file.write(content)
+    for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    if sys.platform == "linux":
+        _libc.personality(_ADDR_NO_RANDOMIZE)  # the same addresses every time; a refusal costs only that
+    for name, (soft, hard) in job["rlimits"].items():
+        if hasattr(resource, name):
+            _limit(getattr(resource, name), soft, hard)
+    if confined:
+        _call("prctl(PR_SET_NO_NEW_PRIVS)", _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+        _drop_capabilities()
+        _filter_calls(job["filter"])
+    os.execve(job["argv"][0], job["argv"], job["environment"])
+
+
+def _take_stdin(content: bytes) -> None:
+    """Make ``content`` the standard input: a file without a name, so that nobody has to feed a pipe."""
+    if not content:
+        fd = os.open("/dev/null", os.O_RDONLY)
+    else:
+        name = ".stdin"
+        with open(name, "xb") as file:
+            file.write(content)
+        fd = os.open(name, os.O_RDONLY)
+        os.unlink(name)
+    os.dup2(fd, 0)
+
+
+def _limit(which: int, soft: int, hard: int) -> None:
+    """Set a limit, or keep the one there is where that is lower: nobody may raise his own."""
+    _, most = resource.getrlimit(which)
+    if most != resource.RLIM_INFINITY:
+        soft, hard = min(soft, most), min(hard, most)
+    resource.setrlimit(which, (soft, hard))
+
+
+def _drop_capabilities() -> None:
+    for number in range(64):
+        # Refused where there is none to drop; then there is none in the other sets either.
+        _libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+    nothing = (ctypes.c_uint32 * 6)()
+    _call("capset", _libc.capset(header, nothing))
+
+
+class _Program(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("instructions", ctypes.c_void_p)]
+
+
+def _filter_calls(instructions: bytes) -> None:
+    held = ctypes.create_string_buffer(instructions, len(instructions))
+    program = _Program(len(instructions) // 8, ctypes.cast(held, ctypes.c_void_p))
+    _call("prctl(PR_SET_SECCOMP)", _libc.prctl(_PR_SET_SECCOMP, 2, ctypes.byref(program), 0, 0))

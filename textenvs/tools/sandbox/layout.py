@@ -1,0 +1,152 @@
+"""What code in the box can see: the interpreter, its standard library, the system's shared libraries, little else.
+
+The same paths on every machine, so that a traceback reads the same everywhere and tells nothing about the host:
+
+* ``/python``: the interpreter and its library, read-only, without site packages unless they are asked for;
+* the system's folders of shared libraries, where it has them, read-only;
+* ``/dev``: ``null``, ``zero``, ``full``, ``random``, ``urandom``;
+* ``/tmp``: the one folder to write in, where the program starts; it is gone with the run.
+
+There is no ``/proc``, ``/sys``, ``/etc`` (but for the cache of the dynamic linker), ``/home`` and so on.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import sys
+import sysconfig
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+#: Where code may write, and where it starts.
+FOLDER = "/tmp"
+#: The name of the code's own file in it.
+PROGRAM = "main.py"
+#: The interpreter inside.
+PYTHON = "/python/bin/python3"
+#: Where this package lies inside, for the program that becomes process 1.
+TOOLS = "/python/sandbox"
+
+DEVICES: tuple[str, ...] = tuple(f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom"))
+_PACKAGES = "/python/packages"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The root of the box.
+
+    Args:
+        binds: What is mounted read-only: (path on the host, path inside).
+        hidden: Folders in these that are covered by an empty one.
+        links: Symbolic links: (target, path inside).
+        environment: The environment variables of the code.
+    """
+
+    binds: tuple[tuple[str, str], ...]
+    hidden: tuple[str, ...]
+    links: tuple[tuple[str, str], ...]
+    environment: dict[str, str]
+
+
+def interpreter() -> str:
+    """The host's interpreter outside any virtual environment."""
+    return os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
+
+
+def package_folders(packages: str | Path | None) -> tuple[str, ...]:
+    """The host's folders that ``packages`` of :class:`~.box.Sandbox` names.
+
+    Raises:
+        ValueError: It names no folder.
+    """
+    if packages is None:
+        return ()
+    if packages == "installed":
+        found = [sysconfig.get_path(name) for name in ("purelib", "platlib")]
+        return tuple(dict.fromkeys(os.path.realpath(path) for path in found if os.path.isdir(path)))
+    folder = os.path.realpath(os.path.expanduser(packages))
+    if not os.path.isdir(folder):
+        raise ValueError(
+            f"packages must be None, 'installed' or a folder (made with pip install --target), and {str(packages)!r} "
+            "is no folder"
+        )
+    if os.geteuid() == 0 and not os.stat(folder).st_mode & 0o005 == 0o005:
+        raise ValueError(f"packages: {folder} may be read by its owner alone, and code in the box is another user")
+    return (folder,)
+
+
+def layout(packages: Sequence[str]) -> Layout:
+    """The root of the box, for this machine's interpreter."""
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    prefix, library = os.path.realpath(sys.base_prefix), sys.platlibdir
+    binds = [(interpreter(), PYTHON), (str(Path(__file__).resolve().parent), TOOLS)]
+    if prefix == "/usr":  # what else is there is the system's, and is mounted as such below
+        folders = {f"{prefix}/{name}/{version}": f"/python/{name}/{version}" for name in ("lib", library)}
+    else:  # shared libraries that belong to the interpreter lie beside its library
+        folders = {f"{prefix}/{name}": f"/python/{name}" for name in ("lib", library)}
+    binds += [(os.path.realpath(source), inside) for source, inside in folders.items() if os.path.isdir(source)]
+    links = [(FOLDER, "/dev/shm")]  # POSIX semaphores live there
+    for path in _library_folders():
+        top = path[: path.index("/", 1)] if path.count("/") > 1 else path
+        if os.path.islink(top):  # /lib -> usr/lib, and the like
+            links.append((os.readlink(top), top))
+        elif os.path.isdir(path):
+            binds.append((path, path))
+    binds += [(path, path) for path in ("/etc/ld.so.cache", "/nix/store", "/gnu/store") if os.path.exists(path)]
+    hidden = []
+    for source, inside in binds:
+        for pattern in ("*-packages", "python*/*-packages"):
+            for found in sorted(glob.glob(f"{glob.escape(source)}/{pattern}")):
+                if os.path.isdir(found) and not os.path.islink(found):
+                    hidden.append(inside + found.removeprefix(source))
+    inside_packages = [f"{_PACKAGES}{number or ''}" for number in range(len(packages))]
+    binds += zip(packages, inside_packages, strict=True)
+    return Layout(
+        tuple(dict.fromkeys(binds)),
+        tuple(dict.fromkeys(hidden)),
+        tuple(dict.fromkeys(links)),
+        environment(FOLDER, inside_packages),
+    )
+
+
+def _library_folders() -> list[str]:
+    """Where the dynamic linker and its libraries are, by the system's conventions.
+
+    Debian keeps them apart from everything else that is in ``/usr/lib``; Fedora and openSUSE have ``/usr/lib64``; on
+    others they lie in ``/usr/lib`` itself.
+    """
+    machine = getattr(sys.implementation, "_multiarch", None) or f"{os.uname().machine}-linux-gnu"
+    if os.path.isdir(f"/usr/lib/{machine}"):
+        return [f"/lib/{machine}", "/lib64", f"/usr/lib/{machine}", "/usr/lib64"]
+    if os.path.isdir("/usr/lib64") and not os.path.islink("/usr/lib64"):
+        return ["/lib64", "/usr/lib64"]
+    return ["/lib", "/lib64", "/usr/lib", "/usr/lib64"]
+
+
+def environment(folder: str, packages: Sequence[str], *, start: str = TOOLS + "/start") -> dict[str, str]:
+    """The environment of the code: nothing of the host's.
+
+    Args:
+        folder: Its home.
+        packages: Folders that it can import from, as it sees them.
+        start: The folder with ``sitecustomize.py``, as it sees it.
+    """
+    return {
+        "HOME": folder,
+        "TMPDIR": folder,
+        "PATH": "/python/bin",
+        "LD_LIBRARY_PATH": "/python/lib",
+        "LANG": "C.UTF-8",
+        "TZ": "UTC",
+        "PYTHONPATH": os.pathsep.join([start, *packages]),
+        "PYTHONHASHSEED": "0",  # sets in the same order every time
+        "PYTHONUNBUFFERED": "1",  # what was printed before a limit struck is seen
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONUTF8": "1",
+        # A thread counts as a process, and each takes address space.
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+    }

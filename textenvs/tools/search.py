@@ -1,0 +1,239 @@
+"""Search over a local corpus by BM25, as a tool.
+
+Documents are ranked by Lucene's variant of BM25 (Robertson and Zaragoza, "The Probabilistic Relevance Framework", 2009;
+k1 = 1.5, b = 0.75), computed by `bm25s <https://github.com/xhluca/bm25s>`_ (extra ``search``). The same query gives the
+same answer everywhere: documents of equal score come in the order of the corpus.
+
+A corpus and its index are shared, and no part of an episode's state.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..tasks.corpus import Document, make_documents, read_documents
+from .schema import Tool, ToolError
+
+_WORD = re.compile(r"\w+")
+# Words that stand in most documents and questions and tell them apart least.
+_FREQUENT = """
+    a an and are as at be but by for from had has have he her his how i if in into is it its of on or our she so
+    such that the their them then there these they this to was we were what when where which who whom whose why
+    will with you your
+"""
+_STOPWORDS = frozenset(_FREQUENT.split())
+
+
+def words(text: str) -> list[str]:
+    """The words that count for the ranking: lower case, without the most frequent ones."""
+    return [word for word in _WORD.findall(text.casefold()) if word not in _STOPWORDS]
+
+
+class Corpus:
+    """Documents and their index, which is built at the first search.
+
+    Args:
+        documents: Documents, or mappings with ``id``, ``title`` and ``text``. For files see :meth:`load`.
+        name: What it is called in errors.
+
+    Raises:
+        TaskError: No document, one that cannot be used, or two with one ``id``.
+        ImportError: bm25s is not installed; the message names the extra.
+    """
+
+    def __init__(self, documents: Sequence[Document | Mapping[str, Any]], *, name: str = "corpus") -> None:
+        _require_bm25s()
+        self.name = name
+        self.documents = make_documents(name, enumerate(documents, start=1))
+        self._source: Path | None = None
+        self._index: Any = None
+        self._lock = threading.Lock()
+
+    @classmethod
+    def load(cls, path: str | Path) -> Corpus:
+        """The corpus of a ``.jsonl`` or ``.parquet`` file, read and indexed once a process.
+
+        Args:
+            path: The file; see :func:`~textenvs.tasks.corpus.read_documents`.
+
+        Raises:
+            ValueError: Another kind of file.
+            TaskError: The file cannot be read, or rows of it are no documents.
+            ImportError: bm25s, or pyarrow for Parquet, is not installed.
+        """
+        path = Path(path).expanduser().absolute()
+        # The file's time and size are part of the key, so that a file written anew is read anew.
+        stamp = (path.stat().st_mtime_ns, path.stat().st_size) if path.is_file() else None
+        return _load(path, stamp)
+
+    def search(self, query: str, top_k: int = 3) -> list[tuple[Document, float]]:
+        """The best documents for ``query`` and their scores, best first; only those with a word of it.
+
+        Args:
+            query: Words in any order.
+            top_k: How many at most.
+        """
+        asked = words(query)
+        if not asked:
+            return []
+        scores = self._built().get_scores(asked)
+        found = np.flatnonzero(scores > 0)
+        if len(found) > top_k:
+            least = np.partition(scores[found], -top_k)[-top_k]
+            found = found[scores[found] >= least]
+        best = found[np.argsort(-scores[found], kind="stable")][:top_k]
+        return [(self.documents[i], float(scores[i])) for i in best]
+
+    def __len__(self) -> int:
+        """How many documents there are."""
+        return len(self.documents)
+
+    def __repr__(self) -> str:
+        """Name and size."""
+        return f"Corpus({self.name!r}, {len(self)} documents)"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Corpus:
+        """Corpora do not change: environments share them."""
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A file is read again where it is needed; other documents travel, and their index does not."""
+        if self._source is not None:
+            return Corpus.load, (self._source,)
+        return _remade, (self.documents, self.name)
+
+    def _built(self) -> Any:
+        with self._lock:
+            if self._index is None:
+                import bm25s
+
+                # The plain NumPy backend: the same sums everywhere, whether or not numba is installed.
+                index = bm25s.BM25(method="lucene", k1=1.5, b=0.75, backend="numpy", auto_compile=False)
+                tokens = [words(f"{document.title} {document.text}") for document in self.documents]
+                if not any(tokens):
+                    tokens[0] = [""]  # a corpus of stop words only: nothing will be found in it
+                index.index(tokens, show_progress=False)
+                self._index = index
+            return self._index
+
+
+def search_tool(
+    corpus: Corpus | str | Path | Sequence[Document | Mapping[str, Any]],
+    *,
+    name: str = "search",
+    top_k: int = 3,
+    snippet_chars: int = 500,
+) -> Tool[[str], Any]:
+    """A tool ``search(query)`` over a corpus.
+
+    Args:
+        corpus: A corpus, the path of a ``.jsonl`` or ``.parquet`` file, or documents.
+        name: What the model calls it.
+        top_k: How many documents it is shown.
+        snippet_chars: How many characters of each; of a longer one, the part with most words of the query.
+
+    Raises:
+        ValueError: A number below 1 (40 for ``snippet_chars``), or a file of another kind.
+        TaskError: Documents that cannot be used.
+        ImportError: bm25s is not installed; the message names the extra.
+    """
+    for option, value, least in (("top_k", top_k, 1), ("snippet_chars", snippet_chars, 40)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ValueError(f"{option} must be a whole number of at least {least}, not {value!r}")
+    if isinstance(corpus, (str, Path)):
+        corpus = Corpus.load(corpus)
+    elif not isinstance(corpus, Corpus):
+        corpus = Corpus(corpus)
+    return Tool(Search(corpus, top_k, snippet_chars), name=name, max_chars=top_k * (snippet_chars + 300) + 100)
+
+
+@dataclass(frozen=True)
+class Search:
+    """The function behind the tool; a class, so that it can be pickled with its corpus.
+
+    Args:
+        corpus: Where to look.
+        top_k: How many documents are shown.
+        snippet_chars: How many characters of each.
+    """
+
+    corpus: Corpus
+    top_k: int
+    snippet_chars: int
+
+    def __call__(self, query: str) -> str:
+        """Search the documents by keywords. The best matches come first.
+
+        Args:
+            query: A few words that the document should have, such as names.
+        """
+        asked = words(query)
+        if not asked:
+            raise ToolError("The query has no word to search for; name what you look for.")
+        hits = self.corpus.search(query, self.top_k)
+        if not hits:
+            return "Nothing was found. Try other words."
+        shown = []
+        for number, (document, _) in enumerate(hits, start=1):
+            title = document.title if len(document.title) <= 200 else f"{document.title[:197]}..."
+            text = snippet(document.text, frozenset(asked), self.snippet_chars)
+            shown.append(f"[{number}] {title}\n{text}" if title else f"[{number}] {text}")
+        return "\n\n".join(shown)
+
+
+def snippet(text: str, asked: frozenset[str], most: int) -> str:
+    """The part of ``text`` with the most different words of ``asked``, the first of several; whole if it is short.
+
+    Args:
+        text: Of a document.
+        asked: Words as :func:`words` gives them.
+        most: How many characters it may have, the marks of what is left out included.
+    """
+    if len(text) <= most:
+        return text
+    room = most - 6  # "..." at both ends
+    found = [(match.start(), match.end(), match[0].casefold()) for match in _WORD.finditer(text)]
+    places = [each for each in found if each[2] in asked]
+    before = room // 4  # a little of what stands before the first of these words
+    best, best_count = 0, 0
+    for i, (start, _, _) in enumerate(places):
+        inside = set()
+        for place in range(i, len(places)):
+            if places[place][1] > start + room - before:
+                break
+            inside.add(places[place][2])
+        if len(inside) > best_count:
+            best, best_count = start, len(inside)
+    start = max(0, min(best - before, len(text) - room))
+    end = start + room
+    if start > 0:
+        start = next((begin for begin, _, _ in found if begin >= start), start)
+    if end < len(text):
+        end = max((stop for _, stop, _ in found if start < stop <= end), default=end)
+    return f"{'...' if start > 0 else ''}{text[start:end].strip()}{'...' if end < len(text) else ''}"
+
+
+def _require_bm25s() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("bm25s") is None:
+        raise ImportError("searching a corpus needs bm25s: pip install 'textenvs[search]'")
+
+
+@functools.lru_cache(maxsize=8)
+def _load(path: Path, stamp: tuple[int, int] | None) -> Corpus:
+    corpus = Corpus(read_documents(path), name=str(path))
+    corpus._source = path
+    return corpus
+
+
+def _remade(documents: Sequence[Document], name: str) -> Corpus:
+    return Corpus(documents, name=name)
