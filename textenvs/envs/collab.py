@@ -41,14 +41,14 @@ class CollabState(EpisodeState):
     """A collaboration in progress.
 
     ``delivered`` is what the assistant delivered last, ``score`` its task score, and ``right`` whether it is what the
-    user wants; ``tokens`` is what the formula has counted so far, and ``memory`` what the scripted user remembers.
+    user wants; ``length`` is what the formula has counted so far, and ``memory`` what the scripted user remembers.
     """
 
     memory: Memory = field(default_factory=Memory)
     delivered: str | None = None
     score: float = 0.0
     right: bool = False
-    tokens: float = 0.0
+    length: int = 0
 
 
 @dataclass(frozen=True)
@@ -132,10 +132,12 @@ class Collab(TextEnv[CollabState], ABC):
             raise ValueError(f"task_reward must be one of {', '.join(TASK_REWARDS)}, not {task_reward!r}")
         if level is not None and tasks is not None:
             raise ValueError(f"give either tasks or level, not both: level={level!r} is short for 'generated:{level}'")
-        number = isinstance(token_rate, (int, float)) and not isinstance(token_rate, bool)
-        if token_rate is not None and not (number and 0 <= token_rate < math.inf):
-            raise ValueError(f"token_rate must be a finite number of at least 0 or None, not {token_rate!r}")
-        self.formula = formula_of(formula, domain=self.domain, rate=token_rate, interactivity=interactivity)
+        if token_rate is not None and (not _is_number(token_rate) or token_rate < 0):
+            raise ValueError(f"token_rate must be a finite number of at least 0, or None, not {token_rate!r}")
+        if not _is_number(interactivity):
+            raise ValueError(f"interactivity must be a finite number, not {interactivity!r}")
+        self.formula = formula_of(formula, domain=self.domain, rate=token_rate)
+        self.interactivity = interactivity
         self.manners = Manners(answers, patience, accepts)
         self.task_reward = task_reward
         self.player = None if user is None else _model("user", LLMUser, user)
@@ -191,7 +193,7 @@ class Collab(TextEnv[CollabState], ABC):
         if self._is_last(reaction):
             heard = () if self._is_unheard(reaction) else turn.messages
             verdict = await self.judge.score((*self.state.messages, *heard))
-        return replace(turn, reward=None, terms={**turn.terms, "interactivity": self.formula.interactivity * verdict})
+        return replace(turn, reward=None, terms={**turn.terms, "interactivity": self.interactivity * verdict})
 
     def _react(self, reply: Message, checked: Check | None) -> Reaction:
         delivery = Delivery() if checked is None else Delivery(True, checked.right, checked.remark)
@@ -286,11 +288,15 @@ class Collab(TextEnv[CollabState], ABC):
 
     def _charge(self, said: Sequence[Message]) -> float:
         """What these messages add to the conversation's cost, from now on counted in."""
-        state, before = self.state, self.formula.cost(self.state.tokens)
-        if self.formula.whole and state.assistant_turns == 1:  # the opening was said before the first reply
-            state.tokens += self.formula.tokens(state.messages[:-1])
-        state.tokens += self.formula.tokens(said)
-        return self.formula.cost(state.tokens) - before
+        state, before = self.state, self.formula.cost(self.state.length)
+        if self.formula.scope == "all" and state.assistant_turns == 1:  # the opening was said before the first reply
+            state.length += self.formula.length(state.messages[:-1])
+        state.length += self.formula.length(said)
+        return self.formula.cost(state.length) - before
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _model(option: str, made: Callable[[SpecLike], ModelT], spec: SpecLike) -> ModelT:
