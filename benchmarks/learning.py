@@ -1,6 +1,6 @@
 """The main job for several seeds: does PPO reach the promised numbers, and how long does it take?
 
-    python benchmarks/learning.py [--seeds 0 1 2] [key=value ...]
+    python benchmarks/learning.py [--seeds 0,1,2] [key=value ...]
 
 Runs `python -m trainers.ppo trainer.seed=S` for each seed, one after the other, and prints one row each.
 """
@@ -51,7 +51,9 @@ def good(row: dict[str, float]) -> bool:
 def main() -> int:
     """Run all seeds, print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument(
+        "--seeds", type=lambda text: [int(seed) for seed in text.split(",")], default=[0, 1, 2], metavar="0,1,2"
+    )
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

@@ -536,15 +536,15 @@ def _copy_state(state: StateT) -> StateT:
 
     Written out, because it happens on every turn and most fields are plain numbers and texts.
     """
-    kind = type(state)
-    memo = {id(state.messages): state.messages, id(state.task): state.task}
+    kind: Any = type(state)
+    memo: dict[int, Any] = {id(state.messages): state.messages, id(state.task): state.task}
     if not _copies_plainly(kind):
         return copy.deepcopy(state, memo)
     copied = object.__new__(kind)
     memo[id(state)] = copied
-    for name, value in state.__dict__.items():
-        copied.__dict__[name] = value if type(value) in _IMMUTABLE else copy.deepcopy(value, memo)
-    return copied
+    for name, value in vars(state).items():
+        vars(copied)[name] = value if type(value) in _IMMUTABLE else copy.deepcopy(value, memo)
+    return copied  # type: ignore[no-any-return]
 
 
 @functools.cache

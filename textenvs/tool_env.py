@@ -35,7 +35,7 @@ from .messages import Message, check_conversation, system
 from .tasks.base import TaskSet
 from .tools.formats import make_format
 from .tools.formats.base import Parsed, make_call
-from .tools.schema import Tool
+from .tools.schema import Closable, Tool
 from .tools.toolbox import Toolbox, ToolResult
 
 
@@ -123,6 +123,11 @@ class ToolEnv(TextEnv[ToolStateT]):
         """Judge and answer a reply that calls nothing. :meth:`said` has its words."""
         raise NotImplementedError(f"{type(self).__name__} must define answer(reply) -> Turn")
 
+    def cleanup(self) -> None | Awaitable[None]:
+        """Close what the tools hold open. A family that overrides this does so too."""
+        owners = {id(each.owner): each.owner for each in self.tools if each.owner is not None}
+        return _close(list(owners.values())) if owners else None
+
     # ------------------------------------------------------------------ for the hooks
 
     def said(self, reply: Message) -> str:
@@ -171,13 +176,18 @@ class ToolEnv(TextEnv[ToolStateT]):
 
     def _open(self, opening: Sequence[Message]) -> ResetResult:
         messages = check_conversation(opening, f"{type(self).__name__}.opening")
-        if self.tools_in_prompt and messages and (tools := self.format.instructions()):
+        if self.tools and self.tools_in_prompt and messages and (tools := self.format.instructions()):
             if messages[0]["role"] == "system":
                 first, messages = messages[0]["content"], messages[1:]
             else:
                 first = self.system_prompt or ""
             messages = (system(f"{first}\n\n{tools}" if first else tools), *messages)
         return super()._open(messages)
+
+
+async def _close(owners: Sequence[Closable]) -> None:
+    for owner in owners:
+        await owner.aclose()
 
 
 def _then(turn: Turn | Awaitable[Turn], results: Sequence[ToolResult]) -> Turn | Coroutine[Any, Any, Turn]:

@@ -5,7 +5,7 @@ import sys
 
 HEAVY = (
     "torch", "transformers", "tokenizers", "datasets", "pyarrow", "pandas", "ray", "vllm", "sglang", "trainers",
-    "openai", "httpx", "aiohttp", "scipy", "matplotlib",
+    "openai", "httpx", "httpx2", "aiohttp", "scipy", "matplotlib",
 )  # fmt: skip
 
 

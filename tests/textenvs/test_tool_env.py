@@ -173,7 +173,7 @@ def test_the_policy_sees_its_tools_in_the_system_prompt():
     assert '"name": "put_later"' in first["content"]
     (first, *_), _ = Treasure().reset(seed=0)
     assert first["role"] == "system"
-    for options in ({"call_format": "native"}, {"tools_in_prompt": False}):
+    for options in ({"call_format": "native"}, {"tools_in_prompt": False}, {"tools": ()}):
         (first, *_), _ = Treasure(**options).reset(seed=0)
         assert first["role"] == "user"
     assert [schema["function"]["name"] for schema in Treasure().tool_schemas] == ["put", "put_later"]

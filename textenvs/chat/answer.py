@@ -103,6 +103,7 @@ class _Said(_Lenient):
     content: str | None = None
     refusal: str | None = None
     reasoning_content: str | None = None
+    reasoning: Any = None  # the same, by its newer name
     tool_calls: list[_Call] | None = None
 
 
@@ -116,13 +117,14 @@ class _Details(_Lenient):
 
 
 class _Used(_Lenient):
-    prompt_tokens: int = Field(default=0, ge=0)
+    prompt_tokens: int | None = Field(default=0, ge=0)
     completion_tokens: int | None = Field(default=0, ge=0)
     prompt_tokens_details: _Details | None = None
 
     def read(self) -> Usage:
-        cached = self.prompt_tokens_details.cached_tokens if self.prompt_tokens_details else None
-        return Usage(self.prompt_tokens, self.completion_tokens or 0, min(cached or 0, self.prompt_tokens))
+        asked = self.prompt_tokens or 0
+        cached = (self.prompt_tokens_details and self.prompt_tokens_details.cached_tokens) or 0
+        return Usage(asked, self.completion_tokens or 0, min(cached, asked))
 
 
 class _Answer(_Lenient):
@@ -135,8 +137,8 @@ def _completion(answer: _Answer) -> Completion:
     said = choice.message
     text = clean_text(said.content or said.refusal or "")
     message: Message = {"role": "assistant", "content": text}
-    if said.reasoning_content:
-        message["reasoning_content"] = clean_text(said.reasoning_content)
+    if reasoning := said.reasoning_content or (said.reasoning if isinstance(said.reasoning, str) else ""):
+        message["reasoning_content"] = clean_text(reasoning)
     if said.tool_calls:
         message["tool_calls"] = tuple(_tool_call(i, call) for i, call in enumerate(said.tool_calls))
     usage = None if answer.usage is None else answer.usage.read()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -40,9 +41,18 @@ class Reservation:
     worst: Amount
     actual: Amount | None = None
 
+    @property
+    def booked(self) -> Amount:
+        """What it comes to."""
+        return self.worst if self.actual is None else self.actual
+
 
 class Ledger:
     """The books of one budget, shared by all clients of a process that have it. Safe between threads and event loops.
+
+    Bookings end wherever Python ends them; for an abandoned coroutine that is in the garbage collector, which may run
+    while this very thread holds the lock. So settling never waits for the lock: who holds it finishes what came in
+    meanwhile, after letting it go.
 
     Args:
         budget: The limits; ``None`` for none (then nothing is ever refused).
@@ -53,6 +63,8 @@ class Ledger:
         self.spent = Amount()
         self.reserved = Amount()
         self.under_way = 0
+        self._lock = threading.Lock()
+        self._ended: deque[Reservation] = deque()  # to be booked
         self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
 
     @contextmanager
@@ -61,15 +73,8 @@ class Ledger:
         try:
             yield reservation
         finally:
-            with _lock:
-                self.reserved.add(reservation.worst, -1)
-                self.spent.add(reservation.worst if reservation.actual is None else reservation.actual)
-                self.under_way -= 1
-                if not self.under_way:
-                    self.reserved = Amount()  # adding and taking away leaves dust in a float
-                waiting, self._waiting = self._waiting, []
-            for loop, future in waiting:
-                _wake(loop, future)
+            self._ended.append(reservation)
+            self._book()
 
     async def reserve(self, worst: Amount) -> Reservation:
         """Wait until ``worst`` fits beside what is spent and under way, and take it.
@@ -79,18 +84,41 @@ class Ledger:
         Raises:
             BudgetExceeded: It does not fit beside what is spent.
         """
+        loop = asyncio.get_running_loop()
         while True:
-            with _lock:
-                if not self._over(worst, self.reserved):
+            self._book()
+            future: asyncio.Future[None] = loop.create_future()
+            with self._lock:
+                problem = self._over(worst, Amount())
+                fits = problem is None and self._over(worst, self.reserved) is None
+                if fits:
                     self.reserved.add(worst)
                     self.under_way += 1
-                    return Reservation(worst)
-                if problem := self._over(worst, Amount()):
-                    raise BudgetExceeded(problem)
-                loop = asyncio.get_running_loop()
-                future: asyncio.Future[None] = loop.create_future()
-                self._waiting.append((loop, future))
+                elif problem is None:
+                    self._waiting.append((loop, future))
+            self._book()
+            if fits:
+                return Reservation(worst)
+            if problem is not None:
+                raise BudgetExceeded(problem)
             await future
+
+    def _book(self) -> None:
+        """Book what has ended, and wake who waits. Where the lock is taken, its holder does it next."""
+        while self._ended and self._lock.acquire(blocking=False):
+            try:
+                while self._ended:
+                    reservation = self._ended.popleft()
+                    self.reserved.add(reservation.worst, -1)
+                    self.spent.add(reservation.booked)
+                    self.under_way -= 1
+                if not self.under_way:
+                    self.reserved = Amount()  # adding and taking away leaves dust in a float
+                waiting, self._waiting = self._waiting, []
+            finally:
+                self._lock.release()
+            for loop, future in waiting:
+                _wake(loop, future)
 
     def _over(self, worst: Amount, reserved: Amount) -> str | None:
         budget = self.budget
@@ -101,10 +129,10 @@ class Ledger:
             ("dollars", budget.dollars, self.spent.dollars, reserved.dollars, worst.dollars),
         ):
             if limit is not None and spent + more + wanted > limit:
-                shown = "d" if unit == "tokens" else ".6f"
+                shown = ",d" if unit == "tokens" else ".6f"
                 return (
-                    f"the budget of {limit:g} {unit} has {spent:{shown}} spent, and the next request may cost up to "
-                    f"{wanted:{shown}}; raise the budget, or lower max_tokens or the length of conversations"
+                    f"of the budget of {limit:{shown}} {unit}, {spent:{shown}} are spent, and the next request may "
+                    f"cost up to {wanted:{shown}}; raise the budget, or lower max_tokens"
                 )
         return None
 
@@ -151,7 +179,8 @@ def _after_fork_in_child() -> None:
     global _lock
     _lock = threading.Lock()
     for ledger in _ledgers.values():
-        ledger.reserved, ledger.under_way, ledger._waiting = Amount(), 0, []
+        ledger.reserved, ledger.under_way = Amount(), 0
+        ledger._lock, ledger._ended, ledger._waiting = threading.Lock(), deque(), []
 
 
 if hasattr(os, "register_at_fork"):

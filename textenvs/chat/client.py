@@ -1,8 +1,8 @@
 """One asynchronous client for an OpenAI-compatible chat service, for simulated users, judges and policies.
 
-What happens to a request, in this order: an equal one under way is joined; the cache is asked; the budget reserves the
-most it can cost; a slot is waited for; it is sent; a passing fault is waited out and it is sent again; what it cost is
-booked; the answer is kept.
+What happens to a request, in this order: an equal one under way is joined; the cache is asked; a slot is waited for;
+the budget reserves the most it can cost; it is sent; what it cost is booked; after a passing fault it waits, without a
+slot, and is sent again; the answer is kept.
 
 Two requests are equal when everything the service is told is equal, and the ``sample`` index too. Who wants several
 different answers to one question asks with different samples.
@@ -126,7 +126,7 @@ class ChatClient:
             temperature: Instead of the spec's.
             max_tokens: Instead of the spec's.
             response_schema: The answer shall be JSON of this shape. The service is told so, and no more: whoever reads
-                the answer checks it (:func:`~textenvs.chat.structured.ask` does both).
+                the answer checks it (:func:`~textenvs.chat.schema.parse_reply`).
             tools: OpenAI tool schemas that the model may call.
             seed: Instead of the spec's.
             sample: Which of the answers to this request; equal requests with equal samples are one request. The seed
@@ -290,15 +290,16 @@ class ChatClient:
     async def _attempt(self, body: dict[str, Any]) -> tuple[Completion | Fault, float]:
         """One request, sent and booked; the answer or the fault, and what it cost in dollars."""
         async with self._slots:
+            while (quiet := self._quiet_until - time.monotonic()) > 0:
+                await asyncio.sleep(quiet + self._jitter.uniform(0.0, self.spec.retry_wait_s))
             with self.ledger.booking(await self.ledger.reserve(self._worst(body))) as reservation:
-                while (quiet := self._quiet_until - time.monotonic()) > 0:
-                    await asyncio.sleep(quiet + self._jitter.uniform(0.0, self.spec.retry_wait_s))
                 self.statistics.attempts += 1
-                outcome = await self._send(body)
-                self._settle(reservation, outcome)
-        dollars = (reservation.actual or reservation.worst).dollars
-        self.statistics.dollars += dollars
-        return outcome, dollars
+                try:
+                    outcome = await self._send(body)
+                    self._settle(reservation, outcome)
+                finally:
+                    self.statistics.dollars += reservation.booked.dollars
+        return outcome, reservation.booked.dollars
 
     async def _send(self, body: dict[str, Any]) -> Completion | Fault:
         """The answer, or what went wrong."""

@@ -49,6 +49,7 @@ def parse_reply(text: str, model: type[SchemaT]) -> SchemaT:
         text = fenced[1]
     try:
         value = json.loads(text, object_pairs_hook=_object, parse_constant=_finite, parse_float=_finite)
+        plain = json.dumps(value)
     except _Refused as refused:
         raise ValueError(str(refused)) from None
     except (ValueError, RecursionError):
@@ -57,7 +58,7 @@ def parse_reply(text: str, model: type[SchemaT]) -> SchemaT:
         raise ValueError("it is JSON, but not an object")
     try:
         # Through JSON again: strict validation of JSON accepts what JSON cannot say otherwise (an enum, a tuple).
-        return model.model_validate_json(json.dumps(value), strict=True)
+        return model.model_validate_json(plain, strict=True)
     except ValidationError as error:
         detail = error.errors(include_url=False, include_input=False, include_context=False)[0]
     if detail["type"] == "extra_forbidden":

@@ -8,9 +8,9 @@ Everything that was said in a conversation may try to be an instruction. So it i
 
 * No ``<``, ``>``, line break or invisible character is left in it (JSON's own escapes stand for them), so nothing in it
   can be a mark, a control token or a line of its own.
-* The number in the marks is a hash of the data: it is the same in every run, and nobody can write it into the data
+* The code in the marks is a hash of the data: it is the same in every run, and nobody can write it into the data
   beforehand, since that would change it.
-* What stands outside depends on nothing in the data but that number.
+* What stands outside depends on nothing in the data but that code.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ class DataBlock:
 
     Args:
         line: The JSON, on one line.
-        number: The number in the marks, and in the verdict.
+        code: The code in the marks, and in the verdict.
     """
 
     line: str
-    number: str
+    code: str
 
     @property
     def text(self) -> str:
         """The block with its marks."""
-        return f"<data {self.number}>\n{self.line}\n</data {self.number}>"
+        return f"<data {self.code}>\n{self.line}\n</data {self.code}>"
 
 
 def data_block(data: Mapping[str, Any]) -> DataBlock:
@@ -57,11 +57,11 @@ def data_block(data: Mapping[str, Any]) -> DataBlock:
         line = _escape(json.dumps(data, ensure_ascii=False, allow_nan=False))
     except (TypeError, ValueError) as error:
         raise ValueError(f"what a judge is shown must be JSON: {error}") from error
-    number, salt = "", 0
-    while not number or number in line:  # a collision would take about 2**48 tries; then another hash is used
-        number = hashlib.sha256(f"{salt} {line}".encode()).hexdigest()[:_DIGITS]
+    code, salt = "", 0
+    while not code or code in line:  # a collision would take about 2**48 tries; then another hash is used
+        code = hashlib.sha256(f"{salt} {line}".encode()).hexdigest()[:_DIGITS]
         salt += 1
-    return DataBlock(line, number)
+    return DataBlock(line, code)
 
 
 def conversation_data(messages: Messages, *, tools: bool = False) -> list[dict[str, str]]:

@@ -117,7 +117,7 @@ class _Grades(BaseModel):
     reasons: str = Field(description="one sentence on each criterion")
 
 
-_TAKEN = frozenset(dir(BaseModel)) | {"reasons", "data_number"}
+_TAKEN = frozenset(dir(BaseModel)) | {"reasons", "data_code"}
 
 
 @functools.lru_cache(maxsize=64)

@@ -5,6 +5,7 @@ The schema and the check are made by pydantic from the same type hints, so what 
 
 from __future__ import annotations
 
+import copy
 import difflib
 import functools
 import inspect
@@ -18,6 +19,7 @@ from typing import (
     Generic,
     NotRequired,
     ParamSpec,
+    Protocol,
     Required,
     TypeAlias,
     TypeVar,
@@ -70,6 +72,13 @@ class ArgumentError(Exception):
         self.message = message
 
 
+class Closable(Protocol):
+    """What holds something open for tools: a connection, a process."""
+
+    async def aclose(self) -> None:
+        """Release it; a later call of a tool may take it again."""
+
+
 class Tool(Generic[P, R]):
     """A function that a policy may call. Make one with :func:`tool`; it can still be called as a function.
 
@@ -84,6 +93,7 @@ class Tool(Generic[P, R]):
         is_async: Whether the function is ``async``.
         state_parameter: The parameter that is given the episode's state; ``None`` where there is none.
         state_type: The type of that parameter.
+        owner: What the tool needs open, closed with its environment; ``None`` where there is nothing to close.
     """
 
     def __init__(
@@ -96,6 +106,7 @@ class Tool(Generic[P, R]):
         timeout_s: float | None = None,
         max_chars: int = 4000,
         blocking: bool = False,
+        owner: Closable | None = None,
     ) -> None:
         self._options: dict[str, Any] = {
             "name": name,
@@ -104,7 +115,10 @@ class Tool(Generic[P, R]):
             "timeout_s": timeout_s,
             "max_chars": max_chars,
             "blocking": blocking,
+            "owner": owner,
         }
+        if not callable(function):
+            raise TypeError(f"a tool is made of a function, not of {function!r}")
         functools.update_wrapper(self, function, updated=())
         self.function = function
         self.name = name or str(getattr(function, "__name__", type(function).__name__))
@@ -119,6 +133,7 @@ class Tool(Generic[P, R]):
         self.is_async = inspect.iscoroutinefunction(called)
         if blocking and self.is_async:
             raise ValueError(f"{where}: blocking is for plain functions; an async one must not block at all")
+        self.owner = owner
         self.timeout_s = timeout_s
         self.max_chars = max_chars
         # A plain function can only be left behind after its time if it does not run in the caller's thread.
@@ -145,7 +160,8 @@ class Tool(Generic[P, R]):
     @property
     def schema(self) -> dict[str, Any]:
         """The tool as OpenAI's API describes one: ``{"type": "function", "function": {...}}``."""
-        function = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
+        parameters = copy.deepcopy(dict(self.parameters))
+        function = {"name": self.name, "description": self.description, "parameters": parameters}
         return {"type": "function", "function": function}
 
     @property

@@ -88,6 +88,8 @@ class Toolbox:
     def __init__(
         self, tools: Sequence[Tool[..., Any]], *, max_calls_per_turn: int = 8, max_concurrency: int = 8
     ) -> None:
+        if isinstance(tools, Tool):
+            raise TypeError(f"tools must be a sequence of tools; write [{tools.name}] for a single one")
         self._tools: dict[str, Tool[..., Any]] = {}
         for each in tools:
             if not isinstance(each, Tool):

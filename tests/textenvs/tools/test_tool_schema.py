@@ -221,6 +221,7 @@ async def waits():
         (undocumented, {}, "needs a docstring"),
         (stranger, {}, r"describes \['y'\]"),
         (odd, {}, "no JSON schema"),
+        (42, {}, "made of a function, not of 42"),
         (two, {}, "'a' is the state already"),
         (timed_state, {"timeout_s": 1}, "make the function async|Make the function async"),
         (waits, {"blocking": True}, "blocking is for plain functions"),

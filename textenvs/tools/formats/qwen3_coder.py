@@ -57,8 +57,8 @@ class Qwen3Coder(CallFormat):
         return "".join(words).strip(), calls, problems
 
     def spell(self, text: str, calls: Sequence[Written]) -> str:
-        """The words, then each call on lines of its own."""
-        blocks = [text] if text.strip() else []
+        """The words and an empty line, then each call on lines of its own."""
+        blocks = [f"{text}\n"] if text.strip() else []
         for name, arguments in calls:
             lines = [OPEN, f"{FUNCTION}{name}>"]
             for key, value in read_value(arguments)[0].items():

@@ -1,0 +1,334 @@
+"""Tools of real MCP servers, over stdio and HTTP: calls, time limits, and servers that die."""
+
+import asyncio
+import contextlib
+import gc
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("mcp", reason="needs the extra 'mcp'")
+
+from textenvs.env import EnvironmentFailure, EpisodeState, Turn
+from textenvs.messages import user
+from textenvs.tasks.base import Rows, Task
+from textenvs.tool_env import ToolEnv
+from textenvs.tools import Toolbox, call
+from textenvs.tools.mcp import McpServer
+
+HERE = Path(__file__).parent
+PLAIN = {"command": sys.executable, "args": ["-S", str(HERE / "mcp_plain_server.py")]}
+SDK = {"command": sys.executable, "args": [str(HERE / "mcp_sdk_server.py")]}
+
+
+@pytest.fixture(scope="module")
+def listed():
+    """The tools of the plain server. Each test opens connections of its own."""
+    return McpServer(PLAIN).tools(timeout_s=20)
+
+
+def fresh(listed):
+    """The same tools on a server object of its own, without listing them again."""
+    return Toolbox(pickle.loads(pickle.dumps(listed)))
+
+
+def server_of(box):
+    return box.tools[0].owner
+
+
+@contextlib.asynccontextmanager
+async def connected(listed):
+    box = fresh(listed)
+    try:
+        yield box
+    finally:
+        await server_of(box).aclose()
+
+
+async def run(box, *calls):
+    return await box.run(calls, EpisodeState())
+
+
+async def one(box, name, **arguments):
+    (result,) = await run(box, call(name, **arguments))
+    return result
+
+
+def gone(pid):
+    with contextlib.suppress(ProcessLookupError):
+        for _ in range(100):
+            os.kill(pid, 0)
+            time.sleep(0.02)
+        return False
+    return True
+
+
+def test_the_servers_tools_are_ours(listed):
+    names = [each.name for each in listed]
+    assert names == ["note", "wait", "process", "refuse", "stop", "stop_once", "look", "stop_always"], "of both pages"
+    note = listed[0]
+    assert note.description == "Tool note."
+    assert note.schema["function"]["parameters"]["required"] == ["text"]
+    assert note.needs_loop
+
+
+def test_some_tools_with_a_prefix():
+    server = McpServer(PLAIN)
+    (add,) = server.tools(only=["note"], prefix="my_")
+    assert add.name == "my_note"
+    with pytest.raises(ValueError, match=r"has no tool \['forget'\]; it has \['look'"):
+        server.tools(only=["forget"])
+
+
+async def test_a_server_made_with_the_sdk():
+    server = McpServer(SDK)
+    async with connected(await server.atools()) as box:
+        assert box.tools[0].schema["function"]["parameters"]["required"] == ["a"]
+        assert (await one(box, "add", a=2, b=3)).content == "5"
+        assert (await one(box, "add", a=2)).content == "3"
+        nested = await one(box, "norm", point={"x": 3, "y": 4.0}, labels=["é", "b"])
+        assert '"é":25' in nested.content.replace(" ", "").replace("\n", "")
+        assert (await one(box, "picture")).content == "before\n[image image/png, 5 bytes, not shown]"
+        wrong = await one(box, "add", a="x")
+        assert wrong.error == "refused"
+        assert "integer" in wrong.content
+
+
+async def test_what_a_tool_refuses_is_told_to_the_model(listed):
+    async with connected(listed) as box:
+        refused = await one(box, "refuse")
+        assert (refused.content, refused.error) == ("not today", "refused")
+        unknown = Toolbox([box.tools[0].replace(name="a")])
+        unknown.tools[0].function.name = "gone"
+        assert (await one(unknown, "a", text="x")).content == "no tool gone"
+
+
+async def test_one_connection_serves_many_calls_at_once(listed):
+    async with connected(listed) as box:
+        results = await run(box, *[call("process")] * 4, *[call("wait", seconds=0.05)] * 4)
+        assert len({result.content for result in results[:4]}) == 1
+        assert [result.content for result in results[4:]] == ["done"] * 4
+        assert (await one(box, "note", text="a")).content == "1"
+        assert (await one(box, "note", text="b")).content == "2", "the server is still the same one"
+
+
+async def test_a_call_that_takes_too_long_is_given_up_and_the_connection_stays(listed):
+    box = fresh([each.replace(timeout_s=0.2 if each.name == "wait" else 20) for each in listed])
+    pid = (await one(box, "process")).content
+    result = await one(box, "wait", seconds=30)
+    assert result.error == "timeout"
+    assert (await one(box, "process")).content == pid
+    await server_of(box).aclose()
+
+
+async def test_a_server_that_died_between_calls_is_started_again(listed):
+    async with connected(listed) as box:
+        pid = int((await one(box, "process")).content)
+        os.kill(pid, signal.SIGKILL)
+        assert gone(pid)
+        told = await one(box, "note", text="a")
+        assert (told.error, "was started again" in told.content) == ("refused", True)
+        assert (await one(box, "note", text="a")).content == "1"
+        assert int((await one(box, "process")).content) != pid
+
+
+async def test_a_call_is_only_repeated_where_the_server_says_that_it_may_be(listed, tmp_path):
+    async with connected(listed) as box:
+        again = await one(box, "look", path=str(tmp_path / "look"))
+        assert (again.content, again.ok) == ("worked", True)
+        told = await one(box, "stop_once", path=str(tmp_path / "stop"))
+        assert not told.ok
+        assert "is not known" in told.content
+        assert (await one(box, "stop_once", path=str(tmp_path / "stop"))).content == "worked"
+
+
+async def test_a_call_that_always_brings_the_server_down_is_the_models_mistake(listed):
+    async with connected(listed) as box:
+        told = await one(box, "stop_always")
+        assert "stops whenever it is called like this" in told.content
+        assert (await one(box, "process")).ok
+
+
+async def test_calls_under_way_when_the_server_dies_are_all_answered(listed):
+    async with connected(listed) as box:
+        await one(box, "process")
+        results = await run(box, call("wait", seconds=20), call("stop"), call("wait", seconds=20))
+        assert all("was started again" in result.content for result in results)
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        ({"command": "/no/such/program"}, "FileNotFoundError"),
+        ({"command": sys.executable, "args": ["-c", "raise SystemExit('out of order')"]}, "out of order"),
+    ],
+)
+async def test_a_server_that_cannot_be_started_is_a_failure_of_the_environment(listed, command, reason):
+    with pytest.raises(EnvironmentFailure, match=reason) as caught:
+        await McpServer(command).atools()
+    assert caught.value.stop == "tool_failed"
+    box = fresh(listed)
+    server_of(box).spec = command  # it was there when its tools were listed, and is not any more
+    with pytest.raises(EnvironmentFailure, match=reason):
+        await one(box, "process")
+
+
+async def test_a_server_that_does_not_answer_is_given_up():
+    silent = McpServer(
+        {"command": sys.executable, "args": ["-c", "import sys; sys.stdin.read()"]}, connect_timeout_s=0.2
+    )
+    with pytest.raises(EnvironmentFailure, match=r"did not answer within 0.2 s"):
+        await silent.atools()
+
+
+async def test_whoever_stops_waiting_for_a_server_leaves_nothing_behind():
+    silent = McpServer({"command": sys.executable, "args": ["-c", "import sys; sys.stdin.read()"]})
+    waiting = asyncio.ensure_future(silent.atools())
+    await asyncio.sleep(0.1)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    assert not others or not (await asyncio.wait(others, timeout=10))[1]
+
+
+async def test_closing_ends_the_process_and_a_later_call_starts_another(listed):
+    box = fresh(listed)
+    pid = int((await one(box, "process")).content)
+    await server_of(box).aclose()
+    assert gone(pid)
+    again = int((await one(box, "process")).content)
+    assert again != pid
+    await server_of(box).aclose()
+    assert gone(again)
+
+
+def test_each_event_loop_has_its_own_connection_and_it_ends_with_the_loop(listed):
+    box = fresh(listed)
+    pids = [int(asyncio.run(one(box, "process")).content) for _ in range(2)]
+    assert pids[0] != pids[1]
+    assert all(gone(pid) for pid in pids)
+
+
+async def test_a_server_nobody_needs_any_more_is_stopped(listed):
+    box = fresh(listed)
+    pid = int((await one(box, "process")).content)
+    del box
+    gc.collect()
+    for _ in range(200):
+        await asyncio.sleep(0.02)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, 0)
+            continue
+        break
+    assert gone(pid)
+
+
+class Remote(ToolEnv):
+    """An environment around the tools of a server."""
+
+    def __init__(self, tools):
+        super().__init__(Rows("one", [Task("a", "test", (user("Go."),), "3")]), tools)
+
+    def answer(self, reply):
+        return Turn(terminated=True, stop="over")
+
+
+def test_an_environment_keeps_its_server_and_stops_it_when_closed(listed):
+    env = Remote(fresh(listed).tools)
+    env.reset(seed=0)
+
+    def say(name, **arguments):
+        return env.step(env.format.write("", [call(name, **arguments)]))[0][-1]["content"]
+
+    pid = int(say("process"))
+    fork = env.fork()
+    assert (say("note", text="a"), say("note", text="b")) == ("1", "2")
+    fork.close()
+    assert int(say("process")) == pid
+    env.close()
+    assert gone(pid)
+    assert int(pickle.loads(pickle.dumps(env)).state.calls_made) == 4
+
+
+def test_an_environment_whose_server_is_gone_for_good_fails_and_does_not_blame_the_policy(listed):
+    env = Remote(fresh(listed).tools)
+    env.reset(seed=0)
+    env.tools[0].owner.spec = {"command": "/no/such/program"}
+    _, reward, terminated, truncated, info = env.step(env.format.write("", [call("process")]))
+    assert (reward, terminated, truncated, info["stop"], info["failed"]) == (0.0, False, True, "tool_failed", True)
+
+
+def free_port():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return taken.getsockname()[1]
+
+
+@contextlib.contextmanager
+def http_server(port):
+    process = subprocess.Popen(
+        [SDK["command"], *SDK["args"], str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        for _ in range(500):
+            with contextlib.suppress(OSError):
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                break
+            time.sleep(0.05)
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_server_over_http_comes_and_goes():
+    port = free_port()
+    server = McpServer({"url": f"http://127.0.0.1:{port}/mcp", "headers": {"X-Key": "1"}})
+    with http_server(port):
+        box = Toolbox(server.tools())
+
+        async def before():
+            assert (await one(box, "add", a=2, b=3)).content == "5"
+            return await run(box, call("stop"), call("wait", seconds=20))
+
+        with pytest.raises(EnvironmentFailure, match=f"127.0.0.1:{port}/mcp cannot be reached"):
+            asyncio.run(before())
+    with pytest.raises(EnvironmentFailure, match="cannot be reached"):
+        asyncio.run(one(box, "add", a=1))
+    with http_server(port):
+
+        async def after():
+            result = await one(box, "add", a=1)
+            await server.aclose()
+            return result
+
+        assert asyncio.run(after()).content == "2"
+
+
+def test_without_the_sdk_the_error_names_the_extra():
+    code = (
+        "import sys\n"
+        "from textenvs.tools.mcp import McpServer\n"
+        "assert not {'mcp', 'mcp_types', 'httpx2'} & set(sys.modules)\n"
+        "sys.modules['mcp'] = None\n"
+        "try: McpServer({'command': 'x'}).tools()\n"
+        "except ImportError as error: print(error)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "pip install 'textenvs[mcp]'" in ran.stdout
+
+
+@pytest.mark.parametrize(
+    "spec", [{}, {"args": []}, {"command": "x", "url": "y"}, {"url": "x", "args": []}, {"command": "x", "shell": True}]
+)
+def test_a_specification_that_is_none_is_refused(spec):
+    with pytest.raises(ValueError, match="an MCP server is"):
+        McpServer(spec)
