@@ -20,8 +20,21 @@ from hypothesis import strategies as st
 import textenvs
 from textenvs import TextEnv, TextVectorEnv
 from textenvs.messages import assistant
+from textenvs.tools.sandbox import SandboxUnavailable
 
-every_id = pytest.mark.parametrize("env_id", textenvs.list_environments())
+
+def refusal(env_id: str) -> str | None:
+    """What this machine says where it has no sandbox for an environment that runs programs."""
+    try:
+        textenvs.make(env_id)
+    except SandboxUnavailable as refused:
+        return str(refused)
+    return None
+
+
+REFUSED = {env_id: text for env_id in textenvs.list_environments() if (text := refusal(env_id)) is not None}
+PLAYABLE = [env_id for env_id in textenvs.list_environments() if env_id not in REFUSED]
+every_id = pytest.mark.parametrize("env_id", PLAYABLE)
 
 # An episode without a limit of its own must still end: this many replies are enough for any scripted one.
 ENOUGH = 64
@@ -102,6 +115,12 @@ def replay(env, actions):
     return [env.step(action) for action in actions]
 
 
+@pytest.mark.parametrize("env_id", sorted(REFUSED))
+def test_what_this_machine_cannot_offer_is_refused_with_the_remedy(env_id):
+    assert "install bubblewrap" in REFUSED[env_id]
+    assert "user namespaces" in REFUSED[env_id]
+
+
 # ------------------------------------------------------------------ Gymnasium
 
 
@@ -123,9 +142,7 @@ def test_gymnasium_makes_every_id_without_arguments_or_warnings(program):
         "    env.step('no')\n"
         "    env.close()\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code, *textenvs.list_environments()], capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code, *PLAYABLE], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "WARN" not in done.stderr
 

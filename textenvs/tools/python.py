@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import threading
+from collections import OrderedDict
 from typing import Any
 
 from ..env import EnvironmentFailure
 from .sandbox import Sandbox, SandboxFailure
-from .schema import Tool
+from .schema import MIN_CHARS, Tool
+
+#: How many programs' results are kept in a process.
+KEPT = 512
+
+_kept: OrderedDict[tuple[Any, ...], str] = OrderedDict()
+_lock = threading.Lock()
 
 
 class RunPython:
     """The function behind the tool; a class, so that it can be pickled with its sandbox.
+
+    A program that ran to its end is not run again: an episode that is replayed, forked or restored is told the same
+    again, at no cost. (Not where the sandbox has no seed: its random numbers are to differ.)
 
     Args:
         sandbox: Where the programs run.
@@ -27,11 +39,33 @@ class RunPython:
         Args:
             code: The whole program; print() what you want to see.
         """
+        box = self.sandbox
+        key = (code, self.max_chars, box.limits, box.seed, box.backend, str(box.packages))
+        with _lock:
+            if key in _kept:
+                _kept.move_to_end(key)
+                return _kept[key]
         try:
-            result = await self.sandbox.run(code)
+            result = await box.run(code)
         except SandboxFailure as failure:
             raise EnvironmentFailure("tool_failed", str(failure)) from failure
-        return result.describe(self.max_chars)
+        told = result.describe(self.max_chars)
+        if result.status in ("ok", "error") and box.seed is not None:  # how far others came depends on the machine
+            with _lock:
+                _kept[key] = told
+                while len(_kept) > KEPT:
+                    _kept.popitem(last=False)
+        return told
+
+
+def _forget_after_fork() -> None:
+    """A forked child may have a lock that nobody will release."""
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_after_fork)
 
 
 def python_tool(sandbox: Sandbox | None = None, *, name: str = "python", max_chars: int = 2000) -> Tool[[str], Any]:
@@ -44,7 +78,10 @@ def python_tool(sandbox: Sandbox | None = None, *, name: str = "python", max_cha
 
     Raises:
         SandboxUnavailable: No sandbox is given, and this machine has none.
+        ValueError: ``max_chars`` is below 64.
     """
+    if isinstance(max_chars, bool) or not isinstance(max_chars, int) or max_chars < MIN_CHARS:
+        raise ValueError(f"max_chars must be a whole number of at least {MIN_CHARS}, not {max_chars!r}")
     sandbox = sandbox if sandbox is not None else Sandbox()
     # Both streams, the reason, and the marks of what was left out.
     return Tool(RunPython(sandbox, max_chars), name=name, max_chars=2 * max_chars + 500)

@@ -33,5 +33,8 @@ def test_the_conversation_on_the_page_is_what_its_command_prints(command, shown,
         text=True,
         timeout=60,
     )
+    if "SandboxUnavailable" in ran.stderr:  # a machine that cannot run programs says so, with the remedy
+        assert "install bubblewrap" in ran.stderr
+        pytest.skip("this machine has no sandbox")
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout == shown

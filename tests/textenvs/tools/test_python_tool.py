@@ -10,7 +10,7 @@ from textenvs.env import EnvironmentFailure, EpisodeState
 from textenvs.tools import Toolbox
 from textenvs.tools.formats.base import make_call
 from textenvs.tools.python import python_tool
-from textenvs.tools.sandbox import SandboxFailure
+from textenvs.tools.sandbox import Sandbox, SandboxFailure
 
 
 async def asked(tool, code):
@@ -47,4 +47,21 @@ async def test_a_box_that_breaks_is_no_observation(monkeypatch):
 
     monkeypatch.setattr(box, "run", broken)
     with pytest.raises(EnvironmentFailure, match="tool_failed: it broke"):
-        await asked(python_tool(box), "print(1)")
+        await asked(python_tool(box), "print('not run before')")
+
+
+async def test_a_replay_is_told_the_same_without_running_again(monkeypatch):
+    box = box_of()
+    runs = []
+    run = box.run
+
+    async def counted(code, **more):
+        runs.append(code)
+        return await run(code, **more)
+
+    monkeypatch.setattr(box, "run", counted)
+    code = "import time; print(time.time_ns())"
+    told = [(await asked(python_tool(box), code)).content for _ in range(3)]
+    assert len(set(told)) == len(runs) == 1
+    unlike = Sandbox(backend=box.backend, limits=box.limits, seed=None)
+    assert len({(await asked(python_tool(unlike), code)).content for _ in range(2)}) == 2
