@@ -25,8 +25,8 @@ from ..scoring.collab import formula as formula_of
 from ..tasks.base import Split, Task
 from ..tasks.collab import Goal, goal_of
 from ..tasks.collab_draft import Level
-from ..tasks.collab_sets import load_goals
-from ..tasks.load import Source
+from ..tasks.collab_sets import reader_of
+from ..tasks.sources import Source, open_source
 from ..users.base import take_turn
 from ..users.collab import Accepts, CollabUser, Delivery, Manners, Memory, Reaction
 from ..users.llm import LLMUser
@@ -53,11 +53,19 @@ class CollabState(EpisodeState):
 
 @dataclass(frozen=True)
 class Check:
-    """What a delivery is worth: its task score from 0 to 1, whether it satisfies the user, and what the user says."""
+    """What a delivery is worth.
+
+    Args:
+        score: The task score, from 0 to 1.
+        right: Whether it satisfies the user.
+        remark: What the user says about one that does not.
+        metrics: More numbers worth reporting; those that the family names in ``check_metrics``.
+    """
 
     score: float
     right: bool
     remark: str = ""
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 class Collab(TextEnv[CollabState], ABC):
@@ -68,8 +76,9 @@ class Collab(TextEnv[CollabState], ABC):
     ``"gave_up"``; see :mod:`textenvs.users.collab`.
 
     Args:
-        tasks: What :func:`~textenvs.tasks.collab_sets.load_goals` takes: a task set, a ``.jsonl`` or ``.parquet`` file,
-            ``"generated:easy"``, ``"hub:..."``, or ``None`` for generated easy tasks.
+        tasks: What :func:`~textenvs.tasks.sources.open_source` takes: a task set, a ``.jsonl`` or ``.parquet`` file,
+            ``"generated:easy"``, ``"hub:..."``, a sequence of these, or ``None`` for generated easy tasks. Rows are
+            verl's, or as :func:`~textenvs.tasks.collab_sets.from_single_turn` reads them.
         level: Short for ``tasks="generated:<level>"``: ``"easy"``, ``"medium"`` or ``"hard"``.
         split: ``"train"`` or ``"test"``, of generated and Hub rows.
         seed: Which endless sequence of generated tasks. (Episodes are seeded by ``reset``.)
@@ -106,6 +115,8 @@ class Collab(TextEnv[CollabState], ABC):
     score_name: ClassVar[str]
     #: How the user asks for a delivery that it can recognise.
     form: ClassVar[str]
+    #: The metrics of its checks, reported on every turn: 0 where nothing was delivered.
+    check_metrics: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
         self,
@@ -130,8 +141,6 @@ class Collab(TextEnv[CollabState], ABC):
     ) -> None:
         if task_reward not in TASK_REWARDS:
             raise ValueError(f"task_reward must be one of {', '.join(TASK_REWARDS)}, not {task_reward!r}")
-        if level is not None and tasks is not None:
-            raise ValueError(f"give either tasks or level, not both: level={level!r} is short for 'generated:{level}'")
         if token_rate is not None and (not _is_number(token_rate) or token_rate < 0):
             raise ValueError(f"token_rate must be a finite number of at least 0, or None, not {token_rate!r}")
         if not _is_number(interactivity):
@@ -143,9 +152,8 @@ class Collab(TextEnv[CollabState], ABC):
         self.player = None if user is None else _model("user", LLMUser, user)
         self.judge = None if judge is None else _model("judge", InteractivityJudge, judge)
         self._known: tuple[Task | None, Goal | None] = (None, None)  # the goal read last; it follows from the task
-        source = tasks if level is None else f"generated:{level}"
         super().__init__(
-            load_goals(source, self.domain, split=split, seed=seed),
+            open_source(tasks, reader_of(self.domain), level=level, split=split, seed=seed),
             max_assistant_turns=max_assistant_turns,
             max_user_turns=max_user_turns,
             system_prompt=system_prompt,
@@ -218,6 +226,7 @@ class Collab(TextEnv[CollabState], ABC):
         last, unheard = self._is_last(reaction), self._is_unheard(reaction)
         earned = state.score - before if self.task_reward == "increment" else state.score * last
         metrics = {"score": state.score, "delivered": float(checked is not None), **reaction.metrics}
+        metrics |= {name: 0.0 if checked is None else checked.metrics.get(name, 0.0) for name in self.check_metrics}
         if self.player is None:
             metrics["asked_for"] = float(reaction.asked_for)
             metrics["told"] = len(state.memory.told) / len(self.goal.pieces)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from ..scoring.collab_tests import unit_tests_of
 from ..scoring.documents import last_block
 from ..tasks.base import Task
 from ..tasks.collab import Goal, reference_program
-from ..tasks.load import Source
+from ..tasks.sources import Source
 from ..tools.sandbox import Sandbox, SandboxFailure
 from .collab import Check, Collab
 
@@ -28,9 +28,9 @@ class CollabCode(Collab):
     Args:
         tasks: As in :class:`~textenvs.envs.collab.Collab`, and so are all ``options``.
         timeout_s: Seconds that one test may take.
-        packages: What programs can import besides the standard library: ``None`` for nothing, ``"installed"`` for the
-            packages of this interpreter, or a folder. BigCodeBench's rows need many.
-        allow_unsafe: Run programs *without isolation* where there is no sandbox.
+        sandbox: Where programs run: a :class:`~textenvs.tools.sandbox.Sandbox`, or a mapping of its options
+            (``packages``, ``allow_unsafe``, ...) and of those of its limits (``memory_mb``, ...). BigCodeBench's rows
+            need many ``packages``.
         **options: See :class:`~textenvs.envs.collab.Collab`.
 
     Raises:
@@ -48,8 +48,7 @@ class CollabCode(Collab):
         tasks: Source = None,
         *,
         timeout_s: float = 5.0,
-        packages: str | None = None,
-        allow_unsafe: bool = False,
+        sandbox: Sandbox | Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
         fine = isinstance(timeout_s, (int, float)) and not isinstance(timeout_s, bool) and 0 < timeout_s < float("inf")
@@ -57,7 +56,7 @@ class CollabCode(Collab):
             raise ValueError(f"timeout_s must be a number of seconds above 0, not {timeout_s!r}")
         super().__init__(tasks, **options)
         self.timeout_s = timeout_s
-        self.sandbox = Sandbox(packages=packages, allow_unsafe=allow_unsafe)
+        self.sandbox = Sandbox.of(sandbox)
 
     def opening(self, task: Task) -> Sequence[Message]:
         """The user's vague request, once goal and tests are known to be usable."""

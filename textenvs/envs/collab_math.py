@@ -14,7 +14,7 @@ from ..scoring.math import judge_math_async, require_math_verify
 from ..tasks.base import Task
 from ..tasks.collab import Goal
 from ..tasks.collab_sets import GeneratedGoals
-from ..tasks.load import Source
+from ..tasks.sources import Source
 from .collab import Check, Collab
 from .gsm8k import hasty_answer
 
@@ -31,7 +31,8 @@ class CollabMath(Collab):
         tasks: As in :class:`~textenvs.envs.collab.Collab`, and so are all ``options``.
         equality: When an answer is the reference. ``"value"``: numbers by value, everything else by its spelling.
             ``"symbolic"``: as mathematics, by Math-Verify (extra ``math``). ``None`` for ``"value"`` with generated
-            problems, whose answers are whole numbers, and else ``"symbolic"``.
+            problems, whose answers are whole numbers, and else ``"symbolic"``. A comparison that takes too long counts
+            as wrong, and ``info["metrics"]["grader_timeout"]`` says so.
         **options: See :class:`~textenvs.envs.collab.Collab`.
 
     Raises:
@@ -43,6 +44,7 @@ class CollabMath(Collab):
     domain = "math"
     score_name = "accuracy"
     form = "Please end with #### and the answer."
+    check_metrics = ("grader_timeout",)
 
     def __init__(self, tasks: Source = None, *, equality: Equality | None = None, **options: Any) -> None:
         if equality not in (None, *EQUALITIES):
@@ -72,7 +74,8 @@ class CollabMath(Collab):
             return Check(0.0, False)
         except RuntimeError as error:
             raise EnvironmentFailure("tool_failed", str(error)) from error
-        return Check(float(verdict.correct), verdict.correct)
+        timeout = float(verdict.reason == "timeout")
+        return Check(float(verdict.correct), verdict.correct, metrics={"grader_timeout": timeout})
 
     def solution(self, task: Task) -> str:
         """The worked answer, where the row has one."""

@@ -5,6 +5,7 @@ import re
 import gymnasium
 import numpy as np
 import pytest
+from collab_cases import SCORES, every_id
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,14 +13,7 @@ import textenvs
 from textenvs.messages import assistant
 from textenvs.scoring.collab import FORMULAS, formula
 
-SCORES = {
-    "textenv/collab-math": "accuracy",
-    "textenv/collab-document": "bleu",
-    "textenv/collab-code": "pass_rate",
-}
-IDS = tuple(SCORES)
 LEVELS = ("easy", "medium", "hard")
-every_id = pytest.mark.parametrize("env_id", IDS)
 
 
 def rng(seed=0):

@@ -1,9 +1,12 @@
 """CollabLLM's functions: programs in the sandbox."""
 
 import pytest
+from collab_cases import no_sandbox
 
 import textenvs
 from textenvs.tools.sandbox import SandboxFailure, SandboxUnavailable
+
+pytestmark = list(no_sandbox)
 
 
 def started(**options):
@@ -52,7 +55,7 @@ def test_without_a_sandbox_it_is_not_made(monkeypatch):
     def refuse(*_):
         raise SandboxUnavailable("install bubblewrap")
 
-    monkeypatch.setattr("textenvs.envs.collab_code.Sandbox", lambda **_: refuse())
+    monkeypatch.setattr("textenvs.envs.collab_code.Sandbox.of", refuse)
     with pytest.raises(SandboxUnavailable, match="install bubblewrap"):
         textenvs.make("textenv/collab-code")
 

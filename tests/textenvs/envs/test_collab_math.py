@@ -8,6 +8,7 @@ import pytest
 import textenvs
 from textenvs.envs.collab_math import CollabMath
 from textenvs.messages import user
+from textenvs.scoring.math import MathVerdict
 from textenvs.tasks import Rows, Task
 
 
@@ -43,6 +44,19 @@ def test_equality(gold, answer, value, symbolic):
     assert accuracy(gold, answer, equality="value") == value
     pytest.importorskip("math_verify", reason="needs the extra 'math'")
     assert accuracy(gold, answer) == accuracy(gold, answer, equality="symbolic") == symbolic
+
+
+def test_a_comparison_that_takes_too_long_is_wrong_and_says_so(monkeypatch):
+    async def slow(*_, **__):
+        return MathVerdict("timeout", "9")
+
+    monkeypatch.setattr("textenvs.envs.collab_math.judge_math_async", slow)
+    pytest.importorskip("math_verify", reason="needs the extra 'math'")
+    env = CollabMath(rows("12"))
+    env.reset(seed=0)
+    assert env.step("Hm.")[-1]["metrics"]["grader_timeout"] == 0.0
+    metrics = env.step("#### x")[-1]["metrics"]
+    assert (metrics["score"], metrics["grader_timeout"]) == (0.0, 1.0)
 
 
 def test_generated_problems_need_no_library():

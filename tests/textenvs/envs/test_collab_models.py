@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from collab_cases import every_id
 
 import textenvs
 
@@ -15,8 +16,6 @@ from fake_service import FakeService, status  # noqa: E402
 
 pytest.importorskip("openai", reason="needs the extra 'chat'")
 
-IDS = ("textenv/collab-math", "textenv/collab-document", "textenv/collab-code")
-every_id = pytest.mark.parametrize("env_id", IDS)
 QUICK = {"max_retries": 0, "retry_wait_s": 0.01}
 
 
@@ -50,7 +49,7 @@ def test_a_model_plays_the_user(env_id):
         env.reset(seed=0)
         conversation, reward, terminated, truncated, info = env.step("<think>secret</think>What is it about?")
         assert (conversation[-1]["content"], reward, terminated) == ("It is about my garden.", 0.0, False)
-        assert set(info["metrics"]) == {"score", "delivered", "user_leak", "user_tries"}
+        assert set(info["metrics"]) == {"score", "delivered", "user_leak", "user_tries", *env.check_metrics}
         conversation, reward, terminated, truncated, info = env.step(env.solution(env.state.task))
         assert conversation[-1]["content"] == "Perfect, thanks!"
         assert (reward, terminated, truncated, info["stop"]) == (pytest.approx(1.0), True, False, "solved")
