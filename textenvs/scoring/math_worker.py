@@ -31,6 +31,7 @@ def main() -> None:
     verify(parse("\\boxed{x^2}", parsing_timeout=None), parse("$1/2$", parsing_timeout=None), timeout_seconds=None)
     # What is loaded at first use is loaded now, outside anybody's time.
     print("ready", file=answers, flush=True)
+    os.dup2(nowhere.fileno(), 2)  # nobody reads it from here on, and a full pipe would stop this program
     for line in sys.stdin:
         question = json.loads(line)
         # Not a Python thread: it ends the process even while SymPy holds the interpreter.

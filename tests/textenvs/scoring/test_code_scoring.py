@@ -1,14 +1,9 @@
 """Pass rates: the right programs pass, and nothing else does."""
 
-import sys
-from pathlib import Path
-
 import pytest
+from sandbox_boxes import box_of
 
 from textenvs.scoring.code import Assertion, Call, InputOutput, pass_rate, pass_rate_now, unit_tests
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
-from sandbox_boxes import box_of
 
 TESTS = (
     Call("double(2)", 4),

@@ -117,6 +117,7 @@ def _bubblewrap(job: dict[str, Any], job_fd: int, status_fd: int, pid_fd: int) -
     for target, path in job["links"]:
         argv += ["--symlink", target, path]
     argv += ["--perms", "1777", "--size", str(job["disk"]), "--tmpfs", job["folder"], "--remount-ro", "/"]
+    argv += ["--setenv", "LD_LIBRARY_PATH", job["environment"]["LD_LIBRARY_PATH"]]
     argv += ["--info-fd", str(pid_fd), "--chdir", "/", "--"]
     return [*argv, layout.PYTHON, "-I", "-S", "-c", _BOOT, str(job_fd), str(status_fd), "-1", layout.TOOLS]
 

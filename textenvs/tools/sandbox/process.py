@@ -184,7 +184,7 @@ class Run:
 
     def _clean_up(self) -> None:
         try:
-            self._process.wait(timeout=0 if self._process.stdout is None else 1)
+            self._process.wait(timeout=1)
         except subprocess.TimeoutExpired:
             self._kill()
             with suppress(ProcessLookupError, PermissionError):
