@@ -108,7 +108,7 @@ def test_describe_says_everything_about_every_environment(env_id, capsys):
     for term in info["terms"]:
         assert re.search(rf"^{term} ", out, re.MULTILINE)
     assert ":class:" not in out
-    assert "``" not in out
+    assert "``" not in out.replace("```", "")  # a conversation may hold fenced code
 
 
 def test_describe_with_options(capsys):
