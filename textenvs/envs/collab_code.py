@@ -9,26 +9,26 @@ import numpy as np
 
 from ..env import EnvironmentFailure
 from ..messages import Message
+from ..sandbox import Sandbox, SandboxFailure
 from ..scoring.code import Test, pass_rate
-from ..scoring.collab_tests import unit_tests_of
 from ..scoring.documents import last_block
 from ..tasks.base import Task
 from ..tasks.collab import Goal, reference_program
+from ..tasks.collab_tests import unit_tests_of
 from ..tasks.sources import Source
-from ..tools.sandbox import Sandbox, SandboxFailure
 from .collab import Check, Collab
 
 
 class CollabCode(Collab):
     """A Python function told in pieces. The task score is ``pass_rate``, the part of the goal's unit tests it passes.
 
-    A reply delivers what stands in its last fenced block. It runs in a sandbox (:mod:`textenvs.tools.sandbox`); where
+    A reply delivers what stands in its last fenced block. It runs in a sandbox (:mod:`textenvs.sandbox`); where
     there is none on this machine, the environment is not made, and the error says what to do.
 
     Args:
         tasks: As in :class:`~textenvs.envs.collab.Collab`, and so are all ``options``.
         timeout_s: Seconds that one test may take.
-        sandbox: Where programs run: a :class:`~textenvs.tools.sandbox.Sandbox`, or a mapping of its options
+        sandbox: Where programs run: a :class:`~textenvs.sandbox.Sandbox`, or a mapping of its options
             (``packages``, ``allow_unsafe``, ...) and of those of its limits (``memory_mb``, ...). BigCodeBench's rows
             need many ``packages``.
         **options: See :class:`~textenvs.envs.collab.Collab`.

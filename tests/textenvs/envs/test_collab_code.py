@@ -4,7 +4,7 @@ import pytest
 from collab_cases import no_sandbox
 
 import textenvs
-from textenvs.tools.sandbox import SandboxFailure, SandboxUnavailable
+from textenvs.sandbox import SandboxFailure, SandboxUnavailable
 
 pytestmark = list(no_sandbox)
 
