@@ -7,10 +7,11 @@ assistant asks, delivers, and is scored by what it delivered last, and by what i
 from __future__ import annotations
 
 import inspect
-from abc import abstractmethod
-from collections.abc import Awaitable, Mapping, Sequence
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal, TypeVar, get_args
 
 import numpy as np
 
@@ -24,12 +25,13 @@ from ..scoring.collab import formula as formula_of
 from ..tasks.base import Split, Task
 from ..tasks.collab import Goal, goal_of
 from ..tasks.collab_draft import Level
-from ..tasks.collab_sets import load_goals
-from ..tasks.load import Source
+from ..tasks.collab_sets import reader_of
+from ..tasks.sources import Source, open_source
 from ..users.base import take_turn
 from ..users.collab import Accepts, CollabUser, Delivery, Manners, Memory, Reaction
 from ..users.llm import LLMUser
 
+ModelT = TypeVar("ModelT")
 TaskReward = Literal["final", "increment"]
 TASK_REWARDS: tuple[str, ...] = get_args(TaskReward)
 
@@ -39,26 +41,34 @@ class CollabState(EpisodeState):
     """A collaboration in progress.
 
     ``delivered`` is what the assistant delivered last, ``score`` its task score, and ``right`` whether it is what the
-    user wants; ``tokens`` is what the formula has counted so far, and ``memory`` what the scripted user remembers.
+    user wants; ``length`` is what the formula has counted so far, and ``memory`` what the scripted user remembers.
     """
 
     memory: Memory = field(default_factory=Memory)
     delivered: str | None = None
     score: float = 0.0
     right: bool = False
-    tokens: float = 0.0
+    length: int = 0
 
 
 @dataclass(frozen=True)
 class Check:
-    """What a delivery is worth: its task score from 0 to 1, whether it satisfies the user, and what the user says."""
+    """What a delivery is worth.
+
+    Args:
+        score: The task score, from 0 to 1.
+        right: Whether it satisfies the user.
+        remark: What the user says about one that does not.
+        metrics: More numbers worth reporting; those that the family names in ``check_metrics``.
+    """
 
     score: float
     right: bool
     remark: str = ""
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
-class Collab(TextEnv[CollabState]):
+class Collab(TextEnv[CollabState], ABC):
     """A user with a hidden goal, an assistant that finds out and delivers; the base of the three families.
 
     The terms of the reward, the same on every turn, are the task score (named by the family), ``token_cost`` (at most
@@ -66,8 +76,9 @@ class Collab(TextEnv[CollabState]):
     ``"gave_up"``; see :mod:`textenvs.users.collab`.
 
     Args:
-        tasks: What :func:`~textenvs.tasks.collab_sets.load_goals` takes: a task set, a ``.jsonl`` or ``.parquet`` file,
-            ``"generated:easy"``, ``"hub:..."``, or ``None`` for generated easy tasks.
+        tasks: What :func:`~textenvs.tasks.sources.open_source` takes: a task set, a ``.jsonl`` or ``.parquet`` file,
+            ``"generated:easy"``, ``"hub:..."``, a sequence of these, or ``None`` for generated easy tasks. Rows are
+            verl's, or as :func:`~textenvs.tasks.collab_sets.from_single_turn` reads them.
         level: Short for ``tasks="generated:<level>"``: ``"easy"``, ``"medium"`` or ``"hard"``.
         split: ``"train"`` or ``"test"``, of generated and Hub rows.
         seed: Which endless sequence of generated tasks. (Episodes are seeded by ``reset``.)
@@ -104,6 +115,8 @@ class Collab(TextEnv[CollabState]):
     score_name: ClassVar[str]
     #: How the user asks for a delivery that it can recognise.
     form: ClassVar[str]
+    #: The metrics of its checks, reported on every turn: 0 where nothing was delivered.
+    check_metrics: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
         self,
@@ -128,17 +141,19 @@ class Collab(TextEnv[CollabState]):
     ) -> None:
         if task_reward not in TASK_REWARDS:
             raise ValueError(f"task_reward must be one of {', '.join(TASK_REWARDS)}, not {task_reward!r}")
-        if level is not None and tasks is not None:
-            raise ValueError(f"give either tasks or level, not both: level={level!r} is short for 'generated:{level}'")
-        self.formula = formula_of(formula, domain=self.domain, rate=token_rate, interactivity=interactivity)
+        if token_rate is not None and (not _is_number(token_rate) or token_rate < 0):
+            raise ValueError(f"token_rate must be a finite number of at least 0, or None, not {token_rate!r}")
+        if not _is_number(interactivity):
+            raise ValueError(f"interactivity must be a finite number, not {interactivity!r}")
+        self.formula = formula_of(formula, domain=self.domain, rate=token_rate)
+        self.interactivity = interactivity
         self.manners = Manners(answers, patience, accepts)
         self.task_reward = task_reward
-        self.player = None if user is None else LLMUser(user)
-        self.judge = None if judge is None else InteractivityJudge(judge)
+        self.player = None if user is None else _model("user", LLMUser, user)
+        self.judge = None if judge is None else _model("judge", InteractivityJudge, judge)
         self._known: tuple[Task | None, Goal | None] = (None, None)  # the goal read last; it follows from the task
-        source = tasks if level is None else f"generated:{level}"
         super().__init__(
-            load_goals(source, self.domain, split=split, seed=seed),
+            open_source(tasks, reader_of(self.domain), level=level, split=split, seed=seed),
             max_assistant_turns=max_assistant_turns,
             max_user_turns=max_user_turns,
             system_prompt=system_prompt,
@@ -153,7 +168,7 @@ class Collab(TextEnv[CollabState]):
 
     @abstractmethod
     def check(self, goal: Goal, delivered: str) -> Check | Awaitable[Check]:
-        """What a delivery is worth; ``self.state`` is as before the reply."""
+        """What a delivery is worth. What ``self.state`` says of deliveries and of the user is as before the reply."""
 
     @abstractmethod
     def solution(self, task: Task) -> str:
@@ -186,7 +201,7 @@ class Collab(TextEnv[CollabState]):
         if self._is_last(reaction):
             heard = () if self._is_unheard(reaction) else turn.messages
             verdict = await self.judge.score((*self.state.messages, *heard))
-        return replace(turn, reward=None, terms={**turn.terms, "interactivity": self.formula.interactivity * verdict})
+        return replace(turn, reward=None, terms={**turn.terms, "interactivity": self.interactivity * verdict})
 
     def _react(self, reply: Message, checked: Check | None) -> Reaction:
         delivery = Delivery() if checked is None else Delivery(True, checked.right, checked.remark)
@@ -211,6 +226,7 @@ class Collab(TextEnv[CollabState]):
         last, unheard = self._is_last(reaction), self._is_unheard(reaction)
         earned = state.score - before if self.task_reward == "increment" else state.score * last
         metrics = {"score": state.score, "delivered": float(checked is not None), **reaction.metrics}
+        metrics |= {name: 0.0 if checked is None else checked.metrics.get(name, 0.0) for name in self.check_metrics}
         if self.player is None:
             metrics["asked_for"] = float(reaction.asked_for)
             metrics["told"] = len(state.memory.told) / len(self.goal.pieces)
@@ -281,8 +297,19 @@ class Collab(TextEnv[CollabState]):
 
     def _charge(self, said: Sequence[Message]) -> float:
         """What these messages add to the conversation's cost, from now on counted in."""
-        state, before = self.state, self.formula.cost(self.state.tokens)
-        if self.formula.whole and state.assistant_turns == 1:  # the opening was said before the first reply
-            state.tokens += self.formula.tokens(state.messages[:-1])
-        state.tokens += self.formula.tokens(said)
-        return self.formula.cost(state.tokens) - before
+        state, before = self.state, self.formula.cost(self.state.length)
+        if self.formula.scope == "all" and state.assistant_turns == 1:  # the opening was said before the first reply
+            state.length += self.formula.length(state.messages[:-1])
+        state.length += self.formula.length(said)
+        return self.formula.cost(state.length) - before
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _model(option: str, made: Callable[[SpecLike], ModelT], spec: SpecLike) -> ModelT:
+    try:
+        return made(spec)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{option}: {error}") from error

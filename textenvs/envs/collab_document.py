@@ -10,7 +10,7 @@ from ..scoring.bleu import UNITS, Unit, sentence_bleu
 from ..scoring.documents import last_document, respects
 from ..tasks.base import Task
 from ..tasks.collab import Goal
-from ..tasks.load import Source
+from ..tasks.sources import Source
 from .collab import Check, Collab
 
 

@@ -2,16 +2,24 @@ r"""CollabLLM's MATH-Chat: a problem whose conditions the user holds back, score
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
+from typing import Any, Literal, get_args
 
 import numpy as np
 
+from ..env import EnvironmentFailure
 from ..scoring.answers import same_answer
 from ..scoring.final_answer import final_answer
+from ..scoring.math import judge_math_async, require_math_verify
 from ..tasks.base import Task
 from ..tasks.collab import Goal
+from ..tasks.collab_sets import GeneratedGoals
+from ..tasks.sources import Source
 from .collab import Check, Collab
 from .gsm8k import hasty_answer
+
+Equality = Literal["value", "symbolic"]
+EQUALITIES: tuple[str, ...] = get_args(Equality)
 
 
 class CollabMath(Collab):
@@ -20,21 +28,54 @@ class CollabMath(Collab):
     A reply delivers what stands after its last ``####`` or in its last ``\boxed{...}``.
 
     Args:
-        tasks: As in :class:`~textenvs.envs.collab.Collab`, and so are all other arguments.
+        tasks: As in :class:`~textenvs.envs.collab.Collab`, and so are all ``options``.
+        equality: When an answer is the reference. ``"value"``: numbers by value, everything else by its spelling.
+            ``"symbolic"``: as mathematics, by Math-Verify (extra ``math``). ``None`` for ``"value"`` with generated
+            problems, whose answers are whole numbers, and else ``"symbolic"``. A comparison that takes too long counts
+            as wrong, and ``info["metrics"]["grader_timeout"]`` says so.
+        **options: See :class:`~textenvs.envs.collab.Collab`.
+
+    Raises:
+        ImportError: ``"symbolic"``, and Math-Verify is not installed.
+        ValueError: A value outside the above.
+        TaskError: Rows that cannot be played, listed by file, row and column.
     """
 
     domain = "math"
     score_name = "accuracy"
     form = "Please end with #### and the answer."
+    check_metrics = ("grader_timeout",)
+
+    def __init__(self, tasks: Source = None, *, equality: Equality | None = None, **options: Any) -> None:
+        if equality not in (None, *EQUALITIES):
+            raise ValueError(f"equality must be None or one of {', '.join(EQUALITIES)}, not {equality!r}")
+        super().__init__(tasks, **options)
+        if equality is None:
+            equality = "value" if isinstance(self.tasks, GeneratedGoals) else "symbolic"
+        if equality == "symbolic":
+            require_math_verify()
+        self.equality = equality
 
     def find(self, text: str) -> str | None:
         """The reply's final answer."""
         return final_answer(text)
 
-    def check(self, goal: Goal, delivered: str) -> Check:
+    def check(self, goal: Goal, delivered: str) -> Check | Awaitable[Check]:
         """Compare it with the reference."""
         right = same_answer(delivered, self._gold)
-        return Check(float(right), right)
+        if right or self.equality == "value":
+            return Check(float(right), right)
+        return self._check_symbolically(delivered)
+
+    async def _check_symbolically(self, delivered: str) -> Check:
+        try:
+            verdict = await judge_math_async(f"\\boxed{{{delivered}}}", self._gold)
+        except ValueError:  # the reference is no mathematics ("Tuesday"), and spelled otherwise
+            return Check(0.0, False)
+        except RuntimeError as error:
+            raise EnvironmentFailure("tool_failed", str(error)) from error
+        timeout = float(verdict.reason == "timeout")
+        return Check(float(verdict.correct), verdict.correct, metrics={"grader_timeout": timeout})
 
     def solution(self, task: Task) -> str:
         """The worked answer, where the row has one."""

@@ -20,7 +20,7 @@ from ..tasks.sources import Reader, Source, open_source
 from ..tool_env import ToolEnv, ToolState
 from ..tools.formats import call
 from ..tools.python import python_tool
-from ..tools.sandbox import Limits, Sandbox
+from ..tools.sandbox import Sandbox
 from ..tools.toolbox import ToolResult
 from .gsm8k import check_weight, hasty_answer
 
@@ -116,7 +116,7 @@ class MathPython(ToolEnv[MathState]):
             require_math_verify()
         super().__init__(
             opened,
-            [python_tool(_sandbox(sandbox), name=TOOL, max_chars=max_output_chars)],
+            [python_tool(Sandbox.of(sandbox), name=TOOL, max_chars=max_output_chars)],
             call_format=call_format,
             max_assistant_turns=max_assistant_turns,
             system_prompt=system_prompt,
@@ -202,22 +202,3 @@ def _metrics(verdict: MathVerdict | None) -> dict[str, float]:
         "answered": float(verdict is not None),
         "grader_timeout": float(verdict is not None and verdict.reason == "timeout"),
     }
-
-
-def _sandbox(given: Sandbox | Mapping[str, Any] | None) -> Sandbox:
-    """The sandbox that an option stands for; plain options travel as JSON.
-
-    Raises:
-        ValueError: An unknown option, or a value that is not allowed.
-        SandboxUnavailable: No sandbox holds on this machine.
-    """
-    if isinstance(given, Sandbox):
-        return given
-    options = dict(given or {})
-    limits = {name: options.pop(name) for name in Limits.__dataclass_fields__ if name in options}
-    known = ("packages", "seed", "backend", "allow_unsafe")
-    if unknown := sorted(set(options) - set(known)):
-        raise ValueError(
-            f"sandbox has no option {unknown[0]!r}; it has {', '.join((*known, *Limits.__dataclass_fields__))}"
-        )
-    return Sandbox(limits=Limits(**limits), **options)

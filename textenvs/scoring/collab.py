@@ -1,44 +1,52 @@
-"""CollabLLM's conversation-level reward in its four published or corrected forms, as pure functions.
+"""CollabLLM's conversation-level reward in its published forms and a corrected one, as pure functions.
 
-A conversation is worth its task scores, minus what its tokens cost, plus how interactive a judge finds it
+A conversation is worth its task scores, minus what its length costs, plus how interactive a judge finds it
 (arXiv 2502.00640, equations 2 to 4). Three forms of that are in use, and they disagree; a fourth is ours:
 
-=============== ==================== ======================== ================================================
-name            tokens of            cost of a conversation   over several futures
-=============== ==================== ======================== ================================================
-``linear``      both, from the reply ``rate * tokens``        the mean
-``paper``       both speakers        ``min(rate*tokens, 1)``  the mean
-``repository``  the assistant        ``rate * tokens``        the mean
-``recipe``      as linear, in words  ``rate * words``         the mean, then *each* weighted term clamped to +-1
-=============== ==================== ======================== ================================================
+=============== ============================ ======================= ==========================================
+name            length                       cost of a conversation  over several futures
+=============== ============================ ======================= ==========================================
+``linear``      tokens from the first reply  ``rate * tokens``       the mean
+``paper``       tokens of all messages       ``min(rate*tokens, 1)`` the mean
+``repository``  tokens of the assistant      ``rate * tokens``       the mean
+``recipe``      words from the scored reply  ``rate * words``        the mean, each term then kept within +-1
+=============== ============================ ======================= ==========================================
 
 ``paper`` saturates: at its rate of 5e-4 for mathematics a conversation of 2,000 tokens already costs the whole 1, and
 no longer one costs more, so that nothing asks for brevity any more. ``linear``, the default, keeps the paper's rates,
-leaves the bound out, and does not charge a reply for what was said before it. ``repository`` is what the authors' code
-computes, ``recipe`` what verl's recipe computes.
+leaves the bound out, and charges nothing for the opening, which no policy can change. ``repository`` is what the
+authors' code computes (``reward.py``, the metric ``token_amount``, the weights of its training scripts), ``recipe``
+what verl's recipe ``collabllm`` computes (``token_amount``, the weights of its script, the clamp of its reward
+manager).
+
+Only what people read and write counts: messages of user and assistant, without private reasoning. (The recipe's own
+code would count reasoning, too, but it is run with models that have none.)
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol, get_args
 
 from ..messages import Message, visible_text
 
 FormulaName = Literal["linear", "paper", "repository", "recipe"]
-FORMULAS: tuple[str, ...] = get_args(FormulaName)
-
+Unit = Literal["words", "tokens"]
+Scope = Literal["played", "all", "future"]
+Clamp = Literal["none", "cost", "terms"]
 Domain = Literal["math", "document", "code"]
+UNITS: tuple[str, ...] = get_args(Unit)
+SCOPES: tuple[str, ...] = get_args(Scope)
+CLAMPS: tuple[str, ...] = get_args(Clamp)
 DOMAINS: tuple[str, ...] = get_args(Domain)
 
-#: What the terms of a reward may not be called by a task score.
-RESERVED: frozenset[str] = frozenset({"token_cost", "interactivity"})
+#: Names in a reward's terms that are not task scores.
+COST, INTERACTIVITY = "token_cost", "interactivity"
 
 # Reward per token, the same in the paper and in the authors' code (there as 0.5 and 0.1 per 1,000 tokens).
 _RATES: Mapping[str, float] = {"math": 5e-4, "document": 1e-4, "code": 5e-4}
-_RECIPE_RATE = 1e-4  # per word, for every domain
 
 
 def estimate_tokens(text: str) -> int:
@@ -54,82 +62,100 @@ def count_words(text: str) -> int:
     return len(text.split())
 
 
+def _check(what: str, value: float, least: float = -math.inf) -> None:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if not number or value < least:
+        bound = "" if least == -math.inf else f" of at least {least:g}"
+        raise ValueError(f"{what} must be a finite number{bound}, not {value!r}")
+
+
+class Scored(Protocol):
+    """A conversation that was scored; anything with these attributes is one."""
+
+    @property
+    def scores(self) -> Mapping[str, float]:
+        """Its task scores by name, mostly from 0 to 1 (``{"accuracy": 1.0}``)."""
+        ...
+
+    @property
+    def length(self) -> float:
+        """What :meth:`Formula.length` counts."""
+        ...
+
+    @property
+    def interactivity(self) -> float | None:
+        """A judge's verdict, mostly from 0 to 1; ``None`` where no judge was asked."""
+        ...
+
+
 @dataclass(frozen=True)
 class Outcome:
-    """What is known about one conversation when it is scored.
-
-    Args:
-        scores: The task scores by name, mostly from 0 to 1 (``{"accuracy": 1.0}``).
-        tokens: How many tokens it has by the formula's own count, :meth:`Formula.tokens`.
-        interactivity: A judge's verdict from 0 to 1; ``None`` where no judge was asked.
-
-    Raises:
-        ValueError: A number that is not finite or outside its range, or a score with a reserved name.
-    """
+    """The plainest :class:`Scored`."""
 
     scores: Mapping[str, float]
-    tokens: float
+    length: float
     interactivity: float | None = None
-
-    def __post_init__(self) -> None:
-        for name, value in self.scores.items():
-            if name in RESERVED:
-                raise ValueError(f"a task score may not be called {name!r}: the reward has a term of that name")
-            _check(f"the score {name!r}", value, -math.inf, math.inf)
-        _check("tokens", self.tokens, 0.0, math.inf)
-        if self.interactivity is not None:
-            _check("interactivity", self.interactivity, 0.0, 1.0)
 
 
 @dataclass(frozen=True)
 class Formula:
-    """One way to make a reward of conversations; made by :func:`formula`.
+    """How scored conversations become one reward.
+
+    It is the sum of these terms, each a mean over the conversations::
+
+        <name>           weight * score, for each task score
+        "token_cost"     -rate * length
+        "interactivity"  weight * verdict, if there is a judge
 
     Args:
-        name: One of :data:`FORMULAS`.
-        rate: What a token costs.
-        speakers: Whose messages are counted.
-        count: The tokens of a text.
-        bounded: Whether a conversation's cost is at most 1.
-        clamped: Whether each weighted term is clamped to ``[-1, 1]``, after averaging.
-        whole: Whether the conversation is counted from its first message, or only from the (first) reply that is
-            scored. Who scores it passes the messages accordingly.
-        reads_reasoning: Whether private reasoning (``<think>``) is counted, too.
-        interactivity: The weight of the judge's verdict.
-        weights: The weights of the task scores; 1 where none is given.
+        name: What ``formula=`` calls it.
+        rate: The price of a word or token, at least 0.
+        unit: ``"words"`` (between white space) or ``"tokens"``.
+        roles: Whose messages are counted.
+        scope: Which messages are counted: ``"all"``, ``"played"`` (from the policy's first reply on) or ``"future"``
+            (from the reply that is being rewarded on). Who scores a conversation passes them accordingly.
+        clamp: ``"none"``; ``"cost"``: a conversation costs at most 1; ``"terms"``: each term is kept within +-1.
+
+    Raises:
+        ValueError: A value outside the above.
     """
 
-    name: FormulaName
+    name: str
     rate: float
-    speakers: tuple[str, ...] = ("assistant", "user")
-    count: Callable[[str], float] = estimate_tokens
-    bounded: bool = False
-    clamped: bool = False
-    whole: bool = True
-    reads_reasoning: bool = False
-    interactivity: float = 1.0
-    weights: Mapping[str, float] = field(default_factory=dict)
+    unit: Unit = "tokens"
+    roles: tuple[str, ...] = ("user", "assistant")
+    scope: Scope = "played"
+    clamp: Clamp = "none"
 
-    def tokens(self, messages: Sequence[Message]) -> float:
-        """The tokens of ``messages`` that this formula charges for."""
-        return float(
-            sum(
-                self.count(message["content"] if self.reads_reasoning else visible_text(message))
-                for message in messages
-                if message["role"] in self.speakers
-            )
-        )
+    def __post_init__(self) -> None:
+        _check("rate", self.rate, 0.0)
+        for option, allowed in (("unit", UNITS), ("scope", SCOPES), ("clamp", CLAMPS)):
+            if (value := getattr(self, option)) not in allowed:
+                raise ValueError(f"Formula: {option} must be one of {', '.join(allowed)}, not {value!r}")
+        if not self.roles or set(self.roles) - {"user", "assistant"}:
+            raise ValueError(f"Formula: roles must be of 'user' and 'assistant', not {self.roles!r}")
 
-    def cost(self, tokens: float) -> float:
-        """What a conversation of so many tokens costs, at least 0."""
-        cost = self.rate * tokens
-        return min(cost, 1.0) if self.bounded or self.clamped else cost
+    def length(self, messages: Sequence[Message], count_tokens: Callable[[str], int] = estimate_tokens) -> int:
+        """What of ``messages`` is charged for, in the formula's unit.
 
-    def terms(self, outcomes: Sequence[Outcome]) -> dict[str, float]:
+        Args:
+            messages: Those of the formula's scope.
+            count_tokens: The number of tokens of a text, for instance by the policy's own tokenizer.
+        """
+        count = count_words if self.unit == "words" else count_tokens
+        return sum(count(visible_text(message)) for message in messages if message["role"] in self.roles)
+
+    def cost(self, length: float) -> float:
+        """What a single conversation of that length costs, at least 0."""
+        cost = self.rate * length
+        return cost if self.clamp == "none" else min(cost, 1.0)
+
+    def terms(self, outcomes: Sequence[Scored], weights: Mapping[str, float] | None = None) -> dict[str, float]:
         """The reward of conversations (the sampled futures of one reply, or a single whole one) by named terms.
 
         Args:
             outcomes: At least one; all with the same scores, and all with a verdict on interactivity or none.
+            weights: Of task scores and of ``"interactivity"``; 1 where there is none.
 
         Returns:
             The weighted mean of every task score, ``token_cost`` (at most 0), and ``interactivity`` where it was
@@ -138,83 +164,61 @@ class Formula:
         Raises:
             ValueError: No outcome, or outcomes that cannot be averaged.
         """
+        weights = weights or {}
+        for name, weight in weights.items():
+            _check(f"the weight of {name}", weight)
         if not outcomes:
             raise ValueError("there is no conversation to score; a future that failed must be left out before")
-        if len({frozenset(outcome.scores) for outcome in outcomes}) > 1:
+        names = outcomes[0].scores.keys()
+        if any(outcome.scores.keys() != names for outcome in outcomes):
             raise ValueError(f"conversations with different scores: {[sorted(each.scores) for each in outcomes]}")
+        if reserved := names & {COST, INTERACTIVITY}:
+            raise ValueError(f"a task score may not be called {min(reserved)!r}: the reward has a term of that name")
         verdicts = [outcome.interactivity for outcome in outcomes if outcome.interactivity is not None]
         if len(verdicts) not in (0, len(outcomes)):
             raise ValueError(f"interactivity was judged for {len(verdicts)} of {len(outcomes)} conversations only")
-        terms = {
-            name: self.weights.get(name, 1.0) * _mean([outcome.scores[name] for outcome in outcomes])
-            for name in outcomes[0].scores
-        }
-        if self.clamped:
-            terms["token_cost"] = -self.rate * _mean([outcome.tokens for outcome in outcomes])
-        else:
-            terms["token_cost"] = -_mean([self.cost(outcome.tokens) for outcome in outcomes])
+        parts = {name: [outcome.scores[name] for outcome in outcomes] for name in names}
+        lengths = [self.rate * outcome.length for outcome in outcomes]
+        parts[COST] = [-min(cost, 1.0) if self.clamp == "cost" else -cost for cost in lengths]
         if verdicts:
-            terms["interactivity"] = self.interactivity * _mean(verdicts)
-        if self.clamped:
-            terms = {name: min(1.0, max(-1.0, value)) for name, value in terms.items()}
-        return {name: value + 0.0 for name, value in terms.items()}  # -0.0 becomes 0.0
+            parts[INTERACTIVITY] = verdicts
+        terms = {}
+        for name, values in parts.items():
+            mean = weights.get(name, 1.0) * math.fsum(values) / len(values) + 0.0  # -0.0 becomes 0.0
+            _check(f"the term {name!r}", mean)
+            terms[name] = max(-1.0, min(1.0, mean)) if self.clamp == "terms" else mean
+        return terms
 
 
-_SHAPES: Mapping[str, Mapping[str, Any]] = {
-    "linear": {"whole": False},
-    "paper": {"bounded": True},
-    "repository": {"speakers": ("assistant",)},
-    "recipe": {"count": count_words, "clamped": True, "whole": False, "reads_reasoning": True},
+#: The formulas by name, at the rates published for mathematics and code.
+FORMULAS: Mapping[str, Formula] = {
+    made.name: made
+    for made in (
+        Formula("linear", _RATES["math"]),
+        Formula("paper", _RATES["math"], scope="all", clamp="cost"),
+        Formula("repository", _RATES["math"], roles=("assistant",), scope="all"),
+        Formula("recipe", 1e-4, unit="words", scope="future", clamp="terms"),
+    )
 }
 
 
-def formula(
-    name: FormulaName = "linear",
-    *,
-    domain: Domain = "math",
-    rate: float | None = None,
-    interactivity: float = 1.0,
-    weights: Mapping[str, float] | None = None,
-    count: Callable[[str], float] | None = None,
-) -> Formula:
-    """The formula of that name, with the published settings.
+def formula(name: str = "linear", *, domain: Domain = "math", rate: float | None = None) -> Formula:
+    """The formula of that name, at the published rate.
 
     Args:
         name: One of :data:`FORMULAS`; see the module's docstring.
         domain: ``"math"``, ``"document"`` or ``"code"``: decides the published rate.
-        rate: What a token costs; ``None`` for the published one: 5e-4 for mathematics and code and 1e-4 for documents,
-            and for ``recipe`` 1e-4 a word throughout.
-        interactivity: The weight of the judge's verdict. The paper, the recipe and the authors' preference training
-            have 1; the authors' data have 0.5 for mathematics.
-        weights: The weights of the task scores; 1 where none is given.
-        count: Counts a text's tokens, for instance with the policy's own tokenizer; ``None`` for
-            :func:`estimate_tokens` (for ``recipe``, :func:`count_words`).
+        rate: What a token (a word) costs; ``None`` for the published one: 5e-4 for mathematics and code and 1e-4 for
+            documents, and for ``recipe`` 1e-4 a word throughout.
 
     Raises:
-        ValueError: An unknown name or domain, or a number that is not finite or (the rate) below 0.
+        ValueError: An unknown name or domain, or a rate that is not finite or below 0.
     """
     if name not in FORMULAS:
         raise ValueError(f"formula must be one of {', '.join(FORMULAS)}, not {name!r}")
     if domain not in DOMAINS:
         raise ValueError(f"domain must be one of {', '.join(DOMAINS)}, not {domain!r}")
+    made = FORMULAS[name]
     if rate is None:
-        rate = _RECIPE_RATE if name == "recipe" else _RATES[domain]
-    _check("rate", rate, 0.0, math.inf)
-    for what, weight in (("interactivity", interactivity), *(weights or {}).items()):
-        _check(f"the weight of {what}", weight, -math.inf, math.inf)
-    made = Formula(
-        name=name, rate=float(rate), interactivity=interactivity, weights=dict(weights or {}), **_SHAPES[name]
-    )
-    return made if count is None else replace(made, count=count)
-
-
-def _check(what: str, value: float, low: float, high: float) -> None:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    if not number or not low <= value <= high:
-        between = f" from {low:g}" if math.isfinite(low) else ""
-        between += f" to {high:g}" if math.isfinite(high) else " up" if math.isfinite(low) else ""
-        raise ValueError(f"{what} must be a finite number{between}, not {value!r}")
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
+        rate = made.rate if made.unit == "words" else _RATES[domain]
+    return replace(made, rate=rate)

@@ -7,9 +7,11 @@ may be said. Pieces travel in the row's ``extra_info``, next to the fields of Co
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -150,6 +152,20 @@ def split_request(prompt: str) -> tuple[Piece, ...]:
     return tuple(_piece(text) for text in texts)
 
 
+def reference_program(reference: Any) -> str:
+    """The program of a reference, which in CollabLLM's rows is JSON text with ``answer``, ``test`` and more."""
+    answer = _json_object(reference).get("answer")
+    return answer if isinstance(answer, str) else str(reference)
+
+
+def test_module(metadata: Any, reference: Any) -> str | None:
+    """The source of the tests of a row of CollabLLM's: in its metadata, or else in its reference."""
+    for value in (metadata, _json_object(reference)):
+        if isinstance(value, Mapping) and isinstance(value.get("test"), str) and value["test"].strip():
+            return str(value["test"])
+    return None
+
+
 def keywords_of(text: str) -> tuple[str, ...]:
     """Beginnings of the words by which a question can ask for ``text``: its words without the most common ones."""
     stems = (word if len(word) <= 5 else word[: max(5, len(word) - 2)] for word in _content_words(text))
@@ -193,6 +209,14 @@ def _piece(text: str) -> Piece:
     keywords = keywords_of(text)
     first = [word for word in _WORD.findall(text) if word.lower() not in _STOP_WORDS][:3]
     return Piece(" ".join(first) or text[:20], (text,), keywords)
+
+
+def _json_object(value: Any) -> Mapping[str, Any]:
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        with suppress(json.JSONDecodeError, RecursionError):
+            read = json.loads(value)
+            return read if isinstance(read, dict) else {}
+    return {}
 
 
 def _content_words(text: str) -> list[str]:

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ..messages import check_conversation, clean_text, copy_messages, user
 from ..scoring.collab import Domain
 from ..scoring.final_answer import final_answer
-from .base import SPLITS, Rows, Split, Task, TaskError, TaskSet
-from .collab import goal_of
+from .base import SPLITS, Split, Task, TaskError, TaskSet
+from .collab import goal_of, test_module
+from .collab_code import draft_code
 from .collab_document import draft_document
 from .collab_draft import LEVELS, Draft, Level
 from .collab_math import draft_math
-from .files import json_rows, parquet_rows
-from .hub import hub_rows
-from .load import Source
+from .sources import Reader
 
 #: One goal in this many is held out for the test split.
 _HELD_OUT = 8
@@ -29,6 +27,7 @@ _HELD_OUT = 8
 _DRAFTERS: Mapping[str, Callable[[random.Random, str], Draft | None]] = {
     "math": draft_math,
     "document": draft_document,
+    "code": draft_code,
 }
 
 # What CollabLLM tells its simulated users about the three kinds of task, and how a row's user begins without saying
@@ -54,9 +53,9 @@ class GeneratedGoals:
     """An endless :class:`~textenvs.tasks.base.TaskSet` of collaboration tasks.
 
     Args:
-        domain: ``"math"`` or ``"document"``.
-        level: ``"easy"``, ``"medium"`` or ``"hard"``: how much the user holds back (3, 4 and 5 pieces of a problem;
-            3, 5 and 7 of a document).
+        domain: ``"math"``, ``"document"`` or ``"code"``.
+        level: ``"easy"``, ``"medium"`` or ``"hard"``: how much the user holds back (3, 4 and 5 pieces of a problem or
+            a function; 3, 5 and 7 of a document).
         seed: Another seed is another sequence of tasks.
         split: ``"train"`` or ``"test"``; the two never share a goal, whatever their seeds.
 
@@ -118,61 +117,22 @@ class GeneratedGoals:
         )
 
 
-def load_goals(source: Source, domain: Domain, *, split: Split = "train", seed: int = 0) -> TaskSet:
-    """The collaboration tasks that ``source`` names. A file is read once per process.
+def reader_of(domain: Domain) -> Reader:
+    """How the collaboration tasks of a domain are read and generated."""
+    return _READERS[domain]
+
+
+def from_single_turn(domain: Domain, row: Mapping[str, Any], key: str, where: str, data_source: str) -> Task:
+    r"""A task from a row that is not in verl's schema.
+
+    Either it is a single-turn row, ``prompt`` and ``completion``, both text; or one of CollabLLM's data, with
+    ``single_turn_prompt``, ``single_turn_completion``, ``single_turn_metadata``, and perhaps ``prompt``, the
+    conversation so far, which the episode then begins with.
 
     Args:
-        source: One of
-
-            * a :class:`~textenvs.tasks.base.TaskSet`, returned as it is;
-            * a ``.jsonl`` or ``.parquet`` file whose rows :func:`from_row` can read;
-            * ``"generated:easy"``, ``"generated:medium"``, ``"generated:hard"``;
-            * ``"hub:collabllm/collabllm-multiturn-math-hard"``, or ``"hub:REPOSITORY:CONFIGURATION"``;
-            * a sequence of these names, for their rows one after the other;
-            * ``None``: the generated easy tasks.
-
-        domain: ``"math"``, ``"document"`` or ``"code"``: how rows are read.
-        split: Which half of a generated source, or which split of one on the Hub. A file is one split already.
-        seed: The seed of generated tasks.
-
-    Raises:
-        ValueError: An unknown split, level or kind of source.
-        TaskError: Rows that cannot be used, listed by file, row and column.
-        ImportError: The source needs a library that is not installed; the message names the extra.
-    """
-    if split not in SPLITS:
-        raise ValueError(f"split must be one of {', '.join(SPLITS)}, not {split!r}")
-    if source is None:
-        return GeneratedGoals(domain, "easy", seed, split)
-    if isinstance(source, TaskSet):
-        return source
-    if isinstance(source, (str, Path)):
-        return _named(source, domain, split, seed)
-    parts = [_named(each, domain, split, seed) for each in source]
-    if endless := [part.name for part in parts if part.size is None]:
-        raise ValueError(f"{endless[0]} is endless and cannot be one of several sources")
-    tasks = [
-        replace(part[index], key=f"{place}/{part[index].key}")
-        for place, part in enumerate(parts)
-        for index in range(part.size or 0)
-    ]
-    return Rows(" + ".join(part.name for part in parts), tasks)
-
-
-def from_row(row: Mapping[str, Any], domain: Domain, *, key: str, where: str, data_source: str) -> Task:
-    r"""A task from a row of a file or of the Hub.
-
-    It has one of these shapes:
-
-    * verl's schema, as verl's recipe for CollabLLM and :func:`~textenvs.tasks.write_parquet` write it;
-    * a single-turn row: ``prompt`` and ``completion``, both text;
-    * a row of CollabLLM's data: ``single_turn_prompt``, ``single_turn_completion``, ``single_turn_metadata``, and
-      perhaps ``prompt``, the conversation so far, which the episode then begins with.
-
-    Args:
+        domain: How the reference is read: a solution that ends in ``\boxed{...}`` or ``#### ...``, a document, or code
+            with its tests.
         row: The row. Without ``single_turn_metadata`` its other columns are the metadata.
-        domain: How the reference is read: a solution that ends in ``\boxed{...}`` or ``#### ...``, a document, or
-            code with its tests.
         key: The task's key.
         where: Named in errors, for example ``row 7``.
         data_source: The task's data source where the row has none.
@@ -180,15 +140,6 @@ def from_row(row: Mapping[str, Any], domain: Domain, *, key: str, where: str, da
     Raises:
         TaskError: A column is missing or malformed.
     """
-    if "reward_model" in row:
-        task = Task.from_row(row, key=key, where=where)
-    else:
-        task = _single_turn(row, domain, key, where, data_source)
-    goal_of(task, domain)  # so that a bad row is met when it is read, not in the middle of a run
-    return task
-
-
-def _single_turn(row: Mapping[str, Any], domain: Domain, key: str, where: str, data_source: str) -> Task:
     nested = row.get("single_turn_prompt") is not None
     names = ("single_turn_prompt", "single_turn_completion") if nested else ("prompt", "completion")
     texts = []
@@ -201,7 +152,8 @@ def _single_turn(row: Mapping[str, Any], domain: Domain, key: str, where: str, d
         texts.append(clean_text(value).strip())
     request, reference = texts
     extra: dict[str, Any] = {"single_turn_prompt": request, "task_desc": _DESCRIPTIONS[domain]}
-    if metadata := _metadata(row, where):
+    metadata = _metadata(row, where)
+    if metadata:
         extra["single_turn_metadata"] = metadata
     truth: str | None = reference
     if domain == "math":
@@ -212,6 +164,8 @@ def _single_turn(row: Mapping[str, Any], domain: Domain, key: str, where: str, d
                 f"{where}: column {names[1]!r} has no final answer in \\boxed{{...}} or after ####; it ends in "
                 f"{reference[-40:]!r}"
             )
+    if domain == "code" and test_module(metadata, reference) is None:
+        raise TaskError(f"{where}: there are no tests in 'test' of the metadata, nor of the reference as JSON")
     if nested and row.get("prompt") is not None:
         try:
             prompt = copy_messages(check_conversation(row["prompt"], "column 'prompt'"))
@@ -247,57 +201,43 @@ def _metadata(row: Mapping[str, Any], where: str) -> dict[str, Any]:
     return dict(given)
 
 
-def _named(source: str | Path, domain: Domain, split: Split, seed: int) -> TaskSet:
-    text = str(source)
-    kind, _, rest = text.partition(":")
-    if kind == "generated":
-        if rest not in LEVELS:
-            raise ValueError(f"{text!r}: unknown level; known are {', '.join(f'generated:{name}' for name in LEVELS)}")
-        return GeneratedGoals(domain, rest, seed, split)  # type: ignore[arg-type]
-    if kind == "hub":
-        repository, _, config = rest.partition(":")
-        if not repository:
-            raise ValueError(f"{text!r}: name the data set, as 'hub:collabllm/collabllm-multiturn-math-hard'")
-        return _hub(repository, config or None, domain, split)
-    path = Path(source).expanduser()
-    if path.suffix not in (".jsonl", ".parquet"):
-        raise ValueError(
-            f"{text!r}: not a task source; it must be a .jsonl or .parquet file, 'generated:LEVEL', "
-            "'hub:REPOSITORY' or None"
-        )
-    stamp = (path.stat().st_mtime_ns, path.stat().st_size) if path.is_file() else None
-    return _file(path.absolute(), stamp, domain)
+def _generated(domain: Domain, level: str, split: Split, seed: int) -> TaskSet:
+    return GeneratedGoals(domain, level, seed, split)  # type: ignore[arg-type]
 
 
-@functools.lru_cache(maxsize=16)
-def _file(path: Path, stamp: tuple[int, int] | None, domain: Domain) -> Rows:
-    def make(number: int, row: dict[str, Any]) -> Task:
-        key = f"{path.stem}/{number}"
-        return from_row(row, domain, key=key, where=f"row {number}", data_source=f"collabllm/{domain}")
-
-    if path.suffix == ".jsonl":
-        return _without_repeats(json_rows(path, make, columns=_COLUMNS))
-    return _without_repeats(parquet_rows(path, make))
+def _problem_with(domain: Domain, task: Task) -> str | None:
+    """Why a task cannot be played: a bad row is met when it is read, not in the middle of a run."""
+    try:
+        goal_of(task, domain)
+    except TaskError as error:
+        return str(error)
+    return None
 
 
-@functools.lru_cache(maxsize=16)
-def _hub(repository: str, config: str | None, domain: Domain, split: Split) -> Rows:
-    def make(number: int, row: dict[str, Any]) -> Task:
-        key = f"{split}/{number}"
-        return from_row(row, domain, key=key, where=f"row {number}", data_source=repository)
-
-    return _without_repeats(hub_rows(repository, config, make, split=split))
-
-
-def _without_repeats(rows: Rows) -> Rows:
-    """CollabLLM's data has a row for every sampled reply; what is played is the conversation before it."""
-    first: dict[str, Task] = {}
-    for index in range(rows.size):
-        task = rows[index]
-        first.setdefault(json.dumps([task.prompt, task.extra.get("single_turn_prompt")]), task)
-    return rows if len(first) == rows.size else Rows(rows.name, first.values())
+def _conversation(task: Task) -> str:
+    """What is played. CollabLLM's data has a row for every sampled reply to one and the same conversation."""
+    return json.dumps([task.prompt, task.extra.get("single_turn_prompt")])
 
 
 def _split_of(content: str) -> str:
     digest = hashlib.sha256(content.encode()).digest()
     return "test" if int.from_bytes(digest[:8], "big") % _HELD_OUT == 0 else "train"
+
+
+def _reader(domain: Domain, example: str) -> Reader:
+    return Reader(
+        generated=partial(_generated, domain),
+        levels=LEVELS,
+        row=partial(from_single_turn, domain),
+        columns=_COLUMNS,
+        example=f"collabllm/collabllm-multiturn-{example}",
+        check=partial(_problem_with, domain),
+        distinct=_conversation,
+    )
+
+
+_READERS: Mapping[str, Reader] = {
+    "math": _reader("math", "math-hard"),
+    "document": _reader("document", "medium"),
+    "code": _reader("code", "bigcodebench"),
+}

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .base import SPLITS, Rows, Split, Task, TaskSet
-from .files import json_rows, parquet_rows
+from .files import Check, json_rows, parquet_rows
 from .hub import hub_rows
 
 Source = TaskSet | str | Path | Sequence[str | Path] | None
@@ -30,6 +30,8 @@ class Reader:
             ``TaskError`` for a row that cannot be used.
         columns: What a row needs, named in errors.
         example: A data set on the Hub, named in errors.
+        check: Says why a task cannot be used, or ``None``; applied to rows of every shape.
+        distinct: Of tasks for which this is equal only the first is kept; ``None`` to keep them all.
     """
 
     generated: Callable[[str, Split, int], TaskSet]
@@ -37,6 +39,8 @@ class Reader:
     row: Callable[[Mapping[str, Any], str, str, str], Task]
     columns: str
     example: str
+    check: Check | None = None
+    distinct: Callable[[Task], str] | None = None
 
 
 def open_source(source: Source, reader: Reader, *, level: str | None, split: Split, seed: int) -> TaskSet:
@@ -112,8 +116,8 @@ def _file(path: Path, stamp: tuple[int, int] | None, reader: Reader) -> Rows:
         return _task(row, reader, f"{path.stem}/{number}", number, path.stem)
 
     if path.suffix == ".jsonl":
-        return json_rows(path, make, columns=reader.columns)
-    return parquet_rows(path, make)
+        return _distinct(json_rows(path, make, reader.check, columns=reader.columns), reader)
+    return _distinct(parquet_rows(path, make, reader.check), reader)
 
 
 @functools.lru_cache(maxsize=16)
@@ -121,7 +125,16 @@ def _hub(repository: str, config: str | None, reader: Reader, split: Split) -> R
     def make(number: int, row: dict[str, Any]) -> Task:
         return _task(row, reader, f"{split}/{number}", number, repository)
 
-    return hub_rows(repository, config, make, split=split)
+    return _distinct(hub_rows(repository, config, make, reader.check, split=split), reader)
+
+
+def _distinct(rows: Rows, reader: Reader) -> Rows:
+    if reader.distinct is None:
+        return rows
+    first: dict[str, Task] = {}
+    for index in range(rows.size):
+        first.setdefault(reader.distinct(rows[index]), rows[index])
+    return rows if len(first) == rows.size else Rows(rows.name, first.values())
 
 
 def _task(row: Mapping[str, Any], reader: Reader, key: str, number: int, data_source: str) -> Task:

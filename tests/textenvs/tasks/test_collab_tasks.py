@@ -1,5 +1,6 @@
 """Collaboration tasks: generated goals, CollabLLM's rows, and requests that come without pieces."""
 
+import ast
 import json
 import random
 import re
@@ -10,15 +11,31 @@ from hypothesis import strategies as st
 
 import textenvs
 from textenvs.messages import user
+from textenvs.scoring.code import Assertion, Call, InputOutput
+from textenvs.scoring.collab_tests import unit_tests_of
 from textenvs.scoring.documents import problem_with, respects
 from textenvs.tasks import Task, TaskError, load_tasks, write_parquet
 from textenvs.tasks.collab import MOST_POINTS, Piece, goal_of, keywords_of, outline, split_request
+from textenvs.tasks.collab_code import TESTS
 from textenvs.tasks.collab_math import draft_math
-from textenvs.tasks.collab_sets import GeneratedGoals, from_row, load_goals
+from textenvs.tasks.collab_sets import GeneratedGoals, from_single_turn, reader_of
+from textenvs.tasks.sources import open_source
+from textenvs.tools.sandbox import SandboxUnavailable
 
-DOMAINS = ("math", "document")
+DOMAINS = ("math", "document", "code")
 LEVELS = ("easy", "medium", "hard")
 generated = pytest.mark.parametrize(("domain", "level"), [(domain, level) for domain in DOMAINS for level in LEVELS])
+
+
+def made(domain, **options):
+    """The environment, where this machine can run it."""
+    if domain == "math":
+        options["equality"] = "value"
+    try:
+        return textenvs.make(f"textenv/collab-{domain}", **options)
+    except SandboxUnavailable as refused:
+        pytest.skip(str(refused))
+
 
 # ------------------------------------------------------------------ generated
 
@@ -41,20 +58,19 @@ def test_generated_goals_are_well_formed_and_many(domain, level):
             assert not re.search(r"[{}]", " ".join(piece.sayings)), "a value was left out"
             assert piece.sayings[0] in goal.prompt
     contents = {(task.extra["single_turn_prompt"]) for task in drawn}
-    assert len(contents) > 290
+    assert len(contents) > 270
     assert len({task.prompt[0]["content"] for task in drawn}) > 5
 
 
 @generated
 def test_training_and_test_goals_are_disjoint(domain, level):
-    train = {GeneratedGoals(domain, level, seed)[i].ground_truth for seed in (0, 1) for i in range(300)}
-    if domain == "document":  # a document is what its goal is; a problem's result is not
-        test = {GeneratedGoals(domain, level, 5, "test")[i].ground_truth for i in range(300)}
-        assert not train & test
-        return
-
     def steps(split):
-        sets = (GeneratedGoals(domain, level, seed, split) for seed in (0, 1))
+        """What the goals are, apart from names and wordings."""
+        sets = [GeneratedGoals(domain, level, seed, split) for seed in (0, 1)]
+        if domain == "document":
+            return {tasks[i].ground_truth for tasks in sets for i in range(400)}
+        if domain == "code":
+            return {re.sub(r"def \w+", "def f", tasks[i].ground_truth) for tasks in sets for i in range(400)}
         return {
             "\n".join(task.extra["answer"].split("\n")[:-1])
             for tasks in sets
@@ -86,6 +102,40 @@ def test_a_problem_is_right_and_its_answer_is_not_among_what_is_told(seed, level
         assert len(said) == 1
         (number,) = said.pop()
         assert any(number in re.split(r"\D", equation) for equation in equations)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_function_passes_its_tests_and_needs_every_step(level):
+    tasks = GeneratedGoals("code", level)
+
+    def gives(program, task):
+        """What the tests' calls give. The programs are this package's own."""
+        names = {}
+        exec(program, names)
+        values = []
+        for test in task.extra["tests"]:
+            try:
+                values.append(eval(test["expression"], names))
+            except Exception as error:
+                values.append(repr(error))
+        return values
+
+    for index in range(200):
+        task = tasks[index]
+        expected = [ast.literal_eval(test["expected"]) for test in task.extra["tests"]]
+        assert len(expected) == TESTS
+        assert len({repr(value) for value in expected}) >= 3, "no constant passes them"
+        assert gives(task.ground_truth, task) == expected
+        lines = task.ground_truth.split("\n")
+        for i, line in enumerate(lines):
+            if " if " in line and "xs =" in line:  # the condition
+                left_out = [*lines[:i], re.sub(r" if .*\]", "]", line), *lines[i + 1 :]]
+            elif "xs =" in line or "return" in line[:15] and i < len(lines) - 1:  # the change; the empty case
+                left_out = [*lines[: i - ("return" in line)], *lines[i + 1 :]]
+            else:
+                continue
+            assert gives("\n".join(left_out), task) != expected, f"{task.ground_truth}\n\n{left_out}"
+        assert len(unit_tests_of(task)) == TESTS
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -130,7 +180,7 @@ def test_generated_goals_travel_through_parquet(tmp_path, domain, level):
     rows = load_goals(path, domain)
     for index in range(20):
         assert goal_of(rows[index], domain) == goal_of(tasks[index], domain)
-    env, twin = (textenvs.make(f"textenv/collab-{domain}", tasks=source) for source in (path, tasks))
+    env, twin = (made(domain, tasks=source) for source in (path, tasks))
     for one in (env, twin):
         one.reset(seed=1, options={"task_index": 7})
     assert env.step("Go on.")[0] == twin.step("Go on.")[0]
@@ -163,7 +213,11 @@ DOCUMENT = {
 
 
 def read(row, domain="math"):
-    return from_row(row, domain, key="k", where="row 1", data_source="collabllm/test")
+    return from_single_turn(domain, row, "k", "row 1", "collabllm/test")
+
+
+def load_goals(source, domain):
+    return open_source(source, reader_of(domain), level=None, split="train", seed=0)
 
 
 def test_a_single_turn_row():
@@ -196,7 +250,7 @@ def test_a_row_of_verls_recipe():
         },
         "agent_name": "collabllm_agent",
     }
-    task = read(row)
+    task = Task.from_row(row, key="k")
     assert goal_of(task, "math").description == "solving"
     env = textenvs.make("textenv/collab-math", token_rate=0.0)
     env.reset(seed=0, options={"task": row})
@@ -228,7 +282,78 @@ def test_an_outline_never_has_a_paragraph(document):
     assert pieces[-1].sayings
 
 
-FILES = {"math": [MATH, NESTED, {**NESTED, "completion": "Another sample."}], "document": [DOCUMENT]}
+UNITTESTS = """import unittest
+class TestCases(unittest.TestCase):
+    def test_two(self):
+        self.assertEqual(task_func(2), 4)
+    def test_three(self):
+        self.assertEqual(task_func(3), 9)
+"""
+PROGRAM = "def task_func(x):\n    return x * x"
+CODE = {
+    "prompt": "Square a number. It should output:\n    int: The square\nStart with:\n```\ndef task_func(x):\n```",
+    "completion": json.dumps({"test": UNITTESTS, "entry_point": "task_func", "answer": PROGRAM}),
+    "task_id": "BigCodeBench/0",
+    "entry_point": "task_func",
+    "test": UNITTESTS,
+}
+
+
+def test_a_row_of_bigcodebench():
+    task = read(CODE, "code")
+    assert len(unit_tests_of(task)) == 2
+    assert all(isinstance(test, Assertion) for test in unit_tests_of(task))
+    assert unit_tests_of(read({"prompt": CODE["prompt"], "completion": CODE["completion"]}, "code")) == unit_tests_of(
+        task
+    )
+    env = made("code", token_rate=0.0)
+    for row, score in ((task, 1.0), ({**CODE, "completion": CODE["completion"]}, 1.0)):
+        played = row if isinstance(row, Task) else read(row, "code")
+        env.reset(seed=0, options={"task": played})
+        assert env.secrets() == (PROGRAM,)
+        _, reward, *_, info = env.step("```python\ndef task_func(x):\n    return x + 2\n```")
+        assert info["metrics"]["score"] == 0.5
+        while not env.state.done:
+            _, reward, *_, info = env.step(env.demonstration(None))
+        assert (info["terms"]["pass_rate"], info["stop"]) == (score, "solved")
+
+
+@pytest.mark.parametrize(
+    ("tests", "says"),
+    [
+        ([], "at least one test"),
+        ("f(1)", "at least one test"),
+        (["f(1)"], "tests[0] must be a mapping of texts"),
+        ([{"expression": "f(1)", "expected": 1}], "tests[0] must be a mapping of texts"),
+        ([{"expression": "f(1)", "expected": "f(2)"}], "'expected' is no value"),
+        ([{"code": "assert f(1)"}, {"expression": "f(1)"}], "tests[1] has the fields ['expression']"),
+        (None, "neither 'tests' nor 'single_turn_metadata.test'"),
+    ],
+)
+def test_malformed_tests_are_named(tests, says):
+    extra = {"single_turn_prompt": "Do it.", "tests": tests}
+    with pytest.raises(TaskError, match=re.escape(says)):
+        unit_tests_of(Task("k", "test", (user("Help!"),), "x", extra=extra))
+
+
+def test_the_kinds_of_tests():
+    listed = [
+        {"expression": "f(1)", "expected": "(1, None)"},
+        {"code": "assert f(1)"},
+        {"stdin": "1", "stdout": "2"},
+    ]
+    task = Task("k", "test", (user("Help!"),), "x", extra={"tests": listed})
+    assert unit_tests_of(task) == (Call("f(1)", (1, None)), Assertion("assert f(1)"), InputOutput("1", "2"))
+
+
+def test_code_without_tests_cannot_be_used():
+    with pytest.raises(TaskError, match="there are no tests"):
+        read({"prompt": "Write it.", "completion": "def f(): pass"}, "code")
+    with pytest.raises(TaskError, match="cannot be parsed"):
+        unit_tests_of(read({**CODE, "test": "class ("}, "code"))
+
+
+FILES = {"math": [MATH, NESTED, {**NESTED, "completion": "Another sample."}], "document": [DOCUMENT], "code": [CODE]}
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
@@ -244,7 +369,7 @@ def test_rows_of_files(tmp_path, domain, kind):
     tasks = load_goals(path, domain)
     assert tasks.size == len(rows) - (len(rows) == 3), "a conversation that was sampled from twice is one task"
     assert load_goals([path, path], domain).size == 2 * tasks.size
-    env = textenvs.make(f"textenv/collab-{domain}", tasks=str(path))
+    env = made(domain, tasks=str(path))
     env.reset(seed=0)
     assert env.step("What is it about?")[0][-1]["role"] == "user"
 

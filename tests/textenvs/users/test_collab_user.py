@@ -31,7 +31,7 @@ replies = st.tuples(
 manners = st.builds(Manners, st.integers(1, 4), st.integers(1, 4), st.sampled_from(["right", "any"]))
 goals = st.builds(
     lambda domain, level, seed, index: GeneratedGoals(domain, level, seed)[index],
-    st.sampled_from(["math", "document"]),
+    st.sampled_from(["math", "document", "code"]),
     st.sampled_from(["easy", "medium", "hard"]),
     st.integers(0, 3),
     st.integers(0, 500),

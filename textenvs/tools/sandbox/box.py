@@ -75,6 +75,31 @@ class Sandbox:
         self._box: Box | None = None
         self._box = self._find_box()
 
+    @classmethod
+    def of(cls, given: Sandbox | Mapping[str, Any] | None) -> Sandbox:
+        """The sandbox that an option of an environment stands for; plain options travel as JSON.
+
+        Args:
+            given: A sandbox, a mapping of its options (``packages``, ``allow_unsafe``, ...) and of those of its limits
+                (``cpu_s``, ``memory_mb``, ...), or ``None`` for the defaults.
+
+        Raises:
+            ValueError: An unknown option, or a value that is not allowed.
+            SandboxUnavailable: No sandbox holds on this machine.
+        """
+        if isinstance(given, Sandbox):
+            return given
+        if given is not None and not isinstance(given, Mapping):
+            raise ValueError(f"sandbox must be a Sandbox, a mapping of its options or None, not {given!r}")
+        options = dict(given or {})
+        limits = {name: options.pop(name) for name in Limits.__dataclass_fields__ if name in options}
+        known = ("packages", "seed", "backend", "allow_unsafe")
+        if unknown := sorted(set(options) - set(known)):
+            raise ValueError(
+                f"sandbox has no option {unknown[0]!r}; it has {', '.join((*known, *Limits.__dataclass_fields__))}"
+            )
+        return cls(limits=Limits(**limits), **options)
+
     @property
     def backend(self) -> Backend:
         """What confines the code: ``"bubblewrap"``, ``"namespaces"``, or ``"unsafe"`` for nothing but limits."""
