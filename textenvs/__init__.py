@@ -13,7 +13,7 @@ Importing this package registers every environment of ``envs_registry.yaml``::
 from .env import FAILURE_STOPS, EnvironmentFailure, EpisodeState, TextEnv, Turn
 from .messages import Message, Messages
 from .registry import EnvironmentSpec, describe, list_environments, make, register_all
-from .spaces import AssistantTurn, Conversation
+from .spaces import AssistantTurn, Conversation, Unicode
 from .tasks.base import Task, TaskError, TaskSet
 from .vector import TextVectorEnv
 
@@ -32,6 +32,7 @@ __all__ = [
     "TextEnv",
     "TextVectorEnv",
     "Turn",
+    "Unicode",
     "describe",
     "list_environments",
     "make",

@@ -1,13 +1,15 @@
 """Call into packages that read or change what the whole process shares, without letting it in or out.
 
-Some packages seed and draw from the global generators of ``random`` and NumPy, print, or warn. Inside
-:func:`contained` the global generators are in a state of the caller's choosing, and afterwards as they were before;
-what this thread prints goes nowhere; warnings are ignored. One call at a time, in the whole process: the generators are
-shared by all threads. Another thread that draws from them meanwhile sees the borrowed state.
+Some packages seed and draw from the global generators of ``random`` and NumPy, set the precision of decimals, print, or
+warn. Inside :func:`contained` the global generators are in a state of the caller's choosing, and afterwards as they
+were before; decimals have Python's default context; what this thread prints goes nowhere; warnings are ignored. One
+call at a time, in the whole process: the generators are shared by all threads. Another thread that draws from them
+meanwhile sees the borrowed state.
 """
 
 from __future__ import annotations
 
+import decimal
 import random
 import sys
 import threading
@@ -58,6 +60,7 @@ def contained(start: RandomState) -> Iterator[None]:
     with _LOCK, ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
+        stack.enter_context(decimal.localcontext(decimal.DefaultContext))
         stack.enter_context(_unprinted("stdout"))
         stack.enter_context(_unprinted("stderr"))
         outside = RandomState.current()

@@ -30,10 +30,10 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-import math
 from collections.abc import Awaitable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from math import fsum, isclose, isfinite
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import gymnasium
@@ -93,7 +93,7 @@ class EnvironmentFailure(Exception):
         return f"{self.stop}: {self.reason}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Turn:
     """What the environment makes of one assistant message.
 
@@ -110,39 +110,59 @@ class Turn:
             the user or a tool, or ``terminated`` and ``stop`` do not come together.
     """
 
-    messages: Sequence[Message] = ()
-    reward: float | None = None
-    terminated: bool = False
-    stop: str | None = None
-    terms: Mapping[str, float] = field(default_factory=dict)
-    metrics: Mapping[str, float] = field(default_factory=dict)
+    messages: Messages
+    reward: float | None  # never None; the type is that of the argument, for dataclasses.replace
+    terminated: bool
+    stop: str | None
+    terms: Mapping[str, float]
+    metrics: Mapping[str, float]
 
-    def __post_init__(self) -> None:
-        terms = {name: float(value) + 0.0 for name, value in self.terms.items()}  # -0.0 becomes 0.0
-        reward = math.fsum(terms.values()) if self.reward is None else float(self.reward)
-        if not terms:
-            terms = {"reward": reward}
-        metrics = {name: float(value) for name, value in self.metrics.items()}
-        for what, numbers in (("reward terms", terms), ("metrics", metrics)):
-            if bad := {name: value for name, value in numbers.items() if not math.isfinite(value)}:
-                raise ValueError(f"Turn: {what} must be finite numbers, not {bad}")
-        if not math.isclose(math.fsum(terms.values()), reward, rel_tol=1e-9, abs_tol=1e-9):
-            raise ValueError(f"Turn: the terms {terms} sum to {math.fsum(terms.values())}, but reward is {reward}")
-        if self.terminated and not self.stop:
+    # Written out for speed: one of these is made on every turn of every episode.
+    def __init__(
+        self,
+        messages: Sequence[Message] = (),
+        reward: float | None = None,
+        terminated: bool = False,
+        stop: str | None = None,
+        terms: Mapping[str, float] | None = None,
+        metrics: Mapping[str, float] | None = None,
+    ) -> None:
+        parts = {name: float(value) + 0.0 for name, value in terms.items()} if terms else {}  # -0.0 becomes 0.0
+        if reward is not None:
+            reward = float(reward)
+            parts = parts or {"reward": reward}
+        numbers = {name: float(value) for name, value in metrics.items()} if metrics else {}
+        if not (all(map(isfinite, parts.values())) and all(map(isfinite, numbers.values()))):
+            for what, values in (("reward terms", parts), ("metrics", numbers)):
+                if bad := {name: value for name, value in values.items() if not isfinite(value)}:
+                    raise ValueError(f"Turn: {what} must be finite numbers, not {bad}")
+        total = fsum(parts.values())
+        if reward is None:
+            reward = total
+            parts = parts or {"reward": 0.0}
+        elif total != reward and not isclose(total, reward, rel_tol=1e-9, abs_tol=1e-9):
+            raise ValueError(f"Turn: the terms {parts} sum to {total}, but reward is {reward}")
+        if terminated and not stop:
             raise ValueError("Turn: terminated needs a stop that says why, for example stop='solved'")
-        if self.stop is not None and not self.terminated:
-            raise ValueError(f"Turn: stop={self.stop!r} says that the episode is over, but terminated is not set")
-        if self.stop in BUDGET_STOPS:
-            raise ValueError(f"Turn: stop={self.stop!r} is set by TextEnv when a budget runs out, not by respond()")
-        if self.stop in FAILURE_STOPS:
-            raise ValueError(f"Turn: stop={self.stop!r} is a failure; raise EnvironmentFailure({self.stop!r}, reason)")
-        messages = check_conversation(self.messages, "Turn")
-        if strangers := [message["role"] for message in messages if message["role"] not in ("user", "tool")]:
-            raise ValueError(f"Turn: an environment speaks as user or tool, not as {strangers[0]}")
-        object.__setattr__(self, "terms", terms)
-        object.__setattr__(self, "reward", reward)
-        object.__setattr__(self, "messages", clean_messages(messages))
-        object.__setattr__(self, "metrics", metrics)
+        if stop is not None:
+            if not terminated:
+                raise ValueError(f"Turn: stop={stop!r} says that the episode is over, but terminated is not set")
+            if stop in BUDGET_STOPS:
+                raise ValueError(f"Turn: stop={stop!r} is set by TextEnv when a budget runs out, not by respond()")
+            if stop in FAILURE_STOPS:
+                raise ValueError(f"Turn: stop={stop!r} is a failure; raise EnvironmentFailure({stop!r}, reason)")
+        checked = check_conversation(messages, "Turn")
+        for message in checked:
+            if message["role"] not in ("user", "tool"):
+                raise ValueError(f"Turn: an environment speaks as user or tool, not as {message['role']}")
+        self.__dict__.update(  # frozen for everybody else
+            messages=clean_messages(checked),
+            reward=reward,
+            terminated=terminated,
+            stop=stop,
+            terms=parts,
+            metrics=numbers,
+        )
 
 
 @dataclass
@@ -160,6 +180,7 @@ class EpisodeState:
     terminated: bool = False
     truncated: bool = False
     stop: str | None = None
+    return_so_far: float = 0.0  # the sum of the turn rewards
     rng: dict[str, Any] | None = None  # filled by snapshot(): the state of np_random
 
     @property
@@ -267,10 +288,33 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         task = self.state.task
         return () if task is None or task.ground_truth is None else (str(task.ground_truth),)
 
+    def conversation_score(self) -> Mapping[str, float] | Awaitable[Mapping[str, float]]:
+        """How good the conversation is as it stands, by named scores; by default the return so far.
+
+        What the multiturn-aware reward (:mod:`textenvs.lookahead`) makes of a future. It may be asked for after any
+        turn, not only at the end, and must change nothing. A family that is judged as a whole returns its task scores
+        here, each from 0 to 1 and the same names every time, for example ``{"accuracy": 1.0}``.
+
+        Raises:
+            EnvironmentFailure: What scores (a judge, a sandbox) gave up after its retries.
+        """
+        return {"return": self.state.return_so_far}
+
     def cleanup(self) -> None | Awaitable[None]:
         """Release what this environment holds; called by ``close``, perhaps more than once, but never by a fork's."""
 
     # ------------------------------------------------------------------ Gymnasium
+
+    @property
+    def np_random(self) -> np.random.Generator:
+        """The randomness of the episode; where only its seed is known yet, made of that."""
+        if self._np_random is None and self._np_random_seed is not None:
+            self._np_random, self._np_random_seed = seeding.np_random(self._np_random_seed)
+        return super().np_random
+
+    @np_random.setter
+    def np_random(self, value: np.random.Generator) -> None:
+        gymnasium.Env.np_random.fset(self, value)  # type: ignore[attr-defined]
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> ResetResult:
         """Start an episode.
@@ -438,7 +482,9 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
             turn = self.respond(reply)
         except EnvironmentFailure as failure:
             return self._fail(failure)
-        return self._play_later(turn) if inspect.isawaitable(turn) else self._conclude(turn)
+        if not isinstance(turn, Turn) and inspect.isawaitable(turn):
+            return self._play_later(turn)
+        return self._conclude(turn)
 
     async def _play_later(self, turn: Awaitable[Turn]) -> StepResult:
         try:
@@ -471,8 +517,10 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
     def _conclude(self, turn: Turn) -> StepResult:
         if not isinstance(turn, Turn):
             raise TypeError(f"{type(self).__name__}.respond must return a Turn, not {type(turn).__name__}")
+        assert turn.reward is not None
         state = self.state
-        speaks = any(message["role"] == "user" for message in turn.messages)
+        state.return_so_far += turn.reward
+        speaks = "user" in [message["role"] for message in turn.messages]
         if turn.terminated:
             state.terminated, state.stop = True, turn.stop
             state.messages = (*state.messages, *turn.messages)
@@ -494,14 +542,13 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
 
     def _result(self, turn: Turn, failure: str | None = None) -> StepResult:
         state = self.state
-        info: dict[str, Any] = self._identity() | {
-            "terms": dict(turn.terms),
-            "metrics": dict(turn.metrics),
-            "assistant_turns": state.assistant_turns,
-            "user_turns": state.user_turns,
-            "stop": state.stop,
-            "failed": failure is not None,
-        }
+        info = self._identity()
+        info["terms"] = dict(turn.terms)
+        info["metrics"] = dict(turn.metrics)
+        info["assistant_turns"] = state.assistant_turns
+        info["user_turns"] = state.user_turns
+        info["stop"] = state.stop
+        info["failed"] = failure is not None
         if failure is not None:
             info["failure"] = failure
         if self.render_mode == "human":

@@ -12,6 +12,7 @@ from typing import Any, Literal, NotRequired, Required, TypeAlias, TypedDict
 
 Role = Literal["system", "user", "assistant", "tool"]
 ROLES: tuple[str, ...] = ("system", "user", "assistant", "tool")
+_PLAIN_ROLES = ("user", "assistant", "system")  # of messages that need nothing but content
 
 
 class FunctionCall(TypedDict):
@@ -78,6 +79,8 @@ def tool(content: str, tool_call_id: str, name: str | None = None) -> Message:
 
 def clean_text(text: str) -> str:
     """Replace lone surrogates, which no tokenizer and no UTF-8 file can hold, by U+FFFD."""
+    if text.isascii():
+        return text
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -87,6 +90,9 @@ def clean_text(text: str) -> str:
 
 def problem_with(message: Any) -> str | None:
     """What is wrong with ``message`` as a chat message, in words, or ``None`` when nothing is."""
+    plain = type(message) is dict and len(message) == 2 and isinstance(message.get("content"), str)
+    if plain and message.get("role") in _PLAIN_ROLES:  # like nearly every message
+        return None
     if not isinstance(message, Mapping):
         return f"a message is a mapping with 'role' and 'content', not {type(message).__name__}"
     if unknown := set(message) - _KEYS:
@@ -125,7 +131,9 @@ def _problem_with_calls(calls: Any) -> str | None:
 
 def check_conversation(messages: Iterable[Any], where: str) -> Messages:
     """Return ``messages`` as a tuple, or raise ``ValueError`` naming ``where`` and the first bad message."""
-    if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Iterable):
+    if not isinstance(messages, (list, tuple)) and (
+        isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Iterable)
+    ):
         raise ValueError(f"{where}: expected a sequence of messages, not {type(messages).__name__}")
     checked = tuple(messages)
     for i, message in enumerate(checked):

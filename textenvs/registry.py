@@ -29,7 +29,7 @@ PLACES: tuple[Path, ...] = (_PACKAGE / FILE_NAME, _PACKAGE.parent / FILE_NAME)
 _ID = re.compile(r"textenv/[a-z0-9]+(-[a-z0-9]+)*")
 _VERSIONED = re.compile(r".*-v\d+")
 _ENTRY_POINT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-_FIELDS = {"version", "entry_point", "kwargs", "description", "nondeterministic"}
+_FIELDS = {"version", "entry_point", "kwargs", "description", "nondeterministic", "extras"}
 
 
 class RegistryError(ValueError):
@@ -47,6 +47,7 @@ class EnvironmentSpec:
         description: One line for people.
         kwargs: Arguments of the constructor, as in JSON; arguments to ``make`` win over them.
         nondeterministic: Whether equal seeds and actions may give different episodes.
+        extras: The extras of textenvs that it needs as it is registered: ``pip install 'textenvs[<extra>]'``.
     """
 
     id: str
@@ -55,6 +56,7 @@ class EnvironmentSpec:
     description: str
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     nondeterministic: bool = False
+    extras: tuple[str, ...] = ()
 
     @property
     def vector_entry_point(self) -> str:
@@ -176,13 +178,16 @@ def _spec(path: Path, env_id: Any, entry: Any) -> EnvironmentSpec:
         raise RegistryError(f"{where}: description must be a line of text, not {entry['description']!r}")
     if not isinstance(entry.get("nondeterministic", False), bool):
         raise RegistryError(f"{where}: nondeterministic must be true or false, not {entry['nondeterministic']!r}")
+    extras = entry.get("extras", [])
+    if not isinstance(extras, list) or not all(isinstance(extra, str) for extra in extras):
+        raise RegistryError(f"{where}: extras must be a list of names, not {extras!r}")
     if not isinstance(kwargs, dict) or not all(isinstance(key, str) for key in kwargs):
         raise RegistryError(f"{where}: kwargs must map argument names to values, not {kwargs!r}")
     try:
         json.dumps(kwargs, allow_nan=False)  # Gymnasium's spec.to_json() needs it
     except (TypeError, ValueError) as error:
         raise RegistryError(f"{where}: kwargs must be plain JSON values: {error}") from error
-    return EnvironmentSpec(id=env_id, **entry)
+    return EnvironmentSpec(id=env_id, **{**entry, "extras": tuple(extras)})
 
 
 class _Loader(yaml.SafeLoader):

@@ -1,6 +1,6 @@
-"""Gymnasium spaces for text: any Unicode conversation, any assistant turn.
+"""Gymnasium spaces for text: any Unicode conversation, any assistant turn, any string.
 
-Neither is a subclass of :class:`gymnasium.spaces.Text`. ``Text`` is bound to a character set (all of Unicode costs
+None of them is a subclass of :class:`gymnasium.spaces.Text`. ``Text`` is bound to a character set (all of Unicode costs
 seconds and hundreds of MiB), and its shared-memory path in ``AsyncVectorEnv`` returns constant observations without an
 error. A space Gymnasium does not know makes that path fail loudly instead; use ``shared_memory=False`` there.
 """
@@ -101,6 +101,47 @@ class AssistantTurn(spaces.Space[str | Message]):
     def __eq__(self, other: Any) -> bool:
         """All assistant-turn spaces are the same set."""
         return isinstance(other, AssistantTurn)
+
+    def __hash__(self) -> int:
+        """Equal spaces hash alike."""
+        return hash(type(self))
+
+
+class Unicode(spaces.Space[str]):
+    """All strings: what a conversation is when a wrapper has made text of it."""
+
+    def __init__(self, seed: int | None = None) -> None:
+        super().__init__(shape=None, dtype=None, seed=seed)
+
+    @property
+    def is_np_flattenable(self) -> bool:
+        """False: text has no fixed-size array form."""
+        return False
+
+    def sample(self, mask: Any = None, probability: Any = None) -> str:
+        """Random short text."""
+        _no_mask(mask, probability)
+        return _words(self.np_random)
+
+    def contains(self, x: Any) -> bool:
+        """Whether ``x`` is a string."""
+        return isinstance(x, str)
+
+    def to_jsonable(self, sample_n: Iterable[str]) -> list[str]:
+        """Strings are JSON already."""
+        return list(sample_n)
+
+    def from_jsonable(self, sample_n: list[str]) -> list[str]:
+        """The inverse of :meth:`to_jsonable`."""
+        return list(sample_n)
+
+    def __repr__(self) -> str:
+        """The constructor call."""
+        return "Unicode()"
+
+    def __eq__(self, other: Any) -> bool:
+        """All of these spaces are the same set."""
+        return isinstance(other, Unicode)
 
     def __hash__(self) -> int:
         """Equal spaces hash alike."""

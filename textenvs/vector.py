@@ -1,15 +1,17 @@
-"""Many text environments stepped together, as a Gymnasium vector environment.
+"""Many text environments together: in lock step, as a Gymnasium vector environment, or each at its own pace.
 
 In one ``step`` all asynchronous hooks wait at the same time, environments that block run in a thread each, and plain
 hooks run in the caller's thread. The results are those of Gymnasium's ``SyncVectorEnv``, down to the format of
-``infos``; on top of it, ``reset`` takes options for each environment.
+``infos``; on top of it, ``reset`` takes options for each environment. A step takes as long as its slowest environment;
+where that costs too much, :meth:`TextVectorEnv.episodes` plays without a barrier.
 """
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
@@ -21,7 +23,9 @@ from numpy.typing import NDArray
 
 from .background import submit, wait_for
 from .env import ResetResult, StepResult, TextEnv, as_reply
+from .episodes import Episode, Plan, Tasks
 from .messages import Message, Messages, copy_messages
+from .options import Policy
 from .registry import make
 
 T = TypeVar("T")
@@ -61,6 +65,7 @@ class TextVectorEnv(VectorEnv[Observations, "Sequence[str | Message | None]", ND
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self._done = np.zeros(self.num_envs, np.bool_)
+        self._playing = False  # whether an iterator of episodes() is at work
         self._ready = False  # not before the first reset, and not after a step or reset that failed half-way
         blocking = sum(env.blocking for env in self.envs)
         self._threads = ThreadPoolExecutor(blocking, "textenvs-blocking") if blocking else None
@@ -170,6 +175,49 @@ class TextVectorEnv(VectorEnv[Observations, "Sequence[str | Message | None]", ND
             infos = self._add_info(infos, results[i][-1], i)
         return self._conversations(), rewards, terminations, truncations, infos
 
+    def episodes(
+        self,
+        policy: Policy | str,
+        tasks: Tasks = None,
+        *,
+        seed: int | None = None,
+        buffer: int | None = None,
+        timeout_s: float | None = None,
+    ) -> AsyncGenerator[Episode, None]:
+        """Play whole episodes without a barrier: each environment goes on to its next one as soon as one is over.
+
+        See :mod:`textenvs.episodes` for what is promised; :func:`~textenvs.episodes.play_episodes` does the same with a
+        single environment. ``step`` then needs a ``reset`` first.
+
+        Args:
+            policy: Replies: a plain or asynchronous callable from a conversation to a reply, or ``"module:name"``.
+            tasks: Indices, tasks or rows, one for each episode; how many to draw; or ``None`` to draw without end.
+            seed: Of the first episode; episode ``k`` has ``seed + k``. ``None`` draws one.
+            buffer: How many finished episodes may wait to be taken before no new one is started; ``None`` for ``N``.
+            timeout_s: An episode that takes longer ends with a ``TimeoutError``; ``None`` for no limit.
+
+        Returns:
+            An iterator for ``async for``. Close it to stop early, or use ``contextlib.aclosing``.
+
+        Raises:
+            ValueError: A value outside the above.
+            RuntimeError: When iterated: the environments are already playing episodes.
+        """
+        plan = Plan(policy, tasks, seed, self.num_envs if buffer is None else buffer, timeout_s)
+        return self._episodes(plan)
+
+    async def _episodes(self, plan: Plan) -> AsyncGenerator[Episode, None]:
+        if self._playing:
+            raise RuntimeError("these environments are playing episodes already; finish or close that iterator first")
+        self._playing, self._ready = True, False
+        stream = plan.stream(self.envs, sum(env.blocking for env in self.envs))
+        try:
+            async for episode in stream:
+                yield episode
+        finally:
+            await stream.aclose()
+            self._playing = False
+
     def render(self) -> tuple[Any, ...]:
         """What each environment's ``render`` returns."""
         return tuple(env.render() for env in self.envs)
@@ -191,11 +239,13 @@ class TextVectorEnv(VectorEnv[Observations, "Sequence[str | Message | None]", ND
         self._ready = False
         results: dict[int, T] = {}
         errors: dict[int, Exception] = {}
-        pending: dict[int, Future[T]] = {}
+        in_threads: dict[int, Future[T]] = {}
+        awaitables: dict[int, Awaitable[T]] = {}
+        ended: Future[list[T | BaseException]] | None = None
         try:
             for i, call in calls.items():
                 if self._threads is not None and self.envs[i].blocking:
-                    pending[i] = self._threads.submit(_resolved, call)
+                    in_threads[i] = self._threads.submit(_resolved, call)
                     continue
                 try:
                     value = call()
@@ -203,21 +253,28 @@ class TextVectorEnv(VectorEnv[Observations, "Sequence[str | Message | None]", ND
                     errors[i] = error
                     continue
                 if inspect.isawaitable(value):
-                    pending[i] = submit(value)
+                    awaitables[i] = value
                 else:
                     results[i] = value
-            wait(pending.values())
+            if awaitables:
+                ended = submit(_all(awaitables.values()))  # at once: every crossing to the other loop has its price
+            wait(in_threads.values())
+            settled = [] if ended is None else ended.result()
         except BaseException:
-            for future in pending.values():
+            for future in in_threads.values():
                 future.cancel()
+            if ended is not None:
+                ended.cancel()
             raise
-        for i, future in pending.items():
-            if (failed := future.exception()) is None:
-                results[i] = future.result()
-            elif isinstance(failed, Exception):
-                errors[i] = failed
+        outcomes: dict[int, T | BaseException] = dict(zip(awaitables, settled, strict=True))
+        outcomes |= {i: future.exception() or future.result() for i, future in in_threads.items()}
+        for i, outcome in outcomes.items():
+            if isinstance(outcome, Exception):
+                errors[i] = outcome
+            elif isinstance(outcome, BaseException):
+                raise outcome
             else:
-                raise failed
+                results[i] = outcome
         if errors:
             first = min(errors)
             errors[first].add_note(f"(in environment {first} of {self.num_envs}; it needs a reset of all to go on)")
@@ -275,6 +332,11 @@ class TextVectorEnv(VectorEnv[Observations, "Sequence[str | Message | None]", ND
         if len(value) != self.num_envs:
             raise ValueError(f"options[{name!r}] has {len(value)} values for {self.num_envs} environments")
         return value[i]
+
+
+async def _all(awaitables: Iterable[Awaitable[T]]) -> list[T | BaseException]:
+    """What each gives or raises, once all have ended."""
+    return await asyncio.gather(*awaitables, return_exceptions=True)
 
 
 def _resolved(call: Callable[[], T | Awaitable[T]]) -> T:

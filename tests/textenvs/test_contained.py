@@ -1,5 +1,6 @@
 """What happens in contained() stays there."""
 
+import decimal
 import random
 import sys
 import threading
@@ -82,3 +83,11 @@ def test_blocks_may_be_nested():
         second = draws()
     with contained(RandomState.seeded(1)):
         assert (draws(), draws()) == (first, second)
+
+
+def test_the_precision_of_decimals_is_neither_let_in_nor_out():
+    with decimal.localcontext(prec=7):
+        with contained(RandomState.seeded(0)):
+            assert decimal.getcontext().prec == decimal.DefaultContext.prec
+            decimal.getcontext().prec = 3
+        assert decimal.getcontext().prec == 7

@@ -115,10 +115,10 @@ def replay(env, actions):
     return [env.step(action) for action in actions]
 
 
-@pytest.mark.parametrize("env_id", sorted(REFUSED))
-def test_what_this_machine_cannot_offer_is_refused_with_the_remedy(env_id):
-    assert "install bubblewrap" in REFUSED[env_id]
-    assert "user namespaces" in REFUSED[env_id]
+def test_what_this_machine_cannot_offer_is_refused_with_the_remedy():
+    for env_id, text in REFUSED.items():  # mostly none
+        assert "install bubblewrap" in text, env_id
+        assert "user namespaces" in text, env_id
 
 
 # ------------------------------------------------------------------ Gymnasium
@@ -244,8 +244,9 @@ def test_the_demonstrator_earns_more_than_garbage(env_id):
     def earned(choose):
         return np.array([sum(step[1] for step in drive(env, choose, seed)[0][1:]) for seed in range(20)])
 
-    better = earned(expert) > earned(babble)
-    assert better.mean() >= 0.8, "garbage may be right by luck (it says '#### 7'), but not often"
+    best, garbage = earned(expert), earned(babble)
+    assert (best >= garbage).all()  # now and then a number that stands in the garbage is the answer
+    assert (best > garbage).mean() > 0.8
 
 
 @every_id

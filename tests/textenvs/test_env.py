@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import dataclasses
 import pickle
 import subprocess
 import sys
@@ -168,6 +169,30 @@ def test_a_hook_that_raises_leaves_the_episode_as_it_was(kind, script, at, seed)
         seen.append(env.step(action))
     assert seen == expected
     assert env.np_random_seed == seed_before
+    assert env.state.return_so_far == pytest.approx(sum(result[1] for result in seen[1:]))
+
+
+@kinds
+@given(script=scripts, seed=st.integers(0, 9))
+def test_unless_the_author_says_otherwise_a_conversation_is_worth_the_return_so_far(kind, script, seed):
+    env = kind()
+    rewards = [result[1] for result in play(env, script, seed)[1:]]
+    assert env.conversation_score() == {"return": pytest.approx(sum(rewards))}
+    assert pickle.loads(pickle.dumps(env)).fork().conversation_score() == env.conversation_score()
+    env.reset()
+    assert env.conversation_score() == {"return": 0.0}
+
+
+def test_randomness_can_be_made_of_its_seed_when_it_is_needed():
+    env, other = Guess(), Guess()
+    env._np_random, env._np_random_seed = None, 5
+    other.reset(seed=5, options={"task_index": 1})
+    assert env.reset(options={"task_index": 1}) == other.reset(seed=5, options={"task_index": 1})
+    assert env.np_random_seed == 5
+    assert env.step("no") == other.step("no")
+    env.np_random = np.random.default_rng(7)
+    assert env.np_random.random() == np.random.default_rng(7).random()
+    assert env.np_random_seed == -1
 
 
 async def test_a_cancelled_turn_leaves_the_episode_as_it_was():
@@ -547,6 +572,17 @@ def test_a_turn_without_terms_has_one(reward):
 def test_a_turn_that_makes_no_sense_is_refused(fields, message):
     with pytest.raises(ValueError, match=message):
         Turn(**fields)
+
+
+def test_a_turn_is_a_value():
+    turn = Turn([user("no")], 1, terms={"a": 1}, metrics={"b": 2})
+    assert turn == Turn((user("no"),), terms={"a": 1.0}, metrics={"b": 2.0}) != Turn([user("no")])
+    assert pickle.loads(pickle.dumps(turn)) == copy.deepcopy(turn) == dataclasses.replace(turn) == turn
+    assert dataclasses.replace(turn, terminated=True, stop="solved", messages=()).stop == "solved"
+    assert dataclasses.replace(turn, reward=None, terms={"c": 2.0}).reward == 2.0
+    assert eval(repr(turn)) == turn
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        turn.reward = 2.0
 
 
 def test_a_turn_keeps_its_own_copy_with_clean_text():

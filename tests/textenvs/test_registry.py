@@ -63,6 +63,8 @@ def entry(**changes):
         (entry(description=" "), "description"),
         (entry(nondeterministic="no"), "nondeterministic"),
         (entry(kwargs=[1]), "kwargs must map"),
+        (entry(extras="math"), "extras must be a list"),
+        (entry(extras=[1]), "extras must be a list"),
         (GOOD.replace("[1]", "2020-01-01"), "kwargs must be plain JSON"),
         (GOOD.replace("[1]", ".nan"), "kwargs must be plain JSON"),
         (GOOD.replace("version: 2", "version: 2, version: 3"), "'version' is there twice"),

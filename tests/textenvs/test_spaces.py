@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_messages import messages
 
-from textenvs import AssistantTurn, Conversation
+from textenvs import AssistantTurn, Conversation, Unicode
 from textenvs.messages import assistant, user
 
-both = pytest.mark.parametrize("kind", [Conversation, AssistantTurn])
+kinds = pytest.mark.parametrize("kind", [Conversation, AssistantTurn, Unicode])
 
 
-@both
+@kinds
 def test_samples_are_members_and_follow_the_seed(kind):
     space, again = kind(seed=3), kind(seed=3)
     samples = [space.sample() for _ in range(200)]
@@ -32,7 +32,7 @@ def test_actions_are_sampled_as_text_and_as_messages():
     assert {isinstance(sample, str) for sample in samples} == {True, False}
 
 
-@both
+@kinds
 def test_json_round_trip_of_samples(kind):
     space = kind(seed=0)
     samples = [space.sample() for _ in range(50)]
@@ -58,7 +58,7 @@ def test_members():
     assert 3 not in AssistantTurn()
 
 
-@both
+@kinds
 def test_equality_hash_repr_and_pickle(kind):
     assert kind(seed=1) == kind(seed=2) != spaces.Discrete(2)
     assert Conversation() != AssistantTurn()
@@ -68,7 +68,7 @@ def test_equality_hash_repr_and_pickle(kind):
     assert moved.sample() == kind(seed=5).sample()
 
 
-@both
+@kinds
 def test_gymnasium_can_batch_them_but_not_share_their_memory(kind):
     space = kind(seed=0)
     batch = batch_space(space, 3)
@@ -82,7 +82,7 @@ def test_gymnasium_can_batch_them_but_not_share_their_memory(kind):
         create_shared_memory(space, 3)
 
 
-@both
+@kinds
 def test_masks_are_refused(kind):
     with pytest.raises(ValueError, match="mask"):
         kind().sample(mask=(1,))

@@ -4,7 +4,7 @@ from .answer import Completion, Usage
 from .budget import reset_budgets
 from .client import ChatClient, Statistics
 from .clients import client_for, close_clients, statistics
-from .errors import BudgetExceeded, CacheError, ChatError, ChatFailure, InvalidReply
+from .errors import BudgetExceeded, CacheError, ChatError, ChatFailure, InvalidReply, PromptTooLong
 from .spec import Budget, ChatSpec, Price, SpecLike
 from .structured import ask
 
@@ -19,6 +19,7 @@ __all__ = [
     "Completion",
     "InvalidReply",
     "Price",
+    "PromptTooLong",
     "SpecLike",
     "Statistics",
     "Usage",

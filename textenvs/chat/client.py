@@ -28,7 +28,7 @@ from ..messages import Message, check_conversation, clean_messages, clean_text
 from .answer import Completion, from_record, read_answer, to_record
 from .budget import Amount, Reservation, ledger_of
 from .cache import AnswerCache, request_key
-from .errors import ChatFailure
+from .errors import ChatFailure, PromptTooLong
 from .retry import Backoff, Fault, retry_after_s
 from .schema import strict_schema
 from .spec import ChatSpec, SpecLike
@@ -134,7 +134,8 @@ class ChatClient:
                 joined nor kept.
 
         Raises:
-            ChatFailure: No answer after the retries, or a fault that retries cannot mend.
+            ChatFailure: No answer after the retries, or a fault that retries cannot mend; :class:`PromptTooLong` where
+                the service says that the conversation does not fit into the model's context.
             BudgetExceeded: It might cost more than the budget has left; nothing was sent.
             CacheError: The cache file cannot be used.
             ValueError: Malformed messages or options.
@@ -283,7 +284,7 @@ class ChatClient:
                 self._quiet_until = max(self._quiet_until, time.monotonic() + fault.retry_after_s)
             await asyncio.sleep(wait)
         self.statistics.failures += 1
-        raise ChatFailure(
+        raise (PromptTooLong if fault.too_long else ChatFailure)(
             f"{self!r}: {fault.what} (after {attempt + 1} attempt{'s' if attempt else ''}); {self._advice(fault)}"
         )
 
@@ -368,6 +369,10 @@ class ChatClient:
             return f"check the model's name ({self.spec.model!r}) and base_url; it usually ends in /v1"
         if fault.code is not None and not fault.passing and fault.status == 429:
             return "check the account's quota"
+        if fault.too_long:
+            return (
+                f"the conversation and max_tokens ({self.spec.max_tokens}) must fit into the model's context together"
+            )
         if fault.status is not None and not fault.passing:
             return "the request itself is refused, so it was not sent again; check the spec's options"
         if fault.status == 429:

@@ -11,6 +11,10 @@ class ChatFailure(ChatError):
     """A request got no usable answer: after its retries, or at once where trying again cannot help."""
 
 
+class PromptTooLong(ChatFailure):
+    """The conversation, with room for an answer, does not fit into the model's context. Never retried."""
+
+
 class InvalidReply(ChatFailure):
     """The service answered, but never with what was asked for, however often it was asked again."""
 

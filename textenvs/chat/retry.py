@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email.utils
 import random
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,6 +14,15 @@ RETRIED: frozenset[int] = frozenset({408, 409, 429})
 
 # 429 codes that mean "pay first": no wait mends them.
 _HOPELESS = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
+
+
+# How services say that a conversation is too long: OpenAI and Azure by code; vLLM, SGLang, llama.cpp, TGI and others in
+# words of their own.
+_TOO_LONG_CODE = "context_length_exceeded"
+_TOO_LONG = re.compile(
+    r"context (length|size|window)|maximum (input|model) length|prompt is too long|must have less than \d+ tokens",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True)
@@ -39,6 +49,13 @@ class Fault:
         if self.status is None:
             return True
         return (self.status in RETRIED or self.status >= 500) and self.code not in _HOPELESS
+
+    @property
+    def too_long(self) -> bool:
+        """Whether the request was refused because it does not fit into the model's context."""
+        if self.status not in (400, 413, 422):
+            return False
+        return self.code == _TOO_LONG_CODE or _TOO_LONG.search(self.what) is not None
 
 
 @dataclass(frozen=True)

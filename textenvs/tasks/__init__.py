@@ -3,6 +3,7 @@
 from .base import Rows, Task, TaskError, TaskSet
 from .files import write_parquet
 from .generated import GeneratedMath
-from .load import load_tasks, prepare
+from .load import load_tasks
+from .prepare import prepare
 
 __all__ = ["GeneratedMath", "Rows", "Task", "TaskError", "TaskSet", "load_tasks", "prepare", "write_parquet"]

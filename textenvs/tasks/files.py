@@ -26,13 +26,20 @@ _LISTED = 5
 Check = Callable[[Task], str | None]
 
 
-def read_jsonl(path: str | Path, *, instruction: str | None = INSTRUCTION, check: Check | None = None) -> Rows:
+def read_jsonl(
+    path: str | Path,
+    *,
+    instruction: str | None = INSTRUCTION,
+    check: Check | None = None,
+    rejected: list[str] | None = None,
+) -> Rows:
     """Read JSON lines with ``question`` and ``answer``.
 
     Args:
         path: The file, in UTF-8. Blank lines are skipped; a row's number is its line's.
         instruction: Put after every question; ``None`` for none.
         check: Also applied to every task.
+        rejected: As in :func:`collect`.
 
     Raises:
         TaskError: The file is missing, empty or not UTF-8, or rows of it cannot be used.
@@ -48,11 +55,16 @@ def read_jsonl(path: str | Path, *, instruction: str | None = INSTRUCTION, check
             instruction=instruction,
         )
 
-    return json_rows(path, make, check, columns="'question' and 'answer'")
+    return json_rows(path, make, check, columns="'question' and 'answer'", rejected=rejected)
 
 
 def json_rows(
-    path: str | Path, make: Callable[[int, dict[str, Any]], Task], check: Check | None = None, *, columns: str
+    path: str | Path,
+    make: Callable[[int, dict[str, Any]], Task],
+    check: Check | None = None,
+    *,
+    columns: str,
+    rejected: list[str] | None = None,
 ) -> Rows:
     """Read JSON lines of any shape.
 
@@ -61,6 +73,7 @@ def json_rows(
         make: Returns the task of a number and a row, or raises :class:`TaskError`.
         check: Also applied to every task.
         columns: What a row needs, named in errors.
+        rejected: As in :func:`collect`.
 
     Raises:
         TaskError: The file is missing, empty or not UTF-8, or rows of it cannot be used.
@@ -85,15 +98,16 @@ def json_rows(
     numbered = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
     if not numbered:
         raise TaskError(f"{path}: the file is empty; it needs one JSON object a line, with {columns}")
-    return collect(str(path), numbered, parse, check)
+    return collect(str(path), numbered, parse, check, rejected)
 
 
-def read_parquet(path: str | Path, *, check: Check | None = None) -> Rows:
+def read_parquet(path: str | Path, *, check: Check | None = None, rejected: list[str] | None = None) -> Rows:
     """Read Parquet in verl's schema: ``data_source, prompt, ability, reward_model, extra_info, agent_name``.
 
     Args:
         path: The file. ``ability``, ``extra_info`` and ``agent_name`` may be absent.
         check: Also applied to every task.
+        rejected: As in :func:`collect`.
 
     Raises:
         ImportError: pyarrow is not installed.
@@ -104,7 +118,7 @@ def read_parquet(path: str | Path, *, check: Check | None = None) -> Rows:
     def make(number: int, value: dict[str, Any]) -> Task:
         return Task.from_row(value, key=f"{stem}/{number}", where=f"row {number}")
 
-    return parquet_rows(path, make, check, columns=("data_source", "prompt", "reward_model"))
+    return parquet_rows(path, make, check, columns=("data_source", "prompt", "reward_model"), rejected=rejected)
 
 
 def parquet_rows(
@@ -113,6 +127,7 @@ def parquet_rows(
     check: Check | None = None,
     *,
     columns: Sequence[str] = (),
+    rejected: list[str] | None = None,
 ) -> Rows:
     """Read Parquet of any schema.
 
@@ -122,6 +137,7 @@ def parquet_rows(
             row of Parquet; those that are null are left out of the row.
         check: Also applied to every task.
         columns: What the file must have.
+        rejected: As in :func:`collect`.
 
     Raises:
         ImportError: pyarrow is not installed.
@@ -139,7 +155,7 @@ def parquet_rows(
     if table.num_rows == 0:
         raise TaskError(f"{path}: the file has no rows")
     rows = ((number, _without_none(row)) for number, row in enumerate(table.to_pylist(), start=1))
-    return collect(str(path), rows, make, check)
+    return collect(str(path), rows, make, check, rejected)
 
 
 def write_parquet(tasks: TaskSet | Iterable[Task], path: str | Path, *, count: int | None = None) -> Path:
@@ -158,13 +174,32 @@ def write_parquet(tasks: TaskSet | Iterable[Task], path: str | Path, *, count: i
         ValueError: An endless set without ``count``, or nothing to write.
         TaskError: Rows whose columns have no common type.
     """
-    pyarrow, parquet = import_pyarrow()
     path = Path(path)
     rows = [task.to_row() for task in _first(tasks, count)]
     if not rows:
         raise ValueError(f"{path}: no tasks to write")
-    if any("agent_name" in row for row in rows):
-        rows = [{"agent_name": None, **row} for row in rows]  # pyarrow takes the columns from the first row
+    return write_rows(rows, path)
+
+
+def write_rows(rows: Sequence[dict[str, Any]], path: str | Path) -> Path:
+    """Write rows as Parquet; the file appears whole or not at all. A column that a row lacks is null in it.
+
+    Args:
+        rows: At least one.
+        path: Where to; its folder is made.
+
+    Returns:
+        The path.
+
+    Raises:
+        ImportError: pyarrow is not installed.
+        TaskError: Rows whose columns have no common type.
+    """
+    pyarrow, parquet = import_pyarrow()
+    path = Path(path)
+    columns = dict.fromkeys(name for row in rows for name in row)
+    if any(row.keys() != columns.keys() for row in rows):
+        rows = [dict.fromkeys(columns) | row for row in rows]  # pyarrow takes the columns from the first row
     try:
         table = pyarrow.Table.from_pylist(rows)
     except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError, pyarrow.ArrowNotImplementedError) as error:
@@ -187,7 +222,11 @@ def write_parquet(tasks: TaskSet | Iterable[Task], path: str | Path, *, count: i
 
 
 def collect(
-    name: str, rows: Iterable[tuple[int, Any]], make: Callable[[int, Any], Task], check: Check | None = None
+    name: str,
+    rows: Iterable[tuple[int, Any]],
+    make: Callable[[int, Any], Task],
+    check: Check | None = None,
+    rejected: list[str] | None = None,
 ) -> Rows:
     """Make every row a task, and raise one error that lists the first bad rows.
 
@@ -196,9 +235,10 @@ def collect(
         rows: Numbers and values of the rows.
         make: Returns the task of a number and a value, or raises :class:`TaskError`.
         check: Also applied to every task.
+        rejected: Where given, bad rows are left out and said here, a line each, as long as a good one is left.
 
     Raises:
-        TaskError: At least one row cannot be used.
+        TaskError: At least one row cannot be used; or, with ``rejected``, none can.
     """
     tasks: list[Task] = []
     problems: list[str] = []
@@ -210,9 +250,12 @@ def collect(
             continue
         if check is not None and (problem := check(task)) is not None:
             problems.append(f"row {number}: {problem}")
-        tasks.append(task)
-    if problems:
+        else:
+            tasks.append(task)
+    if problems and (rejected is None or not tasks):
         raise bad_rows(name, problems)
+    if rejected is not None:
+        rejected.extend(problems)
     return Rows(name, tasks)
 
 

@@ -20,6 +20,7 @@ def read_hub(
     split: str = "train",
     instruction: str | None = INSTRUCTION,
     check: Check | None = None,
+    rejected: list[str] | None = None,
 ) -> Rows:
     """Load a data set with columns ``question`` and ``answer`` (GSM8K's shape).
 
@@ -29,6 +30,7 @@ def read_hub(
         split: The split to load.
         instruction: Put after every question; ``None`` for none.
         check: Also applied to every task.
+        rejected: As in :func:`~textenvs.tasks.files.collect`.
 
     Raises:
         ImportError: ``datasets`` is not installed.
@@ -44,7 +46,8 @@ def read_hub(
             instruction=instruction,
         )
 
-    return hub_rows(repository, config, make, check, split=split, columns=("question", "answer"))
+    columns = ("question", "answer")
+    return hub_rows(repository, config, make, check, split=split, columns=columns, rejected=rejected)
 
 
 def hub_rows(
@@ -55,6 +58,7 @@ def hub_rows(
     *,
     split: str = "train",
     columns: Sequence[str] = (),
+    rejected: list[str] | None = None,
 ) -> Rows:
     """Load a data set of any shape.
 
@@ -65,6 +69,7 @@ def hub_rows(
         check: Also applied to every task.
         split: The split to load.
         columns: What the data set must have.
+        rejected: As in :func:`~textenvs.tasks.files.collect`.
 
     Raises:
         ImportError: ``datasets`` is not installed.
@@ -88,4 +93,4 @@ def hub_rows(
             raise TaskError(f"{name}: column {column!r} is missing; the data set has {rows.column_names}")
     if len(rows) == 0:
         raise TaskError(f"{name}: the data set has no rows")
-    return collect(name, enumerate(rows, start=1), make, check)
+    return collect(name, enumerate(rows, start=1), make, check, rejected)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ..scoring.gsm8k import score
 from .base import SPLITS, Rows, Split, TaskError, TaskSet
-from .files import Check, read_jsonl, read_parquet, write_parquet
+from .files import Check, read_jsonl, read_parquet
 from .generated import LEVELS, GeneratedMath
 from .gsm8k import INSTRUCTION, problem_with
 from .hub import read_hub
@@ -46,7 +45,8 @@ def load_tasks(
             * ``"generated:easy"``, ``"generated:medium"``, ``"generated:hard"``;
             * ``"hub:openai/gsm8k"``, or ``"hub:REPOSITORY:CONFIGURATION"``;
             * a sequence of these names, for their rows one after the other;
-            * ``None``: the rows that :func:`prepare` wrote, if it did, else the generated easy problems.
+            * ``None``: the rows that :func:`~textenvs.tasks.prepare.prepare` wrote, if it did, else the generated easy
+              problems.
 
         split: Which half of a generated, prepared or Hub source. A file is one split already.
         seed: The seed of generated problems.
@@ -74,49 +74,6 @@ def load_tasks(
     return tasks
 
 
-def prepare(
-    sources: Mapping[str, str | Path] | None = None,
-    *,
-    directory: str | Path | None = None,
-    instruction: str | None = INSTRUCTION,
-) -> dict[str, Path]:
-    """Write GSM8K rows where :func:`load_tasks` finds them by default, after checking every one.
-
-    Every split is read and every worked answer is scored against its ground truth before the first file is written,
-    and a file appears whole or not at all.
-
-    Args:
-        sources: For ``"train"`` and ``"test"`` what to read (a file or ``hub:...``); both from ``hub:openai/gsm8k``
-            by default.
-        directory: The data directory; :func:`data_directory` by default. Files go to ``gsm8k/`` in it.
-        instruction: Put after the question of JSONL and Hub rows; ``None`` for none.
-
-    Returns:
-        The file of each split.
-
-    Raises:
-        ValueError: No source, or an unknown split.
-        TaskError: Rows that cannot be used, or a worked answer that its own ground truth refuses.
-    """
-    sources = dict.fromkeys(SPLITS, "hub:openai/gsm8k") if sources is None else sources
-    if not sources or set(sources) - set(SPLITS):
-        raise ValueError(f"sources must map one or more of {', '.join(SPLITS)} to a source, not {dict(sources)!r}")
-    loaded: dict[str, TaskSet] = {}
-    for split, source in sources.items():
-        tasks = _named(source, split, 0, instruction, problem_with)
-        if tasks.size is None:
-            raise ValueError(f"{tasks.name} is endless; generated problems need no preparing")
-        for index in range(tasks.size):
-            task = tasks[index]
-            if "answer" in task.extra and score(task.extra["answer"], task.ground_truth) != 1.0:
-                raise TaskError(
-                    f"{tasks.name}: task {task.key}: the worked answer does not end in '#### N' with the ground truth"
-                )
-        loaded[split] = tasks
-    folder = Path(directory).expanduser() if directory is not None else data_directory()
-    return {split: write_parquet(tasks, folder / "gsm8k" / f"{split}.parquet") for split, tasks in loaded.items()}
-
-
 def _default(split: Split, seed: int, check: Check | None) -> TaskSet:
     folder = data_directory() / "gsm8k"
     prepared = [name for name in SPLITS if (folder / f"{name}.parquet").is_file()]
@@ -130,6 +87,47 @@ def _default(split: Split, seed: int, check: Check | None) -> TaskSet:
     return GeneratedMath("easy", seed=seed, split=split)
 
 
+def read_source(
+    source: str | Path,
+    *,
+    split: str,
+    instruction: str | None = INSTRUCTION,
+    check: Check | None = problem_with,
+    rejected: list[str] | None = None,
+) -> Rows:
+    """Read a file or a data set of the Hub, whatever was read before.
+
+    Args:
+        source: A ``.jsonl`` or ``.parquet`` file, or ``"hub:REPOSITORY"``.
+        split: Of a Hub source. A file is one split already.
+        instruction: As in :func:`load_tasks`, and so is ``check``.
+        check: Says why a task cannot be used.
+        rejected: Where given, rows that cannot be used are left out and said here, a line each.
+
+    Raises:
+        ValueError: An unknown kind of source.
+        TaskError: Rows that cannot be used, listed by file, row and column.
+        ImportError: The source needs a library that is not installed; the message names the extra.
+    """
+    kind, _, rest = str(source).partition(":")
+    # Only what is asked for is passed on, so that the readers' own defaults hold.
+    more: dict[str, list[str]] = {} if rejected is None else {"rejected": rejected}
+    if kind == "hub":
+        repository, _, config = rest.partition(":")
+        if not repository:
+            raise ValueError(f"{str(source)!r}: name the data set, for example 'hub:openai/gsm8k'")
+        return read_hub(repository, config or None, split=split, instruction=instruction, check=check, **more)
+    path = Path(source).expanduser()
+    if path.suffix == ".jsonl":
+        return read_jsonl(path, instruction=instruction, check=check, **more)
+    if path.suffix == ".parquet":
+        return read_parquet(path, check=check, **more)
+    raise ValueError(
+        f"{str(path)!r}: not a task source; it must be a .jsonl or .parquet file, 'generated:LEVEL', "
+        "'hub:REPOSITORY' or None"
+    )
+
+
 def _named(source: str | Path, split: str, seed: int, instruction: str | None, check: Check | None) -> TaskSet:
     text = str(source)
     kind, _, rest = text.partition(":")
@@ -138,34 +136,24 @@ def _named(source: str | Path, split: str, seed: int, instruction: str | None, c
             raise ValueError(f"{text!r}: unknown level; known are {', '.join(f'generated:{name}' for name in LEVELS)}")
         return GeneratedMath(rest, seed=seed, split=split)  # type: ignore[arg-type]
     if kind == "hub":
-        repository, _, config = rest.partition(":")
-        if not repository:
-            raise ValueError(f"{text!r}: name the data set, for example 'hub:openai/gsm8k'")
-        return _hub(repository, config or None, split, instruction, check)
+        return _hub(text, split, instruction, check)
     return _file(Path(source).expanduser(), instruction, check)
 
 
 def _file(path: Path, instruction: str | None, check: Check | None) -> TaskSet:
-    if path.suffix not in (".jsonl", ".parquet"):
-        raise ValueError(
-            f"{str(path)!r}: not a task source; it must be a .jsonl or .parquet file, 'generated:LEVEL', "
-            "'hub:REPOSITORY' or None"
-        )
     # The file's time and size are part of the key, so that a file written anew is read anew.
     stamp = (path.stat().st_mtime_ns, path.stat().st_size) if path.is_file() else None
-    return _read(path.absolute(), stamp, instruction, check)
+    return _read(path.absolute() if path.suffix in (".jsonl", ".parquet") else path, stamp, instruction, check)
 
 
 @functools.lru_cache(maxsize=16)
 def _read(path: Path, stamp: tuple[int, int] | None, instruction: str | None, check: Check | None) -> Rows:
-    if path.suffix == ".jsonl":
-        return read_jsonl(path, instruction=instruction, check=check)
-    return read_parquet(path, check=check)
+    return read_source(path, split="train", instruction=instruction, check=check)
 
 
 @functools.lru_cache(maxsize=16)
-def _hub(repository: str, config: str | None, split: str, instruction: str | None, check: Check | None) -> Rows:
-    return read_hub(repository, config, split=split, instruction=instruction, check=check)
+def _hub(source: str, split: str, instruction: str | None, check: Check | None) -> Rows:
+    return read_source(source, split=split, instruction=instruction, check=check)
 
 
 def _joined(parts: Sequence[TaskSet]) -> TaskSet:

@@ -68,3 +68,24 @@ def test_clients_that_failed_together_do_not_come_back_together():
 )
 def test_reading_what_the_service_asks_for(headers, seconds):
     assert retry_after_s(headers, NOW) == seconds
+
+
+@pytest.mark.parametrize(
+    ("fault", "too_long"),
+    [
+        (Fault("HTTP 400: no", 400, "context_length_exceeded"), True),
+        (Fault("HTTP 400: This model's maximum context length is 4096 tokens. However, you requested 5000", 400), True),
+        (
+            Fault("HTTP 400: The input (5000 tokens) is longer than the model's context length (4096 tokens).", 400),
+            True,
+        ),
+        (Fault("HTTP 400: the request exceeds the available context size", 400), True),
+        (Fault("HTTP 422: `inputs` must have less than 4096 tokens", 422), True),
+        (Fault("HTTP 413: prompt is too long: 5000 tokens > 4096 maximum", 413), True),
+        (Fault("HTTP 400: max_tokens must be at least 1", 400), False),
+        (Fault("HTTP 500: context length", 500), False),
+        (Fault("the connection failed: context length"), False),
+    ],
+)
+def test_a_conversation_that_is_too_long_is_told_apart(fault, too_long):
+    assert fault.too_long == too_long

@@ -9,7 +9,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 SHOWN = re.compile(r"```bash\n(python - <<'END'\n.*?)```\s+```text\n(.*?)```", re.DOTALL)
-FILES = [*sorted((ROOT / "docs" / "environments").glob("*.md")), ROOT / "docs" / "tools.md"]
+OTHERS = ("tools", "lookahead", "vector", "wrappers")
+FILES = [*sorted((ROOT / "docs" / "environments").glob("*.md")), *(ROOT / "docs" / f"{name}.md" for name in OTHERS)]
 PAGES = {path.stem: path.read_text(encoding="utf-8") for path in FILES}
 CONVERSATIONS = [
     pytest.param(*shown.groups(), id=f"{name}-{number}")
@@ -19,7 +20,7 @@ CONVERSATIONS = [
 
 
 def test_there_are_conversations():
-    assert CONVERSATIONS
+    assert {parameters.id.rpartition("-")[0] for parameters in CONVERSATIONS} >= set(OTHERS)
 
 
 @pytest.mark.parametrize(("command", "shown"), CONVERSATIONS)

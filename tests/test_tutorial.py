@@ -1,0 +1,68 @@
+"""docs/tutorial.md is run as a reader would: its files are written, its commands typed, and what it shows compared."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+FILES = dict(re.findall(r"^```python (\S+)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE))
+COMMANDS = re.findall(r"^```console\n\$ (.*?)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def python(folder, *words, stdin=""):
+    done = subprocess.run(
+        [sys.executable, "-W", "error", *words],
+        input=stdin,
+        capture_output=True,
+        encoding="utf-8",
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"},
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_forty_lines():
+    assert set(FILES) == {"coffee.py", "check.py", "waiter.py"}
+    assert len(FILES["coffee.py"].splitlines()) <= 40
+
+
+@pytest.mark.parametrize(("command", "shown"), COMMANDS)
+def test_a_command_prints_what_the_page_shows(command, shown, folder):
+    words = command.split()
+    assert words[0] == "textenvs"
+    # What a reader types stands after a prompt; here it comes through a pipe, which does not show it.
+    typed = re.findall(r"^(?:over)?> (.*)$", shown, re.MULTILINE)
+    expected = re.sub(r"^((?:over)?> ).*\n", r"\1", shown, flags=re.MULTILINE)
+    printed = python(folder, "-m", *words, stdin="".join(f"{line}\n" for line in typed))
+    assert printed.strip() == expected.strip()
+
+
+def test_gymnasium_accepts_the_environment(folder):
+    python(folder, "check.py")
+
+
+def test_the_environment_keeps_what_the_page_says(folder, monkeypatch):
+    """Failing first never pays, also not by a long way round."""
+    monkeypatch.syspath_prepend(folder)
+    import coffee
+
+    for index in range(18):
+        env = coffee.Coffee()
+        env.reset(seed=0, options={"task_index": index})
+        rewards = [env.step(reply)[1] for reply in ("?", "small", env.demonstration(None))]
+        assert env.state.stop == "solved"
+        assert sum(rewards) == pytest.approx(0.8)

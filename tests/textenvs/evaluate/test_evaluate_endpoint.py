@@ -1,0 +1,185 @@
+"""A model behind a service as a policy: what is sent, what is counted, and which errors end what."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+from evaluate_envs import Say
+
+pytest.importorskip("openai", reason="needs the extra 'chat'")
+sys.path.append(str(Path(__file__).resolve().parents[1] / "chat"))
+
+from fake_service import FakeService, Reply, status  # noqa: E402
+
+from textenvs.chat import ChatSpec  # noqa: E402
+from textenvs.evaluate.endpoint import EndpointPolicy  # noqa: E402
+from textenvs.evaluate.plan import Job, jobs  # noqa: E402
+from textenvs.evaluate.runner import Stopped, play, run  # noqa: E402
+
+
+def spec(service, **options):
+    return ChatSpec.of("tiny", base_url=service.url, retry_wait_s=0.001, max_wait_s=0.01, **options)
+
+
+def played(planned, make_env, spec, *, request_seed=True, **options):
+    records = []
+
+    async def main():
+        policy = EndpointPolicy(spec, request_seed=request_seed)
+        try:
+            await run(planned, make_env, policy, on_record=records.append, **options)
+        finally:
+            await policy.aclose()
+
+    asyncio.run(main())
+    return sorted(records, key=lambda record: record.place)
+
+
+def number(request):
+    """What the first message asks for: "Say 3."."""
+    return request["messages"][0]["content"][4:-1]
+
+
+def test_a_turn_is_a_request_with_the_whole_conversation():
+    job = Job(0, 0, 3, 50)
+    with FakeService() as service:
+        service.script("no", Reply("3", finish_reason="length", usage={"prompt_tokens": 20, "completion_tokens": 7}))
+        price = {"input": 1.0, "output": 2.0}
+        (record,) = played([job], Say, spec(service, temperature=0.5, max_tokens=9, extra={"top_p": 0.5}, price=price))
+        first, second = service.requests
+    assert first["messages"] == list(record.messages[:2])
+    assert second["messages"] == list(record.messages[:4])
+    assert (first["temperature"], first["max_completion_tokens"], first["top_p"]) == (0.5, 9, 0.5)
+    assert first["seed"] != second["seed"]
+    assert "tools" not in first
+    assert record.success
+    assert (record.prompt_tokens, record.completion_tokens, record.cut_replies) == (30, 12, 1)
+    assert record.cost == pytest.approx((30 * 1 + 12 * 2) / 1e6)
+
+
+def test_episodes_of_one_task_are_different_samples():
+    """Neither joined nor cached, although the first request may be the same; and their seeds differ."""
+    planned = list(jobs([1, 2], 3, 0))
+    for request_seed in (True, False):
+        with FakeService(lambda request: number(request)) as service:
+            records = played(planned, Say, spec(service), request_seed=request_seed)
+        assert all(record.success for record in records)
+        assert len(service.requests) == len(planned)
+        seeds = [request.get("seed") for request in service.requests]
+        assert seeds == [None] * 6 if not request_seed else len(set(seeds)) == 6
+
+
+def test_the_same_evaluation_sends_the_same_requests():
+    def sent():
+        with FakeService(lambda request: number(request)) as service:
+            played(jobs([1, 2], 2, 7), Say, spec(service))
+        return sorted(map(repr, service.requests))
+
+    assert sent() == sent()
+
+
+def test_passing_faults_are_waited_out_and_others_fail_their_episode():
+    def answer(request):
+        return status(418, "I am a teapot") if number(request) == "2" else number(request)
+
+    with FakeService(answer) as service:
+        service.script(status(500), status(429), status(503))
+        records = played(jobs(range(4), 1, 0), Say, spec(service), concurrency=2)
+    assert [record.failed for record in records] == [False, False, True, False]
+    assert records[2].stop == "policy_failed"
+    assert "I am a teapot" in records[2].failure
+
+
+def test_a_service_that_is_gone_stops_the_evaluation_with_the_cause():
+    with FakeService() as service:
+        gone = spec(service, max_retries=1)
+    with pytest.raises(Stopped, match=r"3 episodes in a row failed; .*the connection failed"):
+        played(jobs(range(6), 1, 0), Say, gone, max_failures=3)
+
+
+def test_a_spent_budget_stops_the_evaluation():
+    with FakeService(lambda request: number(request)) as service:
+        tight = spec(service, max_tokens=10, budget={"tokens": 600, "name": "test_a_spent_budget"})
+        with pytest.raises(Stopped, match="the budget of 600 tokens"):
+            played(jobs(range(6), 20, 0), Say, tight, concurrency=1)
+    assert len(service.requests) > 1
+
+
+def test_a_conversation_that_outgrows_the_model_is_truncated():
+    def answer(request):
+        if len(request["messages"]) > 2:
+            return status(400, "This model's maximum context length is 512 tokens. However, you requested 600 tokens")
+        return "no"
+
+    with FakeService(answer) as service:
+        (record,) = played([Job(0, 0, 1, 0)], Say, spec(service))
+        assert (record.stop, record.failed, record.truncated, record.turn_rewards) == (
+            "max_context",
+            False,
+            True,
+            (0.0,),
+        )
+        service.answer = answer({"messages": [1, 2, 3]})
+        (record,) = played([Job(0, 0, 1, 0)], Say, spec(service))
+        assert (record.stop, record.failed) == ("policy_failed", True)
+        assert "max_tokens (1024) must fit into the model's context" in record.failure
+
+
+def test_native_tools_are_sent_and_their_calls_come_back():
+    from textenvs import Turn
+    from textenvs.tool_env import ToolEnv
+    from textenvs.tools import tool
+
+    @tool
+    def add(a: int, b: int) -> int:
+        """Add two numbers.
+
+        Args:
+            a: One.
+            b: Other.
+        """
+        return a + b
+
+    class Adder(ToolEnv):
+        def __init__(self):
+            super().__init__(Say().tasks, [add], call_format="native")
+
+        def answer(self, reply):
+            return Turn(terminated=True, stop="solved", terms=self.terms())
+
+    def answer(request):
+        last = request["messages"][-1]
+        if last["role"] == "tool":
+            return f"It is {last['content']}."
+        return Reply(
+            None,
+            tool_calls=[{"id": "x1", "type": "function", "function": {"name": "add", "arguments": '{"a": 2, "b": 3}'}}],
+            finish_reason="tool_calls",
+        )
+
+    with FakeService(answer) as service:
+        (record,) = played([Job(0, 0, 1, 0)], Adder, spec(service))
+    assert [each["function"]["name"] for each in service.requests[0]["tools"]] == ["add"]
+    assert record.messages[-1]["content"] == "It is 5."
+    assert (record.tool_calls, record.tool_errors) == (1, 0)
+    assert "tool_calls" not in record.metrics
+    assert record.success
+
+
+def test_no_key_where_one_is_needed(monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with pytest.raises(ValueError, match="OPENAI_API_KEY has no key"):
+        EndpointPolicy(ChatSpec.of("gpt-4o-mini"))
+
+
+def test_play_alone_is_enough_for_one_episode():
+    async def main(service):
+        policy = EndpointPolicy(spec(service))
+        try:
+            return await play(Job(0, 0, 4, 0), Say(), policy)
+        finally:
+            await policy.aclose()
+
+    with FakeService("4") as service:
+        assert asyncio.run(main(service)).success

@@ -1,0 +1,372 @@
+"""Playing jobs: each once, many at a time, and what goes wrong is data."""
+
+import asyncio
+import itertools
+import re
+import threading
+from dataclasses import replace
+
+import pytest
+from evaluate_envs import AsyncSay, BlockingSay, Say
+
+from textenvs.chat import BudgetExceeded, CacheError
+from textenvs.evaluate.plan import Job, jobs
+from textenvs.evaluate.policies import (
+    FunctionPolicy,
+    OutOfContext,
+    PolicyFailure,
+    Reply,
+    ScriptedPolicy,
+    Stop,
+    load_function,
+)
+from textenvs.evaluate.runner import Stopped, play, run, tools_of
+from textenvs.messages import assistant
+
+KINDS = (Say, AsyncSay, BlockingSay)
+
+
+def played(planned, make_env, policy, **options):
+    records = []
+    asyncio.run(run(planned, make_env, policy, on_record=records.append, **options))
+    return records
+
+
+def by_place(records):
+    assert len({record.place for record in records}) == len(records)
+    return {record.place: record for record in records}
+
+
+class TaskPolicy:
+    """Replies as ``say(task number, turn)`` decides: text, an exception to raise, or something to await."""
+
+    def __init__(self, say):
+        self.say = say
+
+    def start(self, env, seed):
+        turns = iter(range(100))
+
+        async def reply(conversation, tools):
+            said = self.say(env.state.task_index, next(turns))
+            said = await said if asyncio.iscoroutine(said) else said
+            if isinstance(said, Exception):
+                raise said
+            return said if isinstance(said, Reply) else Reply(said)
+
+        return reply
+
+    async def aclose(self):
+        pass
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("concurrency", [1, 4, 50])
+def test_every_job_is_played_once_whatever_the_concurrency(kind, concurrency):
+    planned = list(jobs(range(6), 3, seed=1))
+    policy = TaskPolicy(lambda task, turn: str(task) if turn == task % 3 else "no")
+    records = by_place(played(planned, kind, policy, concurrency=concurrency))
+    assert set(records) == {job.place for job in planned}
+    assert records == by_place(played(planned, Say, policy, concurrency=1))
+
+
+def test_a_record_is_what_the_environment_gave():
+    job = Job(task=4, sample=2, task_index=5, seed=77)
+    replies = ["no", "five", "5"]
+    record = asyncio.run(play(job, Say(), TaskPolicy(lambda task, turn: Reply(replies[turn], 10, 2, turn == 1, 0.5))))
+    env = Say()
+    env.reset(seed=77, options={"task_index": 5})
+    steps = [env.step(reply) for reply in replies]
+    assert record.messages == steps[-1][0]
+    assert record.turn_rewards == tuple(step[1] for step in steps) == (0.0, -0.25, 0.75)
+    assert record.terms == {"right": 1.0, "late": -0.5}
+    assert sum(record.terms.values()) == record.total
+    assert record.metrics == {"size": 1.0}
+    assert (record.success, record.terminated, record.truncated, record.stop) == (True, True, False, "solved")
+    assert (record.assistant_turns, record.user_turns) == (3, 2)
+    assert (record.prompt_tokens, record.completion_tokens, record.cut_replies, record.cost) == (30, 6, 1, 1.5)
+    assert (record.task_key, record.data_source, record.place) == ("number/5", "source1", (4, 2))
+    assert not record.failed
+
+
+def test_tokens_that_nobody_counted_are_unknown():
+    record = asyncio.run(play(Job(0, 0, 0, 0), Say(), ScriptedPolicy("expert")))
+    assert (record.prompt_tokens, record.completion_tokens, record.cost) == (None, None, None)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("said", "stop", "failure"),
+    [
+        ("#", "user_failed", "the user hung up"),
+        ("!", "env_failed", "RuntimeError: a bug (.*evaluate_envs.py:"),
+        (PolicyFailure("no answer after 5 tries"), "policy_failed", "no answer after 5 tries"),
+        (ZeroDivisionError("mine"), "policy_failed", "ZeroDivisionError: mine"),
+        (7, "policy_failed", "7 is neither text nor an assistant message"),
+        ({"role": "user", "content": "x"}, "policy_failed", "is neither text nor"),
+    ],
+)
+def test_what_fails_costs_its_own_episode_only(kind, said, stop, failure):
+    policy = TaskPolicy(lambda task, turn: said if task == 2 and turn == 1 else "no" if turn == 0 else str(task))
+    records = by_place(played(jobs(range(6), 1, seed=0), kind, policy, concurrency=2))
+    bad = records.pop((2, 0))
+    assert (bad.failed, bad.success, bad.truncated, bad.stop) == (True, False, True, stop)
+    assert re.search(failure.replace("(", r"\("), bad.failure)
+    assert bad.messages[-1]["role"] in ("user", "assistant")
+    assert all(record.success and not record.failed for record in records.values())
+
+
+def test_a_conversation_that_outgrows_the_model_is_cut_off_and_counts():
+    """Unless not even its beginning fits: that is the settings' fault."""
+    full = OutOfContext("4097 tokens do not fit into 4096")
+    policy = TaskPolicy(lambda task, turn: full if turn == (task == 1) else "no" if task == 1 else str(task))
+    records = by_place(played(jobs(range(2), 1, seed=0), Say, policy))
+    late, early = records[1, 0], records[0, 0]
+    assert (late.failed, late.success, late.truncated, late.stop, late.failure) == (
+        False,
+        False,
+        True,
+        "max_context",
+        None,
+    )
+    assert (late.turn_rewards, late.assistant_turns) == ((0.0,), 1)
+    assert (early.failed, early.stop, early.failure) == (True, "policy_failed", str(full))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("hook", ["opening", "respond"])
+@pytest.mark.parametrize("error", [BudgetExceeded, CacheError])
+def test_a_users_budget_ends_the_evaluation_not_the_episode(kind, hook, error):
+    class Spent(kind):
+        pass
+
+    def raises(self, given):
+        raise error("nothing is left")
+
+    setattr(Spent, hook, raises)
+    records = []
+    with pytest.raises(Stopped, match="a simulated user or judge cannot go on: nothing is left"):
+        asyncio.run(run(jobs(range(3), 1, 0), Spent, ScriptedPolicy("expert"), on_record=records.append))
+    assert records == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_episode_that_cannot_be_opened_is_failed(kind):
+    records = by_place(played(jobs(range(3), 1, 0), lambda: kind(unopened=("1",)), ScriptedPolicy("expert")))
+    assert (records[1, 0].failed, records[1, 0].stop, records[1, 0].failure) == (True, "tool_failed", "no database")
+    assert records[0, 0].success
+    assert records[2, 0].success
+
+
+def test_failures_in_a_row_stop_and_are_not_reported():
+    policy = TaskPolicy(lambda task, turn: str(task) if task in (0, 2) else PolicyFailure(f"down at {task}"))
+    records = []
+    with pytest.raises(Stopped, match="3 episodes in a row failed; the last one: policy_failed: down at 5"):
+        asyncio.run(
+            run(jobs(range(9), 1, 0), lambda: Say(9), policy, on_record=records.append, concurrency=1, max_failures=3)
+        )
+    # The failure between two successes is data; those that stopped it will be played again.
+    assert [(record.task, record.failed) for record in records] == [(0, False), (1, True), (2, False)]
+
+
+def test_failures_at_the_end_are_reported():
+    policy = TaskPolicy(lambda task, turn: str(task) if task < 4 else PolicyFailure("down"))
+    records = played(jobs(range(6), 1, 0), Say, policy, concurrency=1, max_failures=3)
+    assert [record.failed for record in records] == [False] * 4 + [True] * 2
+
+
+def test_a_policy_that_cannot_go_on_stops_everything():
+    policy = TaskPolicy(lambda task, turn: Stop("the budget is spent") if task == 3 else str(task))
+    records = []
+    with pytest.raises(Stopped, match="the budget is spent"):
+        asyncio.run(run(jobs(range(6), 1, 0), Say, policy, on_record=records.append, concurrency=1))
+    assert [record.task for record in records] == [0, 1, 2]
+
+
+def test_a_long_episode_holds_nobody_up():
+    async def main():
+        others = asyncio.Event()
+
+        async def wait(task):
+            await others.wait()
+            return str(task)
+
+        records = []
+
+        def keep(record):
+            records.append(record.task)
+            if len(records) == 5:
+                others.set()
+
+        policy = TaskPolicy(lambda task, turn: wait(task) if task == 0 else str(task))
+        async with asyncio.timeout(20):
+            await run(jobs(range(6), 1, 0), Say, policy, on_record=keep, concurrency=2)
+        return records
+
+    assert asyncio.run(main()) == [1, 2, 3, 4, 5, 0]
+
+
+def test_as_many_at_a_time_as_asked_for():
+    now = most = 0
+
+    async def count(task):
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(0.001)
+        now -= 1
+        return str(task)
+
+    played(jobs(range(6), 4, 0), Say, TaskPolicy(lambda task, turn: count(task)), concurrency=5)
+    assert most == 5
+
+
+def test_an_evaluation_that_never_waits_can_still_be_cancelled():
+    endless = (Job(number, 0, number % 6, number) for number in itertools.count())
+    with pytest.raises(TimeoutError):
+        asyncio.run(
+            asyncio.wait_for(run(endless, Say, ScriptedPolicy("expert"), on_record=lambda record: None), timeout=0.05)
+        )
+
+
+def test_environments_that_block_overlap():
+    """All six wait for one another; in one thread that would last for ever."""
+    barrier = threading.Barrier(6, timeout=20)
+
+    class Together(BlockingSay):
+        def respond(self, reply):
+            barrier.wait()
+            return super().respond(reply)
+
+    records = played(jobs(range(6), 1, 0), Together, ScriptedPolicy("expert"), concurrency=6)
+    assert all(record.success for record in records)
+
+
+@pytest.mark.parametrize("ending", ["well", "stopped", "cancelled", "bad disk"])
+def test_environments_are_closed(ending):
+    made = []
+
+    def make():
+        made.append(Say())
+        return made[-1]
+
+    def keep(record):
+        if ending == "bad disk":
+            raise OSError("disk full")
+
+    async def main():
+        if ending == "cancelled":
+            asyncio.current_task().cancel()
+        said = PolicyFailure("down") if ending == "stopped" else "0"
+        await run(
+            jobs(range(6), 1, 0),
+            make,
+            TaskPolicy(lambda task, turn: said),
+            on_record=keep,
+            max_failures=2,
+            concurrency=3,
+        )
+
+    wanted = {"stopped": Stopped, "cancelled": asyncio.CancelledError, "bad disk": OSError}.get(ending)
+    if wanted is None:
+        asyncio.run(main())
+    else:
+        with pytest.raises(wanted):
+            asyncio.run(main())
+    assert all(env.closed == 1 for env in made)
+    assert made or ending == "cancelled"
+
+
+@pytest.mark.parametrize("options", [{"concurrency": 0}, {"max_failures": 0}])
+def test_limits_below_one(options):
+    with pytest.raises(ValueError, match=f"{next(iter(options))} must be at least 1"):
+        played([], Say, ScriptedPolicy("expert"), **options)
+
+
+# ------------------------------------------------------------------ policies
+
+
+def test_functions_of_every_kind():
+    def plain(conversation):
+        return conversation[0]["content"][4:-1]
+
+    async def slow(conversation, tools):
+        await asyncio.sleep(0)
+        assert tools == ()
+        return assistant(plain(conversation))
+
+    for function in (plain, slow, lambda *given: plain(given[0])):
+        records = played(jobs(range(6), 1, 0), Say, FunctionPolicy(function))
+        assert all(record.success for record in records)
+
+
+def test_a_function_may_do_what_it_likes_with_the_conversation():
+    def spoil(conversation):
+        for message in conversation:
+            message["content"] = "spoiled"
+        return "no"
+
+    (record,) = played([Job(0, 0, 1, 5)], Say, FunctionPolicy(spoil))
+    (clean,) = played([Job(0, 0, 1, 5)], Say, FunctionPolicy(lambda conversation: "no"))
+    # Only the last observation, which no policy sees, is as it was.
+    assert replace(record, messages=()) == replace(clean, messages=())
+    assert record.messages == clean.messages
+
+
+def test_random_replies_depend_on_the_episode_alone():
+    planned = list(jobs(range(6), 2, seed=9))
+    one = by_place(played(planned, Say, ScriptedPolicy("random"), concurrency=1))
+    assert one == by_place(played(planned[::-1], Say, ScriptedPolicy("random"), concurrency=5))
+    assert len({repr(record.messages) for record in one.values()}) == len(planned)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("expurt", "a policy is expert, blunder, random or module:function, not 'expurt'"),
+        ("json:", "a policy is"),
+        ("no_such_module:x", "there is no module 'no_such_module'"),
+        ("json.no_such:x", "there is no module 'json.no_such'"),
+        ("json:lods", "the module 'json' has no 'lods'"),
+        ("json:__name__", "is a str, not a function"),
+    ],
+)
+def test_names_of_no_policy(name, message):
+    with pytest.raises(ValueError, match=message):
+        load_function(name)
+
+
+def test_an_import_that_is_missing_inside_is_not_hidden(tmp_path, monkeypatch):
+    (tmp_path / "half_a_policy.py").write_text("import no_such_module_inside\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="no_such_module_inside"):
+        load_function("half_a_policy:reply")
+    assert load_function("json:loads")("1") == 1
+    with pytest.raises(ValueError, match="script must be one of"):
+        ScriptedPolicy("clever")
+
+
+# ------------------------------------------------------------------ tools
+
+
+def test_schemas_are_given_exactly_where_the_conversation_does_not_have_them():
+    from textenvs.tool_env import ToolEnv
+    from textenvs.tools import tool
+
+    @tool
+    def add(a: int, b: int) -> int:
+        """Add.
+
+        Args:
+            a: One.
+            b: Other.
+        """
+        return a + b
+
+    class Tools(ToolEnv):
+        def __init__(self, **options):
+            super().__init__(Say().tasks, [add], **options)
+
+    assert tools_of(Say()) == ()
+    assert tools_of(Tools()) == ()
+    for env in (Tools(call_format="native"), Tools(tools_in_prompt=False)):
+        assert [schema["function"]["name"] for schema in tools_of(env)] == ["add"]

@@ -1,0 +1,60 @@
+"""Every environment that ships can be solved, says so, and is worth learning: its scripts against random replies."""
+
+import numpy as np
+import pytest
+
+import textenvs
+from textenvs.evaluate.baselines import has_script, play_script
+
+EPISODES = 100
+
+# The paper's bonus, the default, pays for failing first, so there an expert that never fails is not at the maximum.
+OPTIONS = {"textenv/self-correct": {"shaped": "both"}}
+
+every_id = pytest.mark.parametrize("env_id", textenvs.list_environments())
+
+
+def make(env_id):
+    return textenvs.make(env_id, **OPTIONS.get(env_id, {}))
+
+
+def returns(env_id, script):
+    records = play_script(lambda: make(env_id), script, EPISODES)
+    assert not any(record.failed for record in records), next(record for record in records if record.failed)
+    return records, np.array([record.total for record in records])
+
+
+@every_id
+def test_the_expert_earns_the_most_and_random_replies_next_to_nothing(env_id):
+    experts, most = returns(env_id, "expert")
+    assert all(record.success for record in experts)
+    _, random = returns(env_id, "random")
+    assert random.mean() < 0.2 * most.mean()
+    assert random.max() <= most.max() + 1e-9
+    if has_script(make(env_id), "blunder"):
+        _, careless = returns(env_id, "blunder")
+        assert careless.mean() < 0.75 * most.mean()
+        assert careless.max() <= most.max() + 1e-9
+
+
+def test_the_same_seed_gives_the_same_records():
+    def once(seed):
+        return play_script(lambda: textenvs.make("textenv/gsm8k-interact"), "blunder", 5, seed=seed)
+
+    assert once(3) == once(3)
+    assert once(3) != once(4)
+
+
+def test_no_more_episodes_than_tasks_and_no_script_that_is_not_there():
+    class Bare(textenvs.TextEnv):
+        def __init__(self):
+            super().__init__(textenvs.make("textenv/gsm8k").tasks, max_assistant_turns=1)
+
+        def respond(self, reply):
+            return textenvs.Turn(terminated=True, stop="heard", reward=0.0)
+
+    for script in ("expert", "blunder"):
+        assert not has_script(Bare(), script)
+        with pytest.raises(NotImplementedError, match=f"Bare has no script '{script}'"):
+            play_script(Bare, script)
+    assert len(play_script(Bare, "random", 7)) == 7

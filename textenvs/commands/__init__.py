@@ -1,0 +1,1 @@
+"""The commands of ``textenvs``, one a module."""

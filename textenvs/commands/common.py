@@ -1,0 +1,196 @@
+"""What several commands need: making an environment from words, errors in words."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import docstring_parser
+import gymnasium
+
+from ..env import TextEnv
+from ..registry import list_environments, make
+
+#: Python's spellings of JSON's literals, which docstrings use.
+_LITERALS = {"None": None, "True": True, "False": False}
+
+# Of C0, DEL and C1, all but tabs and new lines; and the characters that turn the direction of writing.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+class CommandError(Exception):
+    """A mistake of the user or of the outside world, in words; shown without a traceback.
+
+    Args:
+        message: What was wrong, where, and what to do next.
+        status: The exit status: 2 for a command that makes no sense, 1 for one that could not be done.
+    """
+
+    def __init__(self, message: str, status: int = 1) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def import_from_here() -> None:
+    """Let ``module:name`` name a module in the current folder, as ``python -m`` does but a console script does not."""
+    here = os.getcwd()
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+
+
+def parse_options(words: Iterable[str]) -> dict[str, Any]:
+    """``key=value`` words as keyword arguments; a value is JSON, or ``None``, ``True``, ``False``, or else text.
+
+    Raises:
+        CommandError: A key is not a name, or is there twice.
+    """
+    options: dict[str, Any] = {}
+    for word in words:
+        name, _, value = word.partition("=")
+        if not name.isidentifier():
+            raise CommandError(f"{word!r}: {name!r} is no option's name; options are key=value", 2)
+        if name in options:
+            raise CommandError(f"option {name!r} is given twice", 2)
+        options[name] = _value(value)
+    return options
+
+
+def show_value(value: Any) -> str:
+    """A value as it can be typed after ``key=``."""
+    if isinstance(value, str):
+        plain = value and _value(value) == value and value.isprintable() and not set(value) & set(" '\"\\$`;&|<>()*?")
+        return value if plain else repr(value)
+    if value is None or isinstance(value, (bool, int, float)):
+        return repr(value)
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except TypeError:
+        return repr(value)
+
+
+def class_of(env_id: str) -> Callable[..., Any]:
+    """What makes the environment ``env_id``: its class, mostly.
+
+    Raises:
+        CommandError: There is no such id, or its module cannot be imported.
+    """
+    module, _, name = env_id.rpartition(":")
+    if module:
+        import_from_here()
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            if error.name is None or not (module == error.name or module.startswith(f"{error.name}.")):
+                raise
+            raise CommandError(
+                f"{env_id!r}: there is no module {error.name!r} here or among the installed", 2
+            ) from error
+    if name not in gymnasium.registry:
+        known = [each for each, spec in gymnasium.registry.items() if _ours(spec)]
+        near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+        near += [each for each in known if each.split("/")[-1] == name and each not in near]
+        hint = f"Did you mean {' or '.join(near)}?" if near else f"There are: {', '.join(list_environments())}."
+        raise CommandError(f"there is no environment {env_id!r}. {hint}", 2)
+    entry_point = gymnasium.registry[name].entry_point
+    if callable(entry_point):
+        return entry_point
+    assert isinstance(entry_point, str)
+    place, _, attribute = entry_point.partition(":")
+    try:
+        return getattr(importlib.import_module(place), attribute)  # type: ignore[no-any-return]
+    except ImportError as error:
+        raise CommandError(f"{env_id}: {error}") from error
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option of an environment's constructor.
+
+    Args:
+        name: The keyword.
+        default: Its value where it is not given; ``inspect.Parameter.empty`` where it must be.
+        doc: What the docstring says about it.
+    """
+
+    name: str
+    default: Any
+    doc: str
+
+
+def options_of(maker: Callable[..., Any]) -> tuple[dict[str, Option], bool]:
+    """The options of a constructor, and whether that is all of them.
+
+    Where a class passes ``**options`` on, the keyword-only ones of the class above it belong to it, too; and what a
+    class does not document, one above it may.
+    """
+    makers: tuple[Any, ...] = inspect.getmro(maker) if inspect.isclass(maker) else (maker,)
+    said: dict[str, str] = {}
+    for each in makers:
+        for param in docstring_parser.parse(inspect.cleandoc(each.__doc__ or "")).params:
+            said.setdefault(param.arg_name, param.description or "")
+    found: dict[str, Option] = {}
+    for number, each in enumerate(makers):
+        if number and "__init__" not in vars(each):
+            continue
+        passes_on = False
+        for name, parameter in inspect.signature(each).parameters.items():
+            if parameter.kind == parameter.VAR_KEYWORD:
+                passes_on = True
+            elif parameter.kind == parameter.KEYWORD_ONLY or (
+                not number and parameter.kind != parameter.VAR_POSITIONAL
+            ):
+                found.setdefault(name, Option(name, parameter.default, said.get(name, "")))
+        if not passes_on:
+            return found, True
+    return found, False
+
+
+def open_environment(env_id: str, options: Mapping[str, Any]) -> TextEnv[Any]:
+    """Make the environment ``env_id``, with options from the command line.
+
+    Raises:
+        CommandError: There is no such environment or option, or a value is refused.
+    """
+    maker = class_of(env_id)
+    known, complete = options_of(maker)
+    for name in options if complete else ():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(known) or 'none'}"
+            raise CommandError(f"{env_id} has no option {name!r}; {hint}", 2)
+    try:
+        return make(env_id, **options)
+    except (ValueError, TypeError, ImportError, OSError, gymnasium.error.Error) as error:
+        given = " ".join(f"{name}={show_value(value)}" for name, value in options.items())
+        raise CommandError(f"{env_id}{' ' if given else ''}{given}: {error}", 1 if _outside(error) else 2) from error
+
+
+def printable(text: str) -> str:
+    """Text that cannot move a terminal's cursor or change its colours: control characters are spelled out."""
+    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
+
+
+def _value(text: str) -> Any:
+    if text in _LITERALS:
+        return _LITERALS[text]
+    try:
+        return json.loads(text, parse_constant=lambda name: name)  # NaN and Infinity are text
+    except ValueError:
+        return text
+
+
+def _outside(error: BaseException) -> bool:
+    return isinstance(error, (ImportError, OSError))
+
+
+def _ours(spec: Any) -> bool:
+    """Not one of the environments that come with Gymnasium."""
+    return not str(spec.entry_point).startswith("gymnasium.")

@@ -1,0 +1,203 @@
+"""``textenvs play``: a person in the assistant's place, in the terminal."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from ..chat.errors import ChatError
+from ..env import EnvironmentFailure, TextEnv
+from ..evaluate.baselines import has_script
+from ..evaluate.runner import tools_of
+from ..messages import Message, assistant, transcript
+from .common import CommandError, open_environment, parse_options, printable
+
+#: Begins and ends a reply of several lines.
+FENCE = '"""'
+
+HELP = f"""\
+Type the assistant's reply. Enter sends it; a reply of several lines stands between {FENCE} and {FENCE}.
+An empty line is ignored; {FENCE}{FENCE} is the empty reply.
+:hint               what the scripted expert would say here
+:undo               take back the last reply
+:tools              the tools, where the environment has some
+:call NAME JSON     call a tool, for example  :call search {{"query": "Rome"}}
+:next               leave this episode and start another
+:help               this
+:quit               leave (so do Ctrl-D and Ctrl-C)
+A reply that begins with a colon is typed with two of them."""
+
+
+def add(commands: Any) -> argparse.ArgumentParser:
+    """Declare the command."""
+    parser = commands.add_parser(
+        "play",
+        help="play one yourself",
+        usage="textenvs play ID [key=value ...] [--seed N] [--task-index N]",
+        description=f"Play an environment in the terminal.\n\n{HELP}",
+    )
+    parser.add_argument("id", help="an id of `textenvs list`, or module:id for one of your own")
+    parser.add_argument("--seed", type=int, metavar="N", help="of the first episode; later ones follow from it")
+    parser.add_argument("--task-index", type=int, metavar="N", help="play this task (the same one after :next)")
+    parser.set_defaults(run=run, takes_options=True)
+    return parser  # type: ignore[no-any-return]
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Play until the person leaves."""
+    with suppress(ImportError):
+        import readline  # noqa: F401  line editing and history in input()
+    if arguments.seed is not None and arguments.seed < 0:
+        raise CommandError(f"--seed must be at least 0, not {arguments.seed}", 2)
+    env = open_environment(arguments.id, parse_options(arguments.options))
+    try:
+        Game(env, task_index=arguments.task_index).play(arguments.seed)
+    except (EOFError, KeyboardInterrupt):
+        print()
+    finally:
+        env.close()
+    return 0
+
+
+class Game:
+    """A person's episodes in one environment.
+
+    Args:
+        env: The environment.
+        task_index: The task of every episode; ``None`` to let the seed choose.
+        read: Shows a prompt and returns a line, or raises ``EOFError`` when there are no more.
+    """
+
+    def __init__(self, env: TextEnv[Any], *, task_index: int | None = None, read: Callable[[str], str] = input) -> None:
+        self.env = env
+        self.options = None if task_index is None else {"task_index": task_index}
+        self._read = read
+        self._before: list[tuple[Any, float, int]] = []  # what undo goes back to: snapshot, return, messages shown
+        self._return = 0.0
+        self._shown = 0
+        self._calls = 0
+
+    def play(self, seed: int | None) -> None:
+        """Play until the person leaves.
+
+        Raises:
+            EOFError: The input has ended.
+            KeyboardInterrupt: The person pressed Ctrl-C.
+            CommandError: An episode cannot be opened.
+        """
+        self._open(seed)
+        while True:
+            line = self._read_reply()
+            command, _, rest = line.strip().partition(" ")
+            if not command.startswith(":") or command.startswith("::"):
+                self._step(line.replace("::", ":", 1) if command.startswith("::") else line)
+            elif command == ":quit":
+                return
+            elif command == ":next":
+                self._open(None)
+            elif command == ":call":
+                self._call(rest)
+            elif command in (":undo", ":hint", ":tools", ":help"):
+                getattr(self, f"_{command[1:]}")()
+            else:
+                print(f"There is no {command}; :help lists the commands.")
+
+    def _open(self, seed: int | None) -> None:
+        try:
+            _, info = self.env.reset(seed=seed, options=self.options)
+        except (ValueError, ImportError, ChatError, EnvironmentFailure) as error:
+            raise CommandError(f"the episode cannot be opened: {error}", 2) from error
+        self._before, self._return, self._shown = [], 0.0, 0
+        print(f"Type a reply, or :help.\n--- task {info['task_key']} ---")
+        if tools_of(self.env):
+            self._tools()
+        self._show_new()
+
+    def _read_reply(self) -> str:
+        """One line, or the lines between two fences."""
+        line = ""
+        while not line.strip():
+            line = self._read("over> " if self.env.state.done else "> ")
+        if not line.startswith(FENCE):
+            return line
+        lines = [line[len(FENCE) :]]
+        while not lines[-1].rstrip().endswith(FENCE):
+            lines.append(self._read("... "))
+        lines[-1] = lines[-1].rstrip()[: -len(FENCE)]
+        return "\n".join(lines).removeprefix("\n").removesuffix("\n")
+
+    def _step(self, action: str | Message) -> None:
+        if self.env.state.done:
+            print("The episode is over: :next, :undo or :quit.")
+            return
+        before = self.env.snapshot(), self._return, self._shown
+        try:
+            _, reward, terminated, truncated, info = self.env.step(action)
+        except (ChatError, ImportError) as error:  # a simulated user or judge that cannot be asked
+            print(f"The reply was not taken: {error}")
+            return
+        self._before.append(before)
+        self._return += reward
+        self._shown += 1  # the person knows what they typed
+        self._show_new()
+        terms = ", ".join(f"{name} {value:+g}" for name, value in info["terms"].items())
+        metrics = "".join(f"; {name} {value:g}" for name, value in info["metrics"].items())
+        print(f"[reward {reward:+g} = {terms}{metrics}]")
+        if terminated or truncated:
+            how = "terminated" if terminated else "truncated"
+            why = f" ({info['failure']})" if info["failed"] else ""
+            print(f"--- {how}: {info['stop']}{why}; return {self._return:+g} ---\n:next, :undo or :quit")
+
+    def _call(self, words: str) -> None:
+        name, _, arguments = words.strip().partition(" ")
+        if not name:
+            print(':call needs the tool\'s name and its arguments: :call search {"query": "Rome"}')
+            return
+        self._calls += 1
+        call_id = f"typed_{self._calls}"
+        self._step(
+            assistant(
+                "", [{"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments or "{}"}}]
+            )
+        )
+
+    def _undo(self) -> None:
+        if not self._before:
+            print("There is nothing to take back.")
+            return
+        snapshot, self._return, self._shown = self._before.pop()
+        self.env.restore(snapshot)
+        print(f"Taken back. Return so far {self._return:+g}. The last message was:")
+        print(printable(transcript(self.env.state.messages[-1:])))
+
+    def _hint(self) -> None:
+        if self.env.state.done:
+            print("The episode is over: :next, :undo or :quit.")
+        elif not has_script(self.env, "expert"):
+            print("This environment has no scripted expert.")
+        else:
+            hint = self.env.demonstration(np.random.default_rng(0))
+            print(printable(hint if isinstance(hint, str) else transcript([hint])))
+
+    def _tools(self) -> None:
+        schemas = getattr(self.env, "tool_schemas", ())
+        for schema in schemas:
+            function = schema["function"]
+            print(f"{function['name']}: {function.get('description', '')}")
+            print(f"  {json.dumps(function.get('parameters', {}), ensure_ascii=False)}")
+        if not schemas:
+            print("This environment has no tools.")
+
+    def _help(self) -> None:
+        print(HELP)
+
+    def _show_new(self) -> None:
+        messages = self.env.state.messages
+        if new := messages[self._shown :]:
+            print(printable(transcript(new)))
+        self._shown = len(messages)

@@ -1,0 +1,287 @@
+"""Whole episodes, played side by side and each at its own pace: no batch, no barrier.
+
+::
+
+    async for episode in play_episodes(env, policy, range(1000), concurrency=256):
+        print(episode.task_key, episode.reward, episode.stop)
+
+One coroutine a running episode: policy, step, policy, step. An episode that is over is handed out at once and its place
+is taken by the next one; a slow reply holds up no other episode.
+
+* Episode ``k`` has seed ``seed + k`` and the ``k``-th task, whatever the concurrency and whichever ends first. So it
+  can be played again: ``env.reset(seed=episode.seed, options=...)``.
+* Back-pressure: when ``buffer`` finished episodes wait to be taken, no new one is started.
+* Errors are data: what a policy, a hook or a task raises ends its own episode, as ``episode.error``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import itertools
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from .background import wait_for
+from .env import TextEnv
+from .messages import Messages, copy_messages
+from .options import Policy, check_count, check_env, check_timeout, resolve
+from .tasks.base import Task
+
+#: Which tasks to play: indices, tasks or rows, in order; ``None`` in their place draws one by the episode's seed. A
+#: number is how many to draw, and ``None`` draws without end.
+Tasks: TypeAlias = "Iterable[int | Task | Mapping[str, Any] | None] | int | None"
+
+
+_FOR_EVER = nullcontext(None)
+# Hooks and policies that never wait must not keep the event loop to themselves: after so many episodes, others get it.
+_YIELD_EVERY = 16
+
+
+@dataclass(frozen=True)
+class Episode:
+    """An episode that is over.
+
+    Args:
+        number: Which of the episodes it is, counted from 0 in the order of the tasks.
+        seed: What ``reset`` was given.
+        conversation: All that was said, up to the error if there was one.
+        rewards: One for each turn.
+        terms: The named parts of each reward.
+        info: The last ``info`` of the environment, with ``task_key``, ``metrics`` and more; after an error, only what
+            identifies the task.
+        terminated: The task was over.
+        truncated: A budget ran out, or the environment failed (``info["failed"]``).
+        error: What ended it otherwise.
+    """
+
+    number: int
+    seed: int
+    conversation: Messages = ()
+    rewards: tuple[float, ...] = ()
+    terms: tuple[Mapping[str, float], ...] = ()
+    info: Mapping[str, Any] = field(default_factory=dict)
+    terminated: bool = False
+    truncated: bool = False
+    error: Exception | None = None
+
+    @property
+    def reward(self) -> float:
+        """The sum of the rewards."""
+        return sum(self.rewards)
+
+    @property
+    def stop(self) -> str | None:
+        """Why the episode ended; ``None`` after an error."""
+        return None if self.error is not None else self.info.get("stop")
+
+    @property
+    def task_key(self) -> str | None:
+        """The task's key; ``None`` where there was an error before there was a task."""
+        return self.info.get("task_key")
+
+    @property
+    def task_index(self) -> int | None:
+        """The task's index, -1 for one that was brought along; ``None`` where there was an error before."""
+        return self.info.get("task_index")
+
+    @property
+    def failed(self) -> bool:
+        """Whether it says nothing about the policy: an error, or a simulator, judge or tool that gave up."""
+        return self.error is not None or bool(self.info.get("failed"))
+
+
+def play_episodes(
+    env: TextEnv[Any],
+    policy: Policy | str,
+    tasks: Tasks = None,
+    *,
+    concurrency: int = 64,
+    seed: int | None = None,
+    buffer: int | None = None,
+    timeout_s: float | None = None,
+) -> AsyncGenerator[Episode, None]:
+    """Play episodes in forks of ``env``, and give out each when it is over.
+
+    The environment itself is not played. To stop early, close the iterator, or use ``contextlib.aclosing``: the
+    episodes that are running are then cancelled.
+
+    Args:
+        env: What is forked; the forks share its tasks.
+        policy: Replies; see :data:`~textenvs.options.Policy`.
+        tasks: Which tasks; see :data:`Tasks`. It is read as episodes start, so it may be endless.
+        concurrency: How many episodes are running at a time.
+        seed: Of the first episode; ``None`` draws one.
+        buffer: How many finished episodes may wait to be taken; ``None`` for as many as are running.
+        timeout_s: An episode that takes longer ends with a ``TimeoutError``; ``None`` for no limit.
+
+    Raises:
+        TypeError: ``env`` is not a text environment itself, but for example a wrapper.
+        ValueError: A number below 1 (or, for ``tasks`` and ``seed``, below 0).
+    """
+    check_env("play_episodes", env)
+    check_count("concurrency", concurrency, 1)
+    plan = Plan(policy, tasks, seed, concurrency if buffer is None else buffer, timeout_s)
+    return plan.stream((_fork(env) for _ in range(concurrency)), concurrency if env.blocking else 0)
+
+
+class Plan:
+    """What :func:`play_episodes` was asked for, checked; :meth:`stream` plays it, once.
+
+    Args:
+        policy: Replies.
+        tasks: Which tasks.
+        seed: Of the first episode.
+        buffer: How many finished episodes may wait.
+        timeout_s: For one episode.
+    """
+
+    def __init__(
+        self, policy: Policy | str, tasks: Tasks, seed: int | None, buffer: int, timeout_s: float | None
+    ) -> None:
+        check_count("buffer", buffer, 1)
+        if seed is None:
+            seed = int(np.random.SeedSequence().generate_state(1)[0])
+        check_count("seed", seed, 0)
+        check_timeout("timeout_s", timeout_s)
+        if isinstance(tasks, (int, np.integer)):
+            check_count("tasks, as a number of episodes,", tasks, 0)
+        elif tasks is not None and (isinstance(tasks, (str, bytes, Mapping, Task)) or not isinstance(tasks, Iterable)):
+            raise ValueError(f"tasks must be indices, tasks or rows, a number of episodes or None, not {tasks!r}")
+        self.policy: Policy = resolve("policy", policy)
+        self.seed = int(seed)
+        self.timeout_s = timeout_s
+        self._jobs = enumerate(
+            itertools.repeat(None) if tasks is None
+            else itertools.repeat(None, int(tasks)) if isinstance(tasks, (int, np.integer))
+            else tasks
+        )  # fmt: skip
+        self._room = asyncio.Semaphore(buffer)
+        self._finished: deque[Episode] = deque()
+        self._news = asyncio.Event()
+
+    async def stream(self, envs: Iterable[TextEnv[Any]], blocking: int) -> AsyncGenerator[Episode, None]:
+        """Play, each episode in one of ``envs``.
+
+        Args:
+            envs: As many as may run at a time.
+            blocking: How many of those need a thread.
+        """
+        threads = ThreadPoolExecutor(blocking, "textenvs-episodes") if blocking else None
+        workers: set[asyncio.Task[None]] = set()
+        crashed: list[BaseException] = []
+
+        def ended(worker: asyncio.Task[None]) -> None:
+            workers.discard(worker)
+            if not worker.cancelled() and (error := worker.exception()) is not None:
+                crashed.append(error)
+            self._news.set()
+
+        try:
+            for env, (number, task) in zip(envs, self._jobs, strict=False):  # never takes a task that it has no env for
+                worker = asyncio.ensure_future(self._work(env, number, task, threads if env.blocking else None))
+                worker.add_done_callback(ended)
+                workers.add(worker)
+            while True:
+                while self._finished:
+                    episode = self._finished.popleft()
+                    self._room.release()
+                    yield episode
+                if crashed:
+                    raise crashed[0]
+                if not workers:
+                    return
+                self._news.clear()
+                await self._news.wait()
+        finally:
+            left = list(workers)
+            for worker in left:
+                worker.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
+            if threads is not None:
+                threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _work(self, env: TextEnv[Any], number: int, task: Any, threads: ThreadPoolExecutor | None) -> None:
+        """One place: this episode, and then whichever is next.
+
+        There may be tens of thousands of these, and most of the time they wait. So this is a single coroutine, which
+        keeps neither conversation nor info while it waits for the environment.
+        """
+        job: tuple[int, Any] | None = (number, task)
+        played = 0
+        while job is not None:
+            number, task = job
+            rewards: list[float] = []
+            terms: list[Mapping[str, float]] = []
+            terminated = truncated = started = False
+            error: Exception | None = None
+            clock: asyncio.Timeout | None = None
+            result: Any
+            try:
+                async with _FOR_EVER if self.timeout_s is None else asyncio.timeout(self.timeout_s) as clock:
+                    # Not areset and astep: an episode that raises is over, so nobody needs what it was before the turn.
+                    env._np_random, env._np_random_seed = None, self.seed + number  # made when needed, perhaps never
+                    if threads is not None:
+                        result = await _in_thread(threads, env._begin_episode, None, _options(task))
+                    elif not isinstance(result := env._begin_episode(None, _options(task)), tuple):
+                        result = await result
+                    started = True
+                    while not (terminated or truncated):
+                        reply: Any = self.policy(result[0])
+                        del result
+                        if not isinstance(reply, (str, dict)) and inspect.isawaitable(reply):
+                            reply = await reply
+                        if threads is not None:
+                            result = await _in_thread(threads, env._play, reply)
+                        elif not isinstance(result := env._play(reply), tuple):
+                            result = await result
+                        terminated, truncated = result[2:4]
+                        rewards.append(result[1])
+                        terms.append(result[4]["terms"])
+                    said, info = env.state.messages, result[4]  # ours now: the next episode has a state of its own
+            except Exception as caught:
+                error = caught
+                if isinstance(error, TimeoutError) and clock is not None and clock.expired():
+                    error = TimeoutError(f"the episode took longer than {self.timeout_s:g} s")
+                said, info = (copy_messages(env.state.messages), env._identity()) if started else ((), {})
+                name = info.get("task_key", _named(task))
+                error.add_note(f"(in episode {number}, seed {self.seed + number}, task {name!r})")
+            episode = Episode(
+                number, self.seed + number, said, tuple(rewards), tuple(terms), info, terminated, truncated, error
+            )
+            await self._room.acquire()
+            self._finished.append(episode)
+            self._news.set()
+            if error is not None:
+                env = _fork(env)  # a thread that was given up on may still be at work in the old one
+            job = next(self._jobs, None)
+            played += 1
+            if played % _YIELD_EVERY == 0:
+                await asyncio.sleep(0)
+
+
+def _fork(env: TextEnv[Any]) -> TextEnv[Any]:
+    """A fork for us alone: nobody samples from its spaces, and each episode brings its own seed."""
+    fork = env.fork(0)
+    fork.observation_space, fork.action_space = env.observation_space, env.action_space
+    return fork
+
+
+async def _in_thread(threads: ThreadPoolExecutor, call: Callable[..., Any], *args: Any) -> Any:
+    return await asyncio.get_running_loop().run_in_executor(threads, lambda: wait_for(call(*args)))
+
+
+def _options(task: Any) -> dict[str, Any] | None:
+    if task is None:
+        return None
+    return {"task": task} if isinstance(task, (Task, Mapping)) else {"task_index": task}
+
+
+def _named(task: Any) -> Any:
+    return task.key if isinstance(task, Task) else "given" if isinstance(task, Mapping) else task

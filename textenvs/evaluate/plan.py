@@ -1,0 +1,101 @@
+"""Which episodes an evaluation plays: a function of its settings and of numbers, with no state.
+
+So an evaluation that was stopped knows what is missing, whatever was played in which order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..tasks.base import TaskSet
+
+# Endless task sets are sampled from this many indices; TextEnv does the same.
+_ENDLESS = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Job:
+    """One episode to play.
+
+    Args:
+        task: The task's number in the evaluation, from 0.
+        sample: Which of the task's episodes, from 0.
+        task_index: The task's index in the task set.
+        seed: For the environment's reset and for the policy, different for every episode.
+    """
+
+    task: int
+    sample: int
+    task_index: int
+    seed: int
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Which episode of the evaluation this is: task and sample."""
+        return self.task, self.sample
+
+
+def choose_tasks(tasks: TaskSet, count: int | None, seed: int) -> tuple[int, ...]:
+    """The indices of the tasks to play, in ascending order.
+
+    Args:
+        tasks: The task set.
+        count: How many tasks, drawn without repeats; ``None`` for all, which an endless set does not have.
+        seed: Decides the draw.
+
+    Raises:
+        ValueError: ``count`` is below 1 or more than there are, or ``None`` for an endless set.
+    """
+    size = tasks.size
+    if count is None:
+        if size is None:
+            raise ValueError(f"{tasks.name} is endless; say how many tasks to play")
+        return tuple(range(size))
+    if count < 1 or (size is not None and count > size):
+        there = "endlessly many" if size is None else size
+        raise ValueError(f"cannot play {count} tasks: {tasks.name} has {there}")
+    if count == size:
+        return tuple(range(count))
+    rng = np.random.default_rng([seed, 0])
+    if size is not None:
+        return tuple(sorted(int(index) for index in rng.choice(size, count, replace=False)))
+    drawn: set[int] = set()
+    while len(drawn) < count:
+        drawn.add(int(rng.integers(_ENDLESS)))
+    return tuple(sorted(drawn))
+
+
+def jobs(indices: Sequence[int], samples: int, seed: int) -> Iterator[Job]:
+    """All episodes, those of one task one after the other.
+
+    Args:
+        indices: The tasks' indices.
+        samples: Episodes of each task, at least 1.
+        seed: Decides the seed of every episode.
+    """
+    for task, index in enumerate(indices):
+        for sample in range(samples):
+            (drawn,) = np.random.SeedSequence([seed, 1, index, sample]).generate_state(1)
+            yield Job(task, sample, index, int(drawn) >> 1)  # 31 bits: what a service takes as a seed
+
+
+def fingerprint(tasks: TaskSet, indices: Sequence[int]) -> str:
+    """A short digest of the rows to be played: it changes when a file of them does."""
+    digest = hashlib.blake2b(digest_size=8)
+    for index in indices:
+        digest.update(json.dumps(tasks[index].to_row(), sort_keys=True, default=_stable).encode())
+    return digest.hexdigest()
+
+
+def _stable(value: Any) -> str:
+    """Text that is the same in every process: no addresses, no order of a set."""
+    if isinstance(value, (set, frozenset)):
+        return repr(sorted(map(_stable, value)))
+    text = repr(value)
+    return type(value).__qualname__ if " at 0x" in text else text

@@ -1,0 +1,162 @@
+"""Who replies: scripts of the environment itself, a function of yours, or a model behind a service.
+
+A :class:`Policy` is shared by all episodes of an evaluation; what it remembers of one episode lives in the
+:data:`Player` that :meth:`Policy.start` returns for it.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from ..env import TextEnv
+from ..messages import Message, Messages
+
+Script = Literal["expert", "blunder", "random"]
+#: What any environment can have: its scripted expert, its scripted blunders, samples of its action space.
+SCRIPTS: tuple[Script, ...] = ("expert", "blunder", "random")
+
+ToolSchemas = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a policy says in one turn, and what that took.
+
+    Args:
+        action: The assistant's text or message.
+        prompt_tokens: Tokens read; ``None`` where nobody counted.
+        completion_tokens: Tokens written; ``None`` where nobody counted.
+        cut: The reply ended because its length did.
+        cost: In US dollars; ``None`` where it is not known.
+    """
+
+    action: str | Message
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cut: bool = False
+    cost: float | None = None
+
+
+#: Replies to a conversation, given the schemas of the tools that may be called (none where the conversation itself says
+#: how to call them).
+Player = Callable[[Messages, ToolSchemas], Awaitable[Reply]]
+
+
+class PolicyFailure(Exception):
+    """The policy's machinery gave up, say its service does not answer: the episode failed, the policy did not."""
+
+
+class OutOfContext(PolicyFailure):
+    """The conversation has outgrown the model. After at least one reply that ends the episode, truncated."""
+
+
+class Stop(Exception):
+    """Nothing more can be played (a budget is spent): the evaluation stops, and may go on later."""
+
+
+class Policy(Protocol):
+    """Replies in any number of episodes at once."""
+
+    def start(self, env: TextEnv[Any], seed: int) -> Player:
+        """A player for the episode that ``env`` has been reset to.
+
+        Args:
+            env: The environment; only scripts look at more than its conversation.
+            seed: The randomness of this episode's player.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Release what the policy holds."""
+        ...
+
+
+class ScriptedPolicy:
+    """The environment's own script.
+
+    Args:
+        script: ``"expert"`` (its demonstrations), ``"blunder"`` (right in form, mostly wrong) or ``"random"`` (samples
+            of its action space).
+
+    Raises:
+        ValueError: An unknown script.
+    """
+
+    def __init__(self, script: Script) -> None:
+        if script not in SCRIPTS:
+            raise ValueError(f"script must be one of {', '.join(SCRIPTS)}, not {script!r}")
+        self.script = script
+
+    def start(self, env: TextEnv[Any], seed: int) -> Player:
+        """A player with randomness of its own, apart from the environment's."""
+        rng, space = np.random.default_rng([seed, 2]), copy.deepcopy(env.action_space)
+        space.seed(seed)
+
+        async def play(conversation: Messages, tools: ToolSchemas) -> Reply:
+            if self.script == "expert":
+                return Reply(env.demonstration(rng))
+            if self.script == "blunder":
+                return Reply(env.blunder(rng))
+            return Reply(space.sample())
+
+        return play
+
+    async def aclose(self) -> None:
+        """Nothing to release."""
+
+
+class FunctionPolicy:
+    """A function of the conversation.
+
+    Args:
+        function: Called with the conversation (a tuple of messages), and with the tools' schemas if it takes a second
+            argument. Returns the reply (text or an assistant message), or something to await for it.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        parameters = inspect.signature(function).parameters.values()
+        positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        self._takes_tools = len(positional) > 1 or any(p.kind == p.VAR_POSITIONAL for p in parameters)
+
+    def start(self, env: TextEnv[Any], seed: int) -> Player:
+        """The function itself; it knows no episodes."""
+
+        async def play(conversation: Messages, tools: ToolSchemas) -> Reply:
+            reply = self.function(conversation, tools) if self._takes_tools else self.function(conversation)
+            return Reply(await reply if inspect.isawaitable(reply) else reply)
+
+        return play
+
+    async def aclose(self) -> None:
+        """Nothing to release."""
+
+
+def load_function(name: str) -> Callable[..., Any]:
+    """The function that ``module:function`` names.
+
+    Raises:
+        ValueError: The name has another form, there is no such module or no such function.
+    """
+    module, _, attribute = name.partition(":")
+    if not module or not attribute:
+        raise ValueError(f"a policy is {', '.join(SCRIPTS)} or module:function, not {name!r}")
+    try:
+        found = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (module == error.name or module.startswith(f"{error.name}.")):
+            raise  # the module is there, and something it imports is not
+        raise ValueError(f"policy {name!r}: there is no module {error.name!r} here or among the installed") from error
+    if not hasattr(found, attribute):
+        raise ValueError(f"policy {name!r}: the module {module!r} has no {attribute!r}")
+    function = getattr(found, attribute)
+    if not callable(function):
+        raise ValueError(f"policy {name!r} is a {type(function).__name__}, not a function")
+    return function  # type: ignore[no-any-return]

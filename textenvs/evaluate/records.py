@@ -1,0 +1,318 @@
+"""What is kept of an evaluation: one record an episode, in a folder that survives being killed.
+
+The folder has ``manifest.json`` (what is evaluated), ``episodes.jsonl`` (a line for each finished episode, written when
+it ends), and at the end ``results.parquet`` and ``summary.json``. Three rules:
+
+* a line is written whole, by one system call, so a killed process leaves at most a torn last line, which the next one
+  removes;
+* an episode has one line: what is there already is not played again;
+* the manifest of a folder never changes: a command that would evaluate something else is refused, with the difference.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from ..messages import Messages, copy_messages
+
+MANIFEST = "manifest.json"
+EPISODES = "episodes.jsonl"
+RESULTS = "results.parquet"
+SUMMARY = "summary.json"
+
+# A killed process loses nothing that was written; only a machine that loses power does. That is worth a sync now and
+# then, not one an episode.
+_SYNC_EVERY_S = 1.0
+
+
+class FolderError(ValueError):
+    """A folder that cannot be written to or gone on with; the message says which, why, and what to do."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One finished episode.
+
+    Args:
+        task: The task's number in the evaluation, from 0.
+        sample: Which of the task's episodes, from 0.
+        seed: The seed of the environment's reset.
+        task_index: The task's index in the task set.
+        task_key: Its name there.
+        data_source: Where it comes from.
+        success: The environment ended the episode as solved.
+        turn_rewards: The reward of each turn.
+        terms: The reward's named parts, each summed over the turns.
+        metrics: The last value of each of the environment's metrics.
+        assistant_turns: Replies of the policy.
+        user_turns: Messages of the user after the opening.
+        tool_calls: Calls of tools, those that could not be read or run among them; ``None`` where there are no tools.
+        tool_errors: Those among them that did not return a result.
+        terminated: The task was over.
+        truncated: A budget ran out, or something failed.
+        stop: Why the episode ended.
+        failed: Machinery failed, not the policy: the episode says nothing about it, and no mean counts it.
+        failure: What failed, in words; ``None`` unless ``failed``.
+        prompt_tokens: Tokens the policy's service read, over all turns; ``None`` where nobody counted.
+        completion_tokens: Tokens it wrote.
+        cut_replies: Replies that ended at the limit of their length.
+        cost: In US dollars; ``None`` where it is not known.
+        messages: The conversation.
+    """
+
+    task: int
+    sample: int
+    seed: int
+    task_index: int
+    task_key: str
+    data_source: str
+    success: bool = False
+    turn_rewards: tuple[float, ...] = ()
+    terms: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    assistant_turns: int = 0
+    user_turns: int = 0
+    tool_calls: int | None = None
+    tool_errors: int | None = None
+    terminated: bool = False
+    truncated: bool = False
+    stop: str | None = None
+    failed: bool = False
+    failure: str | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cut_replies: int = 0
+    cost: float | None = None
+    messages: Messages = ()
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Which episode of the evaluation this is: task and sample."""
+        return self.task, self.sample
+
+    @property
+    def total(self) -> float:
+        """The episode's return: the sum of its turns' rewards."""
+        return float(sum(self.turn_rewards))
+
+    def to_json(self) -> str:
+        """One line of JSON, without the line's end."""
+        return json.dumps(asdict(self), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, line: str) -> Self:
+        """The inverse of :meth:`to_json`.
+
+        Raises:
+            ValueError: Not such a line.
+        """
+        value = json.loads(line)
+        if not isinstance(value, dict) or set(value) != {each.name for each in fields(cls)}:
+            raise ValueError("not a record of an episode")
+        value["turn_rewards"] = tuple(value["turn_rewards"])
+        value["messages"] = copy_messages(value["messages"])
+        return cls(**value)
+
+    def to_row(self) -> dict[str, Any]:
+        """A flat row for a table: terms and metrics are columns, the conversation is JSON text."""
+        row = asdict(self)
+        terms, metrics, messages = row.pop("terms"), row.pop("metrics"), row.pop("messages")
+        row["turn_rewards"] = list(self.turn_rewards)
+        row["return"] = self.total
+        row |= {f"term/{name}": value for name, value in terms.items()}
+        row |= {f"metric/{name}": value for name, value in metrics.items()}
+        return row | {"messages": json.dumps(messages, ensure_ascii=False)}
+
+
+class Folder:
+    """The folder of one evaluation, held by one process at a time; use it as a context manager.
+
+    Args:
+        path: The folder; it is made. A folder of an earlier run of the same evaluation is gone on with.
+        configuration: What is evaluated, as JSON values: all that may change a result.
+        retry_failed: Forget the failed episodes of the earlier run, so that they are played again.
+
+    Raises:
+        FolderError: The folder belongs to another evaluation or another process, or a line of it is damaged.
+    """
+
+    def __init__(self, path: str | Path, configuration: Mapping[str, Any], *, retry_failed: bool = False) -> None:
+        self.path = Path(path).expanduser()
+        self.records: dict[tuple[int, int], Record] = {}
+        self.repaired = False  # whether a torn last line was removed
+        self._file = -1
+        self._synced = time.monotonic()
+        if self.path.exists() and not self.path.is_dir():
+            raise FolderError(f"{self.path} is a file; --out names a folder")
+        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self._check_manifest(configuration)
+            self._open()
+            self._read()
+            if retry_failed and any(record.failed for record in self.records.values()):
+                self._forget_failed()
+        except BaseException:
+            self.close()
+            raise
+
+    def add(self, record: Record) -> None:
+        """Append a record; when this returns, killing the process no longer loses it.
+
+        Raises:
+            ValueError: The episode has a record already.
+        """
+        if record.place in self.records:
+            raise ValueError(f"task {record.task}, sample {record.sample} has a record already")
+        line = (record.to_json() + "\n").encode()
+        if os.write(self._file, line) != len(line):
+            raise OSError(f"{self.path / EPISODES}: a line could only be written in part; is the disk full?")
+        self.records[record.place] = record
+        if time.monotonic() - self._synced > _SYNC_EVERY_S:
+            self.sync()
+
+    def sync(self) -> None:
+        """Wait until everything added is on the disk."""
+        os.fsync(self._file)
+        self._synced = time.monotonic()
+
+    def write_summary(self, summary: Mapping[str, Any]) -> Path:
+        """Write ``summary.json``, whole or not at all."""
+        return write_json(self.path / SUMMARY, summary)
+
+    def write_results(self) -> Path:
+        """Write ``results.parquet``, a row an episode, ordered by task and sample, whole or not at all.
+
+        Raises:
+            ImportError: pyarrow is not installed.
+        """
+        from ..tasks.files import write_rows
+
+        return write_rows([record.to_row() for _, record in sorted(self.records.items())], self.path / RESULTS)
+
+    def close(self) -> None:
+        """Let go of the folder; safe to call twice."""
+        if self._file >= 0:
+            os.fsync(self._file)
+            os.close(self._file)
+            self._file = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ------------------------------------------------------------------ inside
+
+    def _check_manifest(self, configuration: Mapping[str, Any]) -> None:
+        path = self.path / MANIFEST
+        wanted = json.loads(json.dumps(configuration, allow_nan=False))
+        if not path.exists():
+            if (self.path / EPISODES).exists():
+                raise FolderError(f"{self.path} has {EPISODES} but no {MANIFEST}; name another folder with --out")
+            write_json(path, wanted)
+            return
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise FolderError(f"{path} is not JSON ({error}); name another folder with --out") from error
+        if not isinstance(found, dict):
+            raise FolderError(f"{path} is not a manifest; name another folder with --out")
+        if lines := list(_differences(found, wanted)):
+            listed = "\n  ".join(lines)
+            raise FolderError(
+                f"{self.path} belongs to another evaluation:\n  {listed}\n"
+                "Name another folder with --out, or give the command of the earlier run."
+            )
+
+    def _open(self) -> None:
+        path = self.path / EPISODES
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            import fcntl
+        except ImportError:  # Windows has other locks; there, one process at a time is up to the user
+            return
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise FolderError(f"{self.path}: another process is evaluating into this folder; wait for it") from error
+        except OSError as error:
+            raise FolderError(
+                f"{self.path}: its file system has no locks ({error}); name a folder on another"
+            ) from error
+
+    def _read(self) -> None:
+        path = self.path / EPISODES
+        content = path.read_bytes()
+        whole, end, torn = content.rpartition(b"\n")
+        if torn:
+            try:
+                Record.from_json(torn.decode())  # all there but the line's end
+                os.write(self._file, b"\n")
+                whole, end = content, b"\n"
+            except (ValueError, TypeError):
+                os.ftruncate(self._file, len(whole) + len(end))
+                self.repaired = True
+        for number, line in enumerate(whole.split(b"\n") if end else (), start=1):
+            try:
+                record = Record.from_json(line.decode())
+            except (ValueError, TypeError) as error:
+                raise FolderError(
+                    f"{path}: line {number} is damaged ({error}); remove the line, and its episode is played again"
+                ) from error
+            if record.place in self.records:
+                raise FolderError(
+                    f"{path}: line {number} is the second one of task {record.task}, sample {record.sample}; "
+                    "remove one of the two"
+                )
+            self.records[record.place] = record
+
+    def _forget_failed(self) -> None:
+        self.records = {place: record for place, record in self.records.items() if not record.failed}
+        path = self.path / EPISODES
+        write_text(path, "".join(record.to_json() + "\n" for record in self.records.values()))
+        os.close(self._file)
+        self._file = -1
+        self._open()
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> Path:
+    """Write a file of JSON for people to read, whole or not at all."""
+    return write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> Path:
+    """Write a text file, whole or not at all."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)  # mkstemp's 0600 would hide it from others
+        os.replace(temporary, path)
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)
+    return path
+
+
+def _differences(found: Mapping[str, Any], wanted: Mapping[str, Any], before: str = "") -> Iterable[str]:
+    for key in dict.fromkeys([*found, *wanted]):
+        name, old, new = f"{before}{key}", found.get(key), wanted.get(key)
+        if isinstance(old, dict) and isinstance(new, dict):
+            yield from _differences(old, new, f"{name}.")
+        elif old != new or (key in found) != (key in wanted):
+            was, now = (json.dumps(value, ensure_ascii=False) for value in (old, new))
+            yield f"{name}: it has {was}, the command {now}"

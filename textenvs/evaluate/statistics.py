@@ -1,0 +1,154 @@
+"""Estimates and their intervals, as pure functions on numbers.
+
+Episodes of one task resemble each other, so they are never counted as independent: a *group* is what the episodes of
+one task gave, and groups are what varies.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+Interval = tuple[float, float]
+
+#: The level of every interval in a report.
+CONFIDENCE = 0.95
+#: Resamples of a bootstrap.
+DRAWS = 2000
+
+# Resamples are drawn in slices of at most this many numbers, so that memory does not grow with the number of tasks.
+_SLICE = 1_000_000
+
+
+def pass_hat_k(successes: int, episodes: int, k: int) -> float:
+    """The chance that ``k`` episodes of a task all succeed: ``C(c, k) / C(n, k)``, unbiased.
+
+    Source: tau-bench, arXiv 2406.12045, where it is written pass^k.
+
+    Args:
+        successes: ``c``, how many of the episodes played succeeded.
+        episodes: ``n``, how many were played.
+        k: From 1 to ``n``.
+
+    Raises:
+        ValueError: ``k`` or ``successes`` is out of range.
+    """
+    _check(successes, episodes, k)
+    return math.comb(successes, k) / math.comb(episodes, k)
+
+
+def pass_at_k(successes: int, episodes: int, k: int) -> float:
+    """The chance that at least one of ``k`` episodes of a task succeeds: ``1 - C(n - c, k) / C(n, k)``, unbiased.
+
+    Source: arXiv 2107.03374, section 2.1.
+
+    Args:
+        successes: ``c``, how many of the episodes played succeeded.
+        episodes: ``n``, how many were played.
+        k: From 1 to ``n``.
+
+    Raises:
+        ValueError: ``k`` or ``successes`` is out of range.
+    """
+    _check(successes, episodes, k)
+    return 1.0 - math.comb(episodes - successes, k) / math.comb(episodes, k)
+
+
+def wilson(successes: float, trials: float, confidence: float = CONFIDENCE) -> Interval:
+    """Wilson's score interval of a rate; it stays inside [0, 1] and is honest at 0 and at 1.
+
+    Args:
+        successes: How many of the trials succeeded; need not be whole (see :func:`rate_interval`).
+        trials: How many there were, above 0; need not be whole.
+        confidence: The level, in (0, 1).
+
+    Raises:
+        ValueError: No trials, or successes outside ``[0, trials]``.
+    """
+    if not 0 <= successes <= trials or trials <= 0:
+        raise ValueError(f"{successes} successes in {trials} trials is no rate")
+    z = NormalDist().inv_cdf(0.5 + confidence / 2)
+    rate = successes / trials
+    centre = (rate + z * z / (2 * trials)) / (1 + z * z / trials)
+    half = z / (1 + z * z / trials) * math.sqrt(rate * (1 - rate) / trials + z * z / (4 * trials * trials))
+    # The ends at 0 and 1 are exact; rounding would put them a hair beyond.
+    low = 0.0 if successes == 0 else max(0.0, centre - half)
+    high = 1.0 if successes == trials else min(1.0, centre + half)
+    return low, high
+
+
+def rate_interval(
+    groups: Sequence[Sequence[float]], worth: float | None = None, confidence: float = CONFIDENCE
+) -> Interval:
+    """Wilson's interval of a mean of values in [0, 1], with as many trials as the values are worth.
+
+    The effective number of trials is ``p (1 - p) / v``, where ``v`` is the variance of the mean between tasks (the
+    ratio estimator's, clustered by task). It is at least the number of tasks (all values of a task alike), at most
+    ``worth`` (none alike), and the number of tasks where ``p`` is 0 or 1 and nothing can be estimated.
+
+    Args:
+        groups: For each task its values, at least one; outcomes of episodes, for example.
+        worth: How many independent trials the values are at most; by default, as many as there are.
+        confidence: The level, in (0, 1).
+
+    Raises:
+        ValueError: No task, a task without values, or a mean outside [0, 1].
+    """
+    sums, counts = _sums(groups)
+    tasks, total = len(groups), float(counts.sum())
+    rate = float(sums.sum() / total)
+    worth = max(tasks, total if worth is None else worth)
+    effective = float(tasks)
+    if tasks > 1 and 0 < rate < 1:
+        spread = float(((sums - rate * counts) ** 2).sum())
+        variance = tasks / (tasks - 1) * spread / total**2
+        effective = worth if variance == 0 else min(worth, max(tasks, rate * (1 - rate) / variance))
+    return wilson(rate * effective, effective, confidence)
+
+
+def mean_interval(groups: Sequence[Sequence[float]], confidence: float = CONFIDENCE, seed: int = 0) -> Interval | None:
+    """The interval of the mean over all episodes: a percentile bootstrap that resamples tasks with their episodes.
+
+    The same numbers give the same interval: the resamples depend on ``seed`` alone. One task says nothing about how
+    tasks differ, so it has no interval (``None``).
+
+    Args:
+        groups: For each task the values of its episodes, at least one.
+        confidence: The level, in (0, 1).
+        seed: Of the resampling.
+
+    Raises:
+        ValueError: No task, or a task without episodes.
+    """
+    sums, counts = _sums(groups)
+    tasks = len(groups)
+    if tasks == 1:
+        return None
+    rng = np.random.default_rng(seed)
+    means: list[NDArray[np.float64]] = []
+    left = DRAWS
+    while left:
+        now = min(left, max(1, _SLICE // tasks))
+        chosen = rng.integers(tasks, size=(now, tasks))
+        means.append(sums[chosen].sum(axis=1) / counts[chosen].sum(axis=1))
+        left -= now
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(np.concatenate(means), [tail, 1 - tail])
+    return float(low), float(high)
+
+
+def _sums(groups: Sequence[Sequence[float]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    if not groups or not all(len(group) for group in groups):
+        raise ValueError("an interval needs at least one task, and at least one episode of each")
+    return np.array([math.fsum(group) for group in groups]), np.array([float(len(group)) for group in groups])
+
+
+def _check(successes: int, episodes: int, k: int) -> None:
+    if not 1 <= k <= episodes:
+        raise ValueError(f"k must be from 1 to the number of episodes ({episodes}), not {k}")
+    if not 0 <= successes <= episodes:
+        raise ValueError(f"{successes} successes in {episodes} episodes")

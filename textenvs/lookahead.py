@@ -1,0 +1,457 @@
+"""The multiturn-aware reward of CollabLLM (Wu et al. 2025, arXiv 2502.00640), for any text environment.
+
+A reply is worth what the conversation becomes after it. So, when a turn has been played, the environment is forked;
+each fork plays some turns more, with the policy and with the environment's own user; each whole conversation is scored;
+and the mean is the reward of that turn::
+
+    result = await multiturn_aware_reward(env, policy, samples=3, window=2)
+    result.reward, result.terms, result.metrics()
+
+A conversation's score has three parts: the task scores of :meth:`~textenvs.env.TextEnv.conversation_score`, minus a
+cost of its length, plus what a judge thinks of it, if there is one. What was published differs in the second part, so
+there are four formulas by name (:data:`FORMULAS`):
+
+* ``"textenvs"``, ours: scores - 1e-4 · words + grade. The words are those of policy and user after the opening, which
+  no policy can change. There is no limit, so a long conversation still gains by being shorter.
+* ``"paper"`` (arXiv 2502.00640, section 3): scores - min[λ · tokens, 1] + grade, over the tokens of the whole
+  conversation, read and written. λ is 5e-4 for mathematics and code; for documents it is 1e-4 (``cost=1e-4``). At 5e-4
+  all conversations of 2,000 tokens and more cost the same.
+* ``"repository"`` (github.com/Wuyxin/collabllm: ``reward.py``, the metric ``token_amount``, the weights of its training
+  scripts): scores - 0.5 · thousands of tokens + grade, over the assistant's messages, without a limit.
+* ``"recipe"`` (verl's recipe ``collabllm``: ``token_amount``, the weights of its training script, and the clamp of its
+  reward manager): scores - 1e-4 · words + grade, over the words after the prompt, which there is the conversation
+  before the reply; the mean of each of these terms is kept within ±1.
+
+What is promised:
+
+* The live episode is not touched: its state and its randomness are the same with and without looking ahead.
+* The futures of an episode are a function of its seed and its actions, as far as policy, user and judge are.
+* A conversation that is over is scored as it stands, once, so the last reply of an episode has a reward like any other.
+* A future that fails is left out and counted. If all fail there is no reward, and an exception says so; never a 0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import dataclasses
+import math
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+from weakref import WeakKeyDictionary
+
+import gymnasium
+import numpy as np
+
+from .background import settle, wait_for
+from .chat.errors import ChatFailure
+from .env import FAILURE_STOPS, EnvironmentFailure, StepResult, TextEnv
+from .messages import Message, Messages, copy_messages, visible_text
+from .options import Judge, Policy, check_count, check_env, check_number, check_timeout, resolve
+
+Unit = Literal["words", "tokens"]
+Scope = Literal["played", "all", "future"]
+Clamp = Literal["none", "cost", "terms"]
+
+#: Exceptions of policy, judge, user and tools that cost only the future they happen in.
+FAILURES: tuple[type[Exception], ...] = (EnvironmentFailure, ChatFailure, OSError)
+
+#: Names in a reward's terms that are not task scores.
+COST, INTERACTIVITY = "cost", "interactivity"
+
+
+@dataclass(frozen=True)
+class Formula:
+    """How scored conversations become one reward.
+
+    It is the sum of these terms, each a mean over the conversations::
+
+        <name>           weight · score, for each task score
+        "cost"           -cost_per_unit · length
+        "interactivity"  weight · grade, if there is a judge
+
+    Only what people read and write counts as length: user and assistant messages, without private reasoning.
+
+    Args:
+        name: What ``formula=`` calls it.
+        cost_per_unit: The price of a word or token, at least 0.
+        unit: ``"words"`` (separated by white space) or ``"tokens"`` (as ``count_tokens`` counts them).
+        roles: Whose messages are counted.
+        scope: Which messages are counted: ``"all"``, ``"played"`` (from the policy's first reply on) or ``"future"``
+            (from the reply that is being rewarded on).
+        clamp: ``"none"``; ``"cost"``: a conversation costs at most 1; ``"terms"``: each term is kept within ±1.
+
+    Raises:
+        ValueError: A value outside the above.
+    """
+
+    name: str
+    cost_per_unit: float
+    unit: Unit
+    roles: tuple[str, ...] = ("user", "assistant")
+    scope: Scope = "played"
+    clamp: Clamp = "none"
+
+    def __post_init__(self) -> None:
+        check_number("cost_per_unit", self.cost_per_unit, 0)
+        for option, allowed in (("unit", _UNITS), ("scope", _SCOPES), ("clamp", _CLAMPS)):
+            if (value := getattr(self, option)) not in allowed:
+                raise ValueError(f"Formula: {option} must be one of {', '.join(allowed)}, not {value!r}")
+        if not self.roles or set(self.roles) - {"user", "assistant"}:
+            raise ValueError(f"Formula: roles must be of 'user' and 'assistant', not {self.roles!r}")
+
+    def terms(self, futures: Sequence[Future], weights: Mapping[str, float]) -> dict[str, float]:
+        """The terms of the reward.
+
+        Args:
+            futures: The scored conversations, at least one.
+            weights: Of task scores and of ``"interactivity"``; 1 where there is none.
+        """
+        parts = {name: [weights.get(name, 1.0) * f.scores[name] for f in futures] for name in futures[0].scores}
+        costs = [self.cost_per_unit * future.length for future in futures]
+        parts[COST] = [-min(cost, 1.0) if self.clamp == "cost" else -cost for cost in costs]
+        grades = [future.interactivity for future in futures if future.interactivity is not None]
+        if grades:
+            parts[INTERACTIVITY] = [weights.get(INTERACTIVITY, 1.0) * grade for grade in grades]
+        terms = {name: math.fsum(values) / len(values) + 0.0 for name, values in parts.items()}  # -0.0 becomes 0.0
+        if self.clamp == "terms":
+            terms = {name: max(-1.0, min(1.0, value)) for name, value in terms.items()}
+        return terms
+
+
+_UNITS: tuple[str, ...] = ("words", "tokens")
+_SCOPES: tuple[str, ...] = ("played", "all", "future")
+_CLAMPS: tuple[str, ...] = ("none", "cost", "terms")
+
+FORMULAS: dict[str, Formula] = {
+    formula.name: formula
+    for formula in (
+        Formula("textenvs", 1e-4, "words"),
+        Formula("paper", 5e-4, "tokens", scope="all", clamp="cost"),
+        Formula("repository", 5e-4, "tokens", roles=("assistant",), scope="all"),
+        Formula("recipe", 1e-4, "words", scope="future", clamp="terms"),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Future:
+    """One conversation that a turn led to, scored.
+
+    Args:
+        conversation: The whole of it.
+        scores: Its task scores by name.
+        interactivity: The judge's grade; ``None`` without a judge.
+        length: What the formula counts, in its unit.
+        turns: How many turns the policy played in it.
+        words: How many words policy and user (or tools) said in those turns.
+        over: Whether the episode ended in it.
+    """
+
+    conversation: Messages
+    scores: Mapping[str, float]
+    interactivity: float | None
+    length: int
+    turns: int
+    words: int
+    over: bool
+
+
+@dataclass(frozen=True)
+class MultiturnReward:
+    """The reward of one turn, and what it cost to find.
+
+    Args:
+        reward: The sum of ``terms``.
+        terms: Its parts by name: the task scores, ``"cost"`` and, with a judge, ``"interactivity"``.
+        futures: The conversations it is the mean of.
+        samples: How many were tried: 1 where there was nothing left to play.
+        failures: Why the others were left out.
+        policy_calls: How often the policy was asked, those of failed futures included.
+    """
+
+    reward: float
+    terms: Mapping[str, float]
+    futures: tuple[Future, ...]
+    samples: int
+    failures: tuple[str, ...]
+    policy_calls: int
+
+    def metrics(self) -> dict[str, float]:
+        """The costs as numbers, with the same names on every turn."""
+        return {
+            "lookahead_samples": float(self.samples),
+            "lookahead_failures": float(len(self.failures)),
+            "lookahead_policy_calls": float(self.policy_calls),
+            "lookahead_turns": float(sum(future.turns for future in self.futures)),
+            "lookahead_words": float(sum(future.words for future in self.futures)),
+        }
+
+
+class Lookahead:
+    """A way to look ahead, for any number of episodes at once: ``await lookahead(env)`` rewards the last turn.
+
+    Args:
+        policy: Plays on: a plain or asynchronous callable from the conversation to a reply (text or an assistant
+            message), or ``"module:name"`` of one.
+        samples: How many futures are played.
+        window: How many turns the policy has in each, unless it ends before; 0 scores the conversation as it stands.
+        formula: One of :data:`FORMULAS` by name, or your own.
+        weights: Weights of the task scores and of ``"interactivity"``, by name; 1 where none is given.
+        cost: The price of a word or token, in place of the formula's.
+        judge: Grades a conversation, for example its interactivity from 0 to 1: a plain or asynchronous callable from
+            the conversation to a number, or ``"module:name"`` of one, such as
+            ``InteractivityJudge("gpt-4o-mini").score``. It is shown what the user saw: no system message, no private
+            reasoning.
+        count_tokens: The number of tokens of a text, for formulas that count tokens:
+            ``lambda text: len(tokenizer.encode(text))``.
+        seed: Of the futures' randomness, beside that of the episode. The default is enough for most.
+        concurrency: At most so many futures are played at a time on one event loop, all episodes together; ``None``
+            for no limit.
+        timeout_s: A future that takes longer has failed; ``None`` for no limit. Waiting for its turn is not counted.
+        failures: The exceptions of policy, judge, user and tools that cost only the future they happen in, by default
+            :data:`FAILURES`. Others are taken for bugs, or for reasons to stop, and raised.
+
+    Raises:
+        ValueError: A value outside the above.
+    """
+
+    def __init__(
+        self,
+        policy: Policy | str,
+        *,
+        samples: int = 3,
+        window: int = 2,
+        formula: str | Formula = "textenvs",
+        weights: Mapping[str, float] | None = None,
+        cost: float | None = None,
+        judge: Judge | str | None = None,
+        count_tokens: Callable[[str], int] | str | None = None,
+        seed: int = 0,
+        concurrency: int | None = None,
+        timeout_s: float | None = None,
+        failures: tuple[type[Exception], ...] = FAILURES,
+    ) -> None:
+        for name, number, least in (("samples", samples, 1), ("window", window, 0), ("seed", seed, 0)):
+            check_count(name, number, least)
+        if concurrency is not None:
+            check_count("concurrency", concurrency, 1)
+        check_timeout("timeout_s", timeout_s)
+        if not isinstance(formula, Formula):
+            if not isinstance(formula, str) or formula not in FORMULAS:
+                raise ValueError(f"formula must be a Formula or one of {', '.join(FORMULAS)}, not {formula!r}")
+            formula = FORMULAS[formula]
+        if cost is not None:
+            check_number("cost", cost, 0)
+            formula = dataclasses.replace(formula, cost_per_unit=cost)
+        for name, weight in (weights or {}).items():
+            check_number(f"weights[{name!r}]", weight)
+        if formula.unit == "tokens" and count_tokens is None:
+            raise ValueError(
+                f"formula {formula.name!r} counts tokens: give count_tokens, for example "
+                "lambda text: len(tokenizer.encode(text)), or choose 'textenvs' or 'recipe', which count words"
+            )
+        self.policy: Policy = resolve("policy", policy)
+        self.samples = samples
+        self.window = window
+        self.formula = formula
+        self.weights = dict(weights or {})
+        self.judge: Judge | None = None if judge is None else resolve("judge", judge)
+        self.count_tokens = None if count_tokens is None else resolve("count_tokens", count_tokens)
+        self.seed = seed
+        self.concurrency = concurrency
+        self.timeout_s = timeout_s
+        self.failures = failures
+        self._gates: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_gates"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _gates=WeakKeyDictionary())
+
+    def __call__(self, env: TextEnv[Any]) -> Coroutine[Any, Any, MultiturnReward]:
+        """The reward of the last turn of ``env``, to be awaited.
+
+        The forks are taken now, so the episode may go on before the result is awaited.
+
+        Args:
+            env: In an episode, over or not. (Just after ``reset``, the result is the value of the opening.)
+
+        Raises:
+            TypeError: ``env`` is not a text environment itself, but for example a wrapper.
+            gymnasium.error.ResetNeeded: There is no episode.
+            EnvironmentFailure: When awaited: all futures failed, or the episode itself had.
+            ValueError: When awaited: scores that are no finite numbers or have no weight's name.
+        """
+        check_env("looking ahead", env)
+        state = env.state
+        if not state.messages:
+            raise gymnasium.error.ResetNeeded(
+                f"{type(env).__name__}: there is no episode to look ahead in; reset first"
+            )
+        replies = [i for i, message in enumerate(state.messages) if message["role"] == "assistant"]
+        played = replies[-state.assistant_turns :] if state.assistant_turns else [len(state.messages)]
+        starts = {"all": 0, "played": played[0], "future": played[-1]}
+        samples = 1 if state.done or self.window == 0 else self.samples
+        forks = [env.fork(seed) for seed in self._seeds(env, samples)]
+        for fork in forks:
+            fork.render_mode = None  # what might be said is not what was said
+        return self._reward(forks, starts[self.formula.scope])
+
+    def _seeds(self, env: TextEnv[Any], count: int) -> list[int]:
+        """Seeds of the futures, from a copy of the episode's randomness: drawing must not change the episode."""
+        episode = int(copy.deepcopy(env.np_random).integers(2**63))
+        root = np.random.SeedSequence([self.seed, episode, env.state.assistant_turns])
+        return [int(seed) for seed in root.generate_state(count)]
+
+    async def _reward(self, forks: Sequence[TextEnv[Any]], start: int) -> MultiturnReward:
+        state = forks[0].state
+        if state.stop in FAILURE_STOPS:
+            raise EnvironmentFailure(state.stop, "the episode itself failed, so there is nothing to score")
+        calls = [0] * len(forks)
+        results = await _together(*(self._guarded(i, fork, start, calls) for i, fork in enumerate(forks)))
+        futures = tuple(result for result in results if isinstance(result, Future))
+        errors = [result for result in results if isinstance(result, Exception)]
+        reasons = tuple(f"{type(error).__name__}: {error}" for error in errors)
+        if not futures:
+            stop = next((error.stop for error in errors if isinstance(error, EnvironmentFailure)), "judge_failed")
+            raise EnvironmentFailure(stop, f"all {len(errors)} futures failed; the first: {reasons[0]}") from errors[0]
+        self._check_names(forks[0], futures)
+        terms = self.formula.terms(futures, self.weights)
+        return MultiturnReward(math.fsum(terms.values()), terms, futures, len(forks), reasons, sum(calls))
+
+    async def _guarded(self, i: int, fork: TextEnv[Any], start: int, calls: list[int]) -> Future | Exception:
+        """A future, or why there is none."""
+        clock: asyncio.Timeout | None = None
+        try:
+            async with self._gate(), asyncio.timeout(self.timeout_s) as clock:
+                return await self._future(i, fork, start, calls)
+        except Exception as error:
+            if isinstance(error, TimeoutError) and clock is not None and clock.expired():
+                return TimeoutError(f"the future took longer than {self.timeout_s:g} s")
+            if isinstance(error, self.failures):
+                return error
+            raise
+
+    async def _future(self, i: int, fork: TextEnv[Any], start: int, calls: list[int]) -> Future:
+        begin = len(fork.state.messages)
+        conversation = copy_messages(fork.state.messages)
+        turns = 0
+        while turns < self.window and not fork.state.done:
+            calls[i] += 1
+            reply: Any = await settle(self.policy(conversation))
+            conversation, _, _, _, info = await _step(fork, reply)
+            turns += 1
+            if info["failed"]:
+                raise EnvironmentFailure(info["stop"], info["failure"])
+        scores, grade = await _together(_scores(fork), self._grade(_as_seen(conversation)))
+        return Future(
+            conversation=conversation,
+            scores=scores,
+            interactivity=grade,
+            length=self._length(conversation[start:]),
+            turns=turns,
+            words=sum(len(visible_text(message).split()) for message in conversation[begin:]),
+            over=fork.state.done,
+        )
+
+    async def _grade(self, conversation: Messages) -> float | None:
+        if self.judge is None:
+            return None
+        grade = await settle(self.judge(conversation))
+        if isinstance(grade, bool) or not isinstance(grade, (int, float, np.number)) or not math.isfinite(grade):
+            raise ValueError(f"judge must return a finite number, not {grade!r}")
+        return float(grade)
+
+    def _length(self, messages: Sequence[Message]) -> int:
+        texts = [visible_text(message) for message in messages if message["role"] in self.formula.roles]
+        if self.formula.unit == "words":
+            return sum(len(text.split()) for text in texts)
+        assert self.count_tokens is not None  # checked when this was made
+        return sum(self.count_tokens(text) for text in texts)
+
+    def _check_names(self, env: TextEnv[Any], futures: Sequence[Future]) -> None:
+        names = set(futures[0].scores)
+        if any(set(future.scores) != names for future in futures):
+            raise ValueError(
+                f"{type(env).__name__}.conversation_score must return the same names every time, not "
+                + " and ".join(str(sorted(future.scores)) for future in futures)
+            )
+        known = names | ({INTERACTIVITY} if self.judge is not None else set())
+        if unknown := set(self.weights) - known:
+            raise ValueError(f"weights names {sorted(unknown)}, but what is scored is {sorted(known)}")
+
+    def _gate(self) -> asyncio.Semaphore:
+        """What limits the concurrency on this event loop."""
+        if self.concurrency is None:
+            return asyncio.Semaphore()
+        return self._gates.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self.concurrency))
+
+
+def multiturn_aware_reward(
+    env: TextEnv[Any], policy: Policy | str, **options: Any
+) -> Coroutine[Any, Any, MultiturnReward]:
+    """The multiturn-aware reward of the last turn of ``env``, to be awaited.
+
+    The forks are taken when this is called, so the episode may go on before the result is awaited.
+
+    Args:
+        env: In an episode, over or not.
+        policy: Plays on; see :class:`Lookahead`.
+        **options: ``samples``, ``window``, ``formula`` and whatever else :class:`Lookahead` takes.
+
+    Raises:
+        ValueError: Options that :class:`Lookahead` refuses.
+        TypeError: ``env`` is not a text environment itself, but for example a wrapper.
+        gymnasium.error.ResetNeeded: There is no episode.
+        EnvironmentFailure: When awaited: all futures failed, or the episode itself had.
+    """
+    return Lookahead(policy, **options)(env)
+
+
+async def _together(*work: Coroutine[Any, Any, Any]) -> list[Any]:
+    """All results; if one raises, the others are cancelled, and none is left running."""
+    tasks = [asyncio.ensure_future(one) for one in work]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+
+
+async def _step(env: TextEnv[Any], reply: str | Message) -> StepResult:
+    if env.blocking:  # in one of asyncio's own threads: as many at a time as those are
+        return await asyncio.to_thread(env.step, reply)
+    return await env.astep(reply)
+
+
+async def _scores(env: TextEnv[Any]) -> dict[str, float]:
+    if env.blocking:
+        scores = await asyncio.to_thread(lambda: wait_for(env.conversation_score()))
+    else:
+        scores = await settle(env.conversation_score())
+    where = f"{type(env).__name__}.conversation_score"
+    if not isinstance(scores, Mapping) or not scores:
+        raise ValueError(f"{where} must return named scores, for example {{'accuracy': 1.0}}, not {scores!r}")
+    if reserved := {COST, INTERACTIVITY} & set(scores):
+        raise ValueError(f"{where}: the names {sorted(reserved)} are those of other terms")
+    numbers = {name: float(value) for name, value in scores.items()}
+    if bad := {name: value for name, value in numbers.items() if not math.isfinite(value)}:
+        raise ValueError(f"{where} must return finite numbers, not {bad}")
+    return numbers
+
+
+def _as_seen(messages: Messages) -> Messages:
+    """The conversation as its user saw it."""
+    shown = []
+    for message in copy_messages(messages):
+        if message["role"] != "system":
+            message.pop("reasoning_content", None)
+            if message["role"] == "assistant":
+                message["content"] = visible_text(message)
+            shown.append(message)
+    return tuple(shown)

@@ -1,0 +1,161 @@
+"""Who plays TextArena's games beside the policy: scripted opponents, and scripted experts of some games.
+
+Opponents move at random among what is allowed, except in Pig, where they hold at 20. Experts see what the policy could
+see (the history of guesses, the board), and no secrets.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+#: More codes than this are too many to go through.
+_MAX_CODES = 200_000
+
+
+def opponent_move(base: str, game: Any, rng: np.random.Generator) -> str:
+    """The scripted opponent's move in a two-player game, as the player whose turn it is.
+
+    Args:
+        base: The game's name, without version.
+        game: TextArena's game object.
+        rng: Where random choices come from.
+    """
+    moves = _MOVES[base](game)
+    return moves[int(rng.integers(len(moves)))]
+
+
+def expert_move(base: str, game: Any, player: int) -> str:
+    """A good move in the state that the game is in.
+
+    Raises:
+        NotImplementedError: There is no scripted expert for this game.
+    """
+    if base not in _EXPERTS:
+        raise NotImplementedError(f"TextArena's {base} has no scripted expert; there are for {', '.join(_EXPERTS)}")
+    return _EXPERTS[base](game, player)
+
+
+def careless_move(base: str, game: Any, rng: np.random.Generator) -> str:
+    """A move in the right form, without a thought.
+
+    Raises:
+        NotImplementedError: There is none for this game.
+    """
+    if base == "GuessTheNumber":
+        return f"[{int(rng.integers(game.min_number, game.max_number + 1))}]"
+    if base == "Mastermind":
+        numbers = rng.choice(game.num_numbers, size=game.code_length, replace=game.duplicate_numbers) + 1
+        return f"[{' '.join(map(str, numbers))}]"
+    if base in _MOVES:
+        return opponent_move(base, game, rng)
+    raise NotImplementedError(f"TextArena's {base} has no scripted blunders")
+
+
+# ------------------------------------------------------------------ what is allowed
+
+
+def _tic_tac_toe_moves(game: Any) -> list[str]:
+    board = game.state.game_state["board"]
+    return [f"[{3 * row + column}]" for row in range(3) for column in range(3) if board[row][column] == ""]
+
+
+def _connect_four_moves(game: Any) -> list[str]:
+    return [f"[col {column}]" for column, top in enumerate(game.state.game_state["board"][0]) if top == "."]
+
+
+def _nim_moves(game: Any) -> list[str]:
+    piles = game.state.game_state["piles"]
+    return [f"[{pile} {count}]" for pile, size in enumerate(piles) for count in range(1, size + 1)]
+
+
+def _kuhn_poker_moves(game: Any) -> list[str]:
+    return [f"[{action}]" for action in game.state.game_state["current_legal_action_tree"]]
+
+
+def _pig_moves(game: Any) -> list[str]:
+    state = game.state.game_state
+    total, score = state["turn_total"], state["scores"][game.state.current_player_id]
+    return ["[hold]" if total >= 20 or score + total >= game.winning_score else "[roll]"]
+
+
+_MOVES: dict[str, Callable[[Any], list[str]]] = {
+    "ConnectFour": _connect_four_moves,
+    "IteratedRockPaperScissors": lambda game: ["[rock]", "[paper]", "[scissors]"],
+    "KuhnPoker": _kuhn_poker_moves,
+    "Nim": _nim_moves,
+    "PigDice": _pig_moves,
+    "TicTacToe": _tic_tac_toe_moves,
+}
+
+
+# ------------------------------------------------------------------ experts
+
+
+def _guess_the_number(game: Any, player: int) -> str:
+    """Binary search: at most 5 guesses for 20 numbers."""
+    low, high = game.min_number, game.max_number
+    for guess, hint in game.state.game_state["guess_history"]:
+        if hint == "higher":
+            low = max(low, guess + 1)
+        else:
+            high = min(high, guess - 1)
+    return f"[{(low + high) // 2}]"
+
+
+def _mastermind(game: Any, player: int) -> str:
+    """The first code that agrees with all that was said about the guesses so far."""
+    numbers = range(1, game.num_numbers + 1)
+    if game.num_numbers**game.code_length > _MAX_CODES:
+        raise NotImplementedError(
+            f"Mastermind with {game.code_length} of {game.num_numbers} numbers has too many codes for the expert"
+        )
+    codes = (
+        itertools.product(numbers, repeat=game.code_length)
+        if game.duplicate_numbers
+        else itertools.permutations(numbers, game.code_length)
+    )
+    history = [(entry["guess"], entry["black"], entry["white"]) for entry in game.state.game_state["history"]]
+    agrees = (code for code in codes if all(_pegs(code, guess) == (black, white) for guess, black, white in history))
+    return f"[{' '.join(map(str, next(agrees)))}]"
+
+
+def _pegs(code: Sequence[int], guess: Sequence[int]) -> tuple[int, int]:
+    black = sum(map(operator.eq, code, guess))
+    common = sum(min(list(code).count(number), list(guess).count(number)) for number in set(guess))
+    return black, common - black
+
+
+def _tower_of_hanoi(game: Any, player: int) -> str:
+    """The next move of the shortest solution from here."""
+    place = {disk: tower for tower, disks in game.state.game_state["towers"].items() for disk in disks}
+    target, move = "C", None
+    for disk in sorted(place, reverse=True):
+        if place[disk] != target:
+            move = (place[disk], target)
+            target = next(tower for tower in "ABC" if tower not in move)  # the smaller ones must make way
+    assert move is not None  # the game is over when every disk is on C
+    return f"[{move[0]} {move[1]}]"
+
+
+def _nim(game: Any, player: int) -> str:
+    """To a nim-sum of 0, if there is one; else as little as possible."""
+    piles = game.state.game_state["piles"]
+    total = functools.reduce(operator.xor, piles)
+    for pile, size in enumerate(piles):
+        if size ^ total < size:
+            return f"[{pile} {size - (size ^ total)}]"
+    return f"[{next(pile for pile, size in enumerate(piles) if size)} 1]"
+
+
+_EXPERTS: dict[str, Callable[[Any, int], str]] = {
+    "GuessTheNumber": _guess_the_number,
+    "Mastermind": _mastermind,
+    "Nim": _nim,
+    "TowerOfHanoi": _tower_of_hanoi,
+}
