@@ -18,6 +18,11 @@ from ..tasks.collab_tests import unit_tests_of
 from ..tasks.sources import Source
 from .collab import Check, Collab
 
+# Programs that passed all their tests are not run again: siblings of a group, forks and replays often deliver the same
+# one. One that failed is, for it may have failed for want of time.
+_passed: set[str] = set()
+_MOST_PASSED = 4096
+
 
 class CollabCode(Collab):
     """A Python function told in pieces. The task score is ``pass_rate``, the part of the goal's unit tests it passes.
@@ -71,10 +76,17 @@ class CollabCode(Collab):
     async def check(self, goal: Goal, delivered: str) -> Check:
         """The part of the tests that the program passes."""
         tests: Sequence[Test] = unit_tests_of(self._task)
+        key = repr((delivered, tests, self.sandbox, self.sandbox.seed, self.timeout_s))
+        if key in _passed:
+            return Check(1.0, True)
         try:
             score = await pass_rate(delivered, tests, self.sandbox, timeout_s=self.timeout_s)
         except SandboxFailure as failure:
             raise EnvironmentFailure("tool_failed", str(failure)) from failure
+        if score.passed == len(tests):
+            if len(_passed) >= _MOST_PASSED:
+                _passed.clear()
+            _passed.add(key)
         remark = f"It passes {score.passed} of my {len(tests)} checks."
         return Check(score.fraction, score.passed == len(tests), remark)
 
