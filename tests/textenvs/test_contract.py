@@ -244,9 +244,8 @@ def test_the_demonstrator_earns_more_than_garbage(env_id):
     def earned(choose):
         return np.array([sum(step[1] for step in drive(env, choose, seed)[0][1:]) for seed in range(20)])
 
-    best, garbage = earned(expert), earned(babble)
-    assert (best >= garbage).all()  # now and then a number that stands in the garbage is the answer
-    assert (best > garbage).mean() > 0.8
+    better = earned(expert) > earned(babble)
+    assert better.mean() >= 0.8, "garbage may be right by luck (it says '#### 7'), but not often"
 
 
 @every_id

@@ -1,0 +1,97 @@
+"""Call into packages that read or change what the whole process shares, without letting it in or out.
+
+Some packages seed and draw from the global generators of ``random`` and NumPy, print, or warn. Inside
+:func:`contained` the global generators are in a state of the caller's choosing, and afterwards as they were before;
+what this thread prints goes nowhere; warnings are ignored. One call at a time, in the whole process: the generators are
+shared by all threads. Another thread that draws from them meanwhile sees the borrowed state.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+import numpy as np
+
+_LOCK = threading.RLock()
+
+
+@dataclass
+class RandomState:
+    """The state of the global generators of ``random`` and NumPy; picklable.
+
+    :func:`contained` sets it to how the call left them.
+    """
+
+    python: tuple[Any, ...]
+    numpy: tuple[Any, ...] | dict[str, Any]
+
+    @classmethod
+    def current(cls) -> RandomState:
+        """As they are now."""
+        return cls(random.getstate(), np.random.get_state())  # noqa: NPY002
+
+    @classmethod
+    def seeded(cls, seed: int) -> RandomState:
+        """As ``random.seed(seed)`` and ``numpy.random.seed(seed)`` leave them."""
+        return cls(random.Random(seed).getstate(), np.random.RandomState(seed % 2**32).get_state())  # noqa: NPY002
+
+    def install(self) -> None:
+        """Put the global generators in this state."""
+        random.setstate(self.python)
+        np.random.set_state(self.numpy)  # noqa: NPY002
+
+
+@contextmanager
+def contained(start: RandomState) -> Iterator[None]:
+    """Run a block with the global generators in the state ``start``, and leave no trace of it.
+
+    Args:
+        start: Where the block's draws begin. Afterwards it holds where they ended, so that a later block can go on.
+    """
+    with _LOCK, ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        stack.enter_context(_unprinted("stdout"))
+        stack.enter_context(_unprinted("stderr"))
+        outside = RandomState.current()
+        start.install()
+        try:
+            yield
+        finally:
+            ended = RandomState.current()
+            start.python, start.numpy = ended.python, ended.numpy
+            outside.install()
+
+
+class _Muted:
+    """A stream that drops what one thread writes, and passes on the rest."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._thread = threading.get_ident()
+
+    def write(self, text: str) -> int:
+        return len(text) if threading.get_ident() == self._thread else self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def _unprinted(name: str) -> Iterator[None]:
+    stream = getattr(sys, name)
+    if stream is None:  # under pythonw, or a daemon
+        yield
+        return
+    setattr(sys, name, _Muted(stream))
+    try:
+        yield
+    finally:
+        setattr(sys, name, stream)

@@ -1,0 +1,212 @@
+"""Scores of reasoning-gym's answers, without the holes of its scorers.
+
+Three things are wrong with calling ``score_answer`` on what a model wrote:
+
+* Nine scorers *evaluate* the answer, with ``eval`` or through sympy's ``parse_expr``: an answer could run any code, or
+  never end (``9**9**9``). Here those see an answer only if it is a plain literal or a small expression. Three others
+  take forever over a long number.
+* Some pay for answers that are not right: a share of 0.01 to 0.05 for any text, ``len(gold) / len(answer)`` for one
+  that holds the right answer somewhere (ask for the whole score, 1.0), and all of it in three cases; those are closed.
+* Some raise on what they do not expect. An answer that its scorer cannot read is a wrong one, provided that the scorer
+  can read the right one.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Protocol
+
+#: An answer longer than this, and than four times the right one, is not read.
+MAX_CHARS = 20_000
+
+# Scorers that call eval() on the answer.
+_EVALUATED = frozenset({"binary_matrix", "n_queens", "spiral_matrix", "string_insertion"})
+# Scorers that call sympy.parse_expr, which calls eval() on what its transformations make of the answer; and what their
+# answers may hold beside numbers and operators: variables, functions of variables.
+_PARSED: dict[str, frozenset[str]] = {
+    "countdown": frozenset(),
+    "puzzle24": frozenset(),
+    "polynomial_multiplication": frozenset({"variables"}),
+    "simple_integration": frozenset({"variables", "functions"}),
+    "intermediate_integration": frozenset({"variables", "functions"}),
+}
+_FUNCTIONS = frozenset(
+    ("sin", "cos", "tan", "sec", "csc", "cot", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh")
+    + ("atanh", "exp", "log", "ln", "sqrt", "Abs", "Rational")
+)
+# Limits on an expression, so that sympy is done with it soon.
+_MAX_EXPRESSION_CHARS = 2_000
+_MAX_NODES = 400
+_MAX_NUMBER = 10**12
+_MAX_EXPONENT = 20
+_MAX_NESTED_CALLS = 3
+
+
+# Numbers that a scorer would work on without end: with long exponents everywhere, and how far or often to move.
+_ENDLESS = re.compile(r"[0-9.][eE][+-]?[0-9]{4}")
+_ENDLESS_IN = dict.fromkeys(("rubiks_cube", "rush_hour"), re.compile(r"[0-9]{2}"))
+
+
+def _whole_numbers(text: str) -> list[int]:
+    return sorted(int(number) for number in re.findall(r"\d{1,9}", text))
+
+
+def _is_close(answer: str, gold: str) -> bool:
+    try:
+        return abs(float(Fraction(answer.replace(",", ""))) - float(Fraction(gold.replace(",", "")))) <= 1e-4
+    except (ValueError, ZeroDivisionError, OverflowError):
+        return False
+
+
+#: What a scorer leaves out, where that lets a wrong answer pass for a right one.
+_CHECKS: dict[str, Callable[[str, Mapping[str, Any]], bool]] = {
+    # Any text at all is taken for "True".
+    "game_of_life_halting": lambda answer, entry: answer.strip() == str(entry["answer"]),
+    # The first digit of the right answer is enough.
+    "coin_flip": lambda answer, entry: _is_close(answer, entry["answer"]),
+    # Any four numbers that make 24 will do.
+    "puzzle24": lambda answer, entry: _whole_numbers(answer) == sorted(entry["metadata"]["numbers"]),
+}
+
+
+class Scorer(Protocol):
+    """The part of a reasoning-gym dataset that is needed here."""
+
+    def score_answer(self, answer: str | None, entry: dict[str, Any]) -> float:
+        """The package's own score, from 0 to 1."""
+        ...
+
+
+class ScorerError(RuntimeError):
+    """The package's scorer fails on the right answer, too: nothing can be scored with it."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """What an answer is worth.
+
+    Args:
+        value: The package's score, from 0 to 1; 0 for an answer that it was not shown or could not read.
+        refused: The answer was kept from a scorer that would have evaluated it.
+        unread: The scorer raised an exception on it.
+    """
+
+    value: float
+    refused: bool = False
+    unread: bool = False
+
+
+def score(dataset: Scorer, answer: str, entry: Mapping[str, Any]) -> Score:
+    """Score ``answer`` to a dataset's ``entry``.
+
+    Args:
+        dataset: The dataset that the entry is from.
+        answer: The answer alone, as the model wrote it.
+        entry: ``question``, ``answer`` and ``metadata`` (with ``source_dataset``), as the dataset made them.
+
+    Raises:
+        ScorerError: The scorer raises on the right answer as well.
+    """
+    name, gold = entry["metadata"].get("source_dataset"), entry["answer"]
+    if answer != gold and (
+        len(answer) > max(MAX_CHARS, 4 * len(gold or ""))
+        or _ENDLESS.search(answer)
+        or (name in _ENDLESS_IN and _ENDLESS_IN[name].search(answer))
+        or (name in _EVALUATED and not is_literal(answer))
+        or (name in _PARSED and not is_small_expression(answer, _PARSED[name]))
+    ):
+        return Score(0.0, refused=True)
+    try:
+        value = float(dataset.score_answer(answer, dict(entry)))
+    except Exception as error:
+        if gold is not None and not _can_score(dataset, gold, entry):
+            raise ScorerError(f"reasoning-gym's scorer of {name!r} raised {type(error).__name__}: {error}") from error
+        return Score(0.0, unread=True)
+    if name in _CHECKS and not _CHECKS[name](answer, entry):
+        return Score(0.0)
+    return Score(min(max(value, 0.0), 1.0))
+
+
+def _can_score(dataset: Scorer, gold: str, entry: Mapping[str, Any]) -> bool:
+    try:
+        dataset.score_answer(gold, dict(entry))
+    except Exception:
+        return False
+    return True
+
+
+def is_literal(text: str) -> bool:
+    """Whether ``eval(text)`` is harmless: a literal of numbers, texts, lists and names, or no Python at all."""
+    try:
+        tree = ast.parse(text.strip(), mode="eval")
+    except (SyntaxError, ValueError):
+        return True  # eval() refuses it too, before it runs anything
+    except (RecursionError, MemoryError):
+        return False
+    harmless = (ast.Expression, ast.Constant, ast.List, ast.Tuple, ast.Dict, ast.Set, ast.Name, ast.Load)
+    return all(isinstance(node, (*harmless, ast.UnaryOp, ast.USub)) for node in ast.walk(tree))
+
+
+def is_small_expression(text: str, allowed: Collection[str] = ("variables", "functions")) -> bool:
+    """Whether ``text`` is arithmetic or algebra that sympy can read safely and soon.
+
+    Args:
+        text: The expression: numbers and ``+ - * / **``, in a few hundred operations, with small exponents.
+        allowed: ``"variables"`` (names of up to two letters), ``"functions"`` (the elementary ones, of expressions with
+            variables).
+    """
+    text = text.strip()
+    if len(text) > _MAX_EXPRESSION_CHARS:
+        return False
+    try:
+        tree = ast.parse(text, mode="eval")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return sum(1 for _ in ast.walk(tree)) <= _MAX_NODES and _is_algebra(tree.body, allowed, _MAX_EXPONENT, 0)
+
+
+def _is_algebra(node: ast.expr, allowed: Collection[str], power: float, calls: int) -> bool:
+    """Whether an expression is allowed, to ``power`` at most, inside of so many ``calls``."""
+    if isinstance(node, ast.Constant):
+        return type(node.value) in (int, float) and abs(node.value) <= _MAX_NUMBER  # type: ignore[arg-type]
+    if isinstance(node, ast.Name):
+        return "variables" in allowed and _is_variable(node)
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.UAdd, ast.USub)):
+        return _is_algebra(node.operand, allowed, power, calls)
+    if isinstance(node, ast.Call):
+        called = isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS and not node.keywords
+        return (
+            called
+            and "functions" in allowed
+            and calls < _MAX_NESTED_CALLS
+            and any(_is_variable(part) for argument in node.args for part in ast.walk(argument))
+            and all(_is_algebra(argument, allowed, power, calls + 1) for argument in node.args)
+        )
+    if not isinstance(node, ast.BinOp):
+        return False
+    if isinstance(node.op, ast.Pow):
+        size = _exponent(node.right)
+        return size is not None and size <= power and _is_algebra(node.left, allowed, power / max(size, 1), calls)
+    return isinstance(node.op, (ast.Add, ast.Sub, ast.Mult, ast.Div)) and all(
+        _is_algebra(side, allowed, power, calls) for side in (node.left, node.right)
+    )
+
+
+def _is_variable(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and (node.id == "pi" or bool(re.fullmatch(r"[A-Za-z]{1,2}", node.id)))
+
+
+def _exponent(node: ast.expr) -> float | None:
+    """The size of an exponent: a number, its negative, a fraction of two, or a variable; ``None`` for anything else."""
+    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+        return float(min(abs(node.value), _MAX_NUMBER))  # type: ignore[arg-type]
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.UAdd, ast.USub)):
+        return _exponent(node.operand)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+        above, below = _exponent(node.left), _exponent(node.right)
+        return None if above is None or below is None else max(above, below)
+    return 1.0 if _is_variable(node) else None
