@@ -10,7 +10,7 @@ import difflib
 import functools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -124,7 +124,7 @@ def describe(env_id: str) -> EnvironmentSpec:
         gymnasium.error.NameNotFound: No such environment ships; the message names the nearest ids.
     """
     if env_id not in _shipped():
-        raise _unknown(env_id, _shipped())
+        raise unknown_id(env_id, _shipped())
     return _shipped()[env_id]
 
 
@@ -140,7 +140,7 @@ def make(env_id: str, **kwargs: Any) -> TextEnv[Any]:
         TypeError: It is not a :class:`~textenvs.env.TextEnv`.
     """
     if ":" not in env_id and env_id not in gymnasium.registry:
-        raise _unknown(env_id, gymnasium.registry)
+        raise unknown_id(env_id, gymnasium.registry)
     env = gymnasium.make(env_id, disable_env_checker=True, **kwargs).unwrapped
     if not isinstance(env, TextEnv):
         raise TypeError(f"{env_id!r} is a {type(env).__name__}, not a TextEnv; use gymnasium.make for it")
@@ -152,7 +152,9 @@ def _shipped() -> Mapping[str, EnvironmentSpec]:
     return MappingProxyType(load(find_file()))
 
 
-def _unknown(env_id: str, known: Mapping[str, Any]) -> gymnasium.error.NameNotFound:
+def unknown_id(env_id: str, known: Iterable[str]) -> gymnasium.error.NameNotFound:
+    """The error for an id that is not among ``known``; its message names the nearest ones."""
+    known = list(known)
     near = difflib.get_close_matches(env_id, known, n=3, cutoff=0.5)
     near += [other for other in known if other.split("/")[-1] == env_id and other not in near]
     hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else f"There are: {', '.join(_shipped())}."

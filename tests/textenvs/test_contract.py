@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import textenvs
 from textenvs import TextEnv, TextVectorEnv
 from textenvs.messages import assistant
-from textenvs.tools.sandbox import SandboxUnavailable
+from textenvs.sandbox import SandboxUnavailable
 
 
 def refusal(env_id: str) -> str | None:

@@ -41,4 +41,4 @@ def test_an_environment_needs_the_extras_that_it_names(env_id):
         assert done.stdout.startswith("needs ")
         assert any(f"textenvs[{extra}]" in done.stdout for extra in extras)
     else:
-        assert done.stdout.startswith("played "), done.stdout
+        assert done.stdout.startswith("played "), f"{done.stdout}; name it in the registry: extras: [...]"

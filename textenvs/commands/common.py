@@ -17,7 +17,8 @@ import docstring_parser
 import gymnasium
 
 from ..env import TextEnv
-from ..registry import list_environments, make
+from ..evaluate.policies import import_named
+from ..registry import make, unknown_id
 
 #: Python's spellings of JSON's literals, which docstrings use.
 _LITERALS = {"None": None, "True": True, "False": False}
@@ -86,19 +87,12 @@ def class_of(env_id: str) -> Callable[..., Any]:
     if module:
         import_from_here()
         try:
-            importlib.import_module(module)
-        except ModuleNotFoundError as error:
-            if error.name is None or not (module == error.name or module.startswith(f"{error.name}.")):
-                raise
-            raise CommandError(
-                f"{env_id!r}: there is no module {error.name!r} here or among the installed", 2
-            ) from error
+            import_named(module)
+        except ValueError as error:
+            raise CommandError(f"{env_id!r}: {error}", 2) from error
     if name not in gymnasium.registry:
-        known = [each for each, spec in gymnasium.registry.items() if _ours(spec)]
-        near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-        near += [each for each in known if each.split("/")[-1] == name and each not in near]
-        hint = f"Did you mean {' or '.join(near)}?" if near else f"There are: {', '.join(list_environments())}."
-        raise CommandError(f"there is no environment {env_id!r}. {hint}", 2)
+        known = [each for each, spec in gymnasium.registry.items() if not _gymnasiums_own(spec)]
+        raise CommandError(str(unknown_id(name, known)), 2)
     entry_point = gymnasium.registry[name].entry_point
     if callable(entry_point):
         return entry_point
@@ -191,6 +185,5 @@ def _outside(error: BaseException) -> bool:
     return isinstance(error, (ImportError, OSError))
 
 
-def _ours(spec: Any) -> bool:
-    """Not one of the environments that come with Gymnasium."""
-    return not str(spec.entry_point).startswith("gymnasium.")
+def _gymnasiums_own(spec: Any) -> bool:
+    return str(spec.entry_point).startswith("gymnasium.")

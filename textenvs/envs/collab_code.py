@@ -9,26 +9,31 @@ import numpy as np
 
 from ..env import EnvironmentFailure
 from ..messages import Message
+from ..sandbox import Sandbox, SandboxFailure
 from ..scoring.code import Test, pass_rate
-from ..scoring.collab_tests import unit_tests_of
 from ..scoring.documents import last_block
 from ..tasks.base import Task
 from ..tasks.collab import Goal, reference_program
+from ..tasks.collab_tests import unit_tests_of
 from ..tasks.sources import Source
-from ..tools.sandbox import Sandbox, SandboxFailure
 from .collab import Check, Collab
+
+# Programs that passed all their tests are not run again: siblings of a group, forks and replays often deliver the same
+# one. One that failed is, for it may have failed for want of time.
+_passed: set[str] = set()
+_MOST_PASSED = 4096
 
 
 class CollabCode(Collab):
     """A Python function told in pieces. The task score is ``pass_rate``, the part of the goal's unit tests it passes.
 
-    A reply delivers what stands in its last fenced block. It runs in a sandbox (:mod:`textenvs.tools.sandbox`); where
+    A reply delivers what stands in its last fenced block. It runs in a sandbox (:mod:`textenvs.sandbox`); where
     there is none on this machine, the environment is not made, and the error says what to do.
 
     Args:
         tasks: As in :class:`~textenvs.envs.collab.Collab`, and so are all ``options``.
         timeout_s: Seconds that one test may take.
-        sandbox: Where programs run: a :class:`~textenvs.tools.sandbox.Sandbox`, or a mapping of its options
+        sandbox: Where programs run: a :class:`~textenvs.sandbox.Sandbox`, or a mapping of its options
             (``packages``, ``allow_unsafe``, ...) and of those of its limits (``memory_mb``, ...). BigCodeBench's rows
             need many ``packages``.
         **options: See :class:`~textenvs.envs.collab.Collab`.
@@ -71,10 +76,17 @@ class CollabCode(Collab):
     async def check(self, goal: Goal, delivered: str) -> Check:
         """The part of the tests that the program passes."""
         tests: Sequence[Test] = unit_tests_of(self._task)
+        key = repr((delivered, tests, self.sandbox, self.sandbox.seed, self.timeout_s))
+        if key in _passed:
+            return Check(1.0, True)
         try:
             score = await pass_rate(delivered, tests, self.sandbox, timeout_s=self.timeout_s)
         except SandboxFailure as failure:
             raise EnvironmentFailure("tool_failed", str(failure)) from failure
+        if score.passed == len(tests):
+            if len(_passed) >= _MOST_PASSED:
+                _passed.clear()
+            _passed.add(key)
         remark = f"It passes {score.passed} of my {len(tests)} checks."
         return Check(score.fraction, score.passed == len(tests), remark)
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..env import EpisodeState, Turn
 from ..messages import Message, user
+from ..sandbox import Sandbox
 from ..scoring.final_answer import boxed
 from ..scoring.gsm8k import normalize
 from ..scoring.math import MathVerdict, judge_math_async, require_math_verify
@@ -20,7 +21,6 @@ from ..tasks.sources import Reader, Source, open_source
 from ..tool_env import ToolEnv, ToolState
 from ..tools.formats import call
 from ..tools.python import python_tool
-from ..tools.sandbox import Sandbox
 from ..tools.toolbox import ToolResult
 from .gsm8k import check_weight, hasty_answer
 
@@ -67,7 +67,7 @@ class MathPython(ToolEnv[MathState]):
         correct: The reward of the right answer; above 0.
         call_cost: Added for every call; at most 0.
         grader_timeout_s: Seconds for comparing an answer by Math-Verify.
-        sandbox: Where programs run: a :class:`~textenvs.tools.sandbox.Sandbox`, or a mapping of its options
+        sandbox: Where programs run: a :class:`~textenvs.sandbox.Sandbox`, or a mapping of its options
             (``packages``, ``allow_unsafe``, ...) and of those of its limits (``cpu_s``, ``memory_mb``, ...).
         max_output_chars: How many characters of what a program prints, and of its errors, the policy is told.
         call_format: As in :class:`~textenvs.tool_env.ToolEnv`, and so are the other options.

@@ -134,7 +134,10 @@ class TextArena(TextEnv[TextArenaState]):
                 terms={"game": 0.0},
                 metrics={"invalid": float(state.invalid)},
             )
-        outcome = game.outcome(self.seat)
+        try:
+            outcome = game.outcome(self.seat)
+        except GameFault as fault:
+            raise EnvironmentFailure("tool_failed", f"{self.tasks.game}, at its end: {fault}") from fault
         reward = min(outcome.reward, 0.0) if outcome.invalid and self.forfeit else outcome.reward
         state.won = reward >= 1.0
         drawn = game.players == 2 and reward == 0.0

@@ -11,6 +11,7 @@ import importlib
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -149,14 +150,26 @@ def load_function(name: str) -> Callable[..., Any]:
     if not module or not attribute:
         raise ValueError(f"a policy is {', '.join(SCRIPTS)} or module:function, not {name!r}")
     try:
-        found = importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or not (module == error.name or module.startswith(f"{error.name}.")):
-            raise  # the module is there, and something it imports is not
-        raise ValueError(f"policy {name!r}: there is no module {error.name!r} here or among the installed") from error
+        found = import_named(module)
+    except ValueError as error:
+        raise ValueError(f"policy {name!r}: {error}") from error
     if not hasattr(found, attribute):
         raise ValueError(f"policy {name!r}: the module {module!r} has no {attribute!r}")
     function = getattr(found, attribute)
     if not callable(function):
         raise ValueError(f"policy {name!r} is a {type(function).__name__}, not a function")
     return function  # type: ignore[no-any-return]
+
+
+def import_named(module: str) -> ModuleType:
+    """Import a module that a user named.
+
+    Raises:
+        ValueError: There is no such module. One that is there and fails to import raises what it raises.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (module == error.name or module.startswith(f"{error.name}.")):
+            raise  # something that it imports is missing
+        raise ValueError(f"there is no module {error.name!r} here or among the installed") from error

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ..background import wait_for
-from ..tools.sandbox import Sandbox, SandboxResult
+from ..sandbox import Sandbox, SandboxResult
 
 _HARNESS = Path(__file__).with_name("code_harness.py").read_text(encoding="utf-8")
 _REPORT_BYTES = 20_000

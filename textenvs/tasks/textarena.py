@@ -114,18 +114,22 @@ class LiveGame:
         return Heard("\n\n".join(part for part in parts if part), invalid)
 
     def outcome(self, player: int) -> Outcome:
-        """The game's reward for ``player``, as it gives it; 0 where it gives none."""
+        """The game's reward for ``player``, as it gives it; 0 where it gives none.
+
+        Raises:
+            GameFault: What the game gives is not a number.
+        """
         with _in_textarena(self._random):
             rewards, game_info = self.game.close()
         info = game_info.get(player, {})
-        reward = (rewards or {}).get(player, 0.0)
-        if isinstance(reward, str):
+        given = reward = (rewards or {}).get(player, 0.0)
+        if isinstance(given, str):
             # Some games pass reward and reason of an invalid move the wrong way round.
             reward = str(info.get("reason", "")).removeprefix("Invalid Move: ")
         try:
             number = float(reward)
-        except ValueError:
-            number = 0.0
+        except (TypeError, ValueError) as error:
+            raise GameFault(f"the reward is {given!r}, and not a number") from error
         return Outcome(number, bool(info.get("invalid_move", False)))
 
 

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from typing import Any
 
 from ..env import EnvironmentFailure
-from .sandbox import Sandbox, SandboxFailure
+from ..sandbox import Sandbox, SandboxFailure
 from .schema import MIN_CHARS, Tool
 
 #: How many programs' results are kept in a process.

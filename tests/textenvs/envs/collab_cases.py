@@ -2,7 +2,7 @@
 
 import pytest
 
-from textenvs.tools.sandbox import Sandbox, SandboxUnavailable
+from textenvs.sandbox import Sandbox, SandboxUnavailable
 
 try:
     Sandbox()

@@ -4,7 +4,8 @@ import pytest
 from collab_cases import no_sandbox
 
 import textenvs
-from textenvs.tools.sandbox import SandboxFailure, SandboxUnavailable
+from textenvs.sandbox import SandboxFailure, SandboxUnavailable
+from textenvs.scoring.code import pass_rate
 
 pytestmark = list(no_sandbox)
 
@@ -49,6 +50,25 @@ def test_only_the_last_block_counts():
     assert info["metrics"]["score"] == 0.0
     *_, info = env.step(f"No block:\n{right}")
     assert info["metrics"]["delivered"] == 0.0
+
+
+def test_what_passed_is_not_run_again_and_what_failed_is(monkeypatch):
+    runs = []
+
+    async def counted(program, *arguments, **options):
+        runs.append(program)
+        return await pass_rate(program, *arguments, **options)
+
+    monkeypatch.setattr("textenvs.envs.collab_code.pass_rate", counted)
+    monkeypatch.setattr("textenvs.envs.collab_code._passed", set())
+    env = started()
+    right = env.state.task.ground_truth
+    for timeout_s, count in ((5.0, 1), (5.0, 1), (4.0, 2)):  # other limits are another question
+        again = started(timeout_s=timeout_s)
+        assert score(again, right) == 1.0
+        assert len(runs) == count
+    assert score(env, "x = 1") == score(env, "x = 1") == 0.0
+    assert len(runs) == 4
 
 
 def test_without_a_sandbox_it_is_not_made(monkeypatch):

@@ -11,10 +11,10 @@ import pytest
 from textenvs.envs import math_python
 from textenvs.envs.math_python import MathPython
 from textenvs.messages import user
+from textenvs.sandbox import Sandbox, SandboxUnavailable
 from textenvs.scoring.math import MathVerdict
 from textenvs.tasks.base import Rows, Task, TaskError
 from textenvs.tools.formats import FORMATS, call
-from textenvs.tools.sandbox import Sandbox, SandboxUnavailable
 
 try:
     Sandbox()
@@ -155,7 +155,7 @@ def test_the_sandbox_has_the_limits_that_were_asked_for():
 def test_without_a_sandbox_it_says_so_when_it_is_made():
     code = (
         "import ctypes, platform\n"
-        "from textenvs.tools.sandbox import inside, seccomp\n"
+        "from textenvs.sandbox import inside, seccomp\n"
         "ctypes.CDLL(None).prctl(38, 1, 0, 0, 0)\n"
         "inside._filter_calls(seccomp.build(platform.machine()))\n"
         "import gymnasium, textenvs\n"

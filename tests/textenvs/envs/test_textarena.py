@@ -29,6 +29,8 @@ RNG = np.random.default_rng(0)
 # The first variant of each game that Python can import everywhere and that needs no corpora.
 ONE_OF_EACH = sorted({base_of(game): game for game in reversed(games())}.values())
 PLAYABLE = [game for game in ONE_OF_EACH if base_of(game) not in {*_CORPORA, "Klondike"}]
+# A second for a start.
+SLOW = {"RushHour", "Sokoban"}
 # Moves that many games take, and some that none does.
 MOVES = (
     ["[up]", "[down]", "[left]", "[right]", "[hit]", "[stand]", "[red]", "[blue]", "[accept]", "[continue]", "[roll]"]
@@ -76,7 +78,7 @@ def test_a_game_starts_ends_and_leaves_no_trace(game, capsys):
     assert capsys.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("game", [game for game in PLAYABLE if base_of(game) not in TWO_PLAYER | {"Sokoban"}])
+@pytest.mark.parametrize("game", [game for game in PLAYABLE if base_of(game) not in TWO_PLAYER | SLOW])
 def test_it_is_the_game_that_textarena_plays(game):
     """The same seed and moves give the same messages and reward in the package itself."""
     import textarena
@@ -314,6 +316,16 @@ def test_a_fault_at_the_opponents_move_is_not_the_policys(monkeypatch):
     _, reward, terminated, truncated, info = env.step("[4]")
     assert (reward, terminated, truncated, info["stop"], info["failed"]) == (0.0, False, True, "tool_failed", True)
     assert "TicTacToe-v0, at the opponent's move" in info["failure"]
+
+
+def test_a_reward_that_is_no_number_is_not_the_policys_fault(monkeypatch):
+    env = TextArena()
+    env.reset(seed=0)
+    winning = f"[{env.secrets()[0]}]"
+    monkeypatch.setattr(type(env._peek().game), "close", lambda game: ({0: "a lot"}, {0: {}}))
+    _, reward, terminated, truncated, info = env.step(winning)
+    assert (reward, terminated, truncated, info["stop"]) == (0.0, False, True, "tool_failed")
+    assert info["failure"] == "GuessTheNumber-v0, at its end: the reward is 'a lot', and not a number"
 
 
 @pytest.mark.parametrize("game", ["ConnectFour-v0", "GuessTheNumber-v0", "Bandit-v0"])

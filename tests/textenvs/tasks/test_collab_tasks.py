@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 
 import textenvs
 from textenvs.messages import user
+from textenvs.sandbox import SandboxUnavailable
 from textenvs.scoring.code import Assertion, Call, InputOutput
-from textenvs.scoring.collab_tests import unit_tests_of
 from textenvs.scoring.documents import problem_with, respects
 from textenvs.tasks import Task, TaskError, load_tasks, write_parquet
 from textenvs.tasks.collab import MOST_POINTS, Piece, goal_of, keywords_of, outline, split_request
 from textenvs.tasks.collab_code import TESTS
 from textenvs.tasks.collab_math import draft_math
 from textenvs.tasks.collab_sets import GeneratedGoals, from_single_turn, reader_of
+from textenvs.tasks.collab_tests import unit_tests_of
 from textenvs.tasks.sources import open_source
-from textenvs.tools.sandbox import SandboxUnavailable
 
 DOMAINS = ("math", "document", "code")
 LEVELS = ("easy", "medium", "hard")

@@ -7,10 +7,10 @@ import pytest
 from sandbox_boxes import box_of
 
 from textenvs.env import EnvironmentFailure, EpisodeState
+from textenvs.sandbox import Sandbox, SandboxFailure
 from textenvs.tools import Toolbox
 from textenvs.tools.formats.base import make_call
 from textenvs.tools.python import python_tool
-from textenvs.tools.sandbox import Sandbox, SandboxFailure
 
 
 async def asked(tool, code):

@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sandbox_boxes import HASTY, SMALL, box_of, box_or_refusal, check_refusal
 
-from textenvs.tools.sandbox import Limits, Sandbox, SandboxResult, SandboxUnavailable, seccomp
-from textenvs.tools.sandbox.backends import BACKENDS
+from textenvs.sandbox import Limits, Sandbox, SandboxResult, SandboxUnavailable, seccomp
+from textenvs.sandbox.backends import BACKENDS
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ def test_a_run_dies_with_its_host(tmp_path):
     """Even when the host has no time to say so."""
     box = box_of()
     code = (
-        "import os, sys\nfrom textenvs.tools.sandbox import Sandbox\n"
+        "import os, sys\nfrom textenvs.sandbox import Sandbox\n"
         f"box = Sandbox(backend={box.backend!r})\n"
         "print('ready', flush=True)\n"
         "box.run_now('import ctypes, time; ctypes.CDLL(None).prctl(15, b\"%s\"); time.sleep(60)' % sys.argv[1])\n"
@@ -232,7 +232,7 @@ def test_settings_out_of_range_are_named(option):
 
 REFUSED = """
 import ctypes, platform, sys
-from textenvs.tools.sandbox import Sandbox, SandboxUnavailable, inside, seccomp
+from textenvs.sandbox import Sandbox, SandboxUnavailable, inside, seccomp
 ctypes.CDLL(None).prctl(38, 1, 0, 0, 0)
 inside._filter_calls(seccomp.build(platform.machine()))  # from here on there are no new namespaces
 """
@@ -271,7 +271,7 @@ def test_a_box_is_taken_before_no_box(box):
 @needs_filter
 def test_limits_hold_without_isolation_too(tmp_path):
     code = """
-from textenvs.tools.sandbox import Limits
+from textenvs.sandbox import Limits
 box = Sandbox(allow_unsafe=True, limits=Limits(cpu_s=1, wall_s=0.5, memory_mb=128, output_bytes=1000))
 for code in ("import time; time.sleep(9)", "x = bytearray(1 << 28)", "while True: print('x')",
              "import os, time\\nif os.fork() == 0:\\n    os.setsid()\\n    time.sleep(99)"):
@@ -282,7 +282,7 @@ for code in ("import time; time.sleep(9)", "x = bytearray(1 << 28)", "while True
 
 
 def test_a_machine_of_another_kind_is_refused(monkeypatch):
-    from textenvs.tools.sandbox import backends
+    from textenvs.sandbox import backends
 
     monkeypatch.setattr(backends.sys, "platform", "darwin")
     monkeypatch.setattr(backends, "_problem_with", backends._problem_with.__wrapped__)
@@ -292,7 +292,7 @@ def test_a_machine_of_another_kind_is_refused(monkeypatch):
 
 def test_a_box_that_does_not_hold_is_refused(box, monkeypatch):
     """What counts is what code can do in it: here the limit on processes is forgotten."""
-    from textenvs.tools.sandbox import backends
+    from textenvs.sandbox import backends
 
     monkeypatch.setattr(backends, "_problem_with", backends._problem_with.__wrapped__)
     job = backends.Box.job

@@ -6,9 +6,9 @@ import ast
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..tasks.base import Task, TaskError
-from ..tasks.collab import test_module
-from .code import Assertion, Call, InputOutput, Test, unit_tests
+from ..scoring.code import Assertion, Call, InputOutput, Test, unit_tests
+from .base import Task, TaskError
+from .collab import test_module
 
 _SHAPES = "{'expression', 'expected'}, {'code'} or {'stdin', 'stdout'}"
 

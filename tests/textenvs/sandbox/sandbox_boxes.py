@@ -4,7 +4,7 @@ import functools
 
 import pytest
 
-from textenvs.tools.sandbox import Limits, Sandbox, SandboxUnavailable
+from textenvs.sandbox import Limits, Sandbox, SandboxUnavailable
 
 #: Small enough that an attack is over soon, large enough for an interpreter.
 SMALL = Limits(cpu_s=1, wall_s=30, memory_mb=128, processes=8, disk_mb=4, open_files=32, output_bytes=20_000)

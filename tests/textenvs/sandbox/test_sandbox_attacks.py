@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from sandbox_boxes import HASTY, SMALL, box_of
 
-from textenvs.tools.sandbox.backends import BACKENDS
+from textenvs.sandbox.backends import BACKENDS
 
 
 @pytest.fixture(params=BACKENDS)
