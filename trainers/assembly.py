@@ -33,6 +33,8 @@ log = logging.getLogger("trainers")
 
 # A tiny model's tokenizer learns its merges from so many conversations.
 _TOKENIZER_TEXTS = 1000
+# Below this many parameters a matrix product is over before a second thread has woken up.
+_ONE_THREAD_BELOW = 5_000_000
 
 
 class SetupError(ValueError):
@@ -164,6 +166,22 @@ def policy_of(
         raise SetupError(str(error)) from error
 
 
+def threads_for(policy: Policy, wanted: int | None) -> int | None:
+    """CPU threads for this model: what is ``wanted``, else one where it is so small that more would slow it down.
+
+    ``None`` leaves torch's own choice.
+    """
+    if wanted is not None:
+        return wanted
+    return 1 if sum(weight.numel() for weight in policy.model.parameters()) < _ONE_THREAD_BELOW else None
+
+
+def set_threads(policy: Policy, wanted: int | None) -> None:
+    """Let torch use :func:`threads_for` this model, in the whole process."""
+    if (threads := threads_for(policy, wanted)) is not None:
+        torch.set_num_threads(threads)
+
+
 # ------------------ engine, collector
 
 
@@ -194,7 +212,7 @@ def engine_of(config: PPOConfig, policy: Policy, renderer: Renderer, *, version:
             dtype=getattr(torch, config.model.dtype),
             stop_token_ids=renderer.stop_token_ids,
             seed=config.trainer.seed,
-            threads=config.engine.threads,
+            threads=threads_for(policy, config.engine.threads),
             version=version,
         )
     except ValueError as error:

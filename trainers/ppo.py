@@ -379,8 +379,6 @@ def every(frequency: int, iteration: int) -> bool:
 @contextlib.asynccontextmanager
 async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
     """Build everything, warm the policy up or resume, and close it all in the end."""
-    if config.trainer.threads is not None:
-        torch.set_num_threads(config.trainer.threads)
     folder = assembly.run_folder(config.trainer)
     saved = checkpoints.Checkpoints(folder / "checkpoints", config.trainer.keep_last_n)
     checkpoint = assembly.checkpoint_to_resume(config.trainer, saved)
@@ -398,6 +396,7 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
         checkpoint=checkpoint,
     )
     policy.to(assembly.resolve_device(config.model.device))
+    assembly.set_threads(policy, config.trainer.threads)
     renderer = Renderer(policy.tokenizer)
     reporter = Reporter(
         folder,

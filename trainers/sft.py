@@ -91,8 +91,6 @@ def examples_of(
 
 def run(config: SFTConfig) -> None:
     """A whole supervised run; writes metrics and the model."""
-    if config.trainer.threads is not None:
-        torch.set_num_threads(config.trainer.threads)
     folder = assembly.run_folder(config.trainer)
     kwargs = assembly.env_kwargs(config.env, config.data.train_files)
     seed = config.trainer.seed
@@ -100,6 +98,7 @@ def run(config: SFTConfig) -> None:
         config.model, config.env.id, kwargs, config.sft, max_context=config.sft.max_context, seed=seed
     )
     policy.to(resolve_device(config.model.device))
+    assembly.set_threads(policy, config.trainer.threads)
     renderer = Renderer(policy.tokenizer)
     examples = examples_of(config.env.id, kwargs, config.sft, policy, renderer, seed)
     log.info("%d conversations to imitate", len(examples))

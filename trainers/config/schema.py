@@ -163,7 +163,12 @@ class EngineSection(Section):
     name: Literal["torch"] = Field("torch", description="`torch`: embedded, continuous batching.")
     max_slots: int = Field(128, ge=1, description="Requests decoded at a time; more wait.")
     max_context: int = Field(512, ge=16, description="Longest conversation in tokens, reply included.")
-    threads: int | None = Field(None, ge=1, description="CPU threads of the engine; null leaves torch's choice.")
+    threads: int | None = Field(
+        None,
+        ge=1,
+        description="CPU threads of the engine; null is one for a model below 5 million parameters, which more only "
+        "slow down, and torch's choice for others.",
+    )
 
 
 class RolloutSection(Section):
@@ -299,7 +304,12 @@ class RunSection(Section):
         None, description="Folder of the run; null is outputs/`project_name`/`experiment_name`."
     )
     logger: Loggers = Field(("console", "jsonl", "tensorboard"), description="Where metrics go.")
-    threads: int | None = Field(None, ge=1, description="CPU threads of torch; null leaves torch's choice.")
+    threads: int | None = Field(
+        None,
+        ge=1,
+        description="CPU threads of torch; null is one for a model below 5 million parameters, which more only slow "
+        "down, and torch's choice for others.",
+    )
     fsdp: Literal["auto", "always", "never"] = Field(
         "auto", description="Shard the model with FSDP2; `auto` does with more than one process."
     )
