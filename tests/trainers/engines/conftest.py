@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import vllm_kit
 from transformers import PreTrainedModel
 
 from trainers.engines.base import Engine
@@ -124,7 +125,7 @@ COMPUTING_KITS: dict[str, MakeKit] = {
     f"torch-{family}": partial(_torch_kit, family) for family in ("qwen2", "qwen3", "llama")
 }
 #: Those with a server: in both lists. Each has a session-scoped fixture ``NAME_kit`` that owns the server.
-SERVERS: tuple[str, ...] = ()
+SERVERS: tuple[str, ...] = ("vllm",)
 
 
 def _parameters(kits: dict[str, MakeKit]) -> list[Any]:
@@ -154,6 +155,28 @@ def computing_kit(request: pytest.FixtureRequest) -> Iterator[Kit]:
     """For what holds of an engine with a model inside."""
     with _kit(request, COMPUTING_KITS) as kit:
         yield kit
+
+
+@pytest.fixture(scope="session")
+def vllm() -> Iterator[vllm_kit.VLLM]:
+    """The server of vLLM."""
+    yield from vllm_kit.started(lively_model(), CONTEXT)
+
+
+@pytest.fixture(scope="session", name="vllm_kit")
+def _vllm_kit(vllm: vllm_kit.VLLM) -> Kit:
+    """vLLM with a Qwen2."""
+    return Kit(
+        lively_model(),
+        lively_model(seed=1),
+        vllm.engine,
+        lambda model: model.state_dict(),
+        vllm.kill,
+        death="killed by SIGKILL",
+        cause=None,
+        block=vllm_kit.BLOCK,
+        shares=True,
+    )
 
 
 @pytest.hookimpl(trylast=True)  # after pytest's own order, by the parameters of fixtures
