@@ -386,6 +386,9 @@ class VLLMEngine:
             update = {"payload": payload.message, "version": version, "mode": mode}
             try:
                 await self._ask(Frame({"op": "update", "update": update}))
+            except RequestError as refused:
+                self._publisher.drop(payload)
+                raise ValueError(f"{refused}; the old weights stay") from refused
             except BaseException:
                 self._publisher.drop(payload)
                 raise

@@ -57,20 +57,19 @@ class Transfer(WeightTransferEngine[InitInfo, UpdateInfo]):
 
     init_info_cls = InitInfo
     update_info_cls = UpdateInfo
-    _wanted: dict[str, int] | None = None
 
     def init_transfer_engine(self, init_info: InitInfo) -> None:
         """Nothing to do."""
 
     def start_weight_update(self) -> None:
         """Nothing yet: the model stays as it is until the weights were seen."""
-        self._wanted = None
 
     def receive_weights(self, update_info: UpdateInfo) -> None:
-        """Check what came, then load it.
+        """Check what came, load it, check what is there.
 
         Raises:
-            ValueError: It is not what was sent; the model was not touched.
+            ValueError: What came is not what was sent, and the model was not touched; or the model's parameters are not
+                what was sent.
         """
         if update_info.path is not None:
             with safe_open(update_info.path, "pt") as file:
@@ -82,17 +81,7 @@ class Transfer(WeightTransferEngine[InitInfo, UpdateInfo]):
             self._load(lambda: iter(shared), update_info.checksums)
 
     def finish_weight_update(self) -> None:
-        """Put the loaded weights in place, and see whether they are there.
-
-        Raises:
-            ValueError: The model's parameters are not what was sent.
-        """
-        if self._wanted is None:
-            raise ValueError("no weights were loaded since the update was started")
-        finalize_layerwise_reload(self.model, self.model_config)
-        found = checksums(self.model.named_parameters())
-        if places := differing(self._wanted, found):
-            raise ValueError(f"vLLM's parameters are not the weights that it was given, in {_some(places)}")
+        """All is done: weights come in one piece. (An error here would leave vLLM's worker in the update.)"""
 
     def shutdown(self) -> None:
         """Nothing is held."""
@@ -101,8 +90,12 @@ class Transfer(WeightTransferEngine[InitInfo, UpdateInfo]):
         if places := differing(wanted, checksums(weights())):
             raise ValueError(f"the weights were damaged on the way, in {_some(places)}")
         initialize_layerwise_reload(self.model)
-        self._wanted = wanted
-        self.model.load_weights(weights())
+        try:
+            self.model.load_weights(weights())
+        finally:  # after an error too: the next update must find the model in one piece
+            finalize_layerwise_reload(self.model, self.model_config)
+        if places := differing(wanted, checksums(self.model.named_parameters())):
+            raise ValueError(f"vLLM's parameters are not the weights that it was given, in {_some(places)}")
 
     def _open(self, handles: str) -> list[tuple[str, Tensor]]:
         index = self.device.index
