@@ -56,6 +56,7 @@ class Kit:
         computes: Whether tokens and log-probs come from the model (else they are made up).
         block: KV is reused in whole blocks of so many tokens.
         shares: Whether KV is reused by any request with the same prefix (else by the same session alone).
+        seconds: No test takes so long; what hangs is a failure.
     """
 
     model: PreTrainedModel
@@ -68,6 +69,7 @@ class Kit:
     computes: bool = True
     block: int = 1
     shares: bool = False
+    seconds: float = 30.0
 
 
 def _kill_torch(engine: TorchEngine) -> None:
@@ -176,6 +178,7 @@ def _vllm_kit(vllm: vllm_kit.VLLM) -> Kit:
         cause=None,
         block=vllm_kit.BLOCK,
         shares=True,
+        seconds=100.0,
     )
 
 

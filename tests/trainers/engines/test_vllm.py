@@ -134,7 +134,7 @@ async def test_a_server_that_cannot_start_says_why() -> None:
     with pytest.raises(EngineDeadError, match=r"cannot start /nowhere/python.*make venv-vllm"):
         start_server(model, python="/nowhere/python")
     server = start_server(model, python=sys.executable)  # the tests' own Python has no vLLM
-    with pytest.raises(EngineDeadError, match=r"exited with code 1|killed by SIGKILL") as caught:
+    with pytest.raises(EngineDeadError, match="exited with code 1") as caught:
         await VLLMEngine.connect(server, model, timeout=60)
     assert "No module named 'vllm'" in str(caught.value)
     assert "make venv-vllm" in str(caught.value)

@@ -11,11 +11,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import multiprocessing
 import os
 import signal
 import sys
 import threading
+import traceback
 from pathlib import Path
+from typing import NoReturn
 
 
 def follow_the_parent() -> None:
@@ -24,16 +27,18 @@ def follow_the_parent() -> None:
     def watch() -> None:
         while os.read(sys.stdin.fileno(), 1 << 12):
             pass
-        end_all(1)
+        if os.getpgrp() == os.getpid():  # a group of its own, as it is started by the client
+            os.killpg(0, signal.SIGKILL)
+        end(1)
 
     threading.Thread(target=watch, daemon=True).start()
 
 
-def end_all(code: int) -> None:
-    """End at once, with every process of the group if it is this one's own: vLLM's may not notice, or not soon."""
+def end(code: int) -> NoReturn:
+    """End at once. vLLM's process may not notice that this one is gone, or not soon."""
+    for child in multiprocessing.active_children():
+        child.kill()
     sys.stderr.flush()
-    if os.getpgrp() == os.getpid():
-        os.killpg(0, signal.SIGKILL)
     os._exit(code)
 
 
@@ -53,7 +58,5 @@ if __name__ == "__main__":
     try:
         main()
     except BaseException:
-        import traceback
-
         traceback.print_exc()
-    end_all(1)
+    end(1)

@@ -81,7 +81,7 @@ class Transfer(WeightTransferEngine[InitInfo, UpdateInfo]):
             self._load(lambda: iter(shared), update_info.checksums)
 
     def finish_weight_update(self) -> None:
-        """All is done: weights come in one piece. (An error here would leave vLLM's worker in the update.)"""
+        """All is done: weights come in one piece, and an error here would leave vLLM's worker in the update."""
 
     def shutdown(self) -> None:
         """Nothing is held."""

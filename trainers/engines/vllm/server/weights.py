@@ -15,7 +15,7 @@ class RefusedError(ValueError):
 
 
 class MixedError(RuntimeError):
-    """The engine has neither the new weights nor the old ones; it must not go on."""
+    """It is not certain what the engine computes with; it must not go on."""
 
 
 class Weights:
@@ -42,7 +42,12 @@ class Weights:
             MixedError: They are not.
         """
         # clear_cache forgets all KV, that of running requests too: those are preempted and computed again.
-        await self._engine.pause_generation(mode=mode, clear_cache=True)  # type: ignore[arg-type]
+        try:
+            await self._engine.pause_generation(mode=mode, clear_cache=True)  # type: ignore[arg-type]
+        except EngineDeadError:
+            raise
+        except Exception as error:
+            raise MixedError(f"vLLM did not pause, and may have kept KV: {error}") from error
         try:
             await self._load(payload, version)
         except EngineDeadError:
