@@ -154,7 +154,7 @@ async def test_a_server_that_is_not_ready_in_time_is_stopped(tmp_path: Path) -> 
 
 def test_a_server_does_not_outlive_who_started_it() -> None:
     program = (
-        "import subprocess, sys, time; from trainers.engines.vllm.server.__main__ import follow_the_parent;"
+        "import subprocess, sys, time; from trainers.engines.vllm.server.lifetime import follow_the_parent;"
         "follow_the_parent(); child = subprocess.Popen(['sleep', '100']); print(child.pid, flush=True);"
         "time.sleep(100)"
     )

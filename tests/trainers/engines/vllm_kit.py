@@ -16,7 +16,7 @@ from trainers.engines.vllm.client import VLLMEngine, start_server
 from trainers.engines.vllm.process import ServerProcess
 
 PYTHON = os.environ.get("TEXTENVS_VLLM_PYTHON", str(Path(__file__).parents[3] / ".venv-vllm" / "bin" / "python"))
-BLOCK = 16  # tokens; small, so that short prompts have blocks to reuse
+BLOCK = 32  # tokens; the least that vLLM takes on a CPU
 SLOTS = 32
 START_S = 600.0  # it takes half a minute, on a machine that has nothing else to do
 

@@ -92,7 +92,11 @@ def start_server(
     cpu = not torch.cuda.is_available()
     config = copy.deepcopy(model.config)
     config.architectures = [type(model).__name__]
-    env = {} if threads is None else {"OMP_NUM_THREADS": str(threads), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+    env = {}
+    if threads is not None:  # then vLLM need not start one more process to set the number
+        env = {"OMP_NUM_THREADS": str(threads), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+        if cpu:
+            env["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     memory = kv_cache_gib if kv_cache_gib is not None else (1.0 if cpu else None)
     engine = {
         "model": "model",  # in the server's folder
@@ -111,6 +115,7 @@ def start_server(
         "enforce_eager": cpu if enforce_eager is None else enforce_eager,
         "enable_sleep_mode": sleep_mode,
         "enable_log_requests": False,
+        "distributed_executor_backend": "uni" if cpu and threads is not None else None,
         **(args or {}),
     }
     given = {name: value for name, value in engine.items() if value is not None}
