@@ -30,14 +30,14 @@ class VLLM:
                 f"there is no {PYTHON}: `make venv-vllm` makes it, TEXTENVS_VLLM_PYTHON names another, and "
                 '`-m "not engines"` leaves these tests out'
             )
-        self._model, self._context = model, max_context
+        self.model, self._context = model, max_context
         self._server: ServerProcess | None = None
 
     async def engine(self, model: PreTrainedModel, max_slots: int = SLOTS) -> VLLMEngine:
         """A client that knows nothing of those before it; the server's cache is empty after the first weights."""
         if self._server is None or not self._server.running:
             self._server = start_server(
-                self._model,
+                self.model,
                 python=PYTHON,
                 max_slots=SLOTS,
                 max_context=self._context,

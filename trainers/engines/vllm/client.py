@@ -412,13 +412,14 @@ class VLLMEngine:
     # The end
 
     async def _listen(self) -> None:
+        reason = ""
         try:
             while (frame := await read_frame(self._reader)) is not None:
                 op = frame.header["op"]
                 if op == "stats":
                     self._told = frame.header["stats"]
-                elif op == "dead":
-                    self._finish(f"the vLLM engine died: {frame.header['error']}")
+                elif op == "dead":  # it ends then, and its log says more
+                    reason = f"the vLLM engine died: {frame.header['error']}\n"
                 elif (waiter := self._waiters.get(frame.header["id"])) is not None and not waiter.done():
                     if op == "done":
                         waiter.set_result(frame)
@@ -426,10 +427,10 @@ class VLLMEngine:
                         kind = RequestError if op == "refused" else EngineError
                         waiter.set_exception(kind(f"vLLM: {frame.header['error']}"))
         except FrameError as error:
-            self._finish(f"the vLLM server is broken: {error}")
+            reason = f"the vLLM server is broken: {error}\n"
         if self._end is None:
             with ThreadPoolExecutor(1) as own:
-                reason = await asyncio.get_running_loop().run_in_executor(own, self._server.obituary)
+                reason += await asyncio.get_running_loop().run_in_executor(own, self._server.obituary)
             self._finish(reason)
 
     def _finish(self, reason: str) -> None:
