@@ -5,6 +5,7 @@
 #   make lint     style, types and layers
 #   make bench    speed, as ratios
 #   make venv     only the virtual environment that `make train` uses
+#   make venv-sglang   the environment of the SGLang engine, for the CPU, in .venv-sglang
 #   make docs     docs/configuration.md, from the schema
 #   make clean    remove the virtual environment and all caches (never outputs/)
 #
@@ -19,7 +20,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help venv dev train test lint bench docs clean
+.PHONY: help venv venv-sglang dev train test lint bench docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -41,6 +42,15 @@ $(VENV)/.train-installed: pyproject.toml $(VENV)/.python
 $(VENV)/.dev-installed: pyproject.toml $(VENV)/.python
 	$(PIP) --editable '.[train,envs,dev]'
 	@touch $@ $(VENV)/.train-installed
+
+# SGLang's server runs in an environment of its own: its pins are not ours.
+SGLANG := .venv-sglang
+venv-sglang: $(SGLANG)/.installed
+$(SGLANG)/.installed: requirements/sglang-cpu.txt requirements/sglang-cpu-alone.txt
+	$(PYTHON) -m venv $(SGLANG)
+	$(SGLANG)/bin/python -m pip install --disable-pip-version-check --quiet -r requirements/sglang-cpu.txt
+	$(SGLANG)/bin/python -m pip install --disable-pip-version-check --quiet --no-deps -r requirements/sglang-cpu-alone.txt
+	@touch $@
 
 train: venv
 	$(BIN)/python -m trainers.ppo $(ARGS)
@@ -65,5 +75,5 @@ docs: venv
 	$(BIN)/python -m trainers.config docs/configuration.md
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(SGLANG) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -26,6 +26,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 
+from trainers.engines.weights import check_weights, some
+
 FAMILIES = ("qwen2", "qwen3", "llama")
 _GROUP_ROWS = 32  # decoding requests per group
 _ROPE_TYPES = ("default", "linear", "llama3", "yarn")  # those whose angles depend on the position alone
@@ -147,25 +149,8 @@ class Decoder:
             ValueError: A name is missing or unknown, a shape differs, a value is not finite, or the two ends of a tied
                 embedding differ.
         """
-        known, tied = set(self.parameters), {"lm_head.weight"} if self._tied else set()
-        missing, unknown = sorted(known - tied - set(weights)), sorted(set(weights) - known)
-        if missing or unknown:
-            raise ValueError(
-                f"weights do not fit the model: {_some('missing', missing)}{_some('unknown', unknown)}"
-                "give the state_dict of the same architecture, in its own naming; the old weights stay"
-            )
-        for name, value in weights.items():
-            if not isinstance(value, Tensor):
-                raise ValueError(f"{name} is a {type(value).__name__}, not a tensor; the old weights stay")
-            wanted = self.parameters[name].shape
-            if value.shape != wanted:
-                raise ValueError(f"{name} has shape {tuple(value.shape)}, not {tuple(wanted)}; the old weights stay")
-            if not bool(torch.isfinite(value).all()):
-                raise ValueError(f"{name} holds values that are not finite; did training diverge? The old weights stay")
-        if self._tied and "lm_head.weight" in weights:
-            head, embedding = weights["lm_head.weight"], weights["model.embed_tokens.weight"]
-            if head.data_ptr() != embedding.data_ptr() and not torch.equal(head, embedding):
-                raise ValueError("lm_head.weight differs from the embedding it is tied to; the old weights stay")
+        tied = {"lm_head.weight": "model.embed_tokens.weight"} if self._tied else {}
+        check_weights(weights, {name: value.shape for name, value in self.parameters.items()}, tied)
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Copy weights that :meth:`check_weights` accepted. Keys and values computed before are stale afterwards."""
@@ -216,7 +201,7 @@ class Decoder:
             )
         if left:
             raise ValueError(
-                f"the torch engine does not know what to do with the model's {_some('weights', sorted(left))}"
+                f"the torch engine does not know what to do with the model's {some('weights', sorted(left))}"
                 "merge adapters and undo quantisation before serving the model"
             )
         self.check_weights(source)
@@ -391,10 +376,3 @@ def _similar(chunks: Sequence[Chunk]) -> list[list[int]]:
         else:
             groups.append([index])
     return groups
-
-
-def _some(what: str, names: Sequence[str]) -> str:
-    if not names:
-        return ""
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return f"{what} {', '.join(names[:3])}{more}; "

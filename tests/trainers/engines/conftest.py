@@ -15,11 +15,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sglang_server
 import torch
 from transformers import PreTrainedModel
 
 from trainers.engines.base import Engine
 from trainers.engines.scripted import Reply, ScriptedEngine
+from trainers.engines.sglang import SGLangEngine
 from trainers.engines.torch_engine import TorchEngine
 from trainers.tiny import build_model
 
@@ -55,6 +57,9 @@ class Kit:
         computes: Whether tokens and log-probs come from the model (else they are made up).
         block: KV is reused in whole blocks of so many tokens.
         shares: Whether KV is reused by any request with the same prefix (else by the same session alone).
+        counts_in_flight: Whether ``stats`` counts tokens of requests that still run.
+        joint_cuts: Whether ``top_p`` and ``min_p`` look at the whole distribution instead of what ``top_k`` left.
+        refuses_min_p: Whether requests with ``min_p`` are refused.
     """
 
     model: PreTrainedModel
@@ -67,6 +72,9 @@ class Kit:
     computes: bool = True
     block: int = 1
     shares: bool = False
+    counts_in_flight: bool = True
+    joint_cuts: bool = False
+    refuses_min_p: bool = False
 
 
 def _kill_torch(engine: TorchEngine) -> None:
@@ -124,13 +132,14 @@ COMPUTING_KITS: dict[str, MakeKit] = {
     f"torch-{family}": partial(_torch_kit, family) for family in ("qwen2", "qwen3", "llama")
 }
 #: Those with a server: in both lists. Each has a session-scoped fixture ``NAME_kit`` that owns the server.
-SERVERS: tuple[str, ...] = ()
+SERVERS: tuple[str, ...] = ("sglang",)
 
 
 def _parameters(kits: dict[str, MakeKit]) -> list[Any]:
     # One worker runs all tests of a server (with `--dist loadgroup`), so there is one server.
-    served = [pytest.param(name, marks=(pytest.mark.engines, pytest.mark.xdist_group(name))) for name in SERVERS]
-    return [*kits, *served]
+    # The first of them waits until it has started, which takes minutes on a busy machine.
+    marks = (pytest.mark.engines, pytest.mark.timeout(600))
+    return [*kits, *(pytest.param(name, marks=(*marks, pytest.mark.xdist_group(name))) for name in SERVERS)]
 
 
 @contextmanager
@@ -154,6 +163,25 @@ def computing_kit(request: pytest.FixtureRequest) -> Iterator[Kit]:
     """For what holds of an engine with a model inside."""
     with _kit(request, COMPUTING_KITS) as kit:
         yield kit
+
+
+@pytest.fixture(scope="session")
+def sglang_kit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kit]:
+    """One SGLang server of the session."""
+    with sglang_server.serving(tmp_path_factory.mktemp("sglang"), lively_model(), CONTEXT) as server:
+        yield Kit(
+            lively_model(),
+            lively_model(seed=1),
+            server.make,
+            lambda model: model.state_dict(),
+            lambda engine: server.kill(),
+            death="is gone",
+            cause=None,
+            shares=True,
+            counts_in_flight=SGLangEngine.counts_in_flight,
+            joint_cuts=SGLangEngine.joint_cuts,
+            refuses_min_p=True,  # it is in deterministic mode, so that seeds are honoured
+        )
 
 
 @pytest.hookimpl(trylast=True)  # after pytest's own order, by the parameters of fixtures
