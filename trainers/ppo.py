@@ -420,7 +420,7 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
             AdaptiveKL(kl.kl_coef, kl.target_kl, kl.horizon) if kl.type == "adaptive" else FixedKL(kl.kl_coef)
         )
         version = 0 if checkpoint is None else checkpoint.iteration
-        engine = assembly.engine_of(config, policy, renderer, version=version)
+        engine = await assembly.engine_of(config, policy, renderer, version=version)
         stack.push_async_callback(engine.close)
         training = await stack.enter_async_context(assembly.backend_of(config, validation=False))
         validation = await stack.enter_async_context(assembly.backend_of(config, validation=True))

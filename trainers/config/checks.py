@@ -35,6 +35,10 @@ def ppo_checks(config: PPOConfig) -> Problems:
     yield from _estimator_checks(config.algorithm)
     engine, rollout, trainer = config.engine, config.rollout, config.trainer
 
+    if engine.name != "vllm":
+        for name in type(engine.vllm).model_fields:
+            if _changed(engine.vllm, name):
+                yield f"engine.vllm.{name}", f"has no effect with engine.name={engine.name}"
     if rollout.max_response_length >= engine.max_context:
         yield (
             "rollout.max_response_length",

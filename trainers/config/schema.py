@@ -157,10 +157,41 @@ class WarmStartSection(SupervisedSection):
     careless_lr: float = Field(2e-4, gt=0, description="Learning rate of those steps.")
 
 
+class VLLMSection(Section):
+    """Of `engine.name=vllm`: a vLLM server that the run starts and ends. See docs/engines.md."""
+
+    python: str | None = Field(
+        None,
+        min_length=1,
+        description="Python that has vLLM, for example .venv-vllm/bin/python (`make venv-vllm`); null is the one that "
+        "runs the trainer.",
+    )
+    gpu_memory_utilization: float = Field(
+        0.5, gt=0, le=1, description="Share of the GPU's memory that vLLM takes, weights included."
+    )
+    kv_cache_gib: float | None = Field(
+        None, gt=0, description="GiB of keys and values; null is what the share leaves on a GPU, and 1 on a CPU."
+    )
+    block_size: int | None = Field(
+        None, ge=1, description="Tokens of a block, the unit of prefix reuse; null is vLLM's choice (CPU: 128)."
+    )
+    enforce_eager: bool | None = Field(
+        None, description="Neither compile nor capture graphs; null does on a GPU and not on a CPU."
+    )
+    sleep_mode: bool = Field(False, description="Let the engine's `sleep` give the GPU's memory back.")
+    start_timeout_s: float = Field(600.0, gt=0, description="Seconds that the server may take to start.")
+    args: dict[str, Any] = Field(
+        default_factory=dict,
+        description="More engine arguments of vLLM, under its own names; `engine.vllm.args.NAME=value` sets one.",
+    )
+
+
 class EngineSection(Section):
     """What generates."""
 
-    name: Literal["torch"] = Field("torch", description="`torch`: embedded, continuous batching.")
+    name: Literal["torch", "vllm"] = Field(
+        "torch", description="`torch`: embedded, continuous batching. `vllm`: a vLLM server beside the run."
+    )
     max_slots: int = Field(128, ge=1, description="Requests decoded at a time; more wait.")
     max_context: int = Field(512, ge=16, description="Longest conversation in tokens, reply included.")
     threads: int | None = Field(
@@ -169,6 +200,7 @@ class EngineSection(Section):
         description="CPU threads of the engine; null is one for a model below 5 million parameters, which more only "
         "slow down, and torch's choice for others.",
     )
+    vllm: VLLMSection = VLLMSection()
 
 
 class RolloutSection(Section):

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import sglang_server
 import torch
+import vllm_kit
 from transformers import PreTrainedModel
 
 from trainers.engines.base import Engine
@@ -60,6 +61,7 @@ class Kit:
         counts_in_flight: Whether ``stats`` counts tokens of requests that still run.
         joint_cuts: Whether ``top_p`` and ``min_p`` look at the whole distribution instead of what ``top_k`` left.
         refuses_min_p: Whether requests with ``min_p`` are refused.
+        seconds: No test takes so long; what hangs is a failure.
     """
 
     model: PreTrainedModel
@@ -75,6 +77,7 @@ class Kit:
     counts_in_flight: bool = True
     joint_cuts: bool = False
     refuses_min_p: bool = False
+    seconds: float = 30.0
 
 
 def _kill_torch(engine: TorchEngine) -> None:
@@ -132,7 +135,7 @@ COMPUTING_KITS: dict[str, MakeKit] = {
     f"torch-{family}": partial(_torch_kit, family) for family in ("qwen2", "qwen3", "llama")
 }
 #: Those with a server: in both lists. Each has a session-scoped fixture ``NAME_kit`` that owns the server.
-SERVERS: tuple[str, ...] = ("sglang",)
+SERVERS: tuple[str, ...] = ("vllm", "sglang")
 
 
 def _parameters(kits: dict[str, MakeKit]) -> list[Any]:
@@ -168,7 +171,8 @@ def computing_kit(request: pytest.FixtureRequest) -> Iterator[Kit]:
 @pytest.fixture(scope="session")
 def sglang_kit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kit]:
     """One SGLang server of the session."""
-    with sglang_server.serving(tmp_path_factory.mktemp("sglang"), lively_model(), CONTEXT) as server:
+    folder = tmp_path_factory.mktemp("sglang")
+    with sglang_server.serving(folder, lively_model(), CONTEXT) as server:
         yield Kit(
             lively_model(),
             lively_model(seed=1),
@@ -181,7 +185,31 @@ def sglang_kit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kit]:
             counts_in_flight=SGLangEngine.counts_in_flight,
             joint_cuts=SGLangEngine.joint_cuts,
             refuses_min_p=True,  # it is in deterministic mode, so that seeds are honoured
+            seconds=100.0,
         )
+
+
+@pytest.fixture(scope="session")
+def vllm() -> Iterator[vllm_kit.VLLM]:
+    """The server of vLLM."""
+    yield from vllm_kit.started(lively_model(), CONTEXT)
+
+
+@pytest.fixture(scope="session", name="vllm_kit")
+def _vllm_kit(vllm: vllm_kit.VLLM) -> Kit:
+    """vLLM with a Qwen2."""
+    return Kit(
+        lively_model(),
+        lively_model(seed=1),
+        vllm.engine,
+        lambda model: model.state_dict(),
+        vllm.kill,
+        death="killed by SIGKILL",
+        cause=None,
+        block=vllm_kit.BLOCK,
+        shares=True,
+        seconds=100.0,
+    )
 
 
 @pytest.hookimpl(trylast=True)  # after pytest's own order, by the parameters of fixtures

@@ -19,7 +19,6 @@ from transformers import PreTrainedModel
 
 from trainers.engines.base import Engine, EngineDeadError, Generation, RequestError, Sampling
 
-SECONDS = 100.0  # nothing here takes long on a quiet machine; what hangs is a failure
 GREEDY = Sampling(temperature=0.0, max_new_tokens=24)
 
 
@@ -27,7 +26,7 @@ GREEDY = Sampling(temperature=0.0, max_new_tokens=24)
 async def running(kit: Kit, model: PreTrainedModel | None = None, **options: Any) -> AsyncIterator[Engine]:
     engine = await kit.make(model or kit.model, **options)
     try:
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(kit.seconds):
             yield engine
     finally:
         await engine.close()

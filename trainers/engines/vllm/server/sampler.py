@@ -1,0 +1,70 @@
+"""vLLM's sampler with this project's meaning of a log-probability.
+
+vLLM offers ``logprobs_mode=raw_logprobs``, which is ``log_softmax(logits)`` whatever the temperature, and
+``processed_logprobs``, which has the temperature but is renormalised after top-k, top-p and min-p. The protocol wants
+``log_softmax(logits / T)`` over the full vocabulary (:mod:`trainers.engines.base`), which is neither. So: raw
+log-probs, of logits divided by the temperature.
+
+The cuts come in the protocol's order too: vLLM applies min-p before top-k and top-p, which then cut the mass that is
+left; here it comes last. And no rank is computed, which nobody asks for and which vLLM compiles a kernel for.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from vllm.v1.outputs import LogprobsTensors
+from vllm.v1.sample import sampler as theirs
+from vllm.v1.sample.metadata import SamplingMetadata
+from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
+
+
+class Sampler(theirs.Sampler):
+    """See the module. Of the model runner "V1"; the server sets ``VLLM_USE_V2_MODEL_RUNNER=0``."""
+
+    _temperature: Tensor | None = None  # of the rows that are being sampled; prompts have none
+
+    def forward(self, logits: Tensor, sampling_metadata: SamplingMetadata, *args: Any, **kwargs: Any) -> Any:
+        """Sample one token a row."""
+        self._temperature = sampling_metadata.temperature
+        try:
+            return super().forward(logits, sampling_metadata, *args, **kwargs)
+        finally:
+            self._temperature = None
+
+    def compute_logprobs(self, logits: Tensor) -> Tensor:  # type: ignore[override]  # theirs is static
+        """``log_softmax(logits / T)``, with ``T = 1`` for greedy rows; ``[rows, vocabulary]``, float32."""
+        if self._temperature is not None:
+            greedy = self._temperature < theirs._SAMPLING_EPS
+            logits = logits.float() / torch.where(greedy, 1.0, self._temperature).unsqueeze(1)
+        return super().compute_logprobs(logits)
+
+    def gather_logprobs(  # type: ignore[override]
+        self, logprobs: Tensor, num_logprobs: int, token_ids: Tensor
+    ) -> LogprobsTensors:
+        """Those of the sampled tokens."""
+        if num_logprobs:
+            return super().gather_logprobs(logprobs, num_logprobs, token_ids)
+        ids = token_ids.unsqueeze(1)
+        return LogprobsTensors(ids.to(torch.int32), logprobs.gather(1, ids), torch.zeros_like(token_ids))
+
+    def sample(
+        self, logits: Tensor, sampling_metadata: SamplingMetadata, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        """Temperature, top-k, top-p, min-p; then draw."""
+        cuts = sampling_metadata.top_k is not None or sampling_metadata.top_p is not None
+        last = sampling_metadata.logitsprocs.argmax_invariant
+        if sampling_metadata.all_greedy or not cuts or not any(getattr(each, "min_p_count", 0) for each in last):
+            return super().sample(logits, sampling_metadata, *args, **kwargs)
+        assert sampling_metadata.temperature is not None
+        greedy = None if sampling_metadata.all_random else self.greedy_sample(logits)
+        logits = self.apply_temperature(logits, sampling_metadata.temperature, sampling_metadata.all_random)
+        logits = apply_top_k_top_p(logits, sampling_metadata.top_k, sampling_metadata.top_p)
+        for processor in last:
+            logits = processor.apply(logits)
+        drawn, _ = self.topk_topp_sampler(logits, sampling_metadata.generators, None, None)
+        if greedy is not None:
+            drawn = torch.where(sampling_metadata.temperature < theirs._SAMPLING_EPS, greedy, drawn)
+        return drawn, None

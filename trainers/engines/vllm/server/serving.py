@@ -1,0 +1,75 @@
+"""vLLM's engine and the socket that it is reached by."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from pathlib import Path
+from typing import Any
+
+import vllm
+from vllm import AsyncEngineArgs
+from vllm.v1.engine.async_llm import AsyncLLM
+
+from trainers.engines.vllm.frames import Frame
+from trainers.engines.vllm.server.connection import Connection
+from trainers.engines.vllm.server.shared import BACKEND, EXTENSION
+from trainers.engines.vllm.server.statistics import Statistics
+from trainers.engines.vllm.server.weights import Weights
+
+CHECK_S = 0.5  #: how often to see whether vLLM's engine process is alive, while nobody asks it anything
+
+
+async def serve(config: dict[str, Any]) -> str:
+    """Start vLLM and serve clients, one after another.
+
+    Args:
+        config: ``socket``, where to listen; ``version``, which the weights count as; ``engine``, vLLM's arguments.
+
+    Returns:
+        Why the engine cannot go on.
+    """
+    made: list[Statistics] = []
+
+    def statistics_of(*args: Any) -> Statistics:
+        made.append(Statistics(*args))
+        return made[0]
+
+    arguments = AsyncEngineArgs(
+        **config["engine"],
+        worker_extension_cls=EXTENSION,
+        weight_transfer_config={"backend": BACKEND},  # type: ignore[arg-type]
+    )
+    engine = AsyncLLM.from_engine_args(arguments, stat_loggers=[statistics_of])
+    await engine.collective_rpc("die_with_the_server")
+    await engine.update_weight_version(str(config["version"]))
+    weights, died = Weights(engine), asyncio.get_running_loop().create_future()
+    (statistics,) = made
+    welcome = Frame(
+        {
+            "op": "welcome",
+            "vllm": vllm.__version__,
+            "vocab_size": engine.model_config.get_vocab_size(),
+            "max_context": engine.model_config.max_model_len,
+            "block_size": engine.vllm_config.cache_config.block_size,
+            "device": str(engine.vllm_config.device_config.device_type),
+            "dtype": str(engine.model_config.dtype).removeprefix("torch."),
+        }
+    )
+    numbers, turn = itertools.count(), asyncio.Lock()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async with turn:
+            client = Connection(engine, weights, statistics, died, f"c{next(numbers)}")
+            await client.serve(reader, writer, welcome)
+
+    # Clients look for the socket to see whether the server is ready: it appears whole.
+    path = Path(config["socket"])
+    await asyncio.start_unix_server(accept, path.with_suffix(".new"))
+    path.with_suffix(".new").rename(path)
+    while not died.done():
+        if engine.errored:
+            died.set_result(f"vLLM's engine process is gone: {engine.dead_error}")
+        await asyncio.wait({died}, timeout=CHECK_S)
+    await asyncio.sleep(0.1)  # what was said last gets out
+    return str(died.result())

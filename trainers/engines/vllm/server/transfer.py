@@ -1,0 +1,114 @@
+"""New weights for vLLM's workers: a backend of its weight-transfer interface.
+
+Weights come as a safetensors file that the publisher wrote on the same machine (into shared memory where there is
+room), or, where they lie on the GPU that the worker uses, as CUDA IPC handles. Nothing of the model is touched before
+what came has the checksums that the publisher sent; and the update counts only if the model's own parameters have them
+afterwards. What fails in between is undone by loading the previous weights, which is the caller's business
+(:mod:`.weights`).
+
+The CUDA IPC path is written after vLLM's own ``ipc`` backend and never ran: there was no GPU.
+"""
+
+from __future__ import annotations
+
+import base64
+import pickle
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+from torch.multiprocessing.reductions import rebuild_cuda_tensor
+from vllm.distributed.weight_transfer.base import (
+    WeightTransferEngine,
+    WeightTransferInitInfo,
+    WeightTransferUpdateInfo,
+)
+from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+
+from trainers.engines.vllm.checksum import checksums, differing
+
+_Source = Callable[[], Iterator[tuple[str, Tensor]]]  # from the start at each call
+
+
+@dataclass
+class InitInfo(WeightTransferInitInfo):
+    """There is nothing to agree on beforehand."""
+
+
+@dataclass
+class UpdateInfo(WeightTransferUpdateInfo):
+    """All weights, once.
+
+    Args:
+        checksums: Of what is sent; see :mod:`trainers.engines.vllm.checksum`.
+        path: The safetensors file.
+        handles: Or else base64 of a pickled list of ``(name, {GPU's uuid: arguments of rebuild_cuda_tensor})``.
+    """
+
+    checksums: dict[str, int] = field(default_factory=dict)
+    path: str | None = None
+    handles: str | None = None
+
+
+class Transfer(WeightTransferEngine[InitInfo, UpdateInfo]):
+    """See the module; the order of calls is vLLM's: start, update, finish."""
+
+    init_info_cls = InitInfo
+    update_info_cls = UpdateInfo
+
+    def init_transfer_engine(self, init_info: InitInfo) -> None:
+        """Nothing to do."""
+
+    def start_weight_update(self) -> None:
+        """Nothing yet: the model stays as it is until the weights were seen."""
+
+    def receive_weights(self, update_info: UpdateInfo) -> None:
+        """Check what came, load it, check what is there.
+
+        Raises:
+            ValueError: What came is not what was sent, and the model was not touched; or the model's parameters are not
+                what was sent.
+        """
+        if update_info.path is not None:
+            with safe_open(update_info.path, "pt") as file:
+                names = list(file.keys())
+                self._load(lambda: ((name, file.get_tensor(name)) for name in names), update_info.checksums)
+        else:
+            assert update_info.handles is not None
+            shared = self._open(update_info.handles)
+            self._load(lambda: iter(shared), update_info.checksums)
+
+    def finish_weight_update(self) -> None:
+        """All is done: weights come in one piece, and an error here would leave vLLM's worker in the update."""
+
+    def shutdown(self) -> None:
+        """Nothing is held."""
+
+    def _load(self, weights: _Source, wanted: dict[str, int]) -> None:
+        if places := differing(wanted, checksums(weights())):
+            raise ValueError(f"the weights were damaged on the way, in {_some(places)}")
+        initialize_layerwise_reload(self.model)
+        try:
+            self.model.load_weights(weights())
+        finally:  # after an error too: the next update must find the model in one piece
+            finalize_layerwise_reload(self.model, self.model_config)
+        if places := differing(wanted, checksums(self.model.named_parameters())):
+            raise ValueError(f"vLLM's parameters are not the weights that it was given, in {_some(places)}")
+
+    def _open(self, handles: str) -> list[tuple[str, Tensor]]:
+        index = self.device.index
+        uuid = str(torch.cuda.get_device_properties(index).uuid)
+        weights = []
+        for name, by_gpu in pickle.loads(base64.b64decode(handles)):
+            if uuid not in by_gpu:
+                raise ValueError(f"{name} lies on GPU {', '.join(by_gpu)}, and this worker uses {uuid}")
+            arguments = list(by_gpu[uuid])
+            arguments[6] = index  # the device's number in this process
+            weights.append((name, rebuild_cuda_tensor(*arguments)))
+        return weights
+
+
+def _some(places: list[str]) -> str:
+    return ", ".join(places[:3]) + (f" and {len(places) - 3} more places" if len(places) > 3 else "")
