@@ -1,7 +1,8 @@
 """A small SGLang server without a model: the endpoints that the engine uses, with the manners of several versions.
 
-In a test's own event loop (:class:`FakeSGLang`), or as a process of its own (``python fake_sglang.py --port N``), so that
-it can be killed and stopped. Tokens are counted up from the prompt's length: what matters is who gets which, and when.
+In a test's own event loop (:class:`FakeSGLang`), or as a process of its own (``python fake_sglang.py --port N``), so
+that it can be killed and stopped. Tokens are counted up from the prompt's length: what matters is who gets which, and
+when.
 """
 
 from __future__ import annotations

@@ -27,11 +27,13 @@ class Server:
 
     @property
     def url(self) -> str:
-        if os.environ.get("DEVURL"): return os.environ["DEVURL"]
+        if os.environ.get("DEVURL"):
+            return os.environ["DEVURL"]
         return f"http://127.0.0.1:{self.port}"
 
     def ensure(self) -> ServerProcess:
-        if os.environ.get("DEVURL"): return None
+        if os.environ.get("DEVURL"):
+            return None
         if self.process is None or self.process.returncode is not None:
             arguments = {
                 "--model-path": str(self.folder),

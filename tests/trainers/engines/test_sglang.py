@@ -51,9 +51,7 @@ async def serving(
 ) -> AsyncIterator[tuple[FakeSGLang, SGLangEngine]]:
     server = FakeSGLang(manners)
     url = await server.start()
-    engine = SGLangEngine(
-        folder, SGLangOptions(base_url=url, **QUICK | options), max_context=CONTEXT, version=version
-    )
+    engine = SGLangEngine(folder, SGLangOptions(base_url=url, **QUICK | options), max_context=CONTEXT, version=version)
     try:
         async with asyncio.timeout(100):
             yield server, engine
@@ -257,7 +255,10 @@ META = {"finish_reason": {"type": "length"}, "output_token_logprobs": [[-1.0, 3,
         {"output_ids": [3, 4], "meta_info": {**META, "output_token_logprobs": [[None, 3, None], [-1.0, 4, None]]}},
         {"output_ids": [3, 4], "meta_info": {**META, "output_token_logprobs": [3, 4]}},
         {"output_ids": [3, 4], "meta_info": {**META, "weight_versions": [{"version": "default"}]}},
-        {"output_ids": [3, 4], "meta_info": {**META, "weight_versions": [{"version": "default", "start": 0, "end": 1}]}},
+        {
+            "output_ids": [3, 4],
+            "meta_info": {**META, "weight_versions": [{"version": "default", "start": 0, "end": 1}]},
+        },
         {"output_ids": [], "meta_info": {**META, "output_token_logprobs": []}},
         {"output_ids": [1] * 9, "meta_info": {**META, "output_token_logprobs": [[-1.0, 1, None]] * 9}},
     ],

@@ -72,7 +72,7 @@ class Client:
             ) as response:
                 raw = await response.read()
                 return Answer(response.status, _parse(raw))
-        except (self._aiohttp.ClientError, OSError, asyncio.TimeoutError) as error:
+        except (TimeoutError, self._aiohttp.ClientError, OSError) as error:
             why = f"no answer within {timeout:g} s" if isinstance(error, asyncio.TimeoutError) else repr(error)
             raise UnreachableError(f"{method} {self.base_url}{path}: {why}") from error
 

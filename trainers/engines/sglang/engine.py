@@ -3,7 +3,7 @@
 The server is a process that this engine starts, or one that runs already. :mod:`.client` speaks HTTP, :mod:`.wire` knows
 what is said, :mod:`.update` brings weights there; this module keeps the protocol's promises:
 
-* Requests that come after an update was asked for wait on this side until it is done, so they see the new weights alone.
+* Requests that come after an update was asked for wait on this side until it is done: they see the new weights alone.
 * A request that is cancelled is aborted on the server, again and again until its answer comes: an abort that overtakes
   its request on the way does nothing there.
 * Whoever waits hears of a dead or hung server within seconds: the process is watched, ``/model_info`` is asked, and
@@ -18,7 +18,7 @@ import logging
 import random
 import uuid
 from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -82,8 +82,8 @@ class SGLangEngine:
 
     * ``Sampling.seed`` is honoured by servers in deterministic mode alone (:attr:`honours_seeds`); others draw from one
       stream of their own. In that mode SGLang cannot do ``min_p`` (it would die), so a request with it is refused.
-    * ``top_p`` and ``min_p`` look at the whole distribution, not at what ``top_k`` left (:attr:`joint_cuts`): where both
-      are given, some more tokens can be sampled. Log-probs are the protocol's in any case.
+    * ``top_p`` looks at the whole distribution, not at what ``top_k`` left (:attr:`joint_cuts`): where both are given,
+      some more tokens can be sampled. Log-probs are the protocol's in any case.
     * KV is shared by all requests with the same prefix, whatever their session; sessions have no meaning of their own.
     * ``stats`` counts tokens when their request ends, not while it runs.
     * Before 0.5.20 a server does not say which tokens an update came between. All tokens of such a request then have
@@ -98,6 +98,7 @@ class SGLangEngine:
         stop_token_ids: Stop tokens of every request, beside its own.
         dtype: Of a server that is started: ``float32`` or ``bfloat16``.
         device: Of a server that is started: ``cpu`` or ``cuda``.
+        threads: Of a server that is started on the CPU; ``None`` is all cores.
         seed: Of requests without a seed.
         version: Of the model's weights.
         weights: What a server that runs already is given as ``version`` before the first request; ``None`` where it has
@@ -121,6 +122,7 @@ class SGLangEngine:
         stop_token_ids: Sequence[int] = (),
         dtype: str = "float32",
         device: str = "cpu",
+        threads: int | None = None,
         seed: int = 0,
         version: int = 0,
         weights: Mapping[str, Tensor] | None = None,
@@ -173,7 +175,7 @@ class SGLangEngine:
                 "--random-seed": str(seed % 2**31),
             }
             self._client = Client(f"http://127.0.0.1:{port}")
-            self._server = ServerProcess(*options.command(arguments))
+            self._server = ServerProcess(*options.command(arguments, threads))
         else:
             self._client = Client(options.base_url, options.api_key)
         self._updater = Updater(self._client, options, self._parameters, folder)
@@ -244,9 +246,7 @@ class SGLangEngine:
                 self._spawn(self._abort(flight))
             raise
 
-    async def update_weights(
-        self, weights: Mapping[str, Tensor], version: int, mode: UpdateMode = "keep"
-    ) -> None:
+    async def update_weights(self, weights: Mapping[str, Tensor], version: int, mode: UpdateMode = "keep") -> None:
         """See :meth:`trainers.engines.base.Engine.update_weights`.
 
         The tensors must stay unchanged until this returns. Cancelling withdraws an update that has not begun; one that
@@ -379,7 +379,7 @@ class SGLangEngine:
             body = generate_body(
                 flight.rid,
                 [*flight.prompt.tolist(), *flight.token_ids],
-                _with_stops(flight.sampling, stops),
+                replace(flight.sampling, stop_token_ids=stops),
                 max_new_tokens=room,
                 vocab_size=self._vocab_size,
                 seed=flight.seed,
@@ -596,12 +596,6 @@ class SGLangEngine:
         task = asyncio.ensure_future(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
-
-
-def _with_stops(sampling: Sampling, stops: tuple[int, ...]) -> Sampling:
-    from dataclasses import replace
-
-    return replace(sampling, stop_token_ids=stops)
 
 
 def _refused(error: UnreachableError) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 import sys
 from collections.abc import Mapping
@@ -77,11 +78,12 @@ class SGLangOptions:
         elif shutil.which(self.python) is None:
             raise ValueError(f"there is no Python at {self.python}; `make venv-sglang` makes .venv-sglang/bin/python")
 
-    def command(self, arguments: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
+    def command(self, arguments: Mapping[str, str], threads: int | None = None) -> tuple[list[str], dict[str, str]]:
         """How to start a server.
 
         Args:
             arguments: The server's, by option; ``--device`` among them.
+            threads: CPU threads of its matrix products; ``None`` leaves SGLang's own choice, all cores.
 
         Returns:
             The command line, and what its environment has beside this process's own.
@@ -100,7 +102,15 @@ class SGLangOptions:
                 "SGLANG_USE_CPU_ENGINE": "1",
                 "TORCHDYNAMO_DISABLE": "1",  # compiling takes a C++ compiler, and longer than small models save by it
             }
+            if threads is not None:
+                environment |= {"OMP_NUM_THREADS": str(threads), "SGLANG_CPU_OMP_THREADS_BIND": _cores(threads)}
             tokens = int(arguments["--max-running-requests"]) * int(arguments["--context-length"])
             words += ["--attention-backend", "torch_native", "--mem-fraction-static", "0.1"]
             words += ["--max-total-tokens", str(tokens)]  # else SGLang plans for all of the machine's memory
         return [*launcher_command(self.python or sys.executable), *words, *self.server_args], environment
+
+
+def _cores(count: int) -> str:
+    """The first cores that this process may use, as SGLang wants them: ``0,1,2``."""
+    usable = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    return ",".join(str(core) for core in list(usable)[:count])

@@ -102,7 +102,9 @@ def buckets(weights: Mapping[str, Tensor], max_bytes: int) -> Iterator[Bucket]:
 def payload(bucket: Bucket) -> str:
     """A bucket by value, as ``update_weights_from_tensor`` takes it: base64 of a pickle of named CPU tensors."""
     # A pickled tensor takes its whole storage along; a slice must not take what it was cut from.
-    alone = [(name, value if value.untyped_storage().nbytes() == value.nbytes else value.clone()) for name, value in bucket]
+    alone = [
+        (name, value if value.untyped_storage().nbytes() == value.nbytes else value.clone()) for name, value in bucket
+    ]
     return base64.b64encode(pickle.dumps(alone)).decode("ascii")
 
 
@@ -133,4 +135,3 @@ def _server_parameters(weights: Mapping[str, Tensor]) -> dict[str, list[Tensor]]
             siblings = [weights.get(f"{parent}.{sibling}.{leaf}") for sibling in FUSED[whole]]
             parts[f"{parent}.{whole}.{leaf}"] = [sibling for sibling in siblings if sibling is not None]
     return parts
-
