@@ -204,8 +204,8 @@ class SGLangSection(Section):
     )
     transport: Literal["tensor", "disk", "distributed"] = Field(
         "tensor",
-        description="How weights travel: by value over HTTP, through a folder that both sides see, or through a process "
-        "group (gloo; NCCL on CUDA).",
+        description="How weights travel: by value over HTTP, through a folder that both sides see, or through a "
+        "process group (gloo; NCCL on CUDA).",
     )
     bucket_mib: int = Field(256, ge=1, description="MiB of weights in one message of `tensor` and `distributed`.")
     update_folder: str | None = Field(None, description="Folder of `transport=disk`; null is a temporary one.")
@@ -216,10 +216,10 @@ class SGLangSection(Section):
     start_timeout_s: float = Field(600.0, gt=0, description="Seconds that the server may take to start.")
     health_timeout_s: float = Field(5.0, gt=0, description="Seconds that the server may take to say that it lives.")
     stall_timeout_s: float = Field(
-        60.0, gt=0, description="Seconds without the end of any request after which the server must show that it computes."
+        60.0, gt=0, description="Seconds in which no request ends, after which the server must show that it computes."
     )
     server_args: tuple[str, ...] = Field(
-        (), description="More arguments of the server's command line, for example `[--tp, "2"]`."
+        (), description="More words of the server's command line, for example `[--mem-fraction-static, '0.6']`."
     )
 
 

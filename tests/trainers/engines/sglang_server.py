@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from trainers.engines.sglang import SGLangEngine, SGLangOptions
 from trainers.engines.sglang.process import ServerProcess, free_port
 
-PYTHON = Path(__file__).parents[3] / ".venv-sglang/bin/python"
+PYTHON = Path(os.environ.get("TEXTENVS_SGLANG_PYTHON", Path(__file__).parents[3] / ".venv-sglang/bin/python"))
 
 
 class Server:
@@ -27,13 +27,9 @@ class Server:
 
     @property
     def url(self) -> str:
-        if os.environ.get("DEVURL"):
-            return os.environ["DEVURL"]
         return f"http://127.0.0.1:{self.port}"
 
     def ensure(self) -> ServerProcess:
-        if os.environ.get("DEVURL"):
-            return None
         if self.process is None or self.process.returncode is not None:
             arguments = {
                 "--model-path": str(self.folder),
@@ -72,8 +68,8 @@ class Server:
 def serving(folder: Path, model: PreTrainedModel, context: int) -> Iterator[Server]:
     if not PYTHON.exists():
         pytest.fail(
-            "the tests of the SGLang engine need its environment: `make venv-sglang` "
-            "(or leave out all that need a server of their own: pytest -m 'not engines')"
+            f"there is no {PYTHON}: `make venv-sglang` makes it, TEXTENVS_SGLANG_PYTHON names another, and "
+            '`-m "not engines"` leaves these tests out'
         )
     model.save_pretrained(folder)
     server = Server(folder, context)

@@ -257,7 +257,7 @@ META = {"finish_reason": {"type": "length"}, "output_token_logprobs": [[-1.0, 3,
         {"output_ids": [3, 4], "meta_info": {**META, "weight_versions": [{"version": "default"}]}},
         {
             "output_ids": [3, 4],
-            "meta_info": {**META, "weight_versions": [{"version": "default", "start": 0, "end": 1}]},
+            "meta_info": {**META, "weight_versions": [{"version": "v", "start": 1, "end": 2}]},
         },
         {"output_ids": [], "meta_info": {**META, "output_token_logprobs": []}},
         {"output_ids": [1] * 9, "meta_info": {**META, "output_token_logprobs": [[-1.0, 1, None]] * 9}},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -73,7 +72,8 @@ class Client:
                 raw = await response.read()
                 return Answer(response.status, _parse(raw))
         except (TimeoutError, self._aiohttp.ClientError, OSError) as error:
-            why = f"no answer within {timeout:g} s" if isinstance(error, asyncio.TimeoutError) else repr(error)
+            late = isinstance(error, TimeoutError) and timeout is not None
+            why = f"no answer within {timeout:g} s" if late else repr(error)
             raise UnreachableError(f"{method} {self.base_url}{path}: {why}") from error
 
     async def close(self) -> None:

@@ -1,7 +1,7 @@
 """SGLang behind the engine protocol: requests, updates, and what becomes of both when the server goes.
 
-The server is a process that this engine starts, or one that runs already. :mod:`.client` speaks HTTP, :mod:`.wire` knows
-what is said, :mod:`.update` brings weights there; this module keeps the protocol's promises:
+The server is a process that this engine starts, or one that runs already. :mod:`.client` speaks HTTP, :mod:`.wire`
+knows what is said, :mod:`.update` brings weights there; this module keeps the protocol's promises:
 
 * Requests that come after an update was asked for wait on this side until it is done: they see the new weights alone.
 * A request that is cancelled is aborted on the server, again and again until its answer comes: an abort that overtakes
