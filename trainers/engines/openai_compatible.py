@@ -1,9 +1,9 @@
 """A chat service that speaks OpenAI's protocol, as something to evaluate. It cannot train, and says so.
 
-Such a service takes messages and gives text. Training needs the ids of the tokens that were sampled, the log-probability
-and weight version of each, and a way to new weights; text made into tokens again is not what was sampled. So this is no
-:class:`trainers.engines.base.Engine`: it has the part of one that an evaluation needs, and refuses the rest with the
-reason.
+Such a service takes messages and gives text. Training needs the ids of the tokens that were sampled, each one's
+log-probability and weight version, and a way to new weights; text made into tokens again is not what was sampled. So
+this is no :class:`trainers.engines.base.Engine`: it has the part of one that an evaluation needs, and refuses the rest
+with the reason.
 """
 
 from __future__ import annotations

@@ -104,8 +104,6 @@ class FakeSGLang:
 
     async def stop(self) -> None:
         """Refuse connections from now on, and break those that stand."""
-        for request in self.live.values():
-            request.aborted = True
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
@@ -171,11 +169,11 @@ class FakeSGLang:
         reason: dict[str, Any] = {"type": "length"}
         while len(request.tokens) < sampling["max_new_tokens"]:
             await asyncio.sleep(m.token_s)
+            while self.paused and not request.aborted:
+                await asyncio.sleep(0.002)
             if request.aborted:
                 reason = {"type": "abort", "message": "Aborted"}
                 break
-            while self.paused:
-                await self._go.wait()
             if request.spans[-1][0] != self.weight_version:
                 request.spans.append([self.weight_version, len(request.tokens)])
             token = (len(body["input_ids"]) + len(request.tokens)) % VOCAB

@@ -50,7 +50,7 @@ log = logging.getLogger("trainers")
 
 _T = TypeVar("_T")
 _TICK_S = 0.25  # between two looks at the process
-_ABORT_AGAIN_S = 0.5
+_ABORT_AGAIN_S = 0.1
 _TRIES = 3  # of a request whose connection broke while the server lives
 _SPARE_CONTEXT = 8  # positions that SGLang keeps for itself beyond prompt and reply
 
@@ -65,6 +65,7 @@ class _Flight:
     rid: str = ""
     seed: int | None = None
     cancelled: bool = False
+    may_abort: bool = False  # an update in mode abort ends it
     task: asyncio.Task[None] | None = None
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -148,7 +149,6 @@ class SGLangEngine:
         self._updating = asyncio.Lock()  # one update at a time, in order
         self._updates_asked = 0  # new requests wait while there are any
         self._pausing = False  # an update is at work on the server: silence is no sign of a fault
-        self._aborting = False  # an update ends what runs
         self._changed = asyncio.Event()  # replaced at every change; see _change
         self._end: EngineDeadError | None = None
         self._info: ServerInfo | None = None
@@ -357,7 +357,7 @@ class SGLangEngine:
     def _ended(self, flight: _Flight, piece: Piece, stops: set[int], limit: int) -> FinishReason | None:
         """Why the request is over, by the protocol; ``None`` where the server stopped for a reason of its own."""
         if piece.reason == "abort":
-            if not (self._aborting or flight.cancelled):
+            if not (flight.may_abort or flight.cancelled):
                 raise EngineError(f"the SGLang server aborted the request: {piece.detail}")
             self._counters["aborted"] += 1
             return "abort"
@@ -415,7 +415,7 @@ class SGLangEngine:
 
     async def _abort(self, flight: _Flight) -> None:
         """Tell the server until the request's answer comes."""
-        while flight in self._flights and (self._end is None or not self._closed):
+        while flight in self._flights:
             with contextlib.suppress(UnreachableError):
                 await self._client.request(
                     "POST", "/abort_request", {"rid": flight.rid}, timeout=self._options.health_timeout_s
@@ -423,6 +423,8 @@ class SGLangEngine:
             if flight.task is None or flight.task.done():
                 return
             await asyncio.wait([flight.task], timeout=_ABORT_AGAIN_S)
+            if self._end is not None and not self._closed:
+                return
 
     def _flights_begun(self) -> bool:
         return any(flight.rid for flight in self._flights)
@@ -431,10 +433,14 @@ class SGLangEngine:
 
     async def _apply(self, weights: Mapping[str, Tensor], version: int, mode: UpdateMode) -> None:
         """All of an update that must not be left in the middle."""
-        self._pausing, self._aborting = True, mode == "abort"
+        self._pausing = True
+        for flight in self._flights:
+            flight.may_abort |= mode == "abort"
         try:
-            await self._updater.apply(weights, version, abort=self._aborting)
+            await self._updater.apply(weights, version, abort=mode == "abort")
         except PartialUpdateError as error:
+            if isinstance(error.__cause__, UnreachableError):
+                await self._suspect(error.__cause__)
             self._finish(EngineDeadError(f"the weights of the SGLang server are a mixture: {error}"), error)
             self._check_alive()
         except UnreachableError as error:
@@ -444,7 +450,7 @@ class SGLangEngine:
             self._version = version
             self._counters["updates"] += 1
         finally:
-            self._pausing = self._aborting = False
+            self._pausing = False
             self._heard = asyncio.get_running_loop().time()
 
     async def _to_the_end(self, work: Awaitable[_T]) -> _T:

@@ -82,6 +82,7 @@ def free_port() -> int:
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
     _signal_group(process.pid, signal.SIGTERM)
+    _signal_group(process.pid, signal.SIGCONT)  # one that is stopped hears nothing else
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(_GRACE_S)
     _signal_group(process.pid, signal.SIGKILL)  # the children too, which a killed parent leaves behind

@@ -87,13 +87,13 @@ class Updater:
         self._versions[name] = version
         # "retract" gives up the KV of what runs, which is then computed again with the new weights; "in_place" would
         # go on from KV that the old ones made.
-        await self.control("/pause_generation", {"mode": "abort" if abort else "retract"})
+        self._carrier.begun = False
         try:
+            await self.control("/pause_generation", {"mode": "abort" if abort else "retract"})
             await self._bring_twice(prepared, name)
-        except PartialUpdateError:
-            raise
         except BaseException:
-            await self._go_on()
+            if not self._carrier.begun:  # the old weights are whole
+                await self._go_on()
             raise
         await self._go_on()
 
@@ -118,7 +118,6 @@ class Updater:
         return answer.body
 
     async def _bring_twice(self, prepared: Mapping[str, Tensor], name: str) -> None:
-        self._carrier.begun = False
         try:
             await self._bring(prepared, name)
         except EngineError as error:

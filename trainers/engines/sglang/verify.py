@@ -37,7 +37,7 @@ class Verifier:
             info: What the server is.
         """
         theirs = _by_name(answer)
-        ours = fingerprints(prepared)
+        ours = fingerprints(prepared) if theirs else {}
         common = [name for name in ours if name in theirs]
         if not common:
             if not self._told:
