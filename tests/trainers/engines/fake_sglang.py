@@ -94,7 +94,7 @@ class FakeSGLang:
 
     async def start(self, port: int = 0) -> str:
         app = web.Application(client_max_size=2**30, middlewares=[self._record])
-        app.router.add_route("*", "/{path:.*}", self._dispatch)
+        app.router.add_route("*", "/{path:.*}", self._not_found)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", port)
@@ -120,14 +120,11 @@ class FakeSGLang:
             if isinstance(answer, str):
                 return web.Response(text=answer, status=status)
             return web.json_response(answer, status=status)
-        request["body"] = body
-        return await handler(request)
+        endpoint = getattr(self, "_" + request.path.strip("/").replace("/", "_"), None)
+        return await (handler(request) if endpoint is None else endpoint(body))
 
-    async def _dispatch(self, request: web.Request) -> web.StreamResponse:
-        handler = getattr(self, "_" + request.path.strip("/").replace("/", "_"), None)
-        if handler is None:
-            return web.json_response({"detail": "Not Found"}, status=404)
-        return await handler(request["body"])
+    async def _not_found(self, _: web.Request) -> web.Response:
+        return web.json_response({"detail": "Not Found"}, status=404)
 
     # What it is
 
@@ -269,11 +266,14 @@ class FakeSGLang:
 
     def checksums(self) -> dict[str, str]:
         """As SGLang has them: parameters fused, SHA-256 of their bytes, 64 bits of it."""
+        order = {"q_proj": "qkv_proj", "k_proj": "qkv_proj", "v_proj": "qkv_proj"}
+        order |= {"gate_proj": "gate_up_proj", "up_proj": "gate_up_proj"}
         fused: dict[str, Any] = {}
-        for name, value in self.weights.items():
-            for part, whole in (("q", "qkv"), ("k", "qkv"), ("v", "qkv"), ("gate", "gate_up"), ("up", "gate_up")):
-                name = name.replace(f".{part}_proj.", f".{whole}_proj.")
-            fused.setdefault(name, hashlib.sha256()).update(value.contiguous().numpy().tobytes())
+        for part in (None, *order):
+            for name, value in self.weights.items():
+                if (found := next((p for p in order if f".{p}." in name), None)) == part:
+                    whole = name if found is None else name.replace(found, order[found])
+                    fused.setdefault(whole, hashlib.sha256()).update(value.contiguous().numpy().tobytes())
         return {name: digest.digest()[:8].hex() for name, digest in fused.items()}
 
 
