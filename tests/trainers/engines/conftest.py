@@ -169,24 +169,29 @@ def computing_kit(request: pytest.FixtureRequest) -> Iterator[Kit]:
 
 
 @pytest.fixture(scope="session")
-def sglang_kit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kit]:
-    """One SGLang server of the session."""
-    folder = tmp_path_factory.mktemp("sglang")
-    with sglang_server.serving(folder, lively_model(), CONTEXT) as server:
-        yield Kit(
-            lively_model(),
-            lively_model(seed=1),
-            server.make,
-            lambda model: model.state_dict(),
-            lambda engine: server.kill(),
-            death="is gone",
-            cause=None,
-            shares=True,
-            counts_in_flight=SGLangEngine.counts_in_flight,
-            joint_cuts=SGLangEngine.joint_cuts,
-            refuses_min_p=True,  # it is in deterministic mode, so that seeds are honoured
-            seconds=100.0,
-        )
+def sglang(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sglang_server.Server]:
+    """The server of SGLang."""
+    with sglang_server.serving(tmp_path_factory.mktemp("sglang"), lively_model(), CONTEXT) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def sglang_kit(sglang: sglang_server.Server) -> Kit:
+    """SGLang with a Qwen2."""
+    return Kit(
+        lively_model(),
+        lively_model(seed=1),
+        sglang.make,
+        lambda model: model.state_dict(),
+        lambda engine: sglang.kill(),
+        death="is gone",
+        cause=None,
+        shares=True,
+        counts_in_flight=SGLangEngine.counts_in_flight,
+        joint_cuts=SGLangEngine.joint_cuts,
+        refuses_min_p=True,  # it is in deterministic mode, so that seeds are honoured
+        seconds=100.0,
+    )
 
 
 @pytest.fixture(scope="session")

@@ -125,8 +125,15 @@ def _make_group(host: str, port: int, size: int, name: str, backend: str, timeou
 
     store, _, _ = next(rendezvous(f"tcp://{host}:{port}", 0, size, timeout=timeout))
     store.set_timeout(timeout)
+    prefixed = PrefixStore(name, store)
     group, _ = _new_process_group_helper(
-        size, 0, [], Backend(backend), PrefixStore(name, store), group_name=name, timeout=timeout
+        size,
+        0,
+        [],
+        Backend(backend),
+        prefixed,
+        group_name=name,
+        timeout=timeout,  # type: ignore[arg-type]
     )
     _world.pg_group_ranks[group] = {rank: rank for rank in range(size)}
     return group

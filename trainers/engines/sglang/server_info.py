@@ -89,5 +89,5 @@ async def read_server_info(client: Client, model_info: Any) -> ServerInfo:
                 dtype=_DTYPES.get(str(said.get("dtype"))),
                 device=str(said.get("device")),
             )
-    said = f"{path} answers {answer.status}: {error_text(answer.body)}"
-    raise EngineError(f"it is no SGLang server of version 0.5.8 or newer: {said}")
+    answered = f"{path} answers {answer.status}: {error_text(answer.body)}"
+    raise EngineError(f"it is no SGLang server of version 0.5.8 or newer: {answered}")

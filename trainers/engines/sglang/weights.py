@@ -118,7 +118,7 @@ def fingerprints(weights: Mapping[str, Tensor]) -> dict[str, str]:
     for name, parts in _server_parameters(weights).items():
         digest = hashes[name] = hashlib.sha256()
         for part in parts:
-            digest.update(memoryview(part.reshape(-1).view(torch.uint8).numpy()))
+            digest.update(part.reshape(-1).view(torch.uint8).numpy().data)
     return {name: f"{int.from_bytes(digest.digest()[:8], 'big'):016x}" for name, digest in hashes.items()}
 
 
