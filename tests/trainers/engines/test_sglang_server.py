@@ -38,7 +38,7 @@ async def test_weights_arrive_by_every_transport(sglang: Server, transport: Any,
 
 
 async def test_a_tensor_that_the_server_ignores_is_noticed(sglang: Server) -> None:
-    """SGLang says success to a name that it does not know; the checksum of what it should have changed says otherwise."""
+    """SGLang says success to a name that it does not know; a checksum that should have changed says otherwise."""
     engine = await sglang.make(lively_model())
     carrier = engine._updater._carrier
     bring = carrier.bring
