@@ -363,17 +363,21 @@ async def test_cancelling_an_update_that_has_begun_does_not_leave_it_in_the_midd
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        while engine.version == 0:
-            await asyncio.sleep(0.01)
-        assert set((await engine.generate([1], LONG)).weight_version) == {1}
+        after = asyncio.create_task(engine.generate([1], LONG))
+        await engine.update_weights(weights, 3)  # waits for the one that nobody waits for
+        assert set((await after).weight_version) == {3}
+        assert [path for path in server.paths() if "generation" in path] == [
+            "/pause_generation",
+            "/continue_generation",
+        ] * 2
         waits = asyncio.create_task(engine.generate([1], LONG))
         await started(server)
-        withdrawn = asyncio.create_task(engine.update_weights(weights, 2, "wait"))
+        withdrawn = asyncio.create_task(engine.update_weights(weights, 4, "wait"))
         await asyncio.sleep(0.05)
         withdrawn.cancel()
         await asyncio.gather(withdrawn, return_exceptions=True)
         await waits
-        assert engine.version == 1
+        assert engine.version == 3
 
 
 async def test_updates_are_compared_where_the_server_hashes_otherwise(

@@ -17,10 +17,10 @@ import contextlib
 import logging
 import random
 import uuid
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,7 +48,6 @@ from .wire import Piece, error_text, generate_body, read_generation, server_seed
 
 log = logging.getLogger("trainers")
 
-_T = TypeVar("_T")
 _TICK_S = 0.25  # between two looks at the process
 _ABORT_AGAIN_S = 0.1
 _TRIES = 3  # of a request whose connection broke while the server lives
@@ -99,7 +98,7 @@ class SGLangEngine:
         stop_token_ids: Stop tokens of every request, beside its own.
         dtype: Of a server that is started: ``float32`` or ``bfloat16``.
         device: Of a server that is started: ``cpu`` or ``cuda``.
-        threads: Of a server that is started on the CPU; ``None`` is all cores.
+        threads: Of a server that is started on the CPU; ``None`` is torch's own choice.
         seed: Of requests without a seed.
         version: Of the model's weights.
         weights: What a server that runs already is given as ``version`` before the first request; ``None`` where it has
@@ -148,6 +147,7 @@ class SGLangEngine:
         self._flights: set[_Flight] = set()
         self._updating = asyncio.Lock()  # one update at a time, in order
         self._updates_asked = 0  # new requests wait while there are any
+        self._work: asyncio.Task[None] | None = None  # an update on the server, which goes on when nobody waits for it
         self._pausing = False  # an update is at work on the server: silence is no sign of a fault
         self._changed = asyncio.Event()  # replaced at every change; see _change
         self._end: EngineDeadError | None = None
@@ -264,6 +264,9 @@ class SGLangEngine:
         try:
             await self.ready()
             async with self._updating:
+                if self._work is not None:  # of an update that was cancelled
+                    await asyncio.wait([self._work])
+                    self._check_alive()
                 if version <= self._version:
                     raise ValueError(f"the new version {version} must be greater than {self._version}")
                 await asyncio.to_thread(self._parameters.check, weights)
@@ -271,7 +274,8 @@ class SGLangEngine:
                     self._check_alive()
                     await self._changed.wait()
                 self._check_alive()
-                await self._to_the_end(self._apply(weights, version, mode))
+                self._work = self._spawn(self._apply(weights, version, mode))
+                await self._to_the_end(self._work)
         finally:
             self._updates_asked -= 1
             self._change()
@@ -281,10 +285,11 @@ class SGLangEngine:
 
     async def close(self) -> None:
         """See :meth:`trainers.engines.base.Engine.close`. What runs on a foreign server is aborted there."""
-        self._finish(EngineDeadError("the sglang engine is closed"))
         if self._closed:
             return
         self._closed = True
+        died = self._end is not None  # then the error names the server's log
+        self._finish(EngineDeadError("the sglang engine is closed"))
         flights = [flight for flight in self._flights if flight.rid]
         if self._server is None and flights:
             with contextlib.suppress(TimeoutError):
@@ -299,14 +304,14 @@ class SGLangEngine:
         await self._updater.close()
         await self._client.close()
         if self._server is not None:
-            await asyncio.to_thread(self._server.stop)
+            await asyncio.to_thread(self._server.stop, keep_log=died)
 
     # One request
 
     async def _fly(self, flight: _Flight) -> None:
         """Ask until the request has what it wants; the outcome is set in any case."""
         try:
-            while self._updates_asked:
+            while self._updates_asked or (self._work is not None and not self._work.done()):
                 self._check_alive()
                 await self._changed.wait()
             self._check_alive()
@@ -314,10 +319,7 @@ class SGLangEngine:
         except asyncio.CancelledError:
             flight.outcome.cancel()
             raise
-        except EngineError as error:
-            if not flight.outcome.done():
-                flight.outcome.set_exception(error)
-        except Exception as error:  # a bug of ours: whoever waits must hear of it
+        except Exception as error:  # a bug of ours too: whoever waits must hear of it
             if not flight.outcome.done():
                 flight.outcome.set_exception(error)
         else:
@@ -356,8 +358,10 @@ class SGLangEngine:
 
     def _ended(self, flight: _Flight, piece: Piece, stops: set[int], limit: int) -> FinishReason | None:
         """Why the request is over, by the protocol; ``None`` where the server stopped for a reason of its own."""
+        if flight.cancelled:
+            return "abort"
         if piece.reason == "abort":
-            if not (flight.may_abort or flight.cancelled):
+            if not flight.may_abort:
                 raise EngineError(f"the SGLang server aborted the request: {piece.detail}")
             self._counters["aborted"] += 1
             return "abort"
@@ -373,6 +377,8 @@ class SGLangEngine:
     async def _ask(self, flight: _Flight, stops: tuple[int, ...], room: int) -> Piece:
         """One ``POST /generate`` for what is left of the request."""
         for attempt in range(_TRIES):
+            if not self._flights_begun():
+                self._heard = asyncio.get_running_loop().time()
             # Of a fixed length, and no name twice: aborts go by prefix.
             flight.rid = uuid.uuid4().hex
             began = self._version
@@ -453,12 +459,8 @@ class SGLangEngine:
             self._pausing = False
             self._heard = asyncio.get_running_loop().time()
 
-    async def _to_the_end(self, work: Awaitable[_T]) -> _T:
-        """Await something that goes on when the waiting is cancelled; the engine's end ends the waiting."""
-        task = asyncio.ensure_future(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # somebody has seen it
+    async def _to_the_end(self, task: asyncio.Task[None]) -> None:
+        """Await a task that goes on when the waiting is cancelled; the engine's end ends the waiting."""
         while not task.done():
             self._check_alive()
             changed = asyncio.ensure_future(self._changed.wait())
@@ -466,7 +468,7 @@ class SGLangEngine:
                 await asyncio.wait([task, changed], return_when=asyncio.FIRST_COMPLETED)
             finally:
                 changed.cancel()
-        return task.result()
+        task.result()
 
     # The server's life
 
@@ -549,7 +551,6 @@ class SGLangEngine:
             self._check_process("died")
             await self._client.request("GET", "/model_info", timeout=self._options.health_timeout_s)
         except (UnreachableError, EngineDeadError):
-            await asyncio.sleep(0)
             with contextlib.suppress(EngineDeadError):
                 for _ in range(4):  # a killed process is gone a moment after its connections are
                     self._check_process("died")
@@ -598,10 +599,18 @@ class SGLangEngine:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def _spawn(self, work: Awaitable[None]) -> None:
-        task = asyncio.ensure_future(work)
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
         self._background.add(task)
-        task.add_done_callback(self._background.discard)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._background.discard(task)
+            if not task.cancelled():
+                task.exception()  # whoever may still wait for it raises it; a task that nobody awaits is no warning
+            self._change()
+
+        task.add_done_callback(ended)
+        return task
 
 
 def _refused(error: UnreachableError) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import shutil
 import sys
 from collections.abc import Mapping
@@ -83,7 +82,7 @@ class SGLangOptions:
 
         Args:
             arguments: The server's, by option; ``--device`` among them.
-            threads: CPU threads of its matrix products; ``None`` leaves SGLang's own choice, all cores.
+            threads: CPU threads of its matrix products; ``None`` leaves torch's own choice.
 
         Returns:
             The command line, and what its environment has beside this process's own.
@@ -103,14 +102,8 @@ class SGLangOptions:
                 "TORCHDYNAMO_DISABLE": "1",  # compiling takes a C++ compiler, and longer than small models save by it
             }
             if threads is not None:
-                environment |= {"OMP_NUM_THREADS": str(threads), "SGLANG_CPU_OMP_THREADS_BIND": _cores(threads)}
+                environment["OMP_NUM_THREADS"] = str(threads)
             tokens = int(arguments["--max-running-requests"]) * int(arguments["--context-length"])
             words += ["--attention-backend", "torch_native", "--mem-fraction-static", "0.1"]
             words += ["--max-total-tokens", str(tokens)]  # else SGLang plans for all of the machine's memory
         return [*launcher_command(self.python or sys.executable), *words, *self.server_args], environment
-
-
-def _cores(count: int) -> str:
-    """The first cores that this process may use, as SGLang wants them: ``0,1,2``."""
-    usable = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
-    return ",".join(str(core) for core in list(usable)[:count])

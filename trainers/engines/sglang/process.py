@@ -63,9 +63,11 @@ class ServerProcess:
         lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-_TAIL_LINES:]
         return "\n".join([f"the end of {self.log}:", *lines])
 
-    def stop(self) -> None:
+    def stop(self, *, keep_log: bool = False) -> None:
         """End it and all that it started; blocks for some seconds at most. Safe to call twice."""
         self._stop()
+        if not keep_log:
+            self.log.unlink(missing_ok=True)
 
 
 def launcher_command(python: str | Path) -> list[str]:
