@@ -366,10 +366,8 @@ async def test_cancelling_an_update_that_has_begun_does_not_leave_it_in_the_midd
         after = asyncio.create_task(engine.generate([1], LONG))
         await engine.update_weights(weights, 3)  # waits for the one that nobody waits for
         assert set((await after).weight_version) == {3}
-        assert [path for path in server.paths() if "generation" in path] == [
-            "/pause_generation",
-            "/continue_generation",
-        ] * 2
+        turns = [path for path in server.paths() if "generation" in path]
+        assert turns == ["/pause_generation", "/continue_generation"] * 2
         waits = asyncio.create_task(engine.generate([1], LONG))
         await started(server)
         withdrawn = asyncio.create_task(engine.update_weights(weights, 4, "wait"))
