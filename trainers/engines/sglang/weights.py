@@ -25,6 +25,7 @@ from trainers.engines.weights import check_weights
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 #: How SGLang's models fuse parameters of the checkpoint, in rows, in this order.
 FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
+_VOCAB_MULTIPLE = 64  # to which SGLang fills up the rows of these two with zeros
 _PART_OF = {part: whole for whole, parts in FUSED.items() for part in parts}
 
 Bucket = list[tuple[str, Tensor]]
@@ -128,7 +129,10 @@ def _server_parameters(weights: Mapping[str, Tensor]) -> dict[str, list[Tensor]]
     for name, value in weights.items():
         module, _, leaf = name.rpartition(".")
         parent, _, last = module.rpartition(".")
-        if last not in _PART_OF:
+        if name in (HEAD, EMBEDDING):
+            missing = -len(value) % _VOCAB_MULTIPLE
+            parts[name] = [value, value.new_zeros(missing, *value.shape[1:])]
+        elif last not in _PART_OF:
             parts[name] = [value]
         else:
             whole = _PART_OF[last]
