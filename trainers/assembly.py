@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import os
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -20,6 +23,8 @@ from .algorithms.advantages import NEEDS_CRITIC
 from .checkpoints import Checkpoint, CheckpointError, Checkpoints, load
 from .config.schema import EnvSection, ModelSection, PPOConfig, RunSection, SupervisedSection, TrainerSection
 from .engines.base import Engine, EngineError, Sampling
+from .engines.openai_compatible import refuse_training
+from .engines.sglang import SGLangEngine, SGLangOptions
 from .engines.torch_engine import TorchEngine
 from .engines.vllm.client import VLLMEngine, start_server
 from .learner import Learner, OptimizerSettings
@@ -29,6 +34,7 @@ from .rollout.collector import Collector
 from .rollout.environments import Backend, EnvSpec
 from .rollout.renderer import Renderer
 from .rollout.tasks import TaskOrder
+from .tiny import save as save_policy
 
 log = logging.getLogger("trainers")
 
@@ -207,6 +213,8 @@ async def engine_of(config: PPOConfig, policy: Policy, renderer: Renderer, *, ve
     try:
         if config.engine.name == "vllm":
             return await _vllm_engine(config, policy, renderer, version)
+        if config.engine.name == "sglang":
+            return await _sglang_engine(config, policy, renderer, version)
         return _torch_engine(config, policy, renderer, version)
     except (ValueError, EngineError) as error:
         raise SetupError(f"model.path={config.model.path} with the {config.engine.name} engine: {error}") from error
@@ -250,6 +258,66 @@ async def _vllm_engine(config: PPOConfig, policy: Policy, renderer: Renderer, ve
         version=version,
         timeout=options.start_timeout_s,
     )
+
+
+def check_engine(config: PPOConfig) -> None:
+    """Find out before anything is trained whether the engine can be had at all.
+
+    Raises:
+        SetupError: It cannot train, or what it needs is not there.
+    """
+    try:
+        if config.engine.name == "openai":
+            refuse_training()
+        if config.engine.name == "sglang":
+            _sglang_options(config)
+    except (ValueError, EngineError) as error:
+        raise SetupError(f"engine.name={config.engine.name}: {error}") from error
+
+
+def _sglang_options(config: PPOConfig) -> SGLangOptions:
+    section = config.engine.sglang
+    return SGLangOptions(
+        base_url=section.base_url,
+        api_key=os.environ.get("SGLANG_API_KEY") if section.base_url is not None else None,
+        python=section.python,
+        server_args=section.server_args,
+        seeds=section.seeds,
+        transport=section.transport,
+        bucket_bytes=section.bucket_mib * 2**20,
+        master_address=section.master_address,
+        update_folder=None if section.update_folder is None else Path(section.update_folder).expanduser(),
+        verify=section.verify,
+        start_timeout_s=section.start_timeout_s,
+        health_timeout_s=section.health_timeout_s,
+        stall_timeout_s=section.stall_timeout_s,
+    )
+
+
+async def _sglang_engine(config: PPOConfig, policy: Policy, renderer: Renderer, version: int) -> SGLangEngine:
+    # The server reads the policy from a folder: its weights where it is started, its shapes in any case.
+    folder = run_folder(config.trainer) / "engine_model"
+    shutil.rmtree(folder, ignore_errors=True)
+    await asyncio.to_thread(save_policy, folder, policy.model, policy.tokenizer)
+    engine = SGLangEngine(
+        folder,
+        _sglang_options(config),
+        max_context=config.engine.max_context,
+        max_slots=config.engine.max_slots,
+        stop_token_ids=renderer.stop_token_ids,
+        dtype=config.model.dtype,
+        device=resolve_device(config.model.device).type,
+        threads=threads_for(policy, config.engine.threads),
+        seed=config.trainer.seed,
+        version=version,
+        weights=policy.model.state_dict(),
+    )
+    try:
+        await engine.ready()
+    except BaseException:
+        await engine.close()
+        raise
+    return engine
 
 
 def collector_of(config: PPOConfig, engine: Engine, renderer: Renderer, backend: Backend) -> Collector:

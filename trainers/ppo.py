@@ -386,6 +386,7 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
     if checkpoint is not None:
         refuse_other_run(checkpoint.state["config"], config.model_dump(mode="json"), checkpoint.path)
     assembly.check_environments(config)
+    assembly.check_engine(config)
     kwargs, seed = assembly.training_kwargs(config), config.trainer.seed
     policy = assembly.policy_of(
         config.model,

@@ -35,10 +35,17 @@ def ppo_checks(config: PPOConfig) -> Problems:
     yield from _estimator_checks(config.algorithm)
     engine, rollout, trainer = config.engine, config.rollout, config.trainer
 
-    if engine.name != "vllm":
-        for name in type(engine.vllm).model_fields:
-            if _changed(engine.vllm, name):
-                yield f"engine.vllm.{name}", f"has no effect with engine.name={engine.name}"
+    for section in ("vllm", "sglang"):
+        options = getattr(engine, section)
+        for name in type(options).model_fields:
+            if engine.name != section and _changed(options, name):
+                yield f"engine.{section}.{name}", f"has no effect with engine.name={engine.name}"
+    if engine.name == "sglang" and engine.sglang.base_url is not None:
+        for name in ("python", "seeds", "server_args"):
+            if _changed(engine.sglang, name):
+                yield f"engine.sglang.{name}", "starts a server, and engine.sglang.base_url names one that runs already"
+    if engine.name == "sglang" and engine.sglang.base_url is None and engine.sglang.seeds and rollout.min_p > 0:
+        yield "rollout.min_p", "goes with engine.name=sglang only where engine.sglang.seeds=false"
     if rollout.max_response_length >= engine.max_context:
         yield (
             "rollout.max_response_length",

@@ -189,11 +189,50 @@ class VLLMSection(Section):
     )
 
 
+class SGLangSection(Section):
+    """Of `engine.name=sglang`: an SGLang server, started by the run or running already. See docs/engines.md."""
+
+    python: str | None = Field(
+        None,
+        min_length=1,
+        description="Python that has SGLang, for example .venv-sglang/bin/python (`make venv-sglang`); null is the one "
+        "that runs the trainer.",
+    )
+    base_url: str | None = Field(
+        None, description="Address of a server that runs already, for example http://127.0.0.1:30000; null starts one."
+    )
+    seeds: bool = Field(
+        True,
+        description="Start the server in deterministic mode: it honours seeds, is slower on a GPU and has no `min_p`.",
+    )
+    transport: Literal["tensor", "disk", "distributed"] = Field(
+        "tensor",
+        description="How weights travel: by value over HTTP, through a folder that both sides see, or through a "
+        "process group (gloo; NCCL on CUDA).",
+    )
+    bucket_mib: int = Field(256, ge=1, description="MiB of weights in one message of `tensor` and `distributed`.")
+    update_folder: str | None = Field(None, description="Folder of `transport=disk`; null is a temporary one.")
+    master_address: str = Field(
+        "127.0.0.1", description="This machine's address as the server sees it; for `transport=distributed`."
+    )
+    verify: bool = Field(True, description="Compare the server's checksums with the weights after every update.")
+    start_timeout_s: float = Field(600.0, gt=0, description="Seconds that the server may take to start.")
+    health_timeout_s: float = Field(5.0, gt=0, description="Seconds that the server may take to say that it lives.")
+    stall_timeout_s: float = Field(
+        60.0, gt=0, description="Seconds in which no request ends, after which the server must show that it computes."
+    )
+    server_args: tuple[str, ...] = Field(
+        (), description="More words of the server's command line, for example `[--mem-fraction-static, '0.6']`."
+    )
+
+
 class EngineSection(Section):
     """What generates."""
 
-    name: Literal["torch", "vllm"] = Field(
-        "torch", description="`torch`: embedded, continuous batching. `vllm`: a vLLM server beside the run."
+    name: Literal["torch", "vllm", "sglang", "openai"] = Field(
+        "torch",
+        description="`torch`: embedded, continuous batching. `vllm`, `sglang`: such a server beside the run. `openai` "
+        "has no token ids and is refused here; `textenvs evaluate` uses such services.",
     )
     max_slots: int = Field(128, ge=1, description="Requests decoded at a time; more wait.")
     max_context: int = Field(512, ge=16, description="Longest conversation in tokens, reply included.")
@@ -204,6 +243,7 @@ class EngineSection(Section):
         "slow down, and torch's choice for others.",
     )
     vllm: VLLMSection = VLLMSection()
+    sglang: SGLangSection = SGLangSection()
 
 
 class RolloutSection(Section):

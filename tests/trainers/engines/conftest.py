@@ -15,12 +15,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sglang_server
 import torch
 import vllm_kit
 from transformers import PreTrainedModel
 
 from trainers.engines.base import Engine
 from trainers.engines.scripted import Reply, ScriptedEngine
+from trainers.engines.sglang import SGLangEngine
 from trainers.engines.torch_engine import TorchEngine
 from trainers.tiny import build_model
 
@@ -57,6 +59,9 @@ class Kit:
         computes: Whether tokens and log-probs come from the model (else they are made up).
         block: KV is reused in whole blocks of so many tokens.
         shares: Whether KV is reused by any request with the same prefix (else by the same session alone).
+        counts_in_flight: Whether ``stats`` counts tokens of requests that still run.
+        joint_cuts: Whether ``top_p`` and ``min_p`` look at the whole distribution instead of what ``top_k`` left.
+        refuses_min_p: Whether requests with ``min_p`` are refused.
         seconds: No test takes so long; what hangs is a failure.
     """
 
@@ -70,6 +75,9 @@ class Kit:
     computes: bool = True
     block: int = 1
     shares: bool = False
+    counts_in_flight: bool = True
+    joint_cuts: bool = False
+    refuses_min_p: bool = False
     seconds: float = 30.0
 
 
@@ -128,13 +136,14 @@ COMPUTING_KITS: dict[str, MakeKit] = {
     f"torch-{family}": partial(_torch_kit, family) for family in ("qwen2", "qwen3", "llama")
 }
 #: Those with a server: in both lists. Each has a session-scoped fixture ``NAME_kit`` that owns the server.
-SERVERS: tuple[str, ...] = ("vllm",)
+SERVERS: tuple[str, ...] = ("vllm", "sglang")
 
 
 def _parameters(kits: dict[str, MakeKit]) -> list[Any]:
     # One worker runs all tests of a server (with `--dist loadgroup`), so there is one server.
-    served = [pytest.param(name, marks=(pytest.mark.engines, pytest.mark.xdist_group(name))) for name in SERVERS]
-    return [*kits, *served]
+    # The first of them waits until it has started, which takes minutes on a busy machine.
+    marks = (pytest.mark.engines, pytest.mark.timeout(600))
+    return [*kits, *(pytest.param(name, marks=(*marks, pytest.mark.xdist_group(name))) for name in SERVERS)]
 
 
 @contextmanager
@@ -158,6 +167,32 @@ def computing_kit(request: pytest.FixtureRequest) -> Iterator[Kit]:
     """For what holds of an engine with a model inside."""
     with _kit(request, COMPUTING_KITS) as kit:
         yield kit
+
+
+@pytest.fixture(scope="session")
+def sglang(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sglang_server.Server]:
+    """The server of SGLang."""
+    with sglang_server.serving(tmp_path_factory.mktemp("sglang"), lively_model(), CONTEXT) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def sglang_kit(sglang: sglang_server.Server) -> Kit:
+    """SGLang with a Qwen2."""
+    return Kit(
+        lively_model(),
+        lively_model(seed=1),
+        sglang.make,
+        lambda model: model.state_dict(),
+        lambda engine: sglang.kill(),
+        death="is gone",
+        cause=None,
+        shares=True,
+        counts_in_flight=SGLangEngine.counts_in_flight,
+        joint_cuts=SGLangEngine.joint_cuts,
+        refuses_min_p=True,  # it is in deterministic mode, so that seeds are honoured
+        seconds=100.0,
+    )
 
 
 @pytest.fixture(scope="session")

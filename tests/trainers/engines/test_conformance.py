@@ -63,8 +63,11 @@ def check_shapes(generation: Generation) -> None:
         assert len(generation.sampled_logprobs) == count
 
 
-async def until_tokens(engine: Engine, count: int) -> None:
-    """Wait until so many tokens were generated since the start."""
+async def until_tokens(kit: Kit, engine: Engine, count: int) -> None:
+    """Wait until so many tokens were generated since the start by what runs."""
+    if not kit.counts_in_flight:  # batches are continuous: by the end of a request the others have come as far
+        await engine.generate([1], Sampling(max_new_tokens=max(count // 4, 8), ignore_stop=True))
+        return
     while engine.stats()["generated_tokens"] < count:
         await asyncio.sleep(0.0005)
 
@@ -112,10 +115,14 @@ async def test_logprobs_equal_a_full_forward(computing_kit: Kit, temperature: fl
             np.testing.assert_allclose(generation.sampled_logprobs, wanted, atol=1e-6)
 
 
-def cut_by_hand(probs: np.ndarray, top_k: int, top_p: float, min_p: float) -> dict[int, float]:
-    """The distribution after the cuts, token by token, from the definitions in ``base``."""
-    kept = sorted(range(len(probs)), key=lambda token: -probs[token])[: top_k or None]
-    total, nucleus = sum(probs[token] for token in kept), []
+def cut_by_hand(probs: np.ndarray, top_k: int, top_p: float, min_p: float, joint: bool) -> dict[int, float]:
+    """The distribution after the cuts, token by token, from the definitions in ``base``.
+
+    With ``joint``, ``top_p`` is a share of the whole, not of what ``top_k`` left.
+    """
+    order = sorted(range(len(probs)), key=lambda token: -probs[token])
+    kept = order[: top_k or None]
+    total, nucleus = sum(probs[token] for token in (order if joint else kept)), []
     for token in kept:
         nucleus.append(token)
         if sum(probs[t] for t in nucleus) >= top_p * total:
@@ -133,6 +140,10 @@ async def test_cuts(computing_kit: Kit, top_k: int, top_p: float, min_p: float) 
     asked = prompts(12, seed=2)
     sampling = {"temperature": 1.3, "top_k": top_k, "top_p": top_p, "min_p": min_p, "max_new_tokens": 12}
     async with running(computing_kit) as engine:
+        if min_p and computing_kit.refuses_min_p:
+            with pytest.raises(RequestError, match="min_p"):
+                await engine.generate(asked[0], Sampling(**sampling))
+            return
         plain = asyncio.gather(*(engine.generate(p, Sampling(max_new_tokens=12)) for p in asked))  # other rows: no cuts
         made = await asyncio.gather(*(engine.generate(p, Sampling(**sampling, seed=i)) for i, p in enumerate(asked)))
         await plain
@@ -140,7 +151,7 @@ async def test_cuts(computing_kit: Kit, top_k: int, top_p: float, min_p: float) 
         full = forward(computing_kit.model, prompt, generation.token_ids, 1.3)
         np.testing.assert_allclose(generation.logprobs, picked(full, generation.token_ids), atol=1e-4)
         for at, token in enumerate(generation.token_ids.tolist()):
-            kept = cut_by_hand(full[at].double().exp().numpy(), top_k, top_p, min_p)
+            kept = cut_by_hand(full[at].double().exp().numpy(), top_k, top_p, min_p, computing_kit.joint_cuts)
             assert token in kept
             if generation.sampled_logprobs is not None:
                 assert generation.sampled_logprobs[at] == pytest.approx(np.log(kept[token]), abs=1e-4)
@@ -341,7 +352,7 @@ async def interrupted(kit: Kit, mode: Any) -> tuple[list[list[int]], list[Genera
             asyncio.create_task(engine.generate(p, Sampling(max_new_tokens=500, ignore_stop=True, seed=i), f"s{i}"))
             for i, p in enumerate(asked[:8])
         ]
-        await until_tokens(engine, 8 * 20)
+        await until_tokens(kit, engine, 8 * 20)
         update = asyncio.create_task(engine.update_weights(kit.weights(kit.other), 3, mode))
         await asyncio.sleep(0)
         later = [asyncio.create_task(engine.generate(p, GREEDY)) for p in asked[8:]]
@@ -459,7 +470,10 @@ async def test_invalid_requests_are_refused_and_the_engine_goes_on(kit: Kit) -> 
                 await engine.generate([1], sampling)
         with pytest.raises(ValueError, match="mode"):
             await engine.update_weights(kit.weights(kit.other), 1, "now")  # type: ignore[arg-type]
-        odd = Sampling(temperature=1e-5, top_k=2**80, min_p=1.0, top_p=1e-9, max_new_tokens=2**80, stop_token_ids=(1,))
+        min_p = 0.0 if kit.refuses_min_p else 1.0
+        odd = Sampling(
+            temperature=1e-5, top_k=2**80, min_p=min_p, top_p=1e-9, max_new_tokens=2**80, stop_token_ids=(1,)
+        )
         assert len((await engine.generate(np.array([1, 2], np.int64), odd)).token_ids) >= 1
         assert len((await other).token_ids) == 100
 
@@ -470,7 +484,7 @@ async def test_a_dead_engine_tells_everybody(kit: Kit) -> None:
         tasks = [
             asyncio.create_task(engine.generate([i], Sampling(max_new_tokens=700, ignore_stop=True))) for i in range(8)
         ]
-        await until_tokens(engine, 8)
+        await until_tokens(kit, engine, 8)
         waiting = asyncio.create_task(engine.update_weights(kit.weights(kit.other), 1, "wait"))
         await asyncio.sleep(0)
         kit.kill(engine)
@@ -492,7 +506,7 @@ async def test_closing_ends_what_runs(kit: Kit) -> None:
         tasks = [
             asyncio.create_task(engine.generate([i], Sampling(max_new_tokens=700, ignore_stop=True))) for i in range(8)
         ]
-        await until_tokens(engine, 8)
+        await until_tokens(kit, engine, 8)
         await engine.close()
         results = await asyncio.gather(*tasks, return_exceptions=True)
         assert all(isinstance(result, EngineDeadError) and "closed" in str(result) for result in results)

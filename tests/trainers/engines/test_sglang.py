@@ -1,0 +1,572 @@
+"""The SGLang engine against a fake server: what versions do differently, and what breaks.
+
+What it computes, and that a real server understands it, the conformance suite shows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import stat
+import sys
+import textwrap
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import lively_model
+from fake_sglang import VOCAB, FakeSGLang, Manners
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainers.engines.base import EngineDeadError, EngineError, RequestError, Sampling
+from trainers.engines.sglang import SGLangEngine, SGLangOptions, wire
+from trainers.engines.sglang.weights import buckets, fingerprints, payload, read_parameters
+
+CONTEXT = 256
+LONG = Sampling(max_new_tokens=200, ignore_stop=True)
+QUICK: dict[str, Any] = {"health_interval_s": 0.05, "health_timeout_s": 5.0, "start_timeout_s": 100.0}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model")
+    lively_model().save_pretrained(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def weights() -> dict[str, torch.Tensor]:
+    return dict(lively_model(seed=1).state_dict())
+
+
+@asynccontextmanager
+async def serving(
+    folder: Path, manners: Manners | None = None, *, version: int = 0, **options: Any
+) -> AsyncIterator[tuple[FakeSGLang, SGLangEngine]]:
+    server = FakeSGLang(manners)
+    url = await server.start()
+    engine = SGLangEngine(folder, SGLangOptions(base_url=url, **QUICK | options), max_context=CONTEXT, version=version)
+    try:
+        async with asyncio.timeout(100):
+            yield server, engine
+    finally:
+        await engine.close()
+        await server.stop()
+
+
+async def started(server: FakeSGLang, count: int = 1, tokens: int = 1) -> None:
+    """Wait until so many requests have so many tokens."""
+    while sum(len(request.tokens) >= tokens for request in server.live.values()) < count:
+        await asyncio.sleep(0.002)
+
+
+# Versions
+
+
+@pytest.mark.parametrize(
+    "manners",
+    [
+        Manners(),
+        Manners(version="0.5.20", sessions=False),
+        Manners(version="0.5.8", sessions=False, spans=False, checksums=False),
+        Manners(old_paths=True),
+        Manners(as_list=True),
+        Manners(output_ids=False),
+    ],
+    ids=lambda m: f"{m.version}-{'list' if m.as_list else ''}{'bare' if not m.output_ids else ''}{m.old_paths}",
+)
+async def test_every_version_generates_and_takes_weights(
+    folder: Path, weights: dict[str, torch.Tensor], manners: Manners
+) -> None:
+    async with serving(folder, manners, bucket_bytes=2**14) as (server, engine):
+        made = await engine.generate([1, 2, 3], Sampling(max_new_tokens=4))
+        assert made.token_ids.tolist() == [3, 4, 5, 6]
+        np.testing.assert_allclose(made.logprobs, [-0.53, -0.54, -0.55, -0.56])
+        assert (made.finish_reason, set(made.weight_version)) == ("length", {0})
+        await engine.update_weights(weights, 5)
+        for name, value in weights.items():
+            assert name == "lm_head.weight" or torch.equal(server.weights[name], value)
+        after = await engine.generate([1], Sampling(max_new_tokens=2))
+        assert set(after.weight_version) == {5}
+        assert server.paths().count("/update_weights_from_tensor") > 2
+        assert isinstance(server.weight_version, str)
+
+
+@pytest.mark.parametrize(("spans", "wanted"), [(True, {0, 5}), (False, {0})])
+async def test_versions_of_an_interrupted_request(
+    folder: Path, weights: dict[str, torch.Tensor], spans: bool, wanted: set[int]
+) -> None:
+    """Without spans no token may look newer than it is."""
+    async with serving(folder, Manners(spans=spans)) as (server, engine):
+        task = asyncio.create_task(engine.generate([1], LONG))
+        await started(server, tokens=10)
+        await engine.update_weights(weights, 5)
+        assert set((await task).weight_version) == wanted
+        assert ("/pause_generation", {"mode": "retract"}) in server.log
+
+
+async def test_weights_that_somebody_else_gave_are_an_error(folder: Path) -> None:
+    async with serving(folder) as (server, engine):
+        await engine.ready()
+        server.weight_version = "a stranger's"
+        with pytest.raises(EngineError, match="a stranger's"):
+            await engine.generate([1], Sampling(max_new_tokens=2))
+
+
+@pytest.mark.parametrize(
+    ("manners", "wrong"),
+    [
+        (Manners(dp_size=2), "2 data-parallel replicas"),
+        (Manners(max_req_input_len=100), "--context-length 264"),
+        (Manners(refuse={"/server_info": [9, (500, "no")], "/get_server_info": [9, (500, "no")]}), "answers 500: no"),
+    ],
+)
+async def test_a_server_that_will_not_do_is_refused(folder: Path, manners: Manners, wrong: str) -> None:
+    async with serving(folder, manners) as (_, engine):
+        with pytest.raises(EngineDeadError, match=wrong):
+            await engine.generate([1], LONG)
+
+
+# Requests
+
+
+async def test_the_models_own_end_token_does_not_end_a_request(folder: Path) -> None:
+    """The protocol knows the stop tokens it was given; SGLang stops at the model's own as well, and is asked again."""
+    async with serving(folder, Manners(eos=10)) as (server, engine):
+        made = await engine.generate([1, 2, 3], Sampling(max_new_tokens=12, seed=7))
+        assert made.token_ids.tolist() == list(range(3, 15))
+        assert made.finish_reason == "length"
+        stopped = await engine.generate([1, 2, 3], Sampling(max_new_tokens=12, stop_token_ids=(10,)))
+        assert (stopped.token_ids[-1], stopped.finish_reason) == (10, "stop")
+        asked = [body for path, body in server.log if path == "/generate"]
+        seeds = [body["sampling_params"]["sampling_seed"] for body in asked]
+        assert seeds[0] == seeds[1] != seeds[2]
+        assert len({body["rid"] for body in asked}) == 3
+        assert len({len(body["rid"]) for body in asked}) == 1  # no name is the beginning of another
+
+
+async def test_seeds_are_sent_where_they_are_honoured(folder: Path) -> None:
+    async with serving(folder, Manners(deterministic=False)) as (server, engine):
+        await engine.generate([1], Sampling(max_new_tokens=1, seed=3, min_p=0.5))
+        assert engine.honours_seeds is False
+        parameters = server.log[-1][1]["sampling_params"]
+        assert "sampling_seed" not in parameters
+        assert parameters["min_p"] == 0.5
+    async with serving(folder) as (server, engine):
+        assert engine.honours_seeds is None
+        for seed in (3, 3, None, None):
+            await engine.generate([1], Sampling(max_new_tokens=1, seed=seed))
+        sent = [body["sampling_params"]["sampling_seed"] for path, body in server.log if path == "/generate"]
+        assert sent[0] == sent[1]
+        assert len(set(sent)) == 3
+        with pytest.raises(RequestError, match="min_p"):
+            await engine.generate([1], Sampling(max_new_tokens=1, min_p=0.5))
+
+
+@given(st.integers())
+def test_any_seed_becomes_one_that_sglang_takes(seed: int) -> None:
+    assert 0 <= wire.server_seed(seed) < 2**63
+    assert wire.server_seed(seed) != wire.server_seed(seed + 1)
+
+
+@pytest.mark.parametrize("moment", [0.0, 0.005, 0.03])
+async def test_a_cancelled_request_is_aborted_and_no_other(folder: Path, moment: float) -> None:
+    async with serving(folder) as (server, engine):
+        await engine.ready()
+        others = [asyncio.create_task(engine.generate([i], LONG)) for i in range(3)]
+        task = asyncio.create_task(engine.generate([9], LONG))
+        await asyncio.sleep(moment)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        made = await asyncio.gather(*others)
+        assert [len(generation.token_ids) for generation in made] == [200] * 3
+        assert engine.stats()["running"] == 0
+        assert not server.live
+
+
+async def test_an_abort_that_overtakes_its_request_is_said_again(folder: Path) -> None:
+    async with serving(folder, Manners(token_s=0.01)) as (server, engine):
+        await engine.ready()
+        server._go.clear()  # the request waits outside, where an abort does not find it
+        task = asyncio.create_task(engine.generate([9], LONG))
+        while "/generate" not in server.paths():
+            await asyncio.sleep(0.002)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        while "/abort_request" not in server.paths():
+            await asyncio.sleep(0.002)
+        server._go.set()
+        while engine.stats()["running"]:
+            await asyncio.sleep(0.01)
+        assert server.paths().count("/abort_request") >= 2
+
+
+async def test_an_abort_that_nobody_asked_for_is_an_error(folder: Path) -> None:
+    async with serving(folder) as (server, engine):
+        task = asyncio.create_task(engine.generate([9], LONG))
+        await started(server)
+        await server._abort_request({"abort_all": True})
+        with pytest.raises(EngineError, match="aborted the request: Aborted"):
+            await task
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        ((400, {"error": {"message": "too long", "code": 400}}), "too long"),
+        ((400, {"error": "unknown field"}), "unknown field"),
+        ((400, "plain words"), "plain words"),
+        ((400, ""), "nothing"),
+        ((400, {"strange": 1}), "strange"),
+    ],
+)
+async def test_errors_of_every_shape_are_quoted(folder: Path, answer: Any, text: str) -> None:
+    async with serving(folder, Manners(refuse={"/generate": [1, answer]})) as (_, engine):
+        with pytest.raises(RequestError, match=text):
+            await engine.generate([1], LONG)
+        assert len((await engine.generate([1], LONG)).token_ids) == 200
+
+
+META = {"finish_reason": {"type": "length"}, "output_token_logprobs": [[-1.0, 3, None], [-1.0, 4, None]]}
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        "<html>gateway</html>",
+        [],
+        [{}, {}],
+        {},
+        {"meta_info": {}},
+        {"output_ids": [3, 4], "meta_info": {**META, "output_token_logprobs": None, "completion_tokens": 2}},
+        {"output_ids": [3, 5], "meta_info": META},
+        {"output_ids": [3], "meta_info": META},
+        {"output_ids": [3, 4, 5, 6, 7], "meta_info": META},
+        {"output_ids": [3, VOCAB], "meta_info": META},
+        {"output_ids": ["3", "4"], "meta_info": META},
+        {"output_ids": [3, 4], "meta_info": {**META, "finish_reason": None}},
+        {"output_ids": [3, 4], "meta_info": {**META, "output_token_logprobs": [[None, 3, None], [-1.0, 4, None]]}},
+        {"output_ids": [3, 4], "meta_info": {**META, "output_token_logprobs": [3, 4]}},
+        {"output_ids": [3, 4], "meta_info": {**META, "weight_versions": [{"version": "default"}]}},
+        {
+            "output_ids": [3, 4],
+            "meta_info": {**META, "weight_versions": [{"version": "v", "start": 1, "end": 2}]},
+        },
+        {"output_ids": [], "meta_info": {**META, "output_token_logprobs": []}},
+        {"output_ids": [1] * 9, "meta_info": {**META, "output_token_logprobs": [[-1.0, 1, None]] * 9}},
+    ],
+)
+async def test_garbage_is_an_error_and_the_engine_goes_on(folder: Path, garbage: Any) -> None:
+    async with serving(folder, Manners(garbage=garbage)) as (server, engine):
+        with pytest.raises(EngineError, match="SGLang server") as caught:
+            await engine.generate([1], Sampling(max_new_tokens=8))
+        assert not isinstance(caught.value, EngineDeadError)
+        server.manners.garbage = None
+        assert len((await engine.generate([1], Sampling(max_new_tokens=8))).token_ids) == 8
+
+
+# Updates
+
+
+@pytest.mark.parametrize("transport", ["tensor", "disk"])
+async def test_weights_travel_whole(
+    folder: Path, weights: dict[str, torch.Tensor], transport: Any, tmp_path: Path
+) -> None:
+    async with serving(folder, transport=transport, update_folder=tmp_path) as (server, engine):
+        for version in (1, 2):
+            await engine.update_weights(weights, version)
+        assert all(torch.equal(server.weights[n], v) for n, v in weights.items() if n != "lm_head.weight")
+        assert engine.version == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def _failures(where: str) -> Manners:
+    return Manners(refuse={where: [1, (400, {"success": False, "message": "injected"})]})
+
+
+@pytest.mark.parametrize("where", ["/pause_generation", "/begin_weight_update"])
+async def test_an_update_that_is_refused_before_it_begins_leaves_the_old_weights(
+    folder: Path, weights: dict[str, torch.Tensor], where: str
+) -> None:
+    manners = _failures(where)
+    manners.refuse[where][0] = 2  # opening a session is tried again once, after closing what may have been left open
+    async with serving(folder, manners) as (server, engine):
+        with pytest.raises(EngineError, match="injected") as caught:
+            await engine.update_weights(weights, 1)
+        assert not isinstance(caught.value, EngineDeadError)
+        assert (engine.version, server.weights) == (0, {})
+        assert set((await engine.generate([1], LONG)).weight_version) == {0}
+        manners.refuse.clear()
+        await engine.update_weights(weights, 1)
+        assert set((await engine.generate([1], LONG)).weight_version) == {1}
+
+
+@pytest.mark.parametrize("where", ["/update_weights_from_tensor", "/end_weight_update", "/flush_cache"])
+async def test_an_update_that_fails_halfway_is_done_again(
+    folder: Path, weights: dict[str, torch.Tensor], where: str
+) -> None:
+    async with serving(folder, _failures(where), bucket_bytes=2**14) as (server, engine):
+        running = asyncio.create_task(engine.generate([1], LONG))
+        await started(server)
+        await engine.update_weights(weights, 1)
+        assert all(torch.equal(server.weights[n], v) for n, v in weights.items() if n != "lm_head.weight")
+        assert len((await running).token_ids) == 200
+        assert server.paused is None
+
+
+@pytest.mark.parametrize("fault", ["refuses", "loses"])
+async def test_nothing_is_sampled_from_weights_that_are_half_old(
+    folder: Path, weights: dict[str, torch.Tensor], fault: str
+) -> None:
+    """A server that cannot be given the rest, or that drops a tensor and says all went well, serves no more."""
+    manners = Manners(lose=("model.layers.1.mlp.up_proj.weight",)) if fault == "loses" else Manners()
+    async with serving(folder, manners, bucket_bytes=2**14) as (server, engine):
+        await engine.ready()
+        if fault == "refuses":
+            manners.refuse["/update_weights_from_tensor"] = [99, (500, "out of memory")]
+        running = asyncio.create_task(engine.generate([1], Sampling(max_new_tokens=200, ignore_stop=True)))
+        await started(server)
+        word = "out of memory" if fault == "refuses" else r"gate_up_proj\.weight"
+        with pytest.raises(EngineDeadError, match=f"mixture.*{word}"):
+            await engine.update_weights(weights, 1)
+        with pytest.raises(EngineDeadError, match="mixture"):
+            await running
+        with pytest.raises(EngineDeadError, match="mixture"):
+            await engine.generate([1], LONG)
+        assert server.paused == "retract"
+
+
+async def test_a_session_left_open_by_a_crashed_client_is_closed(
+    folder: Path, weights: dict[str, torch.Tensor]
+) -> None:
+    async with serving(folder) as (server, engine):
+        server.in_session = True
+        await engine.update_weights(weights, 1)
+        assert not server.in_session
+
+
+async def test_cancelling_an_update_that_has_begun_does_not_leave_it_in_the_middle(
+    folder: Path, weights: dict[str, torch.Tensor]
+) -> None:
+    async with serving(folder) as (server, engine):
+        await engine.ready()
+        task = asyncio.create_task(engine.update_weights(weights, 1))
+        while "/pause_generation" not in server.paths():
+            await asyncio.sleep(0.001)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        after = asyncio.create_task(engine.generate([1], LONG))
+        await engine.update_weights(weights, 3)  # waits for the one that nobody waits for
+        assert set((await after).weight_version) == {3}
+        turns = [path for path in server.paths() if "generation" in path]
+        assert turns == ["/pause_generation", "/continue_generation"] * 2
+        waits = asyncio.create_task(engine.generate([1], LONG))
+        await started(server)
+        withdrawn = asyncio.create_task(engine.update_weights(weights, 4, "wait"))
+        await asyncio.sleep(0.05)
+        withdrawn.cancel()
+        await asyncio.gather(withdrawn, return_exceptions=True)
+        await waits
+        assert engine.version == 3
+
+
+async def test_updates_are_compared_where_the_server_hashes_otherwise(
+    folder: Path, weights: dict[str, torch.Tensor]
+) -> None:
+    """On GPUs the checksums cannot be computed here; one that did not change although the weight did is noticed."""
+    changed = {name: value + 1 for name, value in weights.items()}
+    lost = "model.layers.0.mlp.down_proj.weight"
+    for lose in ((), (lost,)):
+        async with serving(folder) as (server, engine):
+            await engine.ready()
+            assert engine._info is not None
+            object.__setattr__(engine._info, "device", "cuda")
+            await engine.update_weights(weights, 1)
+            server.manners.lose = lose
+            if lose:
+                with pytest.raises(EngineDeadError, match="down_proj"):
+                    await engine.update_weights(changed, 2)
+            else:
+                await engine.update_weights(changed, 2)
+
+
+def test_buckets_hold_everything_once_and_no_more_than_they_may(weights: dict[str, torch.Tensor]) -> None:
+    for limit in (1, 5000, 20_000, 10**9):
+        cut = list(buckets(weights, limit))
+        assert [name for bucket in cut for name, _ in bucket] == list(weights)
+        assert all(len(bucket) == 1 or sum(v.nbytes for _, v in bucket) <= limit for bucket in cut)
+    slice_ = torch.zeros(10**6)[:10]
+    assert len(payload([("x", slice_)])) < 10_000  # without what it was cut from
+
+
+def test_parameters_are_those_of_the_checkpoint(folder: Path, weights: dict[str, torch.Tensor], tmp_path: Path) -> None:
+    parameters = read_parameters(folder, tied=True)
+    parameters.check(weights)
+    prepared = parameters.prepare(weights, torch.bfloat16)
+    assert "lm_head.weight" not in prepared
+    assert {value.dtype for value in prepared.values()} == {torch.bfloat16}
+    assert len(fingerprints(prepared)) == len(prepared) - 2 * (2 + 2 + 1)  # q, k, v with biases; gate, up; 2 layers
+    odd = {"model.embed_tokens.weight": torch.ones(65, 3)}
+    filled = {"model.embed_tokens.weight": torch.cat([torch.ones(65, 3), torch.zeros(63, 3)])}
+    assert fingerprints(odd) == fingerprints(filled)  # SGLang's vocabularies are multiples of 64
+    (tmp_path / "model.safetensors").write_bytes(b"\x08\0\0\0\0\0\0\0nonsense")
+    with pytest.raises(ValueError, match="no safetensors"):
+        read_parameters(tmp_path, tied=True)
+    with pytest.raises(ValueError, match="has no"):
+        read_parameters(tmp_path / "nowhere", tied=True)
+
+
+# The end
+
+
+async def test_a_server_that_goes_away_is_heard_of_at_once(folder: Path, weights: dict[str, torch.Tensor]) -> None:
+    async with serving(folder) as (server, engine):
+        tasks = [asyncio.create_task(engine.generate([i], LONG)) for i in range(4)]
+        await started(server, 4)
+        update = asyncio.create_task(engine.update_weights(weights, 1, "wait"))
+        await asyncio.sleep(0)
+        await server.stop()
+        async with asyncio.timeout(30):
+            results = await asyncio.gather(*tasks, update, return_exceptions=True)
+        assert all(isinstance(result, EngineDeadError) and "is gone" in str(result) for result in results)
+
+
+async def test_a_server_that_hangs_is_heard_of_within_seconds(folder: Path) -> None:
+    async with serving(folder, health_timeout_s=0.3) as (server, engine):
+        await engine.ready()
+        task = asyncio.create_task(engine.generate([1], LONG))
+        await started(server)
+        server.hung = True
+        server.manners.token_s = 3600
+        async with asyncio.timeout(30):
+            with pytest.raises(EngineDeadError, match=r"is gone: GET .*no answer within"):
+                await task
+        server.hung = False
+
+
+async def test_a_server_that_answers_but_computes_nothing_is_heard_of(folder: Path) -> None:
+    async with serving(folder, stall_timeout_s=0.2) as (server, engine):
+        task = asyncio.create_task(engine.generate([1], LONG))
+        await started(server)
+        server.manners.token_s = 0.001
+        server.paused = "in_place"
+        async with asyncio.timeout(30):
+            with pytest.raises(EngineDeadError, match="/health answers 503"):
+                await task
+
+
+async def test_a_broken_connection_to_a_living_server_costs_a_retry(folder: Path) -> None:
+    async with serving(folder) as (server, engine):
+        await engine.ready()
+        handlers = 0
+
+        async def break_once(body: dict[str, Any]) -> Any:
+            nonlocal handlers
+            handlers += 1
+            if handlers == 1:
+                raise asyncio.CancelledError  # aiohttp drops the connection without an answer
+            return await FakeSGLang._generate(server, body)
+
+        server._generate = break_once  # type: ignore[method-assign]
+        assert len((await engine.generate([1], LONG)).token_ids) == 200
+        assert handlers == 2
+
+
+async def test_closing_aborts_what_runs_on_a_server_that_stays(folder: Path) -> None:
+    async with serving(folder) as (server, engine):
+        tasks = [asyncio.create_task(engine.generate([i], LONG)) for i in range(4)]
+        await started(server, 4)
+        await engine.close()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(result, EngineDeadError) and "closed" in str(result) for result in results)
+        assert not server.live
+
+
+# A process of our own
+
+
+def python_that(folder: Path, script: str) -> str:
+    """An executable that stands for SGLang's Python: it is called with the launcher and the server's arguments."""
+    path = folder / "python"
+    path.write_text("#!/bin/sh\n" + textwrap.dedent(script))
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+def a_fake_server(folder: Path) -> str:
+    fake = Path(__file__).with_name("fake_sglang.py")
+    return python_that(folder, f'export PYTHONSAFEPATH=\nexec {sys.executable} {fake} "$@"\n')
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("fault", ["killed", "stopped", "closed"])
+async def test_a_server_of_our_own_lives_and_ends_with_the_engine(folder: Path, tmp_path: Path, fault: str) -> None:
+    more = {"health_timeout_s": 0.5} if fault == "stopped" else {}
+    engine = SGLangEngine(folder, SGLangOptions(python=a_fake_server(tmp_path), **QUICK | more), max_context=CONTEXT)
+    assert engine._server is not None
+    pid = engine._server.pid
+    try:
+        async with asyncio.timeout(100):
+            made = await engine.generate([1, 2], Sampling(max_new_tokens=3))
+            assert made.token_ids.tolist() == [2, 3, 4]
+            if fault != "closed":
+                task = asyncio.create_task(engine.generate([1], LONG))
+                await asyncio.sleep(0.05)
+                os.kill(pid, signal.SIGKILL if fault == "killed" else signal.SIGSTOP)
+                said = "killed by signal 9" if fault == "killed" else "no answer within"
+                with pytest.raises(EngineDeadError, match=said) as caught:
+                    await task
+                assert '{"serving":' in str(caught.value)  # the end of its log
+    finally:
+        await engine.close()
+    assert not alive(pid)
+
+
+async def test_a_server_that_does_not_start_says_why(folder: Path, tmp_path: Path) -> None:
+    python = python_that(tmp_path, "echo ImportError: no module named luck\nexit 3\n")
+    engine = SGLangEngine(folder, SGLangOptions(python=python, **QUICK), max_context=CONTEXT)
+    for _ in range(2):
+        with pytest.raises(EngineDeadError, match=r"(?s)did not start, with exit status 3.*no module named luck"):
+            await engine.ready()
+    await engine.close()
+
+
+async def test_a_server_that_starts_for_ever_is_given_up(folder: Path, tmp_path: Path) -> None:
+    options = SGLangOptions(python=python_that(tmp_path, "exec sleep 60\n"), **QUICK | {"start_timeout_s": 0.3})
+    engine = SGLangEngine(folder, options, max_context=CONTEXT)
+    assert engine._server is not None
+    with pytest.raises(EngineDeadError, match=r"not ready after 0\.3 s"):
+        await engine.generate([1], LONG)
+    await engine.close()
+    assert not alive(engine._server.pid)
+
+
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        ({"base_url": "localhost:30000"}, "http://"),
+        ({"base_url": "http://x", "python": "python"}, "start one"),
+        ({"python": "/nowhere/python"}, "make venv-sglang"),
+        ({}, "make venv-sglang"),
+        ({"base_url": "http://x", "bucket_bytes": 0}, "bucket_bytes"),
+        ({"base_url": "http://x", "health_timeout_s": -1.0}, "health_timeout_s"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(options: dict[str, Any], wrong: str) -> None:
+    with pytest.raises(ValueError, match=wrong):
+        SGLangOptions(**options)

@@ -1,0 +1,56 @@
+"""What only a real SGLang server can show, beside the conformance suite: its transports, and its checksums."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import lively_model
+from sglang_server import Server
+from test_conformance import forward, picked
+
+from trainers.engines.base import EngineDeadError, Sampling
+
+pytestmark = [pytest.mark.engines, pytest.mark.xdist_group("sglang"), pytest.mark.timeout(600)]
+
+
+@pytest.mark.parametrize("transport", ["disk", "distributed"])
+async def test_weights_arrive_by_every_transport(sglang: Server, transport: Any, tmp_path: Path) -> None:
+    """Buckets far smaller than the model, twice, and each verified by the server's checksums; then by what it computes.
+
+    The third way, ``tensor``, is the one of the conformance suite.
+    """
+    more = {"update_folder": tmp_path} if transport == "disk" else {}
+    engine = await sglang.make(lively_model(), transport=transport, bucket_bytes=20_000, **more)
+    try:
+        for version, seed in ((3, 1), (4, 2)):
+            model = lively_model(seed=seed)
+            await engine.update_weights(model.state_dict(), version)
+            made = await engine.generate([5, 6, 7], Sampling(max_new_tokens=8, seed=1))
+            assert set(made.weight_version) == {version}
+            full = forward(model, [5, 6, 7], made.token_ids)
+            np.testing.assert_allclose(made.logprobs, picked(full, made.token_ids), atol=1e-4)
+    finally:
+        await engine.close()
+
+
+async def test_a_tensor_that_the_server_ignores_is_noticed(sglang: Server) -> None:
+    """SGLang says success to a name that it does not know; a checksum that should have changed says otherwise."""
+    engine = await sglang.make(lively_model())
+    carrier = engine._updater._carrier
+    bring = carrier.bring
+
+    async def misspell(weights: dict[str, torch.Tensor], *rest: Any) -> None:
+        lost = "model.layers.1.mlp.down_proj.weight"
+        await bring({name.replace(".1.mlp.down", ".9.mlp.down"): value for name, value in weights.items()}, *rest)
+        assert lost in weights
+
+    carrier.bring = misspell  # type: ignore[method-assign, assignment]
+    try:
+        with pytest.raises(EngineDeadError, match=r"mixture.*down_proj\.weight"):
+            await engine.update_weights(lively_model(seed=1).state_dict(), 1)
+    finally:
+        await engine.close()

@@ -1,0 +1,8 @@
+"""SGLang as an engine: its HTTP server, started here or running already."""
+
+from __future__ import annotations
+
+from .engine import SGLangEngine
+from .options import SGLangOptions
+
+__all__ = ["SGLangEngine", "SGLangOptions"]

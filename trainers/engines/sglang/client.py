@@ -1,0 +1,98 @@
+"""HTTP to one SGLang server: a thin, patient reader over aiohttp. Knows nothing of what the endpoints mean."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from trainers.engines.base import EngineError
+
+if TYPE_CHECKING:
+    import aiohttp
+
+# Uvicorn drops idle connections after 5 s. One that we give up earlier is never dropped under a request.
+_KEEPALIVE_S = 2.0
+
+
+class UnreachableError(EngineError):
+    """No answer came: the connection was refused or broke, or the time was over."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An HTTP response.
+
+    Args:
+        status: Its code.
+        body: What its JSON says, or its text where it is no JSON.
+    """
+
+    status: int
+    body: Any
+
+
+class Client:
+    """Requests to ``base_url``; made anywhere, used in one event loop.
+
+    Args:
+        base_url: For example ``http://127.0.0.1:30000``.
+        api_key: Sent as a bearer token, where the server was started with one.
+
+    Raises:
+        ImportError: aiohttp is missing; names the extra.
+    """
+
+    def __init__(self, base_url: str, api_key: str | None = None) -> None:
+        try:
+            import aiohttp
+        except ImportError as error:
+            raise ImportError("the sglang engine needs aiohttp: pip install 'textenvs[sglang-client]'") from error
+        self.base_url = base_url.rstrip("/")
+        self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+        self._aiohttp = aiohttp
+        self._session: aiohttp.ClientSession | None = None
+
+    async def request(self, method: str, path: str, body: Any = None, *, timeout: float | None = None) -> Answer:
+        """Send one request.
+
+        Args:
+            method: ``GET`` or ``POST``.
+            path: Begins with a slash.
+            body: JSON; ``None`` sends none.
+            timeout: Seconds for all of it; ``None`` waits as long as the connection stands.
+
+        Raises:
+            UnreachableError: No answer came.
+        """
+        try:
+            async with self._open().request(
+                method, self.base_url + path, json=body, timeout=self._aiohttp.ClientTimeout(total=timeout)
+            ) as response:
+                raw = await response.read()
+                return Answer(response.status, _parse(raw))
+        except (TimeoutError, self._aiohttp.ClientError, OSError) as error:
+            late = isinstance(error, TimeoutError) and timeout is not None
+            why = f"no answer within {timeout:g} s" if late else repr(error)
+            raise UnreachableError(f"{method} {self.base_url}{path}: {why}") from error
+
+    async def close(self) -> None:
+        """Drop all connections. Safe to call twice."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            connector = self._aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S)
+            # A proxy for the outside world, as the environment may name one, has no business here: trust_env is off.
+            self._session = self._aiohttp.ClientSession(connector=connector, headers=self._headers)
+        return self._session
+
+
+def _parse(raw: bytes) -> Any:
+    text = raw.decode("utf-8", errors="replace")
+    try:
+        return json.loads(text) if text else ""
+    except ValueError:
+        return text

@@ -1,0 +1,138 @@
+"""SGLang's HTTP server as a child of this project: ``python launcher.py --model-path ... --device cpu``.
+
+It runs in SGLang's own environment (``make venv-sglang``), so it imports nothing of this project. It adds two things to
+``python -m sglang.launch_server``:
+
+* The server ends when the process that started it ends, however that happens.
+* With ``SGLANG_USE_CPU_ENGINE=1`` it runs from the wheels on PyPI, which are built for CUDA: two libraries that SGLang
+  imports cannot be loaded on a machine without it, although a model like Qwen2 or Llama calls neither on the CPU (there
+  SGLang has a plain torch path for every layer). Stand-ins take their places before SGLang is imported. SGLang's worker
+  processes import the main script again when they are spawned, and so get them as well; site-packages stay as they are.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+#: The process id of who started the server; set by :mod:`.process`.
+PARENT = "TEXTENVS_SGLANG_PARENT"
+_POLL_S = 0.5
+
+
+class _MissingKernels(ModuleType):
+    """``sgl_kernel`` without kernels: any of its names can be imported, none can be called."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # the import machinery asks for these, and must hear that they are absent
+            raise AttributeError(name)
+
+        def missing(*_: Any, **__: Any) -> None:
+            raise NotImplementedError(f"sgl_kernel.{name} is a CUDA kernel, and this SGLang runs on the CPU")
+
+        return missing
+
+
+def _prepare_cpu() -> list[Any]:
+    """Put the stand-ins in place.
+
+    Returns:
+        What must stay alive for as long as they are needed.
+    """
+    import torch
+
+    kernels = _MissingKernels("sgl_kernel")
+    kernels.__spec__ = ModuleSpec("sgl_kernel", None)
+    kernels.__file__ = __file__
+    kernels.__version__ = "0"  # type: ignore[attr-defined]
+    sys.modules["sgl_kernel"] = kernels
+    # torchvision's compiled operators want CUDA; its Python part only wants them declared.
+    vision = torch.library.Library("torchvision", "DEF")
+    for name in ("nms", "qnms"):
+        vision.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    # The one kernel that is called: what sampling with a seed draws its noise from.
+    noise = torch.library.Library("sgl_kernel", "DEF")
+    noise.define("murmur_hash32_cpu(Tensor seed, Tensor positions, Tensor col_indices) -> Tensor")
+    noise.impl("murmur_hash32_cpu", _murmur_hash32, "CPU")
+    return [vision, noise]
+
+
+def _murmur_hash32(seed: Any, positions: Any, columns: Any) -> Any:
+    """MurmurHash3 (x86, 32 bits, hash seed 0) of four words: the seed's low and high half, position, column.
+
+    Args:
+        seed: uint64 ``[n]``.
+        positions: Integers ``[n]``.
+        columns: Integers ``[m]``.
+
+    Returns:
+        uint32 ``[n, m]``. Computed in int64, because torch has little arithmetic on unsigned integers.
+    """
+    import torch
+
+    mask = 0xFFFFFFFF
+
+    def product(x: Any, factor: int) -> Any:  # modulo 2**32, by halves of the factor, so that int64 suffices
+        return (x * (factor & 0xFFFF) + ((x * (factor >> 16) & 0xFFFF) << 16)) & mask
+
+    def rotate(x: Any, bits: int) -> Any:
+        return ((x << bits) | (x >> (32 - bits))) & mask
+
+    words = seed.view(torch.int64)
+    blocks = [words & mask, (words >> 32) & mask, positions.to(torch.int64) & mask]
+    hashed = torch.zeros(1, 1, dtype=torch.int64)
+    for block in (*(b[:, None] for b in blocks), (columns.to(torch.int64) & mask)[None]):
+        hashed = hashed ^ product(rotate(product(block, 0xCC9E2D51), 15), 0x1B873593)
+        hashed = (product(rotate(hashed, 13), 5) + 0xE6546B64) & mask
+    hashed = hashed ^ 16
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        hashed = product(hashed ^ (hashed >> shift), factor)
+    return (hashed ^ (hashed >> 16)).to(torch.uint32)
+
+
+def _end_with(parent: int) -> None:
+    """End this server when ``parent`` is no longer its parent: an orphan would hold its memory and port for ever."""
+    from sglang.srt.utils import kill_process_tree  # type: ignore[import-not-found]
+
+    while os.getppid() == parent:
+        time.sleep(_POLL_S)
+    kill_process_tree(os.getpid())
+
+
+def _allow_seeds() -> None:
+    """Let SGLang honour seeds on the CPU, which it does in its deterministic mode, which it has for GPUs alone.
+
+    What the mode would replace are kernels of the GPU whose results depend on the size of the batch. Plain torch on the
+    CPU needs no replacing: ``torch_native`` attends each sequence by itself, and float32 products differ in the last
+    bit at most.
+    """
+    from sglang.srt import batch_invariant_ops  # type: ignore[import-not-found]
+    from sglang.srt.arg_groups import choices  # type: ignore[import-not-found]
+
+    batch_invariant_ops.enable_batch_invariant_mode = lambda: None
+    choices.add_deterministic_attention_backend_choices(["torch_native"])
+    choices.add_radix_supported_deterministic_attention_backend_choices(["torch_native"])
+
+
+_alive: list[Any] = []
+if __name__ in ("__main__", "__mp_main__") and os.environ.get("SGLANG_USE_CPU_ENGINE") == "1":
+    _alive = _prepare_cpu()
+    if "--enable-deterministic-inference" in sys.argv:
+        _allow_seeds()
+
+if __name__ == "__main__":
+    from sglang.launch_server import run_server  # type: ignore[import-not-found]
+    from sglang.srt.server_args import prepare_server_args  # type: ignore[import-not-found]
+    from sglang.srt.utils import kill_process_tree  # type: ignore[import-not-found]
+
+    if PARENT in os.environ:
+        threading.Thread(target=_end_with, args=(int(os.environ[PARENT]),), daemon=True).start()
+    try:
+        run_server(prepare_server_args(sys.argv[1:]))
+    finally:
+        kill_process_tree(os.getpid(), include_parent=False)

@@ -1,0 +1,109 @@
+"""How an engine reaches or starts its SGLang server, how it brings weights there, and how patient it is."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from .process import launcher_command
+
+Transport = Literal["tensor", "disk", "distributed"]
+
+
+@dataclass(frozen=True)
+class SGLangOptions:
+    """Options of the SGLang engine.
+
+    Args:
+        base_url: Of a server that runs already, for example ``http://127.0.0.1:30000``; ``None`` starts one.
+        api_key: Of that server.
+        python: The Python of an environment with SGLang, to start a server with; ``None`` is this one.
+        server_args: More command-line arguments of a server that is started; they win over the engine's own.
+        seeds: Start the server in deterministic mode, in which it honours seeds, at the price of some speed on GPUs and
+            of ``min_p``.
+        transport: How weights travel: ``tensor`` by value over HTTP, ``disk`` through a folder that both sides see,
+            ``distributed`` through a process group (gloo, or NCCL where the server is on CUDA).
+        bucket_bytes: Of one message of ``tensor`` and ``distributed`` at most, as raw weights.
+        master_address: Of this machine, as the server reaches it; for ``distributed``.
+        update_folder: Where ``disk`` writes; ``None`` is a temporary folder of this machine.
+        verify: After an update, compare the server's checksums with what was sent.
+        start_timeout_s: Seconds until the server must be ready.
+        health_interval_s: Seconds between two looks at it.
+        health_timeout_s: Seconds that such a look may take; the second miss in a row is its end.
+        stall_timeout_s: Seconds without any request ending after which the server must prove that it still computes.
+        update_timeout_s: Seconds for one step of an update.
+
+    Raises:
+        ValueError: A number is not positive, or there is no Python with SGLang to start a server with.
+    """
+
+    base_url: str | None = None
+    api_key: str | None = None
+    python: str | None = None
+    server_args: tuple[str, ...] = ()
+    seeds: bool = True
+    transport: Transport = "tensor"
+    bucket_bytes: int = 256 * 2**20
+    master_address: str = "127.0.0.1"
+    update_folder: Path | None = None
+    verify: bool = True
+    start_timeout_s: float = 600.0
+    health_interval_s: float = 2.0
+    health_timeout_s: float = 5.0
+    stall_timeout_s: float = 60.0
+    update_timeout_s: float = 600.0
+
+    def __post_init__(self) -> None:
+        for name in ("bucket_bytes", *(n for n in self.__dataclass_fields__ if n.endswith("_s"))):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")
+        if self.base_url is not None:
+            if not self.base_url.startswith(("http://", "https://")):
+                raise ValueError(f"base_url must begin with http:// or https://, not {self.base_url!r}")
+            if self.python is not None or self.server_args:
+                raise ValueError("base_url names a server that runs already: python and server_args start one")
+        elif self.python is None:
+            if importlib.util.find_spec("sglang") is None:
+                raise ValueError(
+                    "SGLang is not installed here: give the Python of an environment that has it (`make venv-sglang` "
+                    "makes .venv-sglang/bin/python, for the CPU), the base_url of a server that runs already, or "
+                    "pip install 'textenvs[sglang]' on a machine with CUDA"
+                )
+        elif shutil.which(self.python) is None:
+            raise ValueError(f"there is no Python at {self.python}; `make venv-sglang` makes .venv-sglang/bin/python")
+
+    def command(self, arguments: Mapping[str, str], threads: int | None = None) -> tuple[list[str], dict[str, str]]:
+        """How to start a server.
+
+        Args:
+            arguments: The server's, by option; ``--device`` among them.
+            threads: CPU threads of its matrix products; ``None`` leaves torch's own choice.
+
+        Returns:
+            The command line, and what its environment has beside this process's own.
+        """
+        environment = {
+            "PYTHONPATH": "",  # this process's packages are not the server's
+            "PYTHONSAFEPATH": "1",  # nor are the files beside the launcher
+            "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1",  # for the positions that SGLang keeps to itself
+        }
+        words = [word for pair in arguments.items() for word in pair]
+        words += ["--skip-tokenizer-init", "--skip-server-warmup", "--log-level", "warning"]
+        if self.seeds:
+            words.append("--enable-deterministic-inference")
+        if arguments["--device"] == "cpu":
+            environment |= {
+                "SGLANG_USE_CPU_ENGINE": "1",
+                "TORCHDYNAMO_DISABLE": "1",  # compiling takes a C++ compiler, and longer than small models save by it
+            }
+            if threads is not None:
+                environment["OMP_NUM_THREADS"] = str(threads)
+            tokens = int(arguments["--max-running-requests"]) * int(arguments["--context-length"])
+            words += ["--attention-backend", "torch_native", "--mem-fraction-static", "0.1"]
+            words += ["--max-total-tokens", str(tokens)]  # else SGLang plans for all of the machine's memory
+        return [*launcher_command(self.python or sys.executable), *words, *self.server_args], environment
