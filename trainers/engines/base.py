@@ -42,6 +42,13 @@ class EngineDeadError(EngineError):
     """The engine is gone: every request in flight fails with this within seconds, and no new one is accepted."""
 
 
+class PartialUpdateError(EngineError):
+    """A part of the engine could not take new weights and was taken out; the message says which, and why.
+
+    All that is left of the engine has the new weights, and its ``version`` says so: it can be used on.
+    """
+
+
 class RequestError(EngineError, ValueError):
     """This request is invalid (ids outside the vocabulary, too long, bad sampling parameters); the engine goes on."""
 
@@ -109,6 +116,10 @@ class Generation:
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
+#: Numbers of ``stats`` that say how things are now; all others count since the start, and only grow.
+GAUGES = frozenset({"running", "waiting", "kv_use", "idle_sessions"})
+
+
 @runtime_checkable
 class Engine(Protocol):
     """An inference engine. All methods are called from one event loop; none blocks it."""
@@ -145,6 +156,8 @@ class Engine(Protocol):
 
         Raises:
             ValueError: Names or shapes do not fit, or the version does not grow; the old weights then stay.
+            PartialUpdateError: Only a part of the engine took them, and goes on without the rest.
+            EngineDeadError: The engine is gone.
         """
         ...
 
@@ -153,7 +166,13 @@ class Engine(Protocol):
         ...
 
     def stats(self) -> dict[str, float]:
-        """Counters since the start: requests, generated_tokens, prefill_tokens, cached_tokens, running, waiting, ..."""
+        """Counters since the start, and gauges (:data:`GAUGES`), which say how things are now.
+
+        Those that mean the same everywhere: ``requests``, ``generated_tokens``, ``prefill_tokens``, ``cached_tokens``
+        and ``preemptions`` (requests that lost their place and their work for want of KV memory) are counters;
+        ``running`` and ``waiting`` (requests), and ``kv_use`` (the share of the KV memory that running requests hold,
+        from 0 to 1) are gauges. An engine gives those that it can.
+        """
         ...
 
     async def close(self) -> None:
@@ -165,9 +184,15 @@ MIN_TEMPERATURE = 1e-5  #: below it (and above 0) a float32 logit divided by the
 
 
 def check_request(
-    token_ids: Sequence[int], sampling: Sampling, *, vocab_size: int, max_context: int
+    token_ids: Sequence[int], sampling: Sampling, *, vocab_size: int | None, max_context: int
 ) -> NDArray[np.int32]:
     """What every engine refuses before it starts.
+
+    Args:
+        token_ids: The prompt.
+        sampling: How to sample.
+        vocab_size: Ids are below it; ``None`` where it is not known, and whoever computes will check.
+        max_context: Prompt and new tokens together are at most this.
 
     Returns:
         The prompt, int32 ``[n]``, ``n >= 1``.
@@ -181,8 +206,8 @@ def check_request(
     stops = sampling.stop_token_ids
     extremes = {"token id": (ids.min(), ids.max()), "stop token id": (min(stops, default=0), max(stops, default=0))}
     for name, some in extremes.items():
-        if outside := [token for token in some if not 0 <= token < vocab_size]:
-            raise RequestError(f"{name} {outside[0]} is outside the vocabulary of {vocab_size}")
+        if outside := [token for token in some if not 0 <= token < (vocab_size or 2**31)]:
+            raise RequestError(f"{name} {outside[0]} is outside the vocabulary of {vocab_size or 'any model'}")
     if 0 < sampling.temperature < MIN_TEMPERATURE:
         raise RequestError(f"temperature {sampling.temperature} is too small; 0 decodes greedily")
     if len(ids) >= max_context:

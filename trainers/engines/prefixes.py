@@ -1,9 +1,9 @@
 """Which replica has seen which prompt before: an index over prefixes of token sequences, in bounded memory.
 
-A sequence is cut into blocks of ``block`` tokens. The key of a block is a hash of the block and of the key before it, so
-that one key stands for everything up to there, and two sequences share exactly the keys of their common prefix (to the
-block). The index knows for each key which replicas have it. vLLM names its cached blocks in the same way; here nothing
-is cached, only remembered, and a guess that is wrong costs a prefill and nothing else.
+A sequence is cut into blocks of ``block`` tokens. The key of a block is a hash of the block and of the key before it,
+so that one key stands for everything up to there, and two sequences share exactly the keys of their common prefix (to
+the block). The index knows for each key which replicas have it. vLLM names its cached blocks in the same way; here
+nothing is cached, only remembered, and a guess that is wrong costs a prefill and nothing else.
 """
 
 from __future__ import annotations

@@ -18,9 +18,9 @@ Rules, in this order
        if that is at least ``min_share`` of the prompt; among equals to the least loaded.
     4. Otherwise to the least loaded of those that do not shed; among equals to the one with the fewest sessions.
     5. *Rebalancing.* A replica begins to shed when its load is above ``high`` times the mean of the others plus
-       ``slack`` mean requests, and stops when it is at most ``low`` times that mean plus half the slack. While it sheds,
-       a session at home there moves to the least loaded replica with its next request, provided that the session has
-       nothing else in flight and was not moved by this rule in its last ``settle`` requests.
+       ``slack`` mean requests, and stops when it is at most ``low`` times that mean plus half the slack. While it
+       sheds, a session at home there moves to the least loaded replica with its next request, provided that the
+       session has nothing else in flight and was not moved by this rule in its last ``settle`` requests.
 
 Why that does not thrash: between the two limits of rule 5 nothing changes, the slack keeps a handful of requests from
 looking like an imbalance, not all replicas can shed at once (each would be above the mean of the others), and a session
