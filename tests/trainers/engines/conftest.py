@@ -1,8 +1,14 @@
-"""What the conformance suite knows about each engine. A new engine adds a kit; the tests stay as they are."""
+"""What the conformance suite knows about each engine. A new engine adds a kit; the tests stay as they are.
+
+An engine that is a server of its own takes long to start, so one server serves the whole session: its kit's ``make``
+connects to it (starting it where it is not there, or was killed) and puts it into the state of a new engine. Tests that
+kill their engine are marked ``last``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -40,18 +46,27 @@ class Kit:
     Args:
         model: The reference, float32.
         other: The same architecture with other weights.
-        make: From a model and ``max_slots`` to an engine.
+        make: From a model and ``max_slots`` to an engine with the model's weights as version 0 and nothing cached. A
+            server, which is started with its limits, may leave ``max_slots`` alone.
         weights: From a model to what ``update_weights`` takes.
-        kill: Makes the engine fail from the inside at its next work.
+        kill: Makes the engine fail at its next work.
+        death: A pattern of what ``EngineDeadError`` says then.
+        cause: Its ``__cause__``, where the engine is in this process.
         computes: Whether tokens and log-probs come from the model (else they are made up).
+        block: KV is reused in whole blocks of so many tokens.
+        shares: Whether KV is reused by any request with the same prefix (else by the same session alone).
     """
 
     model: PreTrainedModel
     other: PreTrainedModel
-    make: Callable[..., Engine]
+    make: Callable[..., Awaitable[Engine]]
     weights: Callable[[PreTrainedModel], Any]
     kill: Callable[[Any], None]
+    death: str
+    cause: type[BaseException] | None
     computes: bool = True
+    block: int = 1
+    shares: bool = False
 
 
 def _kill_torch(engine: TorchEngine) -> None:
@@ -61,41 +76,87 @@ def _kill_torch(engine: TorchEngine) -> None:
     engine._scheduler._decoder.logits = fail  # type: ignore[method-assign, assignment]
 
 
-def _torch_kit(family: str) -> Kit:
-    def make(model: PreTrainedModel, max_slots: int = 64) -> TorchEngine:
+@contextmanager
+def _torch_kit(family: str) -> Iterator[Kit]:
+    async def make(model: PreTrainedModel, max_slots: int = 64) -> TorchEngine:
         return TorchEngine(model, max_slots=max_slots, max_context=CONTEXT, threads=1)
 
-    return Kit(lively_model(family), lively_model(family, seed=1), make, lambda model: model.state_dict(), _kill_torch)
+    yield Kit(
+        lively_model(family),
+        lively_model(family, seed=1),
+        make,
+        lambda model: model.state_dict(),
+        _kill_torch,
+        death="injected",
+        cause=MemoryError,
+    )
 
 
-def _scripted_kit() -> Kit:
+@contextmanager
+def _scripted_kit() -> Iterator[Kit]:
     def script(call: Any) -> Reply:
         seed = [call.sampling.seed or 0, *call.token_ids]
         tokens = np.random.default_rng(seed).integers(0, VOCAB, CONTEXT)
         # Real time: slow enough for an update to come in the middle on a busy machine.
         return Reply(tokens.tolist(), latency=0.001, per_token=0.002)
 
-    def make(model: PreTrainedModel, max_slots: int = 64) -> ScriptedEngine:
+    async def make(model: PreTrainedModel, max_slots: int = 64) -> ScriptedEngine:
         return ScriptedEngine(script, vocab_size=VOCAB, max_context=CONTEXT)
 
     model = lively_model()
-    return Kit(model, model, make, lambda model: {}, lambda engine: engine.die(MemoryError("injected")), computes=False)
+    yield Kit(
+        model,
+        model,
+        make,
+        lambda model: {},
+        lambda engine: engine.die(MemoryError("injected")),
+        death="injected",
+        cause=MemoryError,
+        computes=False,
+    )
 
 
-#: All engines; and those that compute, in every family they support. A protocol does not depend on the family.
-KITS: dict[str, Callable[[], Kit]] = {"torch": lambda: _torch_kit("qwen2"), "scripted": _scripted_kit}
-COMPUTING_KITS: dict[str, Callable[[], Kit]] = {
+MakeKit = Callable[[], AbstractContextManager[Kit]]
+
+#: Those in this process: all; and those that compute, in every family. A protocol does not depend on the family.
+KITS: dict[str, MakeKit] = {"torch": partial(_torch_kit, "qwen2"), "scripted": _scripted_kit}
+COMPUTING_KITS: dict[str, MakeKit] = {
     f"torch-{family}": partial(_torch_kit, family) for family in ("qwen2", "qwen3", "llama")
 }
+#: Those with a server: in both lists. Each has a session-scoped fixture ``NAME_kit`` that owns the server.
+SERVERS: tuple[str, ...] = ()
 
 
-@pytest.fixture(scope="session", params=KITS)
-def kit(request: pytest.FixtureRequest) -> Kit:
+def _parameters(kits: dict[str, MakeKit]) -> list[Any]:
+    # One worker runs all tests of a server (with `--dist loadgroup`), so there is one server.
+    served = [pytest.param(name, marks=(pytest.mark.engines, pytest.mark.xdist_group(name))) for name in SERVERS]
+    return [*kits, *served]
+
+
+@contextmanager
+def _kit(request: pytest.FixtureRequest, kits: dict[str, MakeKit]) -> Iterator[Kit]:
+    if request.param in SERVERS:
+        yield request.getfixturevalue(f"{request.param}_kit")
+    else:
+        with kits[request.param]() as kit:
+            yield kit
+
+
+@pytest.fixture(scope="session", params=_parameters(KITS))
+def kit(request: pytest.FixtureRequest) -> Iterator[Kit]:
     """For what holds of any engine, whatever makes its tokens."""
-    return KITS[request.param]()
+    with _kit(request, KITS) as kit:
+        yield kit
 
 
-@pytest.fixture(scope="session", params=COMPUTING_KITS)
-def computing_kit(request: pytest.FixtureRequest) -> Kit:
+@pytest.fixture(scope="session", params=_parameters(COMPUTING_KITS))
+def computing_kit(request: pytest.FixtureRequest) -> Iterator[Kit]:
     """For what holds of an engine with a model inside."""
-    return COMPUTING_KITS[request.param]()
+    with _kit(request, COMPUTING_KITS) as kit:
+        yield kit
+
+
+@pytest.hookimpl(trylast=True)  # after pytest's own order, by the parameters of fixtures
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that kill their engine come last, so that a server is started once."""
+    items.sort(key=lambda item: item.get_closest_marker("last") is not None)

@@ -6,6 +6,7 @@ References come from the transformers model itself, computed the slow way: whole
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -24,7 +25,7 @@ GREEDY = Sampling(temperature=0.0, max_new_tokens=24)
 
 @asynccontextmanager
 async def running(kit: Kit, model: PreTrainedModel | None = None, **options: Any) -> AsyncIterator[Engine]:
-    engine = kit.make(model or kit.model, **options)
+    engine = await kit.make(model or kit.model, **options)
     try:
         async with asyncio.timeout(SECONDS):
             yield engine
@@ -67,6 +68,16 @@ async def until_tokens(engine: Engine, count: int) -> None:
     """Wait until so many tokens were generated since the start."""
     while engine.stats()["generated_tokens"] < count:
         await asyncio.sleep(0.0005)
+
+
+def common_prefix(one: Sequence[int], two: Sequence[int]) -> int:
+    return next((i for i, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
+
+
+def reusable(kit: Kit, prompt: Sequence[int], computed: Sequence[Sequence[int]]) -> int:
+    """How much KV a prompt finds: its longest prefix among sequences, in whole blocks, without its last token."""
+    longest = max((common_prefix(prompt[:-1], sequence) for sequence in computed), default=0)
+    return longest // kit.block * kit.block
 
 
 # Numbers
@@ -262,37 +273,36 @@ async def test_sessions_change_nothing_but_the_work(kit: Kit) -> None:
         plain = await asyncio.gather(*(episode(engine, None, start) for start in starts))
         before = engine.stats()["cached_tokens"]
         kept = await asyncio.gather(*(episode(engine, f"s{i}", start) for i, start in enumerate(starts)))
-        assert before == 0
-        assert engine.stats()["cached_tokens"] > 0
+        assert kit.shares or before == 0
+        assert engine.stats()["cached_tokens"] > before
         for one, two, start in zip(plain, kept, starts, strict=True):
             size = len(start)
             for turn, (a, b) in enumerate(zip(one, two, strict=True)):
                 assert a.token_ids.tolist() == b.token_ids.tolist()
                 np.testing.assert_allclose(a.logprobs, b.logprobs, atol=1e-4)
-                assert a.metrics["cached_tokens"] == 0
-                assert turn == 0 or size - 11 <= b.metrics["cached_tokens"] < size
+                assert kit.shares or a.metrics["cached_tokens"] == 0
+                assert turn == 0 or (size - 11) // kit.block * kit.block <= b.metrics["cached_tokens"] < size
                 size += len(b.token_ids) + len(start[: 3 + turn])
         await engine.release("s0")
         await engine.release("never heard of")
         again = await engine.generate(starts[0] * 2, GREEDY, "s0")
-        assert again.metrics["cached_tokens"] == 0
+        assert kit.shares or again.metrics["cached_tokens"] == 0
 
 
 async def test_a_session_whose_history_was_rewritten_reuses_the_common_prefix(kit: Kit) -> None:
     async with running(kit) as engine:
         start = prompts(1, seed=7, low=30)[0]
-        held = [*start, *(await engine.generate(start, GREEDY, "s")).token_ids.tolist()]
+        held = [[*start, *(await engine.generate(start, GREEDY, "s")).token_ids.tolist()]]
         changed = [*start[:20], (start[20] + 1) % VOCAB, *start[21:]]
         for history in (changed, changed[:9], changed[:9], start, [start[0] ^ 1]):
-            cached = 0
-            while cached < len(history) - 1 and history[cached] == held[cached]:  # the last token is always computed
-                cached += 1
+            cached = reusable(kit, history, held)
             kept = await engine.generate(history, GREEDY, "s")
             plain = await engine.generate(history, GREEDY)
             assert kept.token_ids.tolist() == plain.token_ids.tolist()
             np.testing.assert_allclose(kept.logprobs, plain.logprobs, atol=1e-4)
             assert kept.metrics["cached_tokens"] == cached
-            held = [*history, *kept.token_ids.tolist()]
+            now = [*history, *kept.token_ids.tolist()]
+            held = [*held, now] if kit.shares else [now]
 
 
 async def test_one_session_twice_at_once_and_more_sessions_than_slots(kit: Kit) -> None:
@@ -455,6 +465,7 @@ async def test_invalid_requests_are_refused_and_the_engine_goes_on(kit: Kit) -> 
         assert len((await other).token_ids) == 100
 
 
+@pytest.mark.last
 async def test_a_dead_engine_tells_everybody(kit: Kit) -> None:
     async with running(kit, max_slots=4) as engine:
         tasks = [
@@ -468,11 +479,11 @@ async def test_a_dead_engine_tells_everybody(kit: Kit) -> None:
             results = await asyncio.gather(*tasks, waiting, return_exceptions=True)
         for result in results:
             assert isinstance(result, EngineDeadError)
-            assert "injected" in str(result)
-            assert isinstance(result.__cause__, MemoryError)
-        with pytest.raises(EngineDeadError, match="injected"):
+            assert re.search(kit.death, str(result))
+            assert kit.cause is None or isinstance(result.__cause__, kit.cause)
+        with pytest.raises(EngineDeadError, match=kit.death):
             await engine.generate([1], GREEDY)
-        with pytest.raises(EngineDeadError, match="injected"):
+        with pytest.raises(EngineDeadError, match=kit.death):
             await engine.update_weights(kit.weights(kit.other), 1)
         await engine.release("s")
 
