@@ -20,6 +20,7 @@ from .algorithms.advantages import NEEDS_CRITIC
 from .checkpoints import Checkpoint, CheckpointError, Checkpoints, load
 from .config.schema import EnvSection, ModelSection, PPOConfig, RunSection, SupervisedSection, TrainerSection
 from .engines.base import Engine, Sampling
+from .engines.replicas import Replicas
 from .engines.torch_engine import TorchEngine
 from .learner import Learner, OptimizerSettings
 from .policy import Policy, PolicyError, resolve_device
@@ -200,10 +201,13 @@ def sampling_of(config: PPOConfig) -> Sampling:
 def engine_of(config: PPOConfig, policy: Policy, renderer: Renderer, *, version: int = 0) -> Engine:
     """The engine, with the policy's weights as ``version`` (the iterations that made them).
 
+    The model must stay as it is (the learner trains a copy): a replica that is replaced begins with it.
+
     Raises:
         SetupError: It does not serve this model, or not with so long a context.
     """
-    try:
+
+    def torch_engine(replica: int) -> TorchEngine:
         return TorchEngine(
             policy.model,
             max_slots=config.engine.max_slots,
@@ -211,12 +215,19 @@ def engine_of(config: PPOConfig, policy: Policy, renderer: Renderer, *, version:
             device=resolve_device(config.model.device),
             dtype=getattr(torch, config.model.dtype),
             stop_token_ids=renderer.stop_token_ids,
-            seed=config.trainer.seed,
+            seed=config.trainer.seed + replica,
             threads=threads_for(policy, config.engine.threads),
             version=version,
         )
+
+    try:
+        engines = [torch_engine(replica) for replica in range(config.engine.replicas)]
     except ValueError as error:
         raise SetupError(f"model.path={config.model.path} with the torch engine: {error}") from error
+    if len(engines) == 1:
+        return engines[0]
+    # What the learner publishes are copies already.
+    return Replicas(engines, restart=torch_engine, copy_weights=False)
 
 
 def collector_of(config: PPOConfig, engine: Engine, renderer: Renderer, backend: Backend) -> Collector:
