@@ -201,33 +201,38 @@ def sampling_of(config: PPOConfig) -> Sampling:
 def engine_of(config: PPOConfig, policy: Policy, renderer: Renderer, *, version: int = 0) -> Engine:
     """The engine, with the policy's weights as ``version`` (the iterations that made them).
 
-    The model must stay as it is (the learner trains a copy): a replica that is replaced begins with it.
-
     Raises:
         SetupError: It does not serve this model, or not with so long a context.
     """
-
-    def torch_engine(replica: int) -> TorchEngine:
-        return TorchEngine(
-            policy.model,
-            max_slots=config.engine.max_slots,
-            max_context=config.engine.max_context,
-            device=resolve_device(config.model.device),
-            dtype=getattr(torch, config.model.dtype),
-            stop_token_ids=renderer.stop_token_ids,
-            seed=config.trainer.seed + replica,
-            threads=threads_for(policy, config.engine.threads),
-            version=version,
-        )
-
     try:
-        engines = [torch_engine(replica) for replica in range(config.engine.replicas)]
+        if config.engine.replicas > 1:
+            return _torch_replicas(config, policy, renderer, version)
+        return _torch_engine(config, policy, renderer, version)
     except ValueError as error:
         raise SetupError(f"model.path={config.model.path} with the torch engine: {error}") from error
-    if len(engines) == 1:
-        return engines[0]
+
+
+def _torch_engine(config: PPOConfig, policy: Policy, renderer: Renderer, version: int, replica: int = 0) -> TorchEngine:
+    return TorchEngine(
+        policy.model,
+        max_slots=config.engine.max_slots,
+        max_context=config.engine.max_context,
+        device=resolve_device(config.model.device),
+        dtype=getattr(torch, config.model.dtype),
+        stop_token_ids=renderer.stop_token_ids,
+        seed=config.trainer.seed + replica,
+        threads=threads_for(policy, config.engine.threads),
+        version=version,
+    )
+
+
+def _torch_replicas(config: PPOConfig, policy: Policy, renderer: Renderer, version: int) -> Replicas:
+    def make(replica: int) -> TorchEngine:
+        # The policy's model stays as it is, because the learner trains a copy: these are the weights of `version`.
+        return _torch_engine(config, policy, renderer, version, replica)
+
     # What the learner publishes are copies already.
-    return Replicas(engines, restart=torch_engine, copy_weights=False)
+    return Replicas([make(i) for i in range(config.engine.replicas)], restart=make, copy_weights=False)
 
 
 def collector_of(config: PPOConfig, engine: Engine, renderer: Renderer, backend: Backend) -> Collector:

@@ -210,6 +210,8 @@ class Collector:
         except PartialUpdateError as error:  # what is left of the engine has them
             log.warning("%s", error)
         self._slots.update(version)
+        if self._concurrency is not None:
+            self._concurrency.updated()
         self._pump()
 
     async def evaluate(

@@ -95,6 +95,11 @@ class Concurrency:
         self._since = settle  # observations since the last change
         self._draining = False
         self._preemptions: float | None = None
+        self._excused = 0  # observations whose preemptions are not for want of memory
+
+    def updated(self) -> None:
+        """New weights are out: some engines preempt what they have in flight for them, which says nothing of memory."""
+        self._excused = 2  # an engine's numbers may be one observation old
 
     def observe(self, stats: Mapping[str, float], running: int) -> int:
         """Take note of the engine's state.
@@ -107,8 +112,8 @@ class Concurrency:
             The limit from now on.
         """
         preemptions, kv_use, waiting = (_number(stats, name) for name in ("preemptions", "kv_use", "waiting"))
-        preempted = self._preemptions is not None and preemptions > self._preemptions
-        self._preemptions = preemptions
+        preempted = not self._excused and self._preemptions is not None and preemptions > self._preemptions
+        self._preemptions, self._excused = preemptions, max(0, self._excused - 1)
         requests = waiting + _number(stats, "running")
         self._queued = self._queued + 1 if waiting > self._queue * requests else 0
         self._since += 1

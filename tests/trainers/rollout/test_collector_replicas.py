@@ -144,7 +144,7 @@ def test_an_update_that_fails_on_one_replica_is_survived(how: str, caplog: pytes
             engines[1].lag_update = 1e9
         elif how == "dies":
             engines[1].lag_update = 5.0
-            while not collector.stats()["groups_delivered"]:
+            while not collector.stats().get("groups_delivered"):
                 await asyncio.sleep(0.5)
             engines[1].die(MemoryError("injected"))
         else:

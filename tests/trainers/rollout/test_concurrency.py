@@ -125,6 +125,17 @@ def test_one_overload_is_cut_once_and_again_only_if_it_outlasts_what_was_too_muc
     assert law.observe(full | {"preemptions": 9.0}, 75) == 56
 
 
+def test_what_an_update_preempts_is_no_overload():
+    law = Concurrency(1000, initial=100, settle=0)
+    for count in (1.0, 1.0, 2.0, 3.0):
+        law.observe({"kv_use": 1.0, "preemptions": count}, 100)
+        law.updated()
+    assert (law.limit, law.cuts) == (100, 0)
+    for count in (3.0, 3.0, 4.0):
+        law.observe({"kv_use": 1.0, "preemptions": count}, 100)
+    assert (law.limit, law.cuts) == (75, 1)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
