@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -561,3 +563,12 @@ async def test_the_context_is_that_of_the_smallest() -> None:
     with pytest.raises(RequestError, match="max_context=50"):
         await replicas.generate([1] * 50, ANY)
     await replicas.close()
+
+
+def test_the_example_in_the_documentation_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "engines.md").read_text()
+    (example,) = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "Replicas([" in block]
+    names: dict[str, Any] = {}
+    exec(compile("from __future__ import annotations\n" + example, "docs/engines.md", "exec"), names)
+    asyncio.run(names["main"]())
+    assert capsys.readouterr().out == "[7 8 9] 1 2.0\n"
