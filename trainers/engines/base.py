@@ -184,15 +184,9 @@ MIN_TEMPERATURE = 1e-5  #: below it (and above 0) a float32 logit divided by the
 
 
 def check_request(
-    token_ids: Sequence[int], sampling: Sampling, *, vocab_size: int | None, max_context: int
+    token_ids: Sequence[int], sampling: Sampling, *, vocab_size: int, max_context: int
 ) -> NDArray[np.int32]:
     """What every engine refuses before it starts.
-
-    Args:
-        token_ids: The prompt.
-        sampling: How to sample.
-        vocab_size: Ids are below it; ``None`` where it is not known, and whoever computes will check.
-        max_context: Prompt and new tokens together are at most this.
 
     Returns:
         The prompt, int32 ``[n]``, ``n >= 1``.
@@ -207,9 +201,8 @@ def check_request(
     some: Any = token_ids if isinstance(token_ids, list) else ids.tolist()
     stops = sampling.stop_token_ids or (0,)
     for name, low, high in (("token id", min(some), max(some)), ("stop token id", min(stops), max(stops))):
-        if not 0 <= low <= high < (vocab_size or 2**31):
-            outside = f"{name} {low if low < 0 else high} is outside the vocabulary"
-            raise RequestError(f"{outside} of {vocab_size}" if vocab_size else f"{outside} of any model")
+        if not 0 <= low <= high < vocab_size:
+            raise RequestError(f"{name} {low if low < 0 else high} is outside the vocabulary of {vocab_size}")
     if 0 < sampling.temperature < MIN_TEMPERATURE:
         raise RequestError(f"temperature {sampling.temperature} is too small; 0 decodes greedily")
     if len(ids) >= max_context:

@@ -6,7 +6,7 @@ Part of :mod:`trainers.engines.replicas`, which decides; here is what it decides
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
@@ -71,7 +71,7 @@ class Replica:
         self.active = 0.0
         self.faults = self.restarts = 0
         self.wasted = 0.0  # tokens of attempts that were lost
-        self._past: Counter[str] = Counter()  # counters of the engines that were here before
+        self._past: defaultdict[str, float] = defaultdict(float)  # counters of the engines that were here before
         self._delivered = 0  # tokens of this engine that somebody got
         self._discounted = 0  # ... that nobody asked for, or that were refused
         self._ended = 0
@@ -116,7 +116,8 @@ class Replica:
 
     async def probe(self) -> None:
         """Ask for one token."""
-        reply = await self.engine.generate([0], Sampling(temperature=0.0, max_new_tokens=1))
+        # With a seed, so that it draws nothing from the engine's own stream.
+        reply = await self.engine.generate([0], Sampling(temperature=0.0, max_new_tokens=1, seed=0))
         self._discounted += len(reply.token_ids)
 
     def look(self, now: float) -> float:
@@ -133,7 +134,7 @@ class Replica:
         numbers = dict(self._past)
         if self.state == "up":
             for name, value in self._numbers().items():
-                numbers[name] = value + (0.0 if name in GAUGES else self._past[name])
+                numbers[name] = value + (0.0 if name in GAUGES else self._past.get(name, 0.0))
         return numbers
 
     def retire(self, error: BaseException) -> None:

@@ -26,10 +26,12 @@ import asyncio
 import contextlib
 import inspect
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar, cast
+
+import numpy as np
 
 from trainers.engines.base import (
     Engine,
@@ -158,7 +160,9 @@ class Replicas:
             EngineDeadError: All replicas are gone.
             EngineError: Every attempt failed; the last one's error.
         """
-        prompt = check_request(token_ids, sampling, vocab_size=None, max_context=self._max_context)
+        prompt = np.asarray(token_ids)
+        if prompt.ndim != 1 or prompt.dtype.kind not in "iu" or not 0 < len(prompt) < self._max_context:
+            check_request(token_ids, sampling, vocab_size=2**62, max_context=self._max_context)  # raises, and says why
         self._check_open()
         self._counters["requests"] += 1
         failed: dict[int, EngineError] = {}  # what replicas said that are none the worse for it
@@ -238,7 +242,7 @@ class Replicas:
         (see :class:`~trainers.engines.routing.Router`), ``probes``, ``replicas_up``, ``replicas_lost``,
         ``replicas_restarted`` and ``updates_failed``; and of each replica ``up``, ``load`` and ``sessions``.
         """
-        sums = Counter({"generated_tokens": 0.0, "running": 0.0})
+        sums = defaultdict(float, {"generated_tokens": 0.0, "running": 0.0})
         each: dict[str, float] = {}
         up = self._up()
         for replica in self._replicas:

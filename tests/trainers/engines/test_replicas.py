@@ -258,6 +258,31 @@ async def test_a_session_that_moves_is_forgotten_where_it_was() -> None:
     await replicas.close()
 
 
+@simulated
+async def test_episodes_leave_a_replica_that_is_slow_and_do_not_run_to_and_fro() -> None:
+    """One of two takes ten times as long for a token; 24 episodes of eight turns."""
+
+    async def episode(replicas: Replicas, number: int) -> None:
+        history = [number + 1]
+        for _ in range(8):
+            history += (await replicas.generate(history, ANY, f"s{number}")).token_ids.tolist()
+        await replicas.release(f"s{number}")
+
+    seconds, moves = [], []
+    for slack in (4.0, 1e9):
+        engines = [Fragile(lambda call, pace=pace: Reply([1] * 10, per_token=pace)) for pace in (1.0, 0.1)]
+        replicas = Replicas(engines, router=Router(2, slack=slack, settle=4))
+        began = now()
+        await asyncio.gather(*(episode(replicas, number) for number in range(24)))
+        seconds.append(now() - began)
+        moves.append(replicas.stats()["moves"])
+        await replicas.close()
+    assert seconds[1] == pytest.approx(80), "at home for ever: eight turns of ten seconds"
+    assert seconds[0] < 0.7 * 80
+    assert 6 <= moves[0] <= 24 * 8 / 4
+    assert moves[1] == 0
+
+
 # ---------------------------------------------------------------- weights
 
 BROKEN: dict[str, tuple[Callable[[Fragile], None], str]] = {
