@@ -96,18 +96,22 @@ class Replica:
             BadReplyError: The reply is not what the protocol says.
             EngineError: What the engine says.
         """
-        oldest = self.engine.version
-        call = self.begin(self.engine.generate(prompt, sampling, session))
+        engine, oldest = self.engine, self.engine.version
+        call = self.begin(engine.generate(prompt, sampling, session))
         self.calls.add(call)
         try:
             reply = await call.outcome
             self._ended += 1
             try:
-                check_reply(reply, sampling, oldest, self.engine.version)
+                check_reply(reply, sampling, oldest, engine.version)
             except BadReplyError:
-                self._discounted += np.size(getattr(reply, "token_ids", ()))
+                self._discount(engine, np.size(getattr(reply, "token_ids", ())))
                 raise
-            self._delivered += len(reply.token_ids)
+            if self._holds(engine):
+                self._delivered += len(reply.token_ids)
+            else:  # lost in the very moment in which it had answered
+                self._past["generated_tokens"] += len(reply.token_ids)
+                self.wasted -= len(reply.token_ids)
         finally:
             self.calls.discard(call)
             self.draining.discard(call)
@@ -117,8 +121,9 @@ class Replica:
     async def probe(self) -> None:
         """Ask for one token."""
         # With a seed, so that it draws nothing from the engine's own stream.
-        reply = await self.engine.generate([0], Sampling(temperature=0.0, max_new_tokens=1, seed=0))
-        self._discounted += len(reply.token_ids)
+        engine = self.engine
+        reply = await engine.generate([0], Sampling(temperature=0.0, max_new_tokens=1, seed=0))
+        self._discount(engine, len(reply.token_ids))
 
     def look(self, now: float) -> float:
         """For how many seconds nothing has been seen of it, although it had something to do or was asked."""
@@ -158,6 +163,13 @@ class Replica:
         self.engine, self.state, self.active = engine, "up", now
         self._delivered = self._discounted = self.faults = 0
         self._seen, self._last = (), {}
+
+    def _holds(self, engine: Engine) -> bool:
+        return self.state == "up" and self.engine is engine
+
+    def _discount(self, engine: Engine, tokens: int) -> None:
+        if self._holds(engine):
+            self._discounted += tokens
 
     def _numbers(self) -> dict[str, float]:
         """The engine's own, without what nobody asked for; those seen last, if it does not answer any more."""

@@ -112,9 +112,12 @@ class Replicas:
                 raise ValueError(f"{name} must be above 0, not {value}")
         if stall_timeout <= probe_timeout:
             raise ValueError(f"stall_timeout must be above probe_timeout={probe_timeout}, not {stall_timeout}")
-        for name, (count, low) in {"retries": (retries, 0), "max_faults": (max_faults, 1)}.items():
+        lowest = {"retries": (retries, 0), "max_faults": (max_faults, 1), "max_restarts": (max_restarts, 0)}
+        for name, (count, low) in lowest.items():
             if count < low:
                 raise ValueError(f"{name} must be at least {low}, not {count}")
+        if backoff < 0:
+            raise ValueError(f"backoff must be at least 0, not {backoff}")
         if router is not None and router.replicas != len(engines):
             raise ValueError(f"the router is for {router.replicas} replicas, and there are {len(engines)}")
         self._replicas = [Replica(index, engine) for index, engine in enumerate(engines)]
@@ -209,10 +212,11 @@ class Replicas:
             ValueError: No replica takes the weights, or the version does not grow; the old weights then stay.
             PartialUpdateError: Some replicas failed; they are out, and all others have the new version.
             EngineDeadError: All replicas are gone.
+            EngineError: Every replica was lost with it, and those that came in their places too.
         """
         if mode not in ("keep", "wait", "abort"):
             raise ValueError(f"update mode must be keep, wait or abort, not {mode!r}")
-        while True:
+        for _ in range(self._max_restarts + 1):  # again where all that took it were lost with it
             await self._until_up()
             await self._updating.acquire()
             try:
@@ -227,6 +231,7 @@ class Replicas:
                 raise
             if await asyncio.shield(completed):
                 return
+        raise EngineError(f"no replica came through the update to version {version}: {self._causes()}")
 
     async def release(self, session: str) -> None:
         """See :meth:`trainers.engines.base.Engine.release`."""
@@ -270,8 +275,10 @@ class Replicas:
         for replica in self._up():
             replica.state = "gone"
             self._spawn(self._close_engine(replica.engine))
-        if self._background:
-            await asyncio.wait(self._background, timeout=self._close_timeout)
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + self._close_timeout
+        while self._background and (left := deadline - clock()) > 0:  # what ends may leave something to close
+            await asyncio.wait(self._background, timeout=left)
 
     # ------------------------------------------------------------------ requests
 
@@ -306,12 +313,13 @@ class Replicas:
             await self._changed.wait()
 
     def _all_gone(self) -> EngineDeadError:
-        causes = "; ".join(f"{replica}: {replica.cause}" for replica in self._replicas)
-        count = len(self._replicas)
-        error = EngineDeadError(f"{'all' if count > 1 else 'the'} {count} replicas are gone: {causes}")
+        error = EngineDeadError(f"all {len(self._replicas)} replicas are gone: {self._causes()}")
         last = self._replicas[-1].cause
         error.__cause__ = last if last is None or last.__cause__ is None else last.__cause__
         return error
+
+    def _causes(self) -> str:
+        return "; ".join(f"{replica}: {replica.cause}" for replica in self._replicas)
 
     async def _release_at(self, replica: Replica, session: str) -> None:
         if replica.state == "up":
@@ -333,8 +341,8 @@ class Replicas:
             PartialUpdateError: Some took them.
         """
         taking = (self._taken(replica, call, version) for replica, call in given.items())
-        *answers, kept = await asyncio.gather(*taking, self._kept(weights))
-        answer = dict(zip(given, answers, strict=True))
+        keeping = self._spawn(self._kept(weights))
+        answer = dict(zip(given, await asyncio.gather(*taking), strict=True))
         took = [replica for replica, error in answer.items() if error is None and replica.state == "up"]
         refused = {replica: error for replica, error in answer.items() if isinstance(error, ValueError)}
         for replica, error in answer.items():
@@ -344,11 +352,16 @@ class Replicas:
                 self._take_out(replica, told)
         self._counters["updates_failed"] += len(answer) - len(took)
         if not took:
+            keeping.cancel()
             if refused:
                 raise next(iter(refused.values()))
             return False
-        self._version, self._weights = version, kept
-        self._router.forget_computed()
+        kept = None
+        try:
+            kept = await keeping
+        finally:  # whatever becomes of the copy: these are the weights that the replicas have
+            self._version, self._weights = version, kept
+            self._router.forget_computed()
         if len(took) < len(answer):
             lost = "; ".join(f"{replica}: {replica.cause}" for replica in answer if replica not in took)
             raise PartialUpdateError(f"{len(took)} of {len(answer)} replicas have version {version}; taken out: {lost}")

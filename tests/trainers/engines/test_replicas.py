@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 from fragile import Fragile
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from trainers.engines.base import (
     EngineDeadError,
@@ -456,6 +458,38 @@ async def test_without_weights_to_give_it_an_engine_of_another_version_is_not_ta
 
 
 @simulated
+async def test_an_update_that_takes_all_down_meets_those_that_come_after() -> None:
+    async def restart(index: int) -> Fragile:
+        return Fragile(slow)
+
+    replicas, engines = pair(restart=restart, weights="first")
+    for engine in engines:
+        engine.fail_update = RuntimeError("out of memory")
+    await replicas.update_weights("new", 3)
+    assert replicas.version == 3
+    await asyncio.sleep(100)
+    assert replicas.stats()["replicas_up"] == 2
+    assert [replica.engine.version for replica in replicas._replicas] == [3, 3]
+    await replicas.close()
+
+
+@simulated
+async def test_an_update_that_nobody_survives_ends_as_an_error() -> None:
+    async def restart(index: int) -> Fragile:
+        engine = Fragile(slow)
+        engine.fail_update = RuntimeError("out of memory")
+        return engine
+
+    replicas, engines = pair(restart=restart, weights="first", max_restarts=2)
+    for engine in engines:
+        engine.fail_update = RuntimeError("out of memory")
+    with pytest.raises(EngineError, match=r"replica 0: .*out of memory.*replica 1: .*out of memory"):
+        await replicas.update_weights("new", 3)
+    assert replicas.version == 0
+    await replicas.close()
+
+
+@simulated
 async def test_requests_wait_for_a_restart_when_nothing_else_is_up() -> None:
     async def restart(index: int) -> Fragile:
         await asyncio.sleep(100)
@@ -535,6 +569,84 @@ async def test_what_a_later_replica_gets_is_a_copy(copies: bool, given: int) -> 
     await replicas.close()
 
 
+# ---------------------------------------------------------------- anything, at any time
+
+FAULTS = st.lists(
+    st.tuples(st.floats(0, 60), st.integers(0, 2), st.sampled_from(["die", "hang", "mangle", "update", "bad update"])),
+    max_size=8,
+)
+
+
+@settings(max_examples=60)
+@given(faults=FAULTS, mode=st.sampled_from(["keep", "wait", "abort"]), restarts=st.booleans())
+def test_whatever_happens_every_request_ends_once_with_the_weights_it_says(
+    faults: Any, mode: Any, restarts: bool
+) -> None:
+    """12 episodes of three turns on three replicas; faults and updates come when they like."""
+    delivered, refused, ended = [], [], []
+
+    async def restart(index: int) -> Fragile:
+        await asyncio.sleep(5)
+        return Fragile(slow, version=-1)
+
+    async def episode(replicas: Replicas, number: int) -> None:
+        history = [number + 1]
+        for turn in range(3):
+            try:
+                reply = await replicas.generate(history, ANY, f"s{number}")
+            except EngineError as error:
+                refused.append(error)
+                return
+            tokens, versions = reply.token_ids.tolist(), reply.weight_version.tolist()
+            delivered.append(len(tokens))
+            assert tokens == list(range(1, 11))[: len(tokens)]
+            assert len(tokens) == 10 or reply.finish_reason == "abort"
+            assert versions == sorted(versions)
+            history += [*tokens, turn]
+        ended.append(number)
+
+    async def trouble(replicas: Replicas, first: float, which: int, what: str) -> None:
+        await asyncio.sleep(first)
+        engine = replicas._replicas[which].engine
+        assert isinstance(engine, Fragile)
+        if what == "die":
+            engine.die(MemoryError("injected"))
+        elif what == "hang":
+            engine.hang()
+        elif what == "mangle":
+            engine.mangle = lambda reply: replace(reply, logprobs=reply.logprobs[:-1])
+        else:
+            if what == "bad update":
+                engine.fail_update = OSError("broken pipe")
+            try:
+                await replicas.update_weights("new", replicas.version + 1, mode)
+            except EngineError as error:
+                refused.append(error)
+            except ValueError:  # another one was quicker
+                return
+            up = [replica.engine for replica in replicas._replicas if replica.state == "up"]
+            assert {engine.version for engine in up} <= {replicas.version}, "never mixed"
+
+    async def run() -> None:
+        options: dict[str, Any] = {"restart": restart if restarts else None, "weights": "first"}
+        replicas, _ = pair(count=3, update_timeout=50.0, **options)
+        beside = [asyncio.create_task(trouble(replicas, *fault)) for fault in faults]
+        async with asyncio.timeout(3000):
+            await asyncio.gather(*(episode(replicas, number) for number in range(12)), *beside)
+        stats = replicas.stats()
+        assert stats["generated_tokens"] == sum(delivered), "every token once"
+        assert stats["running"] == 0
+        assert sum(stats[f"replica{i}_load"] for i in range(3)) == 0
+        if not any(what in ("die", "hang", "mangle", "bad update") for _, _, what in faults):
+            assert len(ended) == 12
+            assert stats["retries"] == 0
+        if any(isinstance(error, EngineDeadError) for error in refused):
+            assert stats["replicas_up"] == 0
+        await replicas.close()
+
+    run_simulated(run())
+
+
 # ---------------------------------------------------------------- the end, and the beginning
 
 
@@ -573,6 +685,8 @@ async def test_closing_ends_requests_updates_and_restarts() -> None:
         ({"probe_interval": 0.0}, "probe_interval must be above 0"),
         ({"max_faults": 0}, "max_faults must be at least 1"),
         ({"retries": -1}, "retries must be at least 0"),
+        ({"max_restarts": -1}, "max_restarts must be at least 0"),
+        ({"backoff": -1.0}, "backoff must be at least 0"),
         ({"router": Router(3)}, "the router is for 3 replicas, and there are 1"),
     ],
 )
