@@ -577,11 +577,9 @@ FAULTS = st.lists(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(faults=FAULTS, mode=st.sampled_from(["keep", "wait", "abort"]), restarts=st.booleans())
-def test_whatever_happens_every_request_ends_once_with_the_weights_it_says(
-    faults: Any, mode: Any, restarts: bool
-) -> None:
+def test_whatever_happens_every_request_ends_once(faults: Any, mode: Any, restarts: bool) -> None:
     """12 episodes of three turns on three replicas; faults and updates come when they like."""
     delivered, refused, ended = [], [], []
 
@@ -633,6 +631,7 @@ def test_whatever_happens_every_request_ends_once_with_the_weights_it_says(
         beside = [asyncio.create_task(trouble(replicas, *fault)) for fault in faults]
         async with asyncio.timeout(3000):
             await asyncio.gather(*(episode(replicas, number) for number in range(12)), *beside)
+        await asyncio.sleep(0.5)  # a probe that is on its way counts until its answer is there
         stats = replicas.stats()
         assert stats["generated_tokens"] == sum(delivered), "every token once"
         assert stats["running"] == 0
