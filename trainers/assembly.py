@@ -24,6 +24,7 @@ from .checkpoints import Checkpoint, CheckpointError, Checkpoints, load
 from .config.schema import EnvSection, ModelSection, PPOConfig, RunSection, SupervisedSection, TrainerSection
 from .engines.base import Engine, EngineError, Sampling
 from .engines.openai_compatible import refuse_training
+from .engines.replicas import Replicas
 from .engines.sglang import SGLangEngine, SGLangOptions
 from .engines.torch_engine import TorchEngine
 from .engines.vllm.client import VLLMEngine, start_server
@@ -215,12 +216,14 @@ async def engine_of(config: PPOConfig, policy: Policy, renderer: Renderer, *, ve
             return await _vllm_engine(config, policy, renderer, version)
         if config.engine.name == "sglang":
             return await _sglang_engine(config, policy, renderer, version)
+        if config.engine.replicas > 1:
+            return _torch_replicas(config, policy, renderer, version)
         return _torch_engine(config, policy, renderer, version)
     except (ValueError, EngineError) as error:
         raise SetupError(f"model.path={config.model.path} with the {config.engine.name} engine: {error}") from error
 
 
-def _torch_engine(config: PPOConfig, policy: Policy, renderer: Renderer, version: int) -> TorchEngine:
+def _torch_engine(config: PPOConfig, policy: Policy, renderer: Renderer, version: int, replica: int = 0) -> TorchEngine:
     return TorchEngine(
         policy.model,
         max_slots=config.engine.max_slots,
@@ -228,10 +231,19 @@ def _torch_engine(config: PPOConfig, policy: Policy, renderer: Renderer, version
         device=resolve_device(config.model.device),
         dtype=getattr(torch, config.model.dtype),
         stop_token_ids=renderer.stop_token_ids,
-        seed=config.trainer.seed,
+        seed=config.trainer.seed + replica,
         threads=threads_for(policy, config.engine.threads),
         version=version,
     )
+
+
+def _torch_replicas(config: PPOConfig, policy: Policy, renderer: Renderer, version: int) -> Replicas:
+    def make(replica: int) -> TorchEngine:
+        # The policy's model stays as it is, because the learner trains a copy: these are the weights of `version`.
+        return _torch_engine(config, policy, renderer, version, replica)
+
+    # What the learner publishes are copies already.
+    return Replicas([make(i) for i in range(config.engine.replicas)], restart=make, copy_weights=False)
 
 
 async def _vllm_engine(config: PPOConfig, policy: Policy, renderer: Renderer, version: int) -> VLLMEngine:

@@ -7,7 +7,12 @@ import sys
 import pytest
 
 from trainers.assembly import SetupError, engine_of, threads_for
-from trainers.config import resolve
+from trainers.config import PPOConfig
+from trainers.config.load import ConfigError, resolve
+from trainers.engines.base import Sampling
+from trainers.engines.replicas import Replicas
+from trainers.engines.torch_engine import TorchEngine
+from trainers.learner import Learner
 from trainers.policy import Policy
 from trainers.rollout.renderer import Renderer
 from trainers.tiny import build_model, build_tokenizer
@@ -47,7 +52,58 @@ def test_a_run_of_a_tiny_model_uses_one_thread(tmp_path):
     ],
 )
 def test_an_engine_that_cannot_be_had_says_why(options, said):
-    config, _ = resolve(["engine.name=vllm", *options])
+    config, _ = resolve(["engine.name=vllm", *options], PPOConfig)
     small = policy(**SMALL)
     with pytest.raises(SetupError, match=said):
         asyncio.run(engine_of(config, small, Renderer(small.tokenizer)))
+
+
+async def test_replicas_are_engines_of_their_own_and_a_lost_one_is_replaced_with_the_current_weights():
+    actor = policy(max_context=64, **SMALL)
+    arguments = ["engine.max_context=64", "engine.max_slots=2", "rollout.max_response_length=8", "model.device=cpu"]
+    one, _ = resolve(arguments, PPOConfig)
+    several, _ = resolve([*arguments, "engine.replicas=3"], PPOConfig)
+    renderer = Renderer(actor.tokenizer)
+    plain = await engine_of(one, actor, renderer, version=5)
+    replicas = await engine_of(several, actor, renderer, version=5)
+    assert isinstance(plain, TorchEngine)
+    assert isinstance(replicas, Replicas)
+    try:
+        assert replicas.version == 5
+        weights = Learner(actor.model).weights()
+        for value in weights.values():
+            value.mul_(1.5)
+        await plain.update_weights(weights, 6)
+        await replicas.update_weights(weights, 6)
+        greedy = Sampling(temperature=0.0, max_new_tokens=8)
+        wanted = (await plain.generate([5, 6, 7], greedy)).token_ids.tolist()
+        await replicas._replicas[1].engine.close()  # a lost engine is one that says it is dead
+        for turn in range(2000):
+            made = await replicas.generate([5, 6, 7], greedy, f"s{turn}")
+            assert made.token_ids.tolist() == wanted
+            assert set(made.weight_version) == {6}
+            if replicas.stats()["replicas_restarted"]:
+                break
+        assert replicas.stats()["replicas_up"] == 3
+        assert replicas._replicas[1].engine.version == 6
+    finally:
+        await plain.close()
+        await replicas.close()
+
+
+@pytest.mark.parametrize("value", ["0", "auto"])
+def test_a_number_of_replicas_that_is_none_is_refused(value):
+    with pytest.raises(ConfigError, match=r"engine\.replicas"):
+        resolve([f"engine.replicas={value}"], PPOConfig)
+
+
+@pytest.mark.parametrize(("value", "wanted"), [("auto", "auto"), ("7", 7), ("null", None)])
+def test_episodes_at_a_time_are_a_number_auto_or_what_staleness_allows(value, wanted):
+    config, _ = resolve([f"rollout.max_running={value}"], PPOConfig)
+    assert config.rollout.max_running == wanted
+
+
+@pytest.mark.parametrize("value", ["0", "many", "1.5", "true"])
+def test_anything_else_is_refused(value):
+    with pytest.raises(ConfigError, match=r"rollout\.max_running"):
+        resolve([f"rollout.max_running={value}"], PPOConfig)

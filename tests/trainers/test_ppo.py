@@ -218,6 +218,7 @@ OPTIONS = [
     ["env.id=program_envs:tests/blocking env.backend=thread"],
     ["env.backend=process env.workers=1"],
     ["rollout.max_running=1 data.shuffle=false env.kwargs.tasks=3"],
+    ["rollout.max_running=auto engine.replicas=2"],
     ["model.dtype=bfloat16"],
     ["trainer.fsdp=never rollout.n=1 rollout.groups_per_batch=4"],
 ]
@@ -233,6 +234,33 @@ def test_every_option_trains(tmp_path, options):
         assert row["actor/ref_kl"] == pytest.approx(0.0, abs=1e-5)
     if "recompute" in options:
         assert row["actor/importance_mean"] == pytest.approx(1.0, abs=1e-4)
+
+
+def test_a_run_goes_on_when_a_replica_is_lost(tmp_path):
+    engines: list[Any] = []
+
+    def look(run: Run) -> None:
+        engine, report = run.collector._engine, run.reporter.iteration
+        engines.append(engine)
+
+        def fail(*_: object) -> None:
+            raise MemoryError("injected")
+
+        def report_and_break(step: int, *rest: Any) -> None:
+            report(step, *rest)
+            if step == 2:
+                engine._replicas[0].engine._scheduler._decoder.logits = fail
+
+        run.reporter.iteration = report_and_break  # type: ignore[method-assign]
+
+    more = ["engine.replicas=2", "trainer.total_iterations=5", f"trainer.rollout_data_dir={tmp_path}/dumps"]
+    in_process(tmp_path, *more, look=look)
+    assert len(training_of(tmp_path)) == 5
+    assert engines[0].stats()["replicas_lost"] == 1
+    assert engines[0].stats()["retries"] >= 1
+    for number in range(1, 6):
+        episodes = read_parquet(tmp_path / "dumps" / f"{number:06d}.parquet")
+        assert {int(v) for episode in episodes for v in episode.weight_version[episode.action_mask]} == {number - 1}
 
 
 @pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])

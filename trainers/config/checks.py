@@ -14,6 +14,9 @@ Problems = Iterator[tuple[str, str]]
 #: Estimators that learn a value function.
 WITH_CRITIC = frozenset({"gae", "turn_gae"})
 
+#: Engines that a run can have several of.
+_WITH_REPLICAS = frozenset({"torch"})
+
 # Keys of `algorithm` that only some estimators read. Elsewhere they would silently do nothing.
 _ONLY_WITH = {
     "lam": ("gae", "turn_gae"),
@@ -52,6 +55,8 @@ def ppo_checks(config: PPOConfig) -> Problems:
             f"is {rollout.max_response_length}, which leaves no room for a prompt in "
             f"engine.max_context={engine.max_context}",
         )
+    if engine.replicas > 1 and engine.name not in _WITH_REPLICAS:
+        yield "engine.replicas", f"is {engine.replicas}; engine.name={engine.name} is one engine"
     most = rollout.staleness * rollout.groups_per_batch + 1
     if rollout.window > most:
         yield (

@@ -234,7 +234,13 @@ class EngineSection(Section):
         description="`torch`: embedded, continuous batching. `vllm`, `sglang`: such a server beside the run. `openai` "
         "has no token ids and is refused here; `textenvs evaluate` uses such services.",
     )
-    max_slots: int = Field(128, ge=1, description="Requests decoded at a time; more wait.")
+    replicas: int = Field(
+        1,
+        ge=1,
+        description="Engines side by side, each with a copy of the weights and a thread of its own; a lost one is "
+        "replaced.",
+    )
+    max_slots: int = Field(128, ge=1, description="Requests decoded at a time (in each replica); more wait.")
     max_context: int = Field(512, ge=16, description="Longest conversation in tokens, reply included.")
     threads: int | None = Field(
         None,
@@ -264,7 +270,11 @@ class RolloutSection(Section):
     window: int = Field(
         1, ge=1, description="A group may be overtaken by one less than so many later ones; 1 is strict order."
     )
-    max_running: int | None = Field(None, ge=1, description="Episodes in flight at most; null is as staleness allows.")
+    max_running: Annotated[int, Field(ge=1)] | Literal["auto"] | None = Field(
+        None,
+        description="Episodes in flight at most; null is as staleness allows, `auto` looks for as many as the engine "
+        "serves without a queue or preemptions.",
+    )
     update_mode: Literal["keep", "wait", "abort"] = Field(
         "keep", description="Requests in flight at a weight update go on with the new weights, finish first, or end."
     )

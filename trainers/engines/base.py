@@ -42,6 +42,13 @@ class EngineDeadError(EngineError):
     """The engine is gone: every request in flight fails with this within seconds, and no new one is accepted."""
 
 
+class PartialUpdateError(EngineError):
+    """A part of the engine could not take new weights and was taken out; the message says which, and why.
+
+    All that is left of the engine has the new weights, and its ``version`` says so: it can be used on.
+    """
+
+
 class RequestError(EngineError, ValueError):
     """This request is invalid (ids outside the vocabulary, too long, bad sampling parameters); the engine goes on."""
 
@@ -109,6 +116,10 @@ class Generation:
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
+#: Numbers of ``stats`` that say how things are now; all others count since the start, and only grow.
+GAUGES = frozenset({"running", "waiting", "kv_use", "idle_sessions"})
+
+
 @runtime_checkable
 class Engine(Protocol):
     """An inference engine. All methods are called from one event loop; none blocks it."""
@@ -145,6 +156,8 @@ class Engine(Protocol):
 
         Raises:
             ValueError: Names or shapes do not fit, or the version does not grow; the old weights then stay.
+            PartialUpdateError: Only a part of the engine took them, and goes on without the rest.
+            EngineDeadError: The engine is gone.
         """
         ...
 
@@ -153,7 +166,13 @@ class Engine(Protocol):
         ...
 
     def stats(self) -> dict[str, float]:
-        """Counters since the start: requests, generated_tokens, prefill_tokens, cached_tokens, running, waiting, ..."""
+        """Counters since the start, and gauges (:data:`GAUGES`), which say how things are now.
+
+        Those that mean the same everywhere: ``requests``, ``generated_tokens``, ``prefill_tokens``, ``cached_tokens``
+        and ``preemptions`` (requests that lost their place and their work for want of KV memory) are counters;
+        ``running`` and ``waiting`` (requests), and ``kv_use`` (the share of the KV memory that running requests hold,
+        from 0 to 1) are gauges. An engine gives those that it can.
+        """
         ...
 
     async def close(self) -> None:

@@ -112,9 +112,15 @@ class Scheduler:
         """Whether a step would do anything."""
         return bool(self._running or self._waiting or self._updates)
 
-    def gauges(self) -> dict[str, int]:
-        """How many are running and waiting, and how many slots only keep a session."""
-        return {"running": len(self._running), "waiting": len(self._waiting), "idle_sessions": self._slots.idle}
+    def gauges(self) -> dict[str, float]:
+        """How many are running and waiting, how many slots only keep a session, and the share of slots that run."""
+        running = len(self._running)
+        return {
+            "running": running,
+            "waiting": len(self._waiting),
+            "idle_sessions": self._slots.idle,
+            "kv_use": running / self._slots.count,
+        }
 
     def add(self, request: Request) -> None:
         """Queue a request; it starts at the next step if a slot is free."""

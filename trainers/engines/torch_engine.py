@@ -141,8 +141,11 @@ class TorchEngine:
 
     async def close(self) -> None:
         """See :meth:`trainers.engines.base.Engine.close`."""
-        with ThreadPoolExecutor(1) as own:  # the loop's own executor may be full of environments that hang
+        own = ThreadPoolExecutor(1)  # the loop's own executor may be full of environments that hang
+        try:
             await asyncio.get_running_loop().run_in_executor(own, self._stop)
+        finally:
+            own.shutdown(wait=False)  # who is cancelled while a step hangs must not hold the event loop
 
     async def _call(
         self, item: _Item, add: Callable[[Scheduler, _Item], None], cancel: Callable[[Scheduler, _Item], None]

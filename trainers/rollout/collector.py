@@ -18,18 +18,24 @@ With more, episodes of later batches run while the trainer trains.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Literal, Self
 
-from ..engines.base import Engine, Sampling, UpdateMode
+from ..engines.base import Engine, PartialUpdateError, Sampling, UpdateMode
 from ..trajectory import Status, Trajectory
+from .concurrency import Concurrency
 from .environments import Backend
 from .play import Episode, Player
 from .renderer import Renderer
 from .slots import CollectionError, Slots, Ticket
 from .tasks import TaskOrder, derive_seed
+
+log = logging.getLogger("trainers")
+
+_LOOK_EVERY = 1.0  # seconds between two looks at the engine's load
 
 
 @dataclass(frozen=True)
@@ -78,7 +84,8 @@ class Collector:
         generation_timeout: Seconds a reply.
         episode_timeout: Seconds an episode.
         retries: How often one sibling is played again.
-        max_running: Episodes at a time.
+        max_running: Episodes at a time; ``"auto"`` looks for as many as the engine serves without a queue, see
+            :mod:`trainers.rollout.concurrency`.
         filter_zero_variance: Replace groups without difference in reward.
         max_consecutive_filtered: So many in a row are too many.
         max_consecutive_errors: So many unusable episodes in a row stop the run.
@@ -106,13 +113,15 @@ class Collector:
         generation_timeout: float | None = None,
         episode_timeout: float | None = None,
         retries: int = 1,
-        max_running: int | None = None,
+        max_running: int | Literal["auto"] | None = None,
         filter_zero_variance: bool = False,
         max_consecutive_filtered: int = 64,
         max_consecutive_errors: int = 32,
         seed: int = 0,
         on_trajectory: Callable[[Trajectory], None] | None = None,
     ) -> None:
+        if isinstance(max_running, str) and max_running != "auto":
+            raise ValueError(f"max_running must be a number, None or 'auto', not {max_running!r}")
         self._engine = engine
         self._backend = backend
         self._player = Player(
@@ -129,12 +138,16 @@ class Collector:
             staleness=staleness,
             window=window,
             retries=retries,
-            max_running=max_running,
+            max_running=None if max_running == "auto" else max_running,
             filter_zero_variance=filter_zero_variance,
             max_consecutive_filtered=max_consecutive_filtered,
             max_consecutive_errors=max_consecutive_errors,
             version=engine.version,
         )
+        self._concurrency = Concurrency(self._slots.capacity) if max_running == "auto" else None
+        if self._concurrency is not None:
+            self._slots.max_running = self._concurrency.limit
+        self._steering: asyncio.Task[None] | None = None
         self._identity = {"seed": seed, "tasks": "custom" if callable(tasks) else tasks}
         self._task_of = tasks if callable(tasks) else TaskOrder(tasks, seed=seed)
         self._sampling = sampling or Sampling()
@@ -163,6 +176,8 @@ class Collector:
         """
         clock = asyncio.get_running_loop().time
         began = clock()
+        if self._concurrency is not None and self._steering is None:
+            self._steering = asyncio.ensure_future(self._steer(self._concurrency))
         self._pump()
         while True:
             self._check()
@@ -185,12 +200,18 @@ class Collector:
 
         Raises:
             ValueError: The version does not fit (see :meth:`Slots.update`), or the engine refuses the weights.
+            EngineDeadError: The engine is gone. (One that lost a part and goes on without it is a warning.)
         """
         self._check()
         self._slots.check_update(version)
         self._interruptions += mode == "abort"
-        await self._engine.update_weights(weights, version, mode)
+        try:
+            await self._engine.update_weights(weights, version, mode)
+        except PartialUpdateError as error:  # what is left of the engine has them
+            log.warning("%s", error)
         self._slots.update(version)
+        if self._concurrency is not None:
+            self._concurrency.updated()
         self._pump()
 
     async def evaluate(
@@ -268,7 +289,8 @@ class Collector:
 
     def stats(self) -> dict[str, float]:
         """How collecting goes: ``running`` episodes, groups ``ready`` and ``in_flight``, totals of the books
-        (``groups_*``, ``retries*``, ``siblings_lost``) and the environments' (``env_*``).
+        (``groups_*``, ``retries*``, ``siblings_lost``) and the environments' (``env_*``); with ``max_running="auto"``
+        also ``max_running``, the limit in force, and ``max_running_cuts``.
 
         A batch's stats have these too: ``wait_s`` (seconds :meth:`next_batch` waited), ``episodes_<status>``,
         ``staleness_mean``, ``staleness_max`` and ``staleness_<k>`` (share of the batch's episodes whose oldest token is
@@ -277,6 +299,8 @@ class Collector:
         """  # noqa: D205
         slots = self._slots
         now = {"running": slots.running, "ready": slots.ready, "in_flight": len(slots.in_flight)}
+        if self._concurrency is not None:
+            now |= {"max_running": self._concurrency.limit, "max_running_cuts": self._concurrency.cuts}
         stats = {name: float(value) for name, value in (now | slots.counters).items()}
         return stats | {f"env_{name}": value for name, value in self._backend.stats().items()}
 
@@ -284,6 +308,8 @@ class Collector:
         """Cancel what runs and wait for it, ``timeout`` seconds at most; safe to call twice."""
         self._closed = True
         self._changed.set()
+        if self._steering is not None:
+            self._steering.cancel()
         await _cancel(self._episodes, timeout)
 
     async def __aenter__(self) -> Self:
@@ -302,6 +328,17 @@ class Collector:
             task = asyncio.ensure_future(self._play(ticket))
             self._episodes.add(task)
             task.add_done_callback(self._ended)
+
+    async def _steer(self, concurrency: Concurrency) -> None:
+        """Let the limit follow the engine's load. A failure of this is a failure of the run."""
+        try:
+            while self._failure is None and not self._closed:
+                await asyncio.sleep(_LOOK_EVERY)
+                self._slots.max_running = concurrency.observe(self._engine.stats(), self._slots.running)
+                self._pump()
+        except Exception as error:
+            self._failure = self._failure or error
+            self._changed.set()
 
     async def _play(self, ticket: Ticket) -> None:
         interruptions = self._interruptions

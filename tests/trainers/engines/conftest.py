@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,8 @@ import vllm_kit
 from transformers import PreTrainedModel
 
 from trainers.engines.base import Engine
+from trainers.engines.replicas import Replicas
+from trainers.engines.routing import Router
 from trainers.engines.scripted import Reply, ScriptedEngine
 from trainers.engines.sglang import SGLangEngine
 from trainers.engines.torch_engine import TorchEngine
@@ -128,6 +130,23 @@ def _scripted_kit() -> Iterator[Kit]:
     )
 
 
+@contextmanager
+def _replicas_kit(one: MakeKit) -> Iterator[Kit]:
+    """Two of another kit's engines behind one."""
+    with one() as kit:
+
+        async def make(model: PreTrainedModel, max_slots: int = 64) -> Replicas:
+            engines = [await kit.make(model, max_slots=max_slots) for _ in range(2)]
+            # Nothing moves for balance, so that a session's KV is where it is looked for.
+            return Replicas(engines, router=Router(2, slack=1000.0), probe_interval=60.0)
+
+        def kill(engine: Replicas) -> None:
+            for replica in engine._replicas:
+                kit.kill(replica.engine)
+
+        yield replace(kit, make=make, kill=kill)
+
+
 MakeKit = Callable[[], AbstractContextManager[Kit]]
 
 #: Those in this process: all; and those that compute, in every family. A protocol does not depend on the family.
@@ -135,6 +154,8 @@ KITS: dict[str, MakeKit] = {"torch": partial(_torch_kit, "qwen2"), "scripted": _
 COMPUTING_KITS: dict[str, MakeKit] = {
     f"torch-{family}": partial(_torch_kit, family) for family in ("qwen2", "qwen3", "llama")
 }
+KITS |= {f"replicas-{name}": partial(_replicas_kit, KITS[name]) for name in ("torch", "scripted")}
+COMPUTING_KITS["replicas-torch"] = KITS["replicas-torch"]
 #: Those with a server: in both lists. Each has a session-scoped fixture ``NAME_kit`` that owns the server.
 SERVERS: tuple[str, ...] = ("vllm", "sglang")
 

@@ -376,3 +376,37 @@ def test_its_threads_setting_is_its_own() -> None:
 
     asyncio.run(run())
     assert torch.get_num_threads() == before
+
+
+def test_what_is_in_use_is_the_share_of_slots_that_compute() -> None:
+    machine = scheduler(slots=4)
+    for i in range(6):
+        machine.add(request([1, 2], Sampling(max_new_tokens=2 + i, ignore_stop=True), session=f"s{i}"))
+    seen = []
+    while machine.has_work:
+        with torch.inference_mode():
+            machine.step()
+        seen.append((machine.gauges()["kv_use"], machine.gauges()["waiting"]))
+    assert seen[0] == (1.0, 2)
+    assert (0.25, 0) in seen
+    assert seen[-1] == (0.0, 0), "a session that is kept computes nothing"
+
+
+async def test_a_close_that_is_cancelled_does_not_hold_the_event_loop() -> None:
+    engine, resumed, outcome = TorchEngine(lively_model(), max_slots=2, threads=1), threading.Event(), []
+
+    def hang(*_: object) -> None:
+        outcome.append(resumed.wait(20))
+        raise MemoryError("injected")
+
+    engine._scheduler._decoder.logits = hang  # type: ignore[method-assign, assignment]
+    request = asyncio.ensure_future(engine.generate([1], GREEDY))
+    while not engine.stats()["requests"]:
+        await asyncio.sleep(0.001)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await engine.close()
+    resumed.set()
+    await engine.close()
+    assert outcome == [True], "the loop went on, and so could the engine"
+    await asyncio.gather(request, return_exceptions=True)

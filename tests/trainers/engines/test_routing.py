@@ -1,0 +1,308 @@
+"""The books of the replicas: invariants under any order of events, each rule by itself, and the prefix index."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from trainers.engines.prefixes import PrefixIndex
+from trainers.engines.routing import PREFILL_WEIGHT, Placement, Router
+
+
+def ids(*tokens: int) -> np.ndarray:
+    return np.array(tokens, np.int32)
+
+
+def placed(router: Router, *args, **kwargs) -> Placement:
+    placement = router.place(*args, **kwargs)
+    assert placement is not None
+    return placement
+
+
+# ---------------------------------------------------------------- prefixes
+
+SEQUENCES = st.lists(st.integers(0, 2), max_size=14)  # few tokens, so that prefixes are shared often
+
+
+@given(
+    block=st.integers(1, 4),
+    served=st.lists(st.tuples(st.integers(0, 2), SEQUENCES), max_size=12),
+    asked=SEQUENCES,
+    lost=st.integers(0, 3),
+)
+def test_the_index_knows_the_longest_shared_prefix_of_each_replica(block, served, asked, lost):
+    index = PrefixIndex(3, block=block)
+    for replica, tokens in served:
+        index.add(index.keys(tokens), replica)
+    index.forget(lost) if lost < 3 else None
+    wanted = [0, 0, 0]
+    for replica, tokens in served:
+        common = 0
+        while common < min(len(tokens), len(asked)) and tokens[common] == asked[common]:
+            common += 1
+        if replica != lost:
+            wanted[replica] = max(wanted[replica], common // block * block)
+    assert index.shared(index.keys(asked)) == wanted
+    assert index.keys(asked) == index.keys(asked, index.keys(asked[: len(asked) // 2])), "keys can be continued"
+    index.clear()
+    assert index.shared(index.keys(asked)) == [0, 0, 0]
+
+
+@given(served=st.lists(st.tuples(st.integers(0, 1), SEQUENCES), max_size=20), most=st.integers(1, 9))
+def test_the_index_is_bounded_and_never_claims_what_was_not_served(served, most):
+    index, free = PrefixIndex(2, block=2, max_blocks=most), PrefixIndex(2, block=2)
+    for replica, tokens in served:
+        index.add(index.keys(tokens), replica)
+        free.add(free.keys(tokens), replica)
+        assert len(index) <= most
+        believed, true = index.shared(index.keys(tokens)), free.shared(free.keys(tokens))
+        assert all(b <= t for b, t in zip(believed, true, strict=True))
+        assert believed[replica] == min(len(tokens) // 2, most) * 2, "the newest is known, from its beginning"
+
+
+@pytest.mark.parametrize("size", ["replicas", "block", "max_blocks"])
+def test_sizes_of_the_index(size):
+    with pytest.raises(ValueError, match=f"{size} must be at least 1"):
+        PrefixIndex(**({"replicas": 2} | {size: 0}))
+
+
+# ---------------------------------------------------------------- the invariants, under any order of events
+
+
+class Books(RuleBasedStateMachine):
+    """Requests, ends, deaths, returns, releases, updates; the oracle keeps a record of its own."""
+
+    @initialize(
+        replicas=st.integers(1, 4),
+        settle=st.integers(1, 3),
+        slack=st.sampled_from([0.5, 2.0]),
+        most=st.integers(1, 4),
+        blocks=st.integers(1, 12),
+    )
+    def begin(self, replicas, settle, slack, most, blocks):
+        self.settle, self.most, self.blocks = settle, most, blocks
+        self.router = Router(
+            replicas, block=2, settle=settle, slack=slack, max_sessions=most, max_blocks=blocks, high=1.5, low=1.1
+        )
+        self.up = set(range(replicas))
+        self.flights: list[Placement] = []
+        self.moved: dict[str, int] = {}  # session -> requests since it moved for balance
+        self.peak = 0  # sessions in flight at a time
+
+    @rule(tokens=st.lists(st.integers(0, 1), min_size=1, max_size=9), limit=st.integers(1, 40), data=st.data())
+    def request(self, tokens, limit, data):
+        session = data.draw(st.sampled_from([None, "a", "b", "c", "d", "e", "f"]))
+        avoid = data.draw(st.sets(st.integers(0, self.router.replicas - 1), max_size=2))
+        home = None if session is None else self.router.home(session)
+        busy = any(flight.session == session for flight in self.flights)
+        shedding = set(self.router.shedding)
+        loads = {replica: self.router.load(replica) for replica in self.up}
+        placement = self.router.place(ids(*tokens), limit, session, avoid)
+        if not self.up:
+            assert placement is None
+            return
+        assert placement is not None
+        candidates = self.up - avoid or self.up
+        assert placement.replica in candidates, "never a replica that is down"
+        assert 0 < placement.charge <= PREFILL_WEIGHT * len(tokens) + limit
+        self.flights.append(placement)
+        if session is not None:
+            assert self.router.home(session) == placement.replica
+            if placement.reason == "balance":
+                assert home in shedding
+                assert not busy
+                assert placement.left == home != placement.replica
+                assert self.moved.get(session, self.settle) >= self.settle, "a session that moved stays for a while"
+                assert loads[placement.replica] < loads[home], "it moves to where less is to do"
+                self.moved[session] = 0
+            elif home in candidates:
+                assert (placement.replica, placement.reason, placement.left) == (home, "home", None)
+            self.moved[session] = self.moved.get(session, self.settle) + 1
+        if placement.reason == "load":
+            calm = candidates - shedding or candidates
+            assert loads[placement.replica] == min(loads[replica] for replica in calm)
+
+    @precondition(lambda self: self.flights)
+    @rule(data=st.data(), reply=st.one_of(st.none(), st.lists(st.integers(0, 1), max_size=6)))
+    def finish(self, data, reply):
+        at = data.draw(st.integers(0, len(self.flights) - 1))
+        self.router.finish(self.flights.pop(at), None if reply is None else ids(*reply))
+
+    @rule(data=st.data())
+    def down(self, data):
+        replica = data.draw(st.integers(0, self.router.replicas - 1))
+        self.router.down(replica)
+        self.up.discard(replica)
+        assert self.router.at_home(replica) == 0
+
+    @rule(data=st.data())
+    def come_up(self, data):
+        replica = data.draw(st.integers(0, self.router.replicas - 1))
+        if replica not in self.up:
+            self.router.up(replica)
+            self.up.add(replica)
+
+    @rule(session=st.sampled_from(["a", "b", "c", "d", "e", "f", "g"]))
+    def release(self, session):
+        holders = self.router.release(session)
+        assert set(holders) <= self.up
+        for flight in self.flights:
+            if flight.session == session and flight.replica in self.up:
+                break
+        else:
+            assert self.router.home(session) is None or any(f.session == session for f in self.flights)
+
+    @rule()
+    def update(self):
+        self.router.forget_computed()
+        assert self.router.known_blocks == 0
+        self.moved.clear()
+
+    @invariant()
+    def the_books_add_up(self):
+        if not hasattr(self, "router"):
+            return
+        router = self.router
+        assert router.healthy == sorted(self.up)
+        for replica in range(router.replicas):
+            mine = [flight for flight in self.flights if flight.replica == replica]
+            assert router.in_flight(replica) == len(mine)
+            assert router.load(replica) == pytest.approx(sum(flight.charge for flight in mine))
+            assert mine or router.load(replica) == 0, "what is added is taken off, to the last bit"
+        self.peak = max(self.peak, len({flight.session for flight in self.flights} - {None}))
+        assert router.sessions <= max(self.most, self.peak)
+        assert router.known_blocks <= self.blocks
+        assert set(router.shedding) < self.up or not router.shedding, "never all that are up"
+
+
+Books.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestBooks = Books.TestCase
+
+
+# ---------------------------------------------------------------- each rule
+
+
+def test_a_session_goes_home_and_others_to_the_least_loaded():
+    router = Router(3)
+    homes = [placed(router, ids(i, i, i), 10, f"s{i}").replica for i in range(3)]
+    assert sorted(homes) == [0, 1, 2]
+    for i in (2, 0, 1):
+        again = placed(router, ids(i, i, i, i), 10, f"s{i}")
+        assert (again.replica, again.reason) == (homes[i], "home")
+    heavy = placed(router, ids(9), 100)
+    assert placed(router, ids(8), 1).replica != heavy.replica
+
+
+def test_sessions_spread_also_when_nothing_is_in_flight():
+    router = Router(2)
+    for i in range(6):
+        router.finish(placed(router, ids(i), 5, f"s{i}"), ids(1, 2))
+    assert [router.at_home(replica) for replica in range(2)] == [3, 3]
+
+
+def test_a_new_session_follows_the_longest_prefix_worth_following():
+    router = Router(2, block=4, min_share=0.5)
+    router.finish(placed(router, ids(*[1] * 8), 4, "a"), ids(7, 7, 7, 7))
+    router.finish(placed(router, ids(*[2] * 8), 4, "b"), ids(7, 7, 7, 7))
+    home = router.home("a")
+    follower = placed(router, ids(*[1] * 8, 7, 7, 7, 7, 3), 4, "c")
+    assert (follower.replica, follower.reason) == (home, "prefix")
+    assert follower.charge == pytest.approx(PREFILL_WEIGHT * 1 + 4), "what was computed before is not to be computed"
+    assert router.counters == {"prefix_hits": 1, "prefix_tokens": 12, "moves": 0}
+    stranger = placed(router, ids(*[1] * 4, *[5] * 8), 4, "d")
+    assert (stranger.replica, stranger.reason) == (1 - home, "load"), "a third of the prompt is not worth it"
+    router.forget_computed()
+    assert placed(router, ids(*[2] * 8), 4, "e").reason == "load", "new weights: nothing is computed"
+
+
+def test_a_replica_far_above_the_others_sheds_until_it_is_near_them():
+    router = Router(2, slack=2.0, high=1.5, low=1.1, settle=3)
+    flights = [placed(router, ids(1), 16, f"s{i}") for i in range(8)]
+    at_zero = [flight for flight in flights if flight.replica == 0]
+    for flight in flights:
+        if flight.replica == 1:
+            router.finish(flight, ids(*[1] * 16))
+    assert router.shedding == [0], "4 requests against none"
+    router.finish(at_zero[0], ids(*[1] * 16))
+    assert router.shedding == [0]
+    moving = placed(router, ids(1, 2), 16, at_zero[0].session)
+    assert (moving.replica, moving.reason, moving.left) == (1, "balance", 0)
+    assert placed(router, ids(5), 16, "new").replica == 1
+    busy = placed(router, ids(1, 2), 16, at_zero[1].session)
+    assert busy.replica == 0, "a session in flight does not move"
+    router.finish(busy)
+    for flight in at_zero[1:]:
+        router.finish(flight, ids(*[1] * 16))
+    assert 0 not in router.shedding
+    assert router.counters["moves"] == 1
+
+
+def test_what_swings_does_not_make_a_session_move_to_and_fro():
+    """Load that swings from one side to the other at every request: a session moves once in ``settle``."""
+    router = Router(2, settle=5, slack=1.0)
+    router.finish(placed(router, ids(1), 8, "s"), ids(1))
+    for _ in range(60):
+        home = router.home("s")
+        assert home is not None
+        others = [placed(router, ids(3), 8, avoid={1 - home}) for _ in range(6)]
+        assert router.shedding == [home]
+        router.finish(placed(router, ids(1, 2, 3), 8, "s"), ids(1))
+        for other in others:
+            router.finish(other)
+    assert 5 <= router.counters["moves"] <= 60 // 5 + 1
+
+
+def test_the_sessions_of_a_lost_replica_find_a_new_home_and_stay_there():
+    router = Router(2)
+    for i in range(4):
+        router.finish(placed(router, ids(i), 5, f"s{i}"), ids(1))
+    gone = [f"s{i}" for i in range(4) if router.home(f"s{i}") == 0]
+    router.down(0)
+    assert router.release(gone[0]) == [], "nothing is left of it"
+    moved = placed(router, ids(1, 2), 5, gone[1])
+    assert (moved.replica, router.counters["moves"]) == (1, 1)
+    router.finish(moved, ids(1))
+    router.up(0)
+    assert placed(router, ids(1, 2, 3), 5, gone[1]).replica == 1
+    assert placed(router, ids(9), 5, "new").replica == 0
+    assert router.release("never heard of") == [0, 1]
+
+
+def test_a_session_that_moved_is_released_wherever_it_was():
+    router = Router(2)
+    router.finish(placed(router, ids(1), 5, "s"), ids(1))
+    first = router.home("s")
+    router.finish(placed(router, ids(1), 5, "s", avoid={first}), ids(1))
+    assert router.home("s") == 1 - first
+    assert router.release("s") == [0, 1]
+    assert router.home("s") is None
+    assert [router.at_home(replica) for replica in range(2)] == [0, 0]
+
+
+def test_replies_teach_how_much_a_request_will_be():
+    router = Router(1)
+    first = placed(router, ids(1), 1000)
+    assert first.charge == pytest.approx(PREFILL_WEIGHT + 1000)
+    router.finish(first, ids(*[1] * 10))
+    assert placed(router, ids(2), 1000).charge == pytest.approx(PREFILL_WEIGHT + 10)
+    assert placed(router, ids(2), 4).charge == pytest.approx(PREFILL_WEIGHT + 4)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"high": 1.0, "low": 1.0}, "high above 1"),
+        ({"low": 2.0}, "low=2.0"),
+        ({"low": 0.5}, "1 <= low"),
+        ({"slack": 0.0}, "slack must be above 0"),
+        ({"settle": 0}, "settle must be at least 1"),
+        ({"min_share": 0.0}, "min_share must be in"),
+        ({"max_sessions": 0}, "max_sessions must be at least 1"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        Router(2, **options)

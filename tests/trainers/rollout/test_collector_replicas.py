@@ -1,0 +1,188 @@
+"""A collector of 64 episodes over replicas that fail in the middle: nothing is lost, counted twice, or waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rollout_fakes import AsyncEnv
+from test_collector import Characters, tokens, turn_of
+
+from trainers.engines.base import EngineDeadError, Sampling
+from trainers.engines.replicas import Replicas
+from trainers.engines.scripted import Call, Reply
+from trainers.engines.simclock import run_simulated
+from trainers.rollout.collector import Batch, Collector
+from trainers.rollout.environments import Backend, EnvSpec
+from trainers.trajectory import Trajectory
+
+sys.path.append(str(Path(__file__).parent.parent / "engines"))
+from fragile import Fragile  # noqa: E402
+
+GROUPS, SIBLINGS, TURNS = 16, 4, 3
+
+
+def script(call: Call) -> Reply:
+    """Words of random number and speed, by prompt and seed alone: whichever replica says them."""
+    if call.token_ids == (0,):  # a probe
+        return Reply([1])
+    rng = random.Random(f"{call.token_ids} {call.sampling.seed}")
+    words = " ".join(str(rng.randrange(10)) for _ in range(rng.randrange(2, 7)))
+    return Reply(tokens(f"{words} on"), latency=rng.random() * 3, per_token=rng.random() / 5)
+
+
+async def collected(
+    fault: Callable[[list[Fragile], Collector], Awaitable[None]] | None,
+    count: int = 3,
+    batches: int = 2,
+    **options: Any,
+) -> tuple[list[Batch], list[Trajectory], Replicas, list[Fragile], float]:
+    """``batches`` batches of 64 episodes of three turns each, with ``fault`` beside; and when they were there."""
+    engines = [Fragile(script, vocab_size=128) for _ in range(count)]
+    replicas = Replicas(engines, **{"stall_timeout": 60.0, "probe_timeout": 20.0, "update_timeout": 50.0} | options)
+    seen: list[Trajectory] = []
+    result = []
+    sizes: dict[str, Any] = {"tasks": None, "group_size": SIBLINGS, "groups_per_batch": GROUPS}
+    async with Backend(EnvSpec(AsyncEnv, {"turns": TURNS, "delay": lambda task, turn: (task + turn) % 4})) as backend:
+        async with Collector(
+            replicas,
+            Characters(),  # type: ignore[arg-type]
+            backend,
+            sampling=Sampling(max_new_tokens=40),
+            max_context=4096,
+            on_trajectory=seen.append,
+            **sizes,
+        ) as collector:
+            beside = None if fault is None else asyncio.ensure_future(fault(engines, collector))
+            for step in range(batches):
+                result.append(await collector.next_batch())
+                await collector.update_weights(f"weights {step + 1}", step + 1)
+            if beside is not None:
+                await beside
+        ended = asyncio.get_running_loop().time()
+    return result, seen, replicas, engines, ended
+
+
+def words(batches: list[Batch]) -> list[Any]:
+    return [
+        [(t.episode_id, t.token_ids.tolist(), t.turn_rewards.tolist(), t.status) for t in group]
+        for batch in batches
+        for group in batch.groups
+    ]
+
+
+def check(fault: Callable[[list[Fragile], Collector], Awaitable[None]], *, lost: int, within: float) -> Replicas:
+    """Every group is there, as without the fault; no token is counted twice; and it takes not much longer."""
+    calm, _, _, _, before = run_simulated(collected(None))
+    batches, seen, replicas, _, after = run_simulated(collected(fault))
+    assert [len(batch.groups) for batch in batches] == [GROUPS, GROUPS]
+    assert words(batches) == words(calm), "no episode shows a trace of it"
+    assert len(seen) == 2 * GROUPS * SIBLINGS, "none was played twice"
+    for batch in batches:
+        assert {int(v) for t in batch.trajectories for v in t.weight_version[t.action_mask]} == {batch.version}
+    stats = replicas.stats()
+    assert stats["generated_tokens"] == sum(int(t.action_mask.sum()) for t in seen), "every token once"
+    assert stats["requests"] == 2 * GROUPS * SIBLINGS * TURNS
+    assert stats["running"] == 0
+    assert stats["replicas_up"] == 3 - lost
+    assert after - before <= within
+    return replicas
+
+
+async def middle_of_a_turn(engines: list[Fragile]) -> None:
+    await asyncio.sleep(4.3)
+    assert engines[0].stats()["running"] > 3
+    assert any(turn_of(call) > 0 for call in engines[0].calls)
+
+
+def test_a_replica_that_is_killed_in_the_middle_of_turns() -> None:
+    async def fault(engines: list[Fragile], collector: Collector) -> None:
+        await middle_of_a_turn(engines)
+        engines[0].die(MemoryError("injected"))
+
+    stats = check(fault, lost=1, within=10.0).stats()
+    assert stats["retries"] > 3
+    assert stats["moves"] > 3
+
+
+def test_all_but_one_are_killed_one_after_the_other() -> None:
+    async def fault(engines: list[Fragile], collector: Collector) -> None:
+        await middle_of_a_turn(engines)
+        engines[0].die(MemoryError("injected"))
+        await asyncio.sleep(0.5)
+        engines[1].die(MemoryError("injected"))
+
+    check(fault, lost=2, within=20.0)
+
+
+def test_a_replica_that_hangs() -> None:
+    async def fault(engines: list[Fragile], collector: Collector) -> None:
+        await middle_of_a_turn(engines)
+        engines[0].hang()
+
+    check(fault, lost=1, within=60.0 + 10.0 + 20.0)
+
+
+def test_a_replica_that_talks_nonsense() -> None:
+    async def fault(engines: list[Fragile], collector: Collector) -> None:
+        await middle_of_a_turn(engines)
+        engines[0].mangle = lambda reply: replace(reply, logprobs=reply.logprobs[:-1])
+
+    assert check(fault, lost=1, within=15.0).stats()["faults"] >= 3
+
+
+@pytest.mark.parametrize("how", ["refuses", "breaks", "hangs", "dies"])
+def test_an_update_that_fails_on_one_replica_is_survived(how: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def fault(engines: list[Fragile], collector: Collector) -> None:
+        if how == "hangs":
+            engines[1].lag_update = 1e9
+        elif how == "dies":
+            engines[1].lag_update = 5.0
+            while not collector.stats().get("groups_delivered"):
+                await asyncio.sleep(0.5)
+            engines[1].die(MemoryError("injected"))
+        else:
+            engines[1].fail_update = ValueError("no such name") if how == "refuses" else OSError("broken pipe")
+
+    check(fault, lost=1, within=60.0)
+    assert "2 of 3 replicas have version 1; taken out: replica 1" in caplog.text
+
+
+def test_when_all_are_dead_the_run_stops_with_every_cause() -> None:
+    async def fault(engines: list[Fragile], collector: Collector) -> None:
+        await middle_of_a_turn(engines)
+        for number, engine in enumerate(engines):
+            engine.die(MemoryError(f"cause {number}"))
+
+    async def run() -> float:
+        with pytest.raises(EngineDeadError, match=r"cause 0.*cause 1.*cause 2"):
+            await collected(fault)
+        return asyncio.get_running_loop().time()
+
+    assert run_simulated(run()) < 10
+
+
+def test_lost_replicas_are_replaced_and_serve_the_weights_of_their_time() -> None:
+    async def restart(index: int) -> Fragile:
+        await asyncio.sleep(3)
+        return Fragile(script, vocab_size=128)
+
+    async def fault(engines: list[Fragile], collector: Collector) -> None:
+        await middle_of_a_turn(engines)
+        for engine in engines:
+            engine.die(MemoryError("injected"))
+
+    batches, seen, replicas, _, _ = run_simulated(collected(fault, restart=restart))
+    calm, *_ = run_simulated(collected(None))
+    assert words(batches) == words(calm)
+    for batch in batches:
+        assert {int(v) for t in batch.trajectories for v in t.weight_version[t.action_mask]} == {batch.version}
+    stats = replicas.stats()
+    assert (stats["replicas_up"], stats["replicas_restarted"]) == (3, 3)
+    assert stats["generated_tokens"] == sum(int(t.action_mask.sum()) for t in seen)

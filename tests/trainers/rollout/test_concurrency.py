@@ -1,0 +1,236 @@
+"""How many episodes run at a time: the law by itself, against models of an engine, and under a collector."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rollout_fakes import AsyncEnv
+from test_collector import Characters, tokens
+
+from trainers.engines.base import Generation, Sampling
+from trainers.engines.scripted import Reply, ScriptedEngine
+from trainers.engines.simclock import run_simulated
+from trainers.rollout.collector import Collector
+from trainers.rollout.concurrency import Concurrency
+from trainers.rollout.environments import Backend, EnvSpec
+
+# ---------------------------------------------------------------- the law
+
+NUMBERS = st.one_of(st.floats(0, 2), st.floats(0, 1e6), st.sampled_from([math.nan, math.inf, -1.0]))
+STATS = st.dictionaries(st.sampled_from(["running", "waiting", "kv_use", "preemptions", "requests"]), NUMBERS)
+
+
+@given(
+    low=st.integers(1, 50),
+    more=st.integers(0, 500),
+    initial=st.one_of(st.none(), st.integers(-5, 1000)),
+    cut=st.floats(0.1, 0.9),
+    seen=st.lists(st.tuples(STATS, st.floats(0, 1.5)), max_size=60),
+)
+def test_the_limit_keeps_its_bounds_whatever_the_engine_says(low, more, initial, cut, seen):
+    law = Concurrency(low + more, low=low, initial=initial, cut=cut)
+    before = law.limit
+    assert low <= before <= low + more
+    for stats, share in seen:
+        cuts = law.cuts
+        running = int(share * before)
+        limit = law.observe(stats, running)
+        assert low <= limit <= low + more
+        assert limit <= max(before * 1.5, before + 1), "it never leaps"
+        assert limit >= min(before, math.floor(cut * min(before, max(running, low)))), "nor falls below one cut"
+        if limit > before:
+            assert running >= 0.9 * before, "only a limit that binds is raised"
+            assert not 0 < stats.get("waiting", 0) < math.inf
+            assert not 0.9 <= stats.get("kv_use", 0) < math.inf
+        assert law.cuts - cuts in (0, 1)
+        before = limit
+
+
+def drive(law: Concurrency, capacity: float, rounds: int, *, kind: str, start: float = 0.0) -> list[int]:
+    """Observe a model of an engine once a round: half of what is too much ends in a round; the rest is instant.
+
+    ``queue``: ``capacity`` requests at a time, the others wait. ``memory``: each request fills its share of the memory
+    over several rounds; when it is full, requests are preempted.
+    """
+    running, filled, preemptions, limits = start, 0.0, 0.0, []
+    for _ in range(rounds):
+        running = float(law.limit) if running <= law.limit else max(law.limit, running - max(1.0, running / 10))
+        if kind == "queue":
+            busy = min(running, capacity)
+            stats = {"running": busy, "waiting": running - busy, "kv_use": busy / capacity}
+        else:
+            filled += (running - filled) / 3
+            preemptions += max(0.0, filled - capacity)
+            stats = {"running": running, "kv_use": min(1.0, filled / capacity), "preemptions": preemptions}
+        limits.append(law.observe(stats, int(running)))
+    return limits
+
+
+@pytest.mark.parametrize("kind", ["queue", "memory"])
+@pytest.mark.parametrize("capacity", [3, 20, 64, 300])
+def test_it_finds_the_capacity_and_stays_near(kind, capacity):
+    limits = drive(Concurrency(1000), capacity, 400, kind=kind)
+    settled = limits[150:]
+    assert 0.7 * capacity <= min(settled) <= max(settled) <= 1.15 * capacity + 1
+    assert 0.8 * capacity <= sum(settled) / len(settled) <= 1.1 * capacity + 1
+
+
+@pytest.mark.parametrize("kind", ["queue", "memory"])
+def test_it_recovers_from_an_overload_and_finds_a_capacity_that_came_back(kind):
+    law = Concurrency(1000)
+    drive(law, 200, 200, kind=kind)
+    fallen = drive(law, 50, 150, kind=kind, start=law.limit)
+    assert 0.65 * 50 <= fallen[-1] <= 1.15 * 50 + 1
+    assert min(fallen) >= 0.4 * 50, "it is cut as far as needed, and not much further"
+    risen = drive(law, 200, 600, kind=kind, start=law.limit)
+    assert 0.7 * 200 <= risen[-1] <= 1.15 * 200
+
+
+def test_it_starts_quickly_and_goes_on_slowly_after_an_overload():
+    law = Concurrency(1000, initial=10, settle=0)
+    clear = {"kv_use": 0.0, "running": 1.0}
+    assert [law.observe(clear, law.limit) for _ in range(4)] == [15, 22, 33, 49]
+    law.observe({"preemptions": 1.0}, 49)
+    assert law.limit == 36
+    assert [law.observe(clear | {"preemptions": 1.0}, law.limit) for _ in range(4)] == [36, 44, 45, 46]
+
+
+def test_what_the_memory_says_bounds_an_increase():
+    law = Concurrency(1000, initial=100, settle=0)
+    assert law.observe({"kv_use": 0.75}, 100) == 120, "100 take 3/4, so 120 take 0.9"
+    assert law.observe({"kv_use": 0.9}, 120) == 120
+
+
+def test_a_moment_of_waiting_is_no_overload():
+    law = Concurrency(1000, initial=100, patience=3, settle=0)
+    busy, calm = {"running": 50.0, "waiting": 50.0, "kv_use": 1.0}, {"running": 100.0, "kv_use": 1.0}
+    for stats in (busy, busy, calm, busy, busy, calm):
+        assert law.observe(stats, 100) == 100
+    assert [law.observe(busy, 100) for _ in range(3)] == [100, 100, 75], "half wait, but one cut takes a quarter"
+
+
+def test_one_overload_is_cut_once_and_again_only_if_it_outlasts_what_was_too_much():
+    law = Concurrency(1000, initial=100, settle=2)
+    full = {"kv_use": 1.0}
+    assert law.observe(full | {"preemptions": 0.0}, 100) == 100
+    for count in range(1, 6):
+        assert law.observe(full | {"preemptions": float(count)}, 100) == 75
+    for count in range(6, 9):
+        assert law.observe(full | {"preemptions": float(count)}, 75) == 75, "enough have ended; now it has to settle"
+    assert law.observe(full | {"preemptions": 9.0}, 75) == 56
+
+
+def test_what_an_update_preempts_is_no_overload():
+    law = Concurrency(1000, initial=100, settle=0)
+    for count in (1.0, 1.0, 2.0, 3.0):
+        law.observe({"kv_use": 1.0, "preemptions": count}, 100)
+        law.updated()
+    assert (law.limit, law.cuts) == (100, 0)
+    for count in (3.0, 3.0, 4.0):
+        law.observe({"kv_use": 1.0, "preemptions": count}, 100)
+    assert (law.limit, law.cuts) == (75, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"low": 0}, "low must be from 1"),
+        ({"low": 11}, "high=10, not 11"),
+        ({"kv_full": 0.0}, "kv_full must be in"),
+        ({"queue": 1.0}, "queue must be in"),
+        ({"fast": 1.0}, "fast must be above 1"),
+        ({"step": 0.0}, "step must be above 0"),
+        ({"cut": 1.0}, "cut must be in"),
+        ({"patience": 0}, "patience must be at least 1"),
+        ({"settle": -1}, "settle must be at least 0"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        Concurrency(10, **options)
+
+
+# ---------------------------------------------------------------- under a collector
+
+
+class Crowded(ScriptedEngine):
+    """Serves ``places`` requests at a time; the others wait."""
+
+    def __init__(self, places: int) -> None:
+        super().__init__(lambda call: Reply(tokens("1 on"), latency=2.0), vocab_size=128)
+        self.places = places
+        self.waiting = self.most_waiting = 0
+        self._turn = asyncio.Condition()
+
+    async def generate(self, token_ids: Any, sampling: Sampling, session: str | None = None) -> Generation:
+        self.waiting += 1
+        try:
+            async with self._turn:
+                await self._turn.wait_for(lambda: self.stats()["running"] < self.places)
+        finally:
+            self.waiting -= 1
+        try:
+            return await super().generate(token_ids, sampling, session)
+        finally:
+            async with self._turn:
+                self._turn.notify_all()
+
+    def stats(self) -> dict[str, float]:
+        numbers = super().stats()
+        return numbers | {"waiting": float(self.waiting), "kv_use": numbers["running"] / self.places}
+
+
+def test_a_collector_with_auto_runs_as_many_as_the_engine_serves_and_follows_it() -> None:
+    async def run() -> None:
+        engine = Crowded(60)
+        spec = EnvSpec(AsyncEnv, {"turns": 6})
+        seen: list[tuple[float, float]] = []
+        async with Backend(spec) as backend:
+            options: dict[str, Any] = {"tasks": None, "group_size": 4, "groups_per_batch": 64, "staleness": 2}
+            sampling = Sampling(max_new_tokens=20)
+            async with Collector(
+                engine,
+                Characters(),  # type: ignore[arg-type]
+                backend,
+                max_running="auto",
+                sampling=sampling,
+                **options,
+            ) as collector:
+                for step in range(9):
+                    batch = await collector.next_batch()
+                    seen.append((batch.stats["max_running"], batch.stats["running"]))
+                    if step == 5:
+                        engine.places = 20
+                    await collector.update_weights(None, batch.version + 1)
+        assert 48 <= seen[5][0] <= 72
+        assert 14 <= seen[8][0] <= 26, "a third of the engine is left"
+        assert all(running <= 1.5 * limit for limit, running in seen)
+
+    run_simulated(run())
+
+
+def test_auto_never_exceeds_what_staleness_allows_nor_less_than_one() -> None:
+    async def run() -> float:
+        engine = ScriptedEngine(lambda call: Reply(tokens("1 end"), latency=5.0), vocab_size=128)
+        async with Backend(EnvSpec(AsyncEnv)) as backend:
+            options: dict[str, Any] = {"tasks": None, "group_size": 2, "groups_per_batch": 3, "max_running": "auto"}
+            async with Collector(engine, Characters(), backend, **options) as collector:  # type: ignore[arg-type]
+                return (await collector.next_batch()).stats["max_running"]
+
+    assert run_simulated(run()) == 6
+
+
+def test_a_word_that_is_not_auto_is_refused() -> None:
+    async def run() -> None:
+        engine = ScriptedEngine(lambda call: Reply(tokens("1 end")), vocab_size=128)
+        async with Backend(EnvSpec(AsyncEnv)) as backend:
+            options: dict[str, Any] = {"tasks": None, "group_size": 2, "groups_per_batch": 3, "max_running": "many"}
+            with pytest.raises(ValueError, match="max_running must be a number, None or 'auto', not 'many'"):
+                Collector(engine, Characters(), backend, **options)  # type: ignore[arg-type]
+
+    run_simulated(run())
