@@ -18,18 +18,22 @@ With more, episodes of later batches run while the trainer trains.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
-from ..engines.base import Engine, Sampling, UpdateMode
+from ..engines.base import Engine, EngineError, Sampling, UpdateMode
 from ..trajectory import Status, Trajectory
 from .environments import Backend
+from .lag import LoopLag
 from .play import Episode, Player
 from .renderer import Renderer
+from .rewards import Score, Scores
 from .slots import CollectionError, Slots, Ticket
+from .tally import LengthBias, Tally, ages
 from .tasks import TaskOrder, derive_seed
+from .timeline import Load, Timeline, loop_time
+from .trace import Lane, TraceFile
 
 
 @dataclass(frozen=True)
@@ -41,12 +45,14 @@ class Batch:
         version: The weights it is to be trained on: no token is more than ``staleness`` versions older.
         groups: Groups in order of admission, each of them siblings of one task (fewer where some failed for good).
         stats: Numbers worth reporting, see :meth:`Collector.stats`; those that count do so since the batch before.
+        problems: Why episodes ended badly since the batch before: for each ``<status>_<cause>``, the last message.
     """
 
     number: int
     version: int
     groups: list[list[Trajectory]]
     stats: dict[str, float]
+    problems: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def trajectories(self) -> list[Trajectory]:
@@ -82,6 +88,17 @@ class Collector:
         filter_zero_variance: Replace groups without difference in reward.
         max_consecutive_filtered: So many in a row are too many.
         max_consecutive_errors: So many unusable episodes in a row stop the run.
+        partial: Replies that an update with ``mode="abort"`` cut go on from their tokens under the new weights, in the
+            same turn; otherwise their episodes are played again from the start. The staleness bound holds either way,
+            because it holds from a group's admission on.
+        partial_max_age: With ``partial``: an episode whose oldest token would be more versions old than this is played
+            again all the same (counted as ``cause_aborted_too_old``).
+        rewards: Rewards that come later, by name; see :mod:`trainers.rollout.rewards`.
+        reward_timeout: Seconds from a turn until such a reward must be there; ``None`` for no limit.
+        engine_slots: Requests that the engine computes at a time, for the shares of its room in :meth:`stats`; ``None``
+            takes ``max_running``, or what the staleness allows.
+        lag_interval: Seconds between probes of the event loop's lag; ``None`` does not measure it.
+        trace: Where to draw episodes and weight updates; stays the caller's.
         seed: The run's seed: tasks, environments and sampling follow from it.
         on_trajectory: Called with every episode that ended, the failed ones included. What it raises stops the run.
 
@@ -110,6 +127,13 @@ class Collector:
         filter_zero_variance: bool = False,
         max_consecutive_filtered: int = 64,
         max_consecutive_errors: int = 32,
+        partial: bool = False,
+        partial_max_age: int | None = None,
+        rewards: Mapping[str, Score] | None = None,
+        reward_timeout: float | None = 600.0,
+        engine_slots: int | None = None,
+        lag_interval: float | None = None,
+        trace: TraceFile | None = None,
         seed: int = 0,
         on_trajectory: Callable[[Trajectory], None] | None = None,
     ) -> None:
@@ -122,6 +146,9 @@ class Collector:
             max_response_tokens=max_response_tokens,
             generation_timeout=generation_timeout,
             episode_timeout=episode_timeout,
+            partial=partial,
+            partial_max_age=partial_max_age,
+            scores=Scores(rewards, reward_timeout) if rewards else None,
         )
         self._slots = Slots(
             group_size=group_size,
@@ -144,9 +171,15 @@ class Collector:
         self._changed = asyncio.Event()
         self._failure: BaseException | None = None
         self._closed = False
-        self._interruptions = 0  # updates that aborted what was running
         self._evaluations = 0
-        self._tally = _Tally()
+        if engine_slots is not None and engine_slots < 1:
+            raise ValueError(f"engine_slots must be at least 1 or None, not {engine_slots}")
+        self._load = Load(engine_slots or max_running or self._slots.capacity)
+        self._lag = None if lag_interval is None else LoopLag(lag_interval)
+        self._trace = trace
+        self._tally = Tally()
+        self._length_bias = LengthBias()
+        self._delivered_at: float | None = None  # when collecting began, or the last batch went out
 
     # ------------------------------------------------------------------ the trainer's side
 
@@ -161,8 +194,11 @@ class Collector:
             EngineDeadError: The engine is gone.
             StalenessError: The bound does not hold.
         """
-        clock = asyncio.get_running_loop().time
-        began = clock()
+        began = loop_time()
+        if self._delivered_at is None:
+            self._delivered_at = began
+        if self._lag is not None:
+            self._lag.start()
         self._pump()
         while True:
             self._check()
@@ -171,8 +207,7 @@ class Collector:
             if (groups := self._slots.take()) is not None:
                 break
             await self._changed.wait()
-        stats = self.stats() | self._tally.deliver(groups, version) | {"wait_s": clock() - began}
-        return Batch(self._slots.batches - 1, version, groups, stats)
+        return Batch(self._slots.batches - 1, version, groups, *self._measured(groups, version, began))
 
     async def update_weights(self, weights: Any, version: int, mode: UpdateMode = "keep") -> None:
         """Give the engine new weights: the update that the oldest batch taken is owed.
@@ -180,17 +215,31 @@ class Collector:
         Args:
             weights: As the engine takes them.
             version: One more than before.
-            mode: What becomes of replies in progress, see :class:`~trainers.engines.base.Engine`. Episodes that it
-                aborts are played again, at no charge to their retries.
+            mode: What becomes of replies in progress, see :class:`~trainers.engines.base.Engine`. Those that it aborts
+                go on (``partial``), or their episodes are played again, at no charge to their retries.
 
         Raises:
-            ValueError: The version does not fit (see :meth:`Slots.update`), or the engine refuses the weights.
+            ValueError: The version does not fit (see :meth:`Slots.update`), or the engine refuses the weights. Nothing
+                has changed then: episodes go on with the old weights, and the update may be tried again.
+            EngineError: The engine failed, and is neither at the old version nor at the new one; collecting stops.
         """
         self._check()
         self._slots.check_update(version)
-        self._interruptions += mode == "abort"
-        await self._engine.update_weights(weights, version, mode)
+        if mode == "abort":
+            self._player.interrupt(version)
+        try:
+            await self._engine.update_weights(weights, version, mode)
+        except Exception as error:
+            if self._engine.version not in (version, self._slots.version):
+                self._failure = EngineError(
+                    f"an update to version {version} failed and left the engine at version {self._engine.version}: "
+                    "its weights are unknown; start again from a checkpoint"
+                )
+                raise self._failure from error
+            raise
         self._slots.update(version)
+        if self._trace is not None:
+            self._trace.instant(f"weights {version}", {"version": version, "mode": mode})
         self._pump()
 
     async def evaluate(
@@ -234,7 +283,7 @@ class Collector:
                 sampling_seed=derive_seed(seed, "evaluate sampling", key, sample),
             )
             async with places:
-                return await self._player.play(backend or self._backend, episode)
+                return await self._player.play(backend or self._backend, episode, self._timeline(episode, "evaluation"))
 
         running = [
             asyncio.ensure_future(play(task, place, sample))
@@ -267,23 +316,36 @@ class Collector:
         self._slots.restore(frontier["slots"])
 
     def stats(self) -> dict[str, float]:
-        """How collecting goes: ``running`` episodes, groups ``ready`` and ``in_flight``, totals of the books
-        (``groups_*``, ``retries*``, ``siblings_lost``) and the environments' (``env_*``).
+        """How collecting goes. docs/collector.md defines every name exactly.
 
-        A batch's stats have these too: ``wait_s`` (seconds :meth:`next_batch` waited), ``episodes_<status>``,
-        ``staleness_mean``, ``staleness_max`` and ``staleness_<k>`` (share of the batch's episodes whose oldest token is
-        ``k`` versions old), and ``length_bias``: the mean length of delivered episodes over that of all usable ones
-        that ended so far (sampled tokens); below 1, short episodes come first.
-        """  # noqa: D205
-        slots = self._slots
+        Now: episodes ``running``, groups ``ready`` and ``in_flight``; what waits, as ``queue_episodes`` (for
+        ``max_running``), ``queue_environments`` (for an environment), ``queue_engine`` (requests, as the engine says)
+        and ``queue_rewards`` (episodes that are over, for rewards); totals of the books (``groups_*``, ``retries*``,
+        ``siblings_lost``) and the environments' (``env_*``).
+
+        A batch's stats have these too, over the time since the batch before: ``wait_s`` (seconds :meth:`next_batch`
+        waited) and ``bubble_trainer`` (their share of all); ``engine_busy``, ``bubble_environment`` and
+        ``bubble_books`` (see :class:`~trainers.rollout.timeline.Load`); ``time_<phase>_s`` (mean an episode, see
+        :mod:`~trainers.rollout.timeline`); ``loop_lag_p50_s``, ``_p99_s`` and ``_max_s``; ``prefix_cache_hit``;
+        ``episodes_<status>`` and ``cause_<status>_<cause>``; ``replies_continued``; ``staleness_mean``,
+        ``staleness_max`` and ``staleness_<k>``; and, since the run began, ``length_bias``
+        (:class:`~trainers.rollout.tally.LengthBias`).
+        """
+        slots, phases = self._slots, self._load.phases
         now = {"running": slots.running, "ready": slots.ready, "in_flight": len(slots.in_flight)}
+        now |= {"queue_episodes": slots.queued, "queue_environments": phases["queue"]}
+        now |= {"queue_rewards": phases["rewards"]}
         stats = {name: float(value) for name, value in (now | slots.counters).items()}
+        if (waiting := self._engine.stats().get("waiting")) is not None:
+            stats["queue_engine"] = float(waiting)
         return stats | {f"env_{name}": value for name, value in self._backend.stats().items()}
 
     async def close(self, timeout: float = 5.0) -> None:
         """Cancel what runs and wait for it, ``timeout`` seconds at most; safe to call twice."""
         self._closed = True
         self._changed.set()
+        if self._lag is not None:
+            self._lag.stop()
         await _cancel(self._episodes, timeout)
 
     async def __aenter__(self) -> Self:
@@ -304,12 +366,13 @@ class Collector:
             task.add_done_callback(self._ended)
 
     async def _play(self, ticket: Ticket) -> None:
-        interruptions = self._interruptions
-        trajectory = await self._player.play(self._backend, self._episode(ticket))
-        self._tally.end(trajectory)
+        interruptions, episode = self._player.interruptions, self._episode(ticket)
+        timeline = self._timeline(episode, "episodes")
+        trajectory = await self._player.play(self._backend, episode, timeline)
+        self._tally.end(trajectory, timeline)
         if self._on_trajectory is not None:
             self._on_trajectory(trajectory)
-        excused = trajectory.status is Status.ABORTED and interruptions != self._interruptions
+        excused = trajectory.status is Status.ABORTED and interruptions != self._player.interruptions
         self._slots.finish(ticket, trajectory, excused=excused)
 
     def _episode(self, ticket: Ticket) -> Episode:
@@ -336,45 +399,44 @@ class Collector:
         self._pump()
         self._changed.set()
 
+    def _timeline(self, episode: Episode, track: str) -> Timeline:
+        if self._trace is None:
+            return Timeline(self._load)
+        trace = self._trace
+
+        def lanes(name: str) -> Lane:
+            return trace.lane("later rewards", name)
+
+        return Timeline(self._load, trace.lane(track, episode.episode_id), lanes)
+
+    def _measured(
+        self, groups: list[list[Trajectory]], version: int, began: float
+    ) -> tuple[dict[str, float], Mapping[str, str]]:
+        """The stats and the problems of the batch that goes out now."""
+        assert self._delivered_at is not None  # collecting has begun
+        now = loop_time()
+        passed, self._delivered_at = now - self._delivered_at, now
+        stats = self.stats() | self._load.take() | ages(groups, version)
+        stats["wait_s"] = now - began
+        if passed > 0:  # who waits may have begun to before the batch before went out
+            stats["bubble_trainer"] = min(1.0, stats["wait_s"] / passed)
+        if self._lag is not None:
+            stats |= self._lag.take()
+        bias = self._length_bias.deliver(dict(zip(self._slots.taken, groups, strict=True)), self._slots.gone)
+        if bias is not None:
+            stats["length_bias"] = bias
+        tally, self._tally = self._tally, Tally()
+        stats |= tally.stats()
+        if self._trace is not None:
+            shown = ("running", "ready", "in_flight")
+            self._trace.counter("collector", {name: stats[name] for name in shown})
+        return stats, tally.problems
+
     def _check(self) -> None:
         if self._failure is not None:
             raise self._failure
         if self._closed:
             raise CollectionError("this collector is closed")
-
-
-class _Tally:
-    """Counts over trajectories, for a batch's stats."""
-
-    def __init__(self) -> None:
-        self._statuses: Counter[str] = Counter()  # since the last batch
-        self._ended = [0, 0]  # usable episodes, their sampled tokens
-        self._delivered = [0, 0]
-
-    def end(self, trajectory: Trajectory) -> None:
-        self._statuses[f"episodes_{trajectory.status.value}"] += 1
-        if trajectory.status.trainable and trajectory.oldest_version is not None:
-            _add(self._ended, trajectory)
-
-    def deliver(self, groups: list[list[Trajectory]], version: int) -> dict[str, float]:
-        ages: Counter[int] = Counter()
-        for trajectory in (trajectory for group in groups for trajectory in group):
-            _add(self._delivered, trajectory)
-            ages[version - (trajectory.oldest_version or 0)] += 1
-        total = ages.total()
-        stats = {name: float(count) for name, count in self._statuses.items()}
-        self._statuses.clear()
-        return stats | {
-            **{f"staleness_{age}": count / total for age, count in sorted(ages.items())},
-            "staleness_mean": sum(age * count for age, count in ages.items()) / total,
-            "staleness_max": float(max(ages)),
-            "length_bias": (self._delivered[1] / self._delivered[0]) / (self._ended[1] / self._ended[0]),
-        }
-
-
-def _add(sums: list[int], trajectory: Trajectory) -> None:
-    sums[0] += 1
-    sums[1] += int(trajectory.action_mask.sum())
 
 
 async def _cancel(tasks: Iterable[asyncio.Task[Any]], timeout: float) -> None:
