@@ -1,0 +1,329 @@
+"""The asynchronous collector against the batch-synchronous one, on simulated time, and both against theory.
+
+An engine with a fixed number of places, replies and users with heavy-tailed latencies (lognormal and Pareto), a trainer
+that takes as long as a part of a batch's generation. Three questions:
+
+* ``of_ideal``: episodes/s at staleness 1 over the bound that no collector can exceed: places / mean generation seconds
+  of an episode, or a batch / training seconds where that is less.
+* ``speedup``: episodes/s at staleness 1 over those at staleness 0; ``predicted`` is the same ratio from a plain event
+  simulation (:func:`predict`) that shares no code with the collector.
+* ``length_bias``: mean tokens of the episodes delivered over the mean of those admitted first, equally many; and the
+  same for the naive order "first finished, first delivered" (by the plain simulation).
+
+    python benchmarks/async_vs_sync.py [--batches 8] [--json out.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import heapq
+import itertools
+import json
+import math
+import random
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from textenvs.messages import Message, assistant, user
+from trainers.engines.base import Generation, Sampling
+from trainers.engines.scripted import Call, Reply, ScriptedEngine
+from trainers.engines.simclock import run_simulated
+from trainers.rollout.collector import Batch, Collector
+from trainers.rollout.environments import Backend, EnvSpec
+
+PER_TOKEN = 0.1  # seconds
+LONGEST = 90.0  # seconds of a reply or of a user's answer; where a context would be full
+TAILS: dict[str, Callable[[random.Random], float]] = {
+    "lognormal": lambda rng: rng.lognormvariate(0.0, 1.0),
+    "pareto": lambda rng: rng.paretovariate(2.0),
+}
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What episodes take.
+
+    Args:
+        replies: Distribution of a reply's seconds, one of ``TAILS``.
+        users: Distribution of a user's seconds.
+        seed: Of all.
+    """
+
+    replies: str = "lognormal"
+    users: str = "pareto"
+    seed: int = 0
+
+    def episode(self, group: int, sibling: int) -> tuple[tuple[int, float], ...]:
+        """For each turn, the tokens of the reply and the seconds of the user."""
+        return _episode(self, group, sibling)
+
+    def tokens(self, group: int, sibling: int) -> int:
+        """All tokens of an episode."""
+        return sum(tokens for tokens, _ in self.episode(group, sibling))
+
+
+@cache
+def _episode(workload: Workload, group: int, sibling: int) -> tuple[tuple[int, float], ...]:
+    rng = random.Random(f"{workload} {group} {sibling}")
+    reply, answer = TAILS[workload.replies], TAILS[workload.users]
+    turns = rng.randint(1, 3)
+    return tuple(
+        (math.ceil(min(reply(rng), LONGEST) / PER_TOKEN), min(answer(rng), LONGEST)) for _ in range(turns)
+    )
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The machine: places in the engine, groups and siblings a batch, seconds of training."""
+
+    places: int = 32
+    groups: int = 64
+    siblings: int = 4
+    train_s: float = 16.0
+
+
+# ------------------ the plain event simulation
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """When each batch was trained on, and the groups of each."""
+
+    trained: list[float]
+    groups: list[list[int]]
+
+    def rate(self, setting: Setting) -> float:
+        """Episodes/s, without the first batch (an empty engine has to fill up)."""
+        count = (len(self.trained) - 1) * setting.groups * setting.siblings
+        return count / (self.trained[-1] - self.trained[0])
+
+
+def predict(workload: Workload, setting: Setting, staleness: int, batches: int, order: str = "admission") -> Outcome:
+    """What must come out, by events in time alone.
+
+    Args:
+        workload: What episodes take.
+        setting: The machine.
+        staleness: Batches that may be in the works beside the one that is trained on.
+        batches: How many.
+        order: ``"admission"``, or ``"finish"``: the naive order.
+    """
+    events: list[tuple[float, int, Callable[[], None]]] = []
+    counter = itertools.count()
+    now, free, waiting = 0.0, setting.places, deque()
+    open_siblings: dict[int, int] = {}  # of groups in flight
+    done: list[int] = []  # groups in flight that are whole, as they finished
+    admitted, training = 0, False
+    outcome = Outcome([], [])
+
+    def after(seconds: float, what: Callable[[], None]) -> None:
+        heapq.heappush(events, (now + seconds, next(counter), what))
+
+    def ask(turns: Iterator[tuple[int, float]], group: int) -> None:
+        nonlocal free
+        turn = next(turns, None)
+        if turn is None:
+            open_siblings[group] -= 1
+            if not open_siblings[group]:
+                done.append(group)
+            return
+        if free:
+            free -= 1
+            serve(turns, group, turn)
+        else:
+            waiting.append((turns, group, turn))
+
+    def serve(turns: Iterator[tuple[int, float]], group: int, turn: tuple[int, float]) -> None:
+        def replied() -> None:
+            nonlocal free
+            if waiting:
+                serve(*waiting.popleft())
+            else:
+                free += 1
+            after(turn[1], lambda: ask(turns, group))
+
+        after(turn[0] * PER_TOKEN, replied)
+
+    def trained() -> None:
+        nonlocal training
+        training = False
+        outcome.trained.append(now)
+
+    while len(outcome.trained) < batches:
+        ready = sorted(done) if order == "admission" else done
+        first = sorted(open_siblings)[: setting.groups] if order == "admission" else ready[: setting.groups]
+        if not training and len(first) == setting.groups and set(first) <= set(ready):
+            outcome.groups.append(first)
+            for group in first:
+                del open_siblings[group]
+                done.remove(group)
+            training = True
+            after(setting.train_s, trained)
+        while len(open_siblings) < (staleness + 1 - training) * setting.groups:
+            group, admitted = admitted, admitted + 1
+            open_siblings[group] = setting.siblings
+            for sibling in range(setting.siblings):
+                ask(iter(workload.episode(group, sibling)), group)
+        now, _, what = heapq.heappop(events)
+        what()
+    return outcome
+
+
+def ideal(workload: Workload, setting: Setting, groups: int) -> float:
+    """Episodes/s that nothing can exceed: the engine full all the time, or the trainer."""
+    episodes = [(g, s) for g in range(groups) for s in range(setting.siblings)]
+    seconds = sum(workload.tokens(*episode) for episode in episodes) * PER_TOKEN / len(episodes)
+    return min(setting.places / seconds, setting.groups * setting.siblings / setting.train_s)
+
+
+def bias(workload: Workload, setting: Setting, delivered: Sequence[Sequence[int]]) -> float:
+    """Mean tokens of the groups delivered over those of as many groups in order of admission."""
+    groups = [group for batch in delivered for group in batch]
+
+    def mean(numbers: Sequence[int]) -> float:
+        return sum(workload.tokens(g, s) for g in numbers for s in range(setting.siblings)) / len(numbers)
+
+    return mean(groups) / mean(range(len(groups)))
+
+
+# ------------------ the collector
+
+
+class Letters:
+    """A renderer that does next to nothing."""
+
+    stop_token_ids = (2,)
+    rewrites_history = needs_tool_calls = False
+
+    def render(self, messages: Sequence[Message], tools: Any = None) -> list[int]:
+        """Three tokens a message."""
+        return [3, 4, 5] * len(messages)
+
+    def bridge(self, new: Sequence[Message], *, after: int | None, tools: Any = None) -> list[int]:
+        """Three tokens a message."""
+        return [3, 4, 5] * len(new)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The first token: which sibling speaks."""
+        return str(ids[0])
+
+
+class User:
+    """A user who takes the seconds that the workload says."""
+
+    def __init__(self, workload: Workload) -> None:
+        self.workload = workload
+
+    async def areset(self, *, seed: int, options: dict[str, Any]) -> Any:
+        """A new episode."""
+        self.group, self.turn = options["task_index"], 0
+        self.messages: tuple[Message, ...] = (user("?"),)
+        return self.messages, {"task_key": str(self.group)}
+
+    async def astep(self, action: str) -> Any:
+        """The answer."""
+        turns = self.workload.episode(self.group, int(action) - 10)
+        await asyncio.sleep(turns[self.turn][1])
+        self.turn += 1
+        self.messages = (*self.messages, assistant(action), user("?"))
+        return self.messages, 1.0, self.turn == len(turns), False, {}
+
+    async def aclose(self) -> None:
+        """Nothing to close."""
+
+
+class Places:
+    """An engine that computes so many requests at a time; others wait, first come first served."""
+
+    def __init__(self, engine: ScriptedEngine, places: int) -> None:
+        self.engine = engine
+        self.free = asyncio.Semaphore(places)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.engine, name)
+
+    async def generate(self, token_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Generation:
+        """Wait for a place, then ask the engine."""
+        async with self.free:
+            return await self.engine.generate(token_ids, sampling, session)
+
+
+async def collect(
+    workload: Workload, setting: Setting, staleness: int, batches: int, window: int = 1
+) -> tuple[Outcome, list[Batch]]:
+    """The same by the collector."""
+    turns: dict[str, int] = {}
+
+    def script(call: Call) -> Reply:
+        assert call.session is not None
+        group, sibling, _ = (int(part[1:]) for part in call.session.split("/")[1].split("-"))
+        turn = turns[call.session] = turns.get(call.session, -1) + 1
+        return Reply([10 + sibling] * workload.episode(group, sibling)[turn][0], per_token=PER_TOKEN)
+
+    engine = Places(ScriptedEngine(script, vocab_size=64, max_context=1 << 20), setting.places)
+    loop = asyncio.get_running_loop()
+    outcome, collected = Outcome([], []), []
+    async with (
+        Backend(EnvSpec(User, {"workload": workload})) as backend,
+        Collector(
+            engine,
+            Letters(),  # type: ignore[arg-type]
+            backend,
+            tasks=None,
+            group_size=setting.siblings,
+            groups_per_batch=setting.groups,
+            staleness=staleness,
+            window=window,
+            sampling=Sampling(max_new_tokens=1 << 16),
+            engine_slots=setting.places,
+        ) as collector,
+    ):
+        for _ in range(batches):
+            batch = await collector.next_batch()
+            await asyncio.sleep(setting.train_s)
+            await collector.update_weights(None, batch.version + 1)
+            collected.append(batch)
+            outcome.trained.append(loop.time())
+            outcome.groups.append([int(group[0].task_key) for group in batch.groups])
+    return outcome, collected
+
+
+def compare(workload: Workload, setting: Setting, batches: int) -> dict[str, Any]:
+    """One row of the table."""
+    fast, collected = run_simulated(collect(workload, setting, 1, batches))
+    slow, _ = run_simulated(collect(workload, setting, 0, batches))
+    predicted = [predict(workload, setting, staleness, batches).rate(setting) for staleness in (1, 0)]
+    naive = predict(workload, setting, 1, batches, order="finish")
+    return {
+        "replies": workload.replies,
+        "users": workload.users,
+        "of_ideal": round(fast.rate(setting) / ideal(workload, setting, batches * setting.groups), 3),
+        "speedup": round(fast.rate(setting) / slow.rate(setting), 3),
+        "predicted": round(predicted[0] / predicted[1], 3),
+        "engine_busy": round(collected[-1].stats["engine_busy"], 3),
+        "length_bias": round(bias(workload, setting, fast.groups[:3]), 3),
+        "length_bias_naive": round(bias(workload, setting, naive.groups[:3]), 3),
+    }
+
+
+def main() -> None:
+    """Print one line a workload."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--batches", type=int, default=8)
+    parser.add_argument("--json", type=Path, help="also write the results here")
+    args = parser.parse_args()
+    results = []
+    for replies, users in itertools.product(TAILS, TAILS):
+        results.append(compare(Workload(replies, users), Setting(), args.batches))
+        print(json.dumps(results[-1]), flush=True)
+    if args.json:
+        args.json.write_text(json.dumps(results, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
