@@ -221,7 +221,7 @@ class Collector:
         Raises:
             ValueError: The version does not fit (see :meth:`Slots.update`), or the engine refuses the weights. Nothing
                 has changed then: episodes go on with the old weights, and the update may be tried again.
-            EngineError: The engine failed, and is neither at the old version nor at the new one; collecting stops.
+            EngineError: The engine failed half-way, and is not at the old version any more; collecting stops.
         """
         self._check()
         self._slots.check_update(version)
@@ -230,10 +230,10 @@ class Collector:
         try:
             await self._engine.update_weights(weights, version, mode)
         except Exception as error:
-            if self._engine.version not in (version, self._slots.version):
+            if self._engine.version != self._slots.version:
                 self._failure = EngineError(
-                    f"an update to version {version} failed and left the engine at version {self._engine.version}: "
-                    "its weights are unknown; start again from a checkpoint"
+                    f"an update to version {version} failed half-way, with the engine at version "
+                    f"{self._engine.version}: its weights are unknown; start again from a checkpoint"
                 )
                 raise self._failure from error
             raise
