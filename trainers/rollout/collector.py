@@ -35,6 +35,9 @@ from .tasks import TaskOrder, derive_seed
 from .timeline import Load, Timeline, loop_time
 from .trace import Lane, TraceFile
 
+# Episodes that start before the event loop turns to something else.
+_STARTS_AT_ONCE = 64
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -359,11 +362,14 @@ class Collector:
     # ------------------------------------------------------------------ episodes
 
     def _pump(self) -> None:
-        """Start every episode that may start."""
-        while self._failure is None and not self._closed and (ticket := self._slots.start()) is not None:
+        """Start every episode that may start; a few at a time, because each opening holds the event loop a little."""
+        for _ in range(_STARTS_AT_ONCE):
+            if self._failure is not None or self._closed or (ticket := self._slots.start()) is None:
+                return
             task = asyncio.ensure_future(self._play(ticket))
             self._episodes.add(task)
             task.add_done_callback(self._ended)
+        asyncio.get_running_loop().call_soon(self._pump)
 
     async def _play(self, ticket: Ticket) -> None:
         interruptions, episode = self._player.interruptions, self._episode(ticket)

@@ -179,6 +179,39 @@ def test_a_window_keeps_the_bias_small_and_the_stats_say_how_small() -> None:
     assert all(min(abs(value - k) for k in known) < 1e-9 for value in said), "it is the bias of some batches so far"
 
 
+# ---------------------------------------------------------------- many at once
+
+
+def test_many_episodes_that_may_start_at_once_leave_room_for_others() -> None:
+    """Between two turns of the event loop only so many open; all are under way before any time has passed."""
+    opened: list[int] = []
+    turn = 0
+
+    class Opening(AsyncEnv):
+        async def areset(self, *, seed: int, options: dict[str, Any]) -> Any:
+            opened.append(turn)
+            return await super().areset(seed=seed, options=options)
+
+    async def run() -> None:
+        def tick() -> None:
+            nonlocal turn
+            turn += 1
+            if len(opened) < 500:
+                asyncio.get_running_loop().call_soon(tick)
+
+        engine = engine_of(lambda call, version: Reply(tokens("1 end"), latency=1.0))
+        options = {"group_size": 5, "groups_per_batch": 100}
+        async with Backend(EnvSpec(Opening)) as backend, collector_of(engine, backend, **options) as collector:
+            tick()
+            batch = await collector.next_batch()
+            assert batch.stats["wait_s"] == pytest.approx(1.0)
+            assert batch.stats["engine_busy"] == pytest.approx(1.0)
+
+    run_simulated(run())
+    assert len(opened) == 500
+    assert max(opened.count(t) for t in set(opened)) <= 64
+
+
 # ---------------------------------------------------------------- the synchronous loop, with a model
 
 
