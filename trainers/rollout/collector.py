@@ -18,6 +18,7 @@ With more, episodes of later batches run while the trainer trains.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -228,10 +229,10 @@ class Collector:
         """
         self._check()
         self._slots.check_update(version)
-        if mode == "abort":
-            self._player.interrupt(version)
+        cutting = self._player.interrupting(version) if mode == "abort" else contextlib.nullcontext()
         try:
-            await self._engine.update_weights(weights, version, mode)
+            with cutting:
+                await self._engine.update_weights(weights, version, mode)
         except Exception as error:
             if self._engine.version != self._slots.version:
                 self._failure = EngineError(
@@ -372,13 +373,13 @@ class Collector:
         asyncio.get_running_loop().call_soon(self._pump)
 
     async def _play(self, ticket: Ticket) -> None:
-        interruptions, episode = self._player.interruptions, self._episode(ticket)
+        moment, episode = self._player.moment(), self._episode(ticket)
         timeline = self._timeline(episode, "episodes")
         trajectory = await self._player.play(self._backend, episode, timeline)
         self._tally.end(trajectory, timeline)
         if self._on_trajectory is not None:
             self._on_trajectory(trajectory)
-        excused = trajectory.status is Status.ABORTED and interruptions != self._player.interruptions
+        excused = trajectory.status is Status.ABORTED and self._player.interrupted_since(moment)
         self._slots.finish(ticket, trajectory, excused=excused)
 
     def _episode(self, ticket: Ticket) -> Episode:

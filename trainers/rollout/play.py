@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -100,9 +100,6 @@ class Player:
             as aborted all the same; ``None`` for no limit.
         scores: Rewards that come later.
 
-    Attributes:
-        interruptions: Weight updates so far that cut what was running; see :meth:`interrupt`.
-
     Raises:
         ValueError: A limit that is not positive, or ``partial_max_age`` without ``partial``.
     """
@@ -135,15 +132,31 @@ class Player:
         self.episode_timeout = episode_timeout
         self.partial = partial
         self.partial_max_age = partial_max_age
-        self.interruptions = 0
+        self._interruptions = 0  # beginnings and ends of updates that cut what is running
+        self._interrupting = 0  # such updates now
         self._scores = scores
         self._newest = engine.version  # of the weights that are out, or on their way
         self._name = f"{id(self):x}"  # two players of one engine must not share a session
 
-    def interrupt(self, version: int) -> None:
-        """Weights of this version are on their way to the engine, and will cut what is running."""
-        self.interruptions += 1
+    @contextlib.contextmanager
+    def interrupting(self, version: int) -> Iterator[None]:
+        """Inside, the engine takes weights of this version, and cuts what is running."""
+        self._interruptions += 1
+        self._interrupting += 1
         self._newest = version
+        try:
+            yield
+        finally:
+            self._interruptions += 1
+            self._interrupting -= 1
+
+    def moment(self) -> int:
+        """For :meth:`interrupted_since`."""
+        return self._interruptions
+
+    def interrupted_since(self, moment: int) -> bool:
+        """Whether a weight update may have cut a request made at that moment or later."""
+        return self._interruptions != moment or self._interrupting > 0
 
     async def play(self, backend: Backend, episode: Episode, timeline: Timeline | None = None) -> Trajectory:
         """Play ``episode`` in an environment of ``backend``.
@@ -277,7 +290,7 @@ class Player:
         try:
             async with asyncio.timeout(self.generation_timeout) as clock:
                 for piece in itertools.count(1):
-                    context, interruptions = tokens.context, self.interruptions
+                    context, moment = tokens.context, self.moment()
                     sampling = replace(episode.sampling, max_new_tokens=left, stop_token_ids=stops, seed=seed)
                     generation = await self.engine.generate(context, sampling, session)
                     timeline.generated(len(context), generation.metrics)
@@ -287,7 +300,7 @@ class Player:
                             said = f"the engine returned no token, with finish_reason {generation.finish_reason!r}"
                             raise EngineError(said)
                         break
-                    if not self.partial or interruptions == self.interruptions:
+                    if not self.partial or not self.interrupted_since(moment):
                         raise _AbortedError("the engine aborted the generation", "aborted")
                     text = tokens.reply(generation)
                     left -= count

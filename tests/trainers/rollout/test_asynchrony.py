@@ -66,7 +66,7 @@ def weather(seed: int, failing: float) -> Any:
     ),
     filtering=st.booleans(),
 )
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_nothing_is_lost_nothing_comes_twice_nothing_is_too_old_and_nothing_hangs(
     seed: int,
     staleness: int,

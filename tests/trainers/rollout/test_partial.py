@@ -93,6 +93,36 @@ def test_an_episode_that_got_too_old_is_played_again_and_counted() -> None:
     assert [t.episode_id for t in young.trajectories] == ["g1-s0-a0", "g1-s1-a0"]
 
 
+@pytest.mark.parametrize("partial", [False, True])
+def test_a_request_made_while_the_update_is_on_its_way_is_nobodys_fault(partial: bool) -> None:
+    """The engine takes a while to cut: what began meanwhile is cut too, and was not there when the update was asked."""
+
+    class Slow(ScriptedEngine):
+        async def update_weights(self, weights: Any, version: int, mode: Any = "keep") -> None:
+            await asyncio.sleep(3.0)
+            await super().update_weights(weights, version, mode)
+
+    def script(call: Call) -> Reply:
+        assert call.session is not None
+        number = int(call.session.split("/")[1][1:].split("-")[0])
+        return Reply(FULL[len(said(call)) :], per_token=0.01 if number == 0 else 0.05 if number == 1 else 1.0)
+
+    async def collected() -> Batch:
+        engine = Slow(script, vocab_size=128)
+        options: dict[str, Any] = {"group_size": 1, "groups_per_batch": 1, "staleness": 2, "retries": 0}
+        options |= {"max_running": 1, "partial": partial}
+        async with Backend(EnvSpec(AsyncEnv)) as backend, collector_of(engine, backend, **options) as collector:
+            await collector.next_batch()
+            await collector.update_weights(None, 1, "abort")  # group 1 ends meanwhile, and group 2 begins
+            await collector.next_batch()
+            await collector.update_weights(None, 2)
+            return await collector.next_batch()
+
+    batch = run_simulated(collected())
+    assert [t.episode_id for t in batch.trajectories] == ["g2-s0-a0" if partial else "g2-s0-a1"]
+    assert "groups_dropped_too_few_siblings" not in batch.stats
+
+
 def test_the_limits_are_of_the_whole_reply() -> None:
     sampling = Sampling(max_new_tokens=6)
     batch = run_simulated(run(engine_of(goes_on), [(4.5, 1)], [], partial=True, sampling=sampling))
