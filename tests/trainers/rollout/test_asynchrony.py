@@ -108,6 +108,8 @@ def test_nothing_is_lost_nothing_comes_twice_nothing_is_too_old_and_nothing_hang
                 following = asyncio.ensure_future(collector.next_batch())  # ahead of the update
                 await asyncio.sleep(rng.random() * 40)
                 await collector.update_weights(None, number + 1, mode)
+            if following.done():  # one more batch was ready
+                delivered.extend(int(group[0].group_id[1:]) for group in following.result().groups)
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
             books, stats = collector.frontier()["slots"], collector.stats()
@@ -149,11 +151,13 @@ def test_heavy_tails_cost_the_asynchronous_collector_nothing(replies: str, users
     workload, setting, batches = theory.Workload(replies, users), theory.Setting(), 4
     fast, collected = run_simulated(theory.collect(workload, setting, 1, batches))
     slow, _ = run_simulated(theory.collect(workload, setting, 0, batches))
-    assert fast.rate(setting) >= 0.95 * theory.ideal(workload, setting, fast)
+    assert fast.of_ideal(setting) >= 0.95
+    assert slow.of_ideal(setting) < 0.7, "or there was nothing to gain"
     predicted = [theory.predict(workload, setting, staleness, batches) for staleness in (1, 0)]
     for found, said in zip((fast, slow), predicted, strict=True):
         assert found.groups == said.groups
         assert found.trained == pytest.approx(said.trained, rel=0.01), "batch by batch"
+        assert found.busy == pytest.approx(said.busy, abs=0.01)
     assert fast.rate(setting) / slow.rate(setting) > 1.5
     # Which episodes come: the first batch of the naive order is short by more than 2 %, ours by nothing.
     naive = theory.predict(workload, setting, 1, 1, order="finish")
@@ -171,8 +175,8 @@ def test_a_window_keeps_the_bias_small_and_the_stats_say_how_small() -> None:
     assert all(place - number < 16 for place, number in enumerate(numbers))
     naive = theory.predict(workload, setting, 1, 3, order="finish")
     ours, theirs = theory.bias(workload, setting, found.groups), theory.bias(workload, setting, naive.groups)
-    assert abs(1 - ours) < 0.03
-    assert abs(1 - ours) < abs(1 - theirs)
+    assert abs(1 - ours) < 0.07, "at most 15 of 192 groups came before their turn"
+    assert abs(1 - theirs) > 0.09, "where short groups come first without a limit"
     said = [batch.stats["length_bias"] for batch in collected if "length_bias" in batch.stats]
     known = [theory.bias(workload, setting, found.groups[:k]) for k in (1, 2, 3)]
     assert said
