@@ -199,8 +199,9 @@ class Collector:
             StalenessError: The bound does not hold.
         """
         began = loop_time()
-        if self._delivered_at is None:
+        if self._delivered_at is None:  # what was measured before was evaluation alone
             self._delivered_at = began
+            self._load.take()
         if self._lag is not None:
             self._lag.start()
         self._pump()

@@ -134,8 +134,8 @@ class Outstanding:
             except Exception as error:
                 raise _failed(name, turn, error) from error
             if awaitable is not None:
-                lane = None if self._lanes is None else self._lanes(f"{so_far.episode_id} turn {turn}: {name}")
-                self._tasks[asyncio.ensure_future(self._wait(name, turn, awaitable, lane))] = turn
+                waiting = self._wait(name, turn, awaitable, so_far.episode_id)
+                self._tasks[asyncio.ensure_future(waiting)] = turn
 
     def check(self) -> None:
         """Raise ``RewardError`` if a reward that was asked for has failed."""
@@ -167,8 +167,9 @@ class Outstanding:
             if not task.cancel() and not task.cancelled():
                 task.exception()  # mark as seen
 
-    async def _wait(self, name: str, turn: int, awaitable: Awaitable[Earned], lane: Lane | None) -> dict[str, float]:
+    async def _wait(self, name: str, turn: int, awaitable: Awaitable[Earned], episode: str) -> dict[str, float]:
         began = loop_time()
+        lane = None if self._lanes is None else self._lanes(f"{episode} turn {turn}: {name}")
         try:
             async with asyncio.timeout(self._timeout) as clock:
                 earned = await awaitable
