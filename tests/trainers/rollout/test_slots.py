@@ -306,6 +306,7 @@ def test_a_surplus_is_taken_as_it_completes_and_nothing_of_it_is_lost() -> None:
     slots.update(1)
     assert {ticket.group for ticket in start_all(slots)} == {4, 5}
     play(4, 0.0, 1.0)
+    play(5, 0.0, 1.0)
     assert taken() is None, "but by fewer than the window: it is never left behind for good"
     play(0, 0.0, 1.0)
     assert taken() == ["0", "4"]
