@@ -35,6 +35,7 @@ from .rollout.collector import Collector
 from .rollout.environments import Backend, EnvSpec
 from .rollout.renderer import Renderer
 from .rollout.tasks import TaskOrder
+from .rollout.trace import TraceFile
 from .tiny import save as save_policy
 
 log = logging.getLogger("trainers")
@@ -43,6 +44,8 @@ log = logging.getLogger("trainers")
 _TOKENIZER_TEXTS = 1000
 # Below this many parameters a matrix product is over before a second thread has woken up.
 _ONE_THREAD_BELOW = 5_000_000
+# The event loop's lag is probed so often.
+_LAG_INTERVAL_S = 0.02
 
 
 class SetupError(ValueError):
@@ -332,8 +335,10 @@ async def _sglang_engine(config: PPOConfig, policy: Policy, renderer: Renderer, 
     return engine
 
 
-def collector_of(config: PPOConfig, engine: Engine, renderer: Renderer, backend: Backend) -> Collector:
-    """What collects training episodes."""
+def collector_of(
+    config: PPOConfig, engine: Engine, renderer: Renderer, backend: Backend, trace: TraceFile | None = None
+) -> Collector:
+    """What collects training episodes, and draws them in ``trace``."""
     rollout = config.rollout
     size = make_env(config.env.id, training_kwargs(config)).tasks.size
     return Collector(
@@ -354,8 +359,27 @@ def collector_of(config: PPOConfig, engine: Engine, renderer: Renderer, backend:
         filter_zero_variance=rollout.filter_zero_variance,
         max_consecutive_filtered=rollout.max_consecutive_filtered,
         max_consecutive_errors=rollout.max_consecutive_errors,
+        partial=rollout.partial,
+        partial_max_age=rollout.partial_max_age,
+        engine_slots=config.engine.max_slots * config.engine.replicas,
+        lag_interval=_LAG_INTERVAL_S,
+        trace=trace,
         seed=config.trainer.seed,
     )
+
+
+def trace_of(config: PPOConfig) -> TraceFile | None:
+    """The trace that is asked for.
+
+    Raises:
+        SetupError: It cannot be written.
+    """
+    if config.trainer.trace_file is None:
+        return None
+    try:
+        return TraceFile(Path(config.trainer.trace_file).expanduser())
+    except OSError as error:
+        raise SetupError(f"trainer.trace_file={config.trainer.trace_file}: {error}") from error
 
 
 # ------------------ learner

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import math
 import signal
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,7 @@ from .report.reporter import Reporter
 from .rollout.collector import Batch, CollectionError, Collector
 from .rollout.environments import Backend
 from .rollout.renderer import Renderer, RendererError
+from .rollout.trace import TraceFile
 from .trajectory import Trajectory
 
 log = logging.getLogger("trainers")
@@ -70,10 +72,12 @@ class Run:
     reporter: Reporter
     saved: checkpoints.Checkpoints
     tokenizer: Any
+    trace: TraceFile | None = None
     iteration: int = 0  # iterations done
     trained_s: float = 0.0  # seconds of training, over all resumptions
     stop: asyncio.Event = field(default_factory=asyncio.Event)  # somebody asked to stop
     given_up: threading.Event = field(default_factory=threading.Event)  # ... or did not want to wait for that
+    warned: set[str] = field(default_factory=set)  # why episodes ended badly, as far as it was said
 
 
 # ------------------ the loop
@@ -97,6 +101,7 @@ async def train(run: Run) -> None:
             batch = await until_stopped(run.collector.next_batch(), run.stop)
         if batch is None:
             break
+        warn(run, batch)
         metrics = await iterate(run, batch, phases)
         run.trained_s += time.perf_counter() - began
         run.iteration += 1
@@ -111,6 +116,14 @@ async def train(run: Run) -> None:
         save(run)
     if validated_at != run.iteration and not run.stop.is_set():
         await validate(run)
+
+
+def warn(run: Run, batch: Batch) -> None:
+    """Say why episodes ended badly: each cause the first time, and then as a number among the metrics."""
+    for cause, message in batch.problems.items():
+        if cause not in run.warned:
+            run.warned.add(cause)
+            log.warning("an episode ended as %s: %s", cause, message)
 
 
 async def iterate(run: Run, batch: Batch, phases: Phases) -> dict[str, float]:
@@ -307,7 +320,9 @@ async def validate(run: Run) -> None:
         seed=run.config.trainer.seed,
         backend=run.validation,
     )
-    if (trajectories := await until_stopped(episodes, run.stop)) is None:
+    with traced(run, "validate"):
+        trajectories = await until_stopped(episodes, run.stop)
+    if trajectories is None:
         return
     metrics = episode_metrics(trajectories, "val") | {"time/validation_s": time.perf_counter() - began}
     run.reporter.validation(run.iteration, metrics, trajectories)
@@ -322,12 +337,24 @@ def save(run: Run) -> None:
         "kl": run.kl.state_dict(),
         "config": run.config.model_dump(mode="json"),
     }
-    run.saved.save(
-        run.iteration,
-        state,
-        lambda folder: run.learner.save(folder / "learner"),
-        lambda folder: run.learner.export_hf(folder / "model", run.tokenizer),
-    )
+    with traced(run, "save"):
+        run.saved.save(
+            run.iteration,
+            state,
+            lambda folder: run.learner.save(folder / "learner"),
+            lambda folder: run.learner.export_hf(folder / "model", run.tokenizer),
+        )
+
+
+@contextlib.contextmanager
+def traced(run: Run, name: str) -> Iterator[None]:
+    """Draw what happens inside as a phase, if there is a trace."""
+    began = time.monotonic()
+    try:
+        yield
+    finally:
+        if run.trace is not None:
+            run.trace.phase(name, began, time.monotonic())
 
 
 def resume(run: Run, checkpoint: checkpoints.Checkpoint) -> None:
@@ -400,6 +427,7 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
     policy.to(assembly.resolve_device(config.model.device))
     assembly.set_threads(policy, config.trainer.threads)
     renderer = Renderer(policy.tokenizer)
+    trace = assembly.trace_of(config)
     reporter = Reporter(
         folder,
         config.trainer.logger,
@@ -407,9 +435,12 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
         first_step=0 if checkpoint is None or checkpoint.iteration == 0 else checkpoint.iteration + 1,
         rollout_dir=config.trainer.rollout_data_dir,
         validation_dir=config.trainer.validation_data_dir,
+        on_phase=None if trace is None else trace.phase,
     )
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(reporter.close)
+        if trace is not None:
+            stack.callback(trace.close)
         given_up = threading.Event()
         stack.callback(given_up.set)  # a thread is not cancelled with who waits for it: it is asked to end
         if checkpoint is not None:
@@ -426,7 +457,7 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
         stack.push_async_callback(engine.close)
         training = await stack.enter_async_context(assembly.backend_of(config, validation=False))
         validation = await stack.enter_async_context(assembly.backend_of(config, validation=True))
-        collector = await stack.enter_async_context(assembly.collector_of(config, engine, renderer, training))
+        collector = await stack.enter_async_context(assembly.collector_of(config, engine, renderer, training, trace))
         run = Run(
             config=config,
             folder=folder,
@@ -438,6 +469,7 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
             reporter=reporter,
             saved=saved,
             tokenizer=policy.tokenizer,
+            trace=trace,
             given_up=given_up,
         )
         if checkpoint is not None:
@@ -566,6 +598,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except _SAID_PLAINLY as error:
         print(f"error: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        print(
+            f"error: {error}: make room and start the same command again; it goes on from the last checkpoint that "
+            "is whole",
+            file=sys.stderr,
+        )
         return 1
 
 

@@ -64,6 +64,10 @@ def ppo_checks(config: PPOConfig) -> Problems:
             f"is {rollout.window}; with rollout.staleness={rollout.staleness} and "
             f"rollout.groups_per_batch={rollout.groups_per_batch} it is at most {most}",
         )
+    if rollout.partial and rollout.update_mode != "abort":
+        yield "rollout.partial", "needs rollout.update_mode=abort: in the other modes no reply is cut"
+    if rollout.partial_max_age is not None and not rollout.partial:
+        yield "rollout.partial_max_age", "needs rollout.partial=true"
     if rollout.n < 2:
         if rollout.filter_zero_variance:
             yield "rollout.n", "must be at least 2 with rollout.filter_zero_variance: one episode alone never differs"

@@ -278,6 +278,16 @@ class RolloutSection(Section):
     update_mode: Literal["keep", "wait", "abort"] = Field(
         "keep", description="Requests in flight at a weight update go on with the new weights, finish first, or end."
     )
+    partial: bool = Field(
+        False,
+        description="With `update_mode=abort`: replies that an update cuts go on from their tokens under the new "
+        "weights; otherwise their episodes start anew.",
+    )
+    partial_max_age: int | None = Field(
+        None,
+        ge=0,
+        description="With `partial`: an episode whose oldest token is more versions old than this starts anew.",
+    )
     retries: int = Field(1, ge=0, description="How often a failed episode is played again.")
     filter_zero_variance: bool = Field(False, description="Replace groups whose episodes all earned the same.")
     max_consecutive_filtered: int = Field(64, ge=0, description="Stop after more such groups than this in a row.")
@@ -413,6 +423,10 @@ class TrainerSection(RunSection):
         "auto", description="Go on from the run's last checkpoint if there is one, start afresh, or from a given one."
     )
     resume_from_path: str | None = Field(None, description="The checkpoint that `resume_mode=resume_path` means.")
+    trace_file: str | None = Field(
+        None,
+        description="Write a trace of episodes and phases here (.json), for ui.perfetto.dev or chrome://tracing.",
+    )
     rollout_data_dir: str | None = Field(None, description="Write every training batch here, as Parquet.")
     validation_data_dir: str | None = Field(None, description="Write every validation here, as Parquet.")
 

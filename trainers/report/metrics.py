@@ -115,6 +115,7 @@ class Phases:
 
     Args:
         on_enter: Called with a phase's name when it begins, for a progress display.
+        on_exit: Called with a phase's name and the seconds at which it began and ended, for a trace.
         clock: Seconds, monotonic.
 
     Example:
@@ -126,9 +127,13 @@ class Phases:
     """
 
     def __init__(
-        self, on_enter: Callable[[str], None] | None = None, clock: Callable[[], float] = time.perf_counter
+        self,
+        on_enter: Callable[[str], None] | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+        on_exit: Callable[[str, float, float], None] | None = None,
     ) -> None:
         self._on_enter = on_enter
+        self._on_exit = on_exit
         self._clock = clock
         self._seconds: dict[str, float] = {}
         self._started = clock()
@@ -149,8 +154,10 @@ class Phases:
         try:
             yield
         finally:
-            self._current = None
-            self._seconds[name] = self._seconds.get(name, 0.0) + self._clock() - began
+            self._current, ended = None, self._clock()
+            self._seconds[name] = self._seconds.get(name, 0.0) + ended - began
+            if self._on_exit is not None:
+                self._on_exit(name, began, ended)
 
     @property
     def seconds(self) -> Mapping[str, float]:

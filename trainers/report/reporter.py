@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -14,6 +16,8 @@ from .conversations import pick, print_conversations
 from .loggers import JsonlLogger, Logger, Loggers, TensorBoardLogger, read_jsonl
 from .metrics import Phases
 from .plots import plot
+
+log = logging.getLogger("trainers")
 
 METRICS, CURVES = "metrics.jsonl", "curves.png"
 
@@ -28,6 +32,7 @@ class Reporter:
         first_step: Go on after an interruption: what was logged from this step on is dropped.
         rollout_dir: Training episodes are written here, a Parquet file an iteration; ``None`` for nowhere.
         validation_dir: Likewise those of validations.
+        on_phase: Called with each phase of an iteration, and the seconds (``time.monotonic``) it began and ended.
     """
 
     def __init__(
@@ -39,7 +44,9 @@ class Reporter:
         first_step: int = 0,
         rollout_dir: str | None = None,
         validation_dir: str | None = None,
+        on_phase: Callable[[str, float, float], None] | None = None,
     ) -> None:
+        self._on_phase = on_phase
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self._dirs = {"rollout": rollout_dir, "validation": validation_dir}
@@ -58,7 +65,8 @@ class Reporter:
 
     def phases(self) -> Phases:
         """A stopwatch whose phases the progress display shows."""
-        return Phases(on_enter=self._console.phase if self._console else None)
+        shown = self._console.phase if self._console else None
+        return Phases(on_enter=shown, clock=time.monotonic, on_exit=self._on_phase)
 
     def say(self, text: str) -> None:
         """A line on the console, if there is one."""
@@ -110,7 +118,11 @@ class Reporter:
                 self._validations.append((step, metrics))
 
     def _dump(self, kind: str, step: int, trajectories: Sequence[Trajectory]) -> None:
-        if (folder := self._dirs[kind]) is not None:
-            path = Path(folder).expanduser()
-            path.mkdir(parents=True, exist_ok=True)
-            write_parquet(path / f"{step:06d}.parquet", trajectories)
+        """Write episodes for whoever wants to read them; the run can do without, so a full disk is only a warning."""
+        if (folder := self._dirs[kind]) is None:
+            return
+        path = Path(folder).expanduser() / f"{step:06d}.parquet"
+        try:
+            write_parquet(path, trajectories)
+        except OSError as error:
+            log.warning("the %s episodes of iteration %d are not written to %s: %s", kind, step, path, error)

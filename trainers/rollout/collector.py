@@ -18,20 +18,28 @@ With more, episodes of later batches run while the trainer trains.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
-from ..engines.base import Engine, PartialUpdateError, Sampling, UpdateMode
+from ..engines.base import Engine, EngineError, PartialUpdateError, Sampling, UpdateMode
 from ..trajectory import Status, Trajectory
 from .concurrency import Concurrency
 from .environments import Backend
+from .lag import LoopLag
 from .play import Episode, Player
 from .renderer import Renderer
+from .rewards import Score, Scores
 from .slots import CollectionError, Slots, Ticket
+from .tally import LengthBias, Tally, ages
 from .tasks import TaskOrder, derive_seed
+from .timeline import Load, Timeline, loop_time
+from .trace import Lane, TraceFile
+
+# Episodes that start before the event loop turns to something else.
+_STARTS_AT_ONCE = 64
 
 log = logging.getLogger("trainers")
 
@@ -47,12 +55,14 @@ class Batch:
         version: The weights it is to be trained on: no token is more than ``staleness`` versions older.
         groups: Groups in order of admission, each of them siblings of one task (fewer where some failed for good).
         stats: Numbers worth reporting, see :meth:`Collector.stats`; those that count do so since the batch before.
+        problems: Why episodes ended badly since the batch before: for each ``<status>_<cause>``, the last message.
     """
 
     number: int
     version: int
     groups: list[list[Trajectory]]
     stats: dict[str, float]
+    problems: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def trajectories(self) -> list[Trajectory]:
@@ -89,6 +99,17 @@ class Collector:
         filter_zero_variance: Replace groups without difference in reward.
         max_consecutive_filtered: So many in a row are too many.
         max_consecutive_errors: So many unusable episodes in a row stop the run.
+        partial: Replies that an update with ``mode="abort"`` cut go on from their tokens under the new weights, in the
+            same turn; otherwise their episodes are played again from the start. The staleness bound holds either way,
+            because it holds from a group's admission on.
+        partial_max_age: With ``partial``: an episode whose oldest token would be more versions old than this is played
+            again all the same (counted as ``cause_aborted_too_old``).
+        rewards: Rewards that come later, by name; see :mod:`trainers.rollout.rewards`.
+        reward_timeout: Seconds from a turn until such a reward must be there; ``None`` for no limit.
+        engine_slots: Requests that the engine computes at a time, for the shares of its room in :meth:`stats`; ``None``
+            takes ``max_running``, or what the staleness allows.
+        lag_interval: Seconds between probes of the event loop's lag; ``None`` does not measure it.
+        trace: Where to draw episodes and weight updates; stays the caller's.
         seed: The run's seed: tasks, environments and sampling follow from it.
         on_trajectory: Called with every episode that ended, the failed ones included. What it raises stops the run.
 
@@ -117,6 +138,13 @@ class Collector:
         filter_zero_variance: bool = False,
         max_consecutive_filtered: int = 64,
         max_consecutive_errors: int = 32,
+        partial: bool = False,
+        partial_max_age: int | None = None,
+        rewards: Mapping[str, Score] | None = None,
+        reward_timeout: float | None = 600.0,
+        engine_slots: int | None = None,
+        lag_interval: float | None = None,
+        trace: TraceFile | None = None,
         seed: int = 0,
         on_trajectory: Callable[[Trajectory], None] | None = None,
     ) -> None:
@@ -131,6 +159,9 @@ class Collector:
             max_response_tokens=max_response_tokens,
             generation_timeout=generation_timeout,
             episode_timeout=episode_timeout,
+            partial=partial,
+            partial_max_age=partial_max_age,
+            scores=Scores(rewards, reward_timeout) if rewards else None,
         )
         self._slots = Slots(
             group_size=group_size,
@@ -157,9 +188,15 @@ class Collector:
         self._changed = asyncio.Event()
         self._failure: BaseException | None = None
         self._closed = False
-        self._interruptions = 0  # updates that aborted what was running
         self._evaluations = 0
-        self._tally = _Tally()
+        if engine_slots is not None and engine_slots < 1:
+            raise ValueError(f"engine_slots must be at least 1 or None, not {engine_slots}")
+        self._load = Load(engine_slots or self._slots.max_running or self._slots.capacity)
+        self._lag = None if lag_interval is None else LoopLag(lag_interval)
+        self._trace = trace
+        self._tally = Tally()
+        self._length_bias = LengthBias()
+        self._delivered_at: float | None = None  # when collecting began, or the last batch went out
 
     # ------------------------------------------------------------------ the trainer's side
 
@@ -174,8 +211,12 @@ class Collector:
             EngineDeadError: The engine is gone.
             StalenessError: The bound does not hold.
         """
-        clock = asyncio.get_running_loop().time
-        began = clock()
+        began = loop_time()
+        if self._delivered_at is None:  # what was measured before was evaluation alone
+            self._delivered_at = began
+            self._load.take()
+        if self._lag is not None:
+            self._lag.start()
         if self._concurrency is not None and self._steering is None:
             self._steering = asyncio.ensure_future(self._steer(self._concurrency))
         self._pump()
@@ -186,8 +227,7 @@ class Collector:
             if (groups := self._slots.take()) is not None:
                 break
             await self._changed.wait()
-        stats = self.stats() | self._tally.deliver(groups, version) | {"wait_s": clock() - began}
-        return Batch(self._slots.batches - 1, version, groups, stats)
+        return Batch(self._slots.batches - 1, version, groups, *self._measured(groups, version, began))
 
     async def update_weights(self, weights: Any, version: int, mode: UpdateMode = "keep") -> None:
         """Give the engine new weights: the update that the oldest batch taken is owed.
@@ -195,23 +235,36 @@ class Collector:
         Args:
             weights: As the engine takes them.
             version: One more than before.
-            mode: What becomes of replies in progress, see :class:`~trainers.engines.base.Engine`. Episodes that it
-                aborts are played again, at no charge to their retries.
+            mode: What becomes of replies in progress, see :class:`~trainers.engines.base.Engine`. Those that it aborts
+                go on (``partial``), or their episodes are played again, at no charge to their retries.
 
         Raises:
-            ValueError: The version does not fit (see :meth:`Slots.update`), or the engine refuses the weights.
-            EngineDeadError: The engine is gone. (One that lost a part and goes on without it is a warning.)
+            ValueError: The version does not fit (see :meth:`Slots.update`), or the engine refuses the weights. Nothing
+                has changed then: episodes go on with the old weights, and the update may be tried again.
+            EngineError: The engine failed half-way, and is not at the old version any more; collecting stops. (One that
+                lost a part and goes on without it is a warning.)
         """
         self._check()
         self._slots.check_update(version)
-        self._interruptions += mode == "abort"
+        cutting = self._player.interrupting(version) if mode == "abort" else contextlib.nullcontext()
         try:
-            await self._engine.update_weights(weights, version, mode)
+            with cutting:
+                await self._engine.update_weights(weights, version, mode)
         except PartialUpdateError as error:  # what is left of the engine has them
             log.warning("%s", error)
+        except Exception as error:
+            if self._engine.version != self._slots.version:
+                self._failure = EngineError(
+                    f"an update to version {version} failed half-way, with the engine at version "
+                    f"{self._engine.version}: its weights are unknown; start again from a checkpoint"
+                )
+                raise self._failure from error
+            raise
         self._slots.update(version)
         if self._concurrency is not None:
             self._concurrency.updated()
+        if self._trace is not None:
+            self._trace.instant(f"weights {version}", {"version": version, "mode": mode})
         self._pump()
 
     async def evaluate(
@@ -255,7 +308,7 @@ class Collector:
                 sampling_seed=derive_seed(seed, "evaluate sampling", key, sample),
             )
             async with places:
-                return await self._player.play(backend or self._backend, episode)
+                return await self._player.play(backend or self._backend, episode, self._timeline(episode, "evaluation"))
 
         running = [
             asyncio.ensure_future(play(task, place, sample))
@@ -288,20 +341,30 @@ class Collector:
         self._slots.restore(frontier["slots"])
 
     def stats(self) -> dict[str, float]:
-        """How collecting goes: ``running`` episodes, groups ``ready`` and ``in_flight``, totals of the books
-        (``groups_*``, ``retries*``, ``siblings_lost``) and the environments' (``env_*``); with ``max_running="auto"``
-        also ``max_running``, the limit in force, and ``max_running_cuts``.
+        """How collecting goes. docs/collector.md defines every name exactly.
 
-        A batch's stats have these too: ``wait_s`` (seconds :meth:`next_batch` waited), ``episodes_<status>``,
-        ``staleness_mean``, ``staleness_max`` and ``staleness_<k>`` (share of the batch's episodes whose oldest token is
-        ``k`` versions old), and ``length_bias``: the mean length of delivered episodes over that of all usable ones
-        that ended so far (sampled tokens); below 1, short episodes come first.
-        """  # noqa: D205
-        slots = self._slots
+        Now: episodes ``running``, groups ``ready`` and ``in_flight``; what waits, as ``queue_episodes`` (for
+        ``max_running``), ``queue_environments`` (for an environment), ``queue_engine`` (requests, as the engine says)
+        and ``queue_rewards`` (episodes that are over, for rewards); totals of the books (``groups_*``, ``retries*``,
+        ``siblings_lost``) and the environments' (``env_*``).
+
+        A batch's stats have these too, over the time since the batch before: ``wait_s`` (seconds :meth:`next_batch`
+        waited) and ``bubble_trainer`` (their share of all); ``engine_busy``, ``bubble_environment`` and
+        ``bubble_books`` (see :class:`~trainers.rollout.timeline.Load`); ``time_<phase>_s`` (mean an episode, see
+        :mod:`~trainers.rollout.timeline`); ``loop_lag_p50_s``, ``_p99_s`` and ``_max_s``; ``prefix_cache_hit``;
+        ``episodes_<status>`` and ``cause_<status>_<cause>``; ``replies_continued``; ``staleness_mean``,
+        ``staleness_max`` and ``staleness_<k>``; and, since the run began, ``length_bias``
+        (:class:`~trainers.rollout.tally.LengthBias`).
+        """
+        slots, phases = self._slots, self._load.phases
         now = {"running": slots.running, "ready": slots.ready, "in_flight": len(slots.in_flight)}
         if self._concurrency is not None:
             now |= {"max_running": self._concurrency.limit, "max_running_cuts": self._concurrency.cuts}
+        now |= {"queue_episodes": slots.queued, "queue_environments": phases["queue"]}
+        now |= {"queue_rewards": phases["rewards"]}
         stats = {name: float(value) for name, value in (now | slots.counters).items()}
+        if (waiting := self._engine.stats().get("waiting")) is not None:
+            stats["queue_engine"] = float(waiting)
         return stats | {f"env_{name}": value for name, value in self._backend.stats().items()}
 
     async def close(self, timeout: float = 5.0) -> None:
@@ -310,6 +373,8 @@ class Collector:
         self._changed.set()
         if self._steering is not None:
             self._steering.cancel()
+        if self._lag is not None:
+            self._lag.stop()
         await _cancel(self._episodes, timeout)
 
     async def __aenter__(self) -> Self:
@@ -323,11 +388,14 @@ class Collector:
     # ------------------------------------------------------------------ episodes
 
     def _pump(self) -> None:
-        """Start every episode that may start."""
-        while self._failure is None and not self._closed and (ticket := self._slots.start()) is not None:
+        """Start every episode that may start; a few at a time, because each opening holds the event loop a little."""
+        for _ in range(_STARTS_AT_ONCE):
+            if self._failure is not None or self._closed or (ticket := self._slots.start()) is None:
+                return
             task = asyncio.ensure_future(self._play(ticket))
             self._episodes.add(task)
             task.add_done_callback(self._ended)
+        asyncio.get_running_loop().call_soon(self._pump)
 
     async def _steer(self, concurrency: Concurrency) -> None:
         """Let the limit follow the engine's load. A failure of this is a failure of the run."""
@@ -341,12 +409,13 @@ class Collector:
             self._changed.set()
 
     async def _play(self, ticket: Ticket) -> None:
-        interruptions = self._interruptions
-        trajectory = await self._player.play(self._backend, self._episode(ticket))
-        self._tally.end(trajectory)
+        moment, episode = self._player.moment(), self._episode(ticket)
+        timeline = self._timeline(episode, "episodes")
+        trajectory = await self._player.play(self._backend, episode, timeline)
+        self._tally.end(trajectory, timeline)
         if self._on_trajectory is not None:
             self._on_trajectory(trajectory)
-        excused = trajectory.status is Status.ABORTED and interruptions != self._interruptions
+        excused = trajectory.status is Status.ABORTED and self._player.interrupted_since(moment)
         self._slots.finish(ticket, trajectory, excused=excused)
 
     def _episode(self, ticket: Ticket) -> Episode:
@@ -373,45 +442,44 @@ class Collector:
         self._pump()
         self._changed.set()
 
+    def _timeline(self, episode: Episode, track: str) -> Timeline:
+        if self._trace is None:
+            return Timeline(self._load)
+        trace = self._trace
+
+        def lanes(name: str) -> Lane:
+            return trace.lane("later rewards", name)
+
+        return Timeline(self._load, trace.lane(track, episode.episode_id), lanes)
+
+    def _measured(
+        self, groups: list[list[Trajectory]], version: int, began: float
+    ) -> tuple[dict[str, float], Mapping[str, str]]:
+        """The stats and the problems of the batch that goes out now."""
+        assert self._delivered_at is not None  # collecting has begun
+        now = loop_time()
+        passed, self._delivered_at = now - self._delivered_at, now
+        stats = self.stats() | self._load.take() | ages(groups, version)
+        stats["wait_s"] = now - began
+        if passed > 0:  # who waits may have begun to before the batch before went out
+            stats["bubble_trainer"] = min(1.0, stats["wait_s"] / passed)
+        if self._lag is not None:
+            stats |= self._lag.take()
+        bias = self._length_bias.deliver(dict(zip(self._slots.taken, groups, strict=True)), self._slots.gone)
+        if bias is not None:
+            stats["length_bias"] = bias
+        tally, self._tally = self._tally, Tally()
+        stats |= tally.stats()
+        if self._trace is not None:
+            shown = ("running", "ready", "in_flight")
+            self._trace.counter("collector", {name: stats[name] for name in shown})
+        return stats, tally.problems
+
     def _check(self) -> None:
         if self._failure is not None:
             raise self._failure
         if self._closed:
             raise CollectionError("this collector is closed")
-
-
-class _Tally:
-    """Counts over trajectories, for a batch's stats."""
-
-    def __init__(self) -> None:
-        self._statuses: Counter[str] = Counter()  # since the last batch
-        self._ended = [0, 0]  # usable episodes, their sampled tokens
-        self._delivered = [0, 0]
-
-    def end(self, trajectory: Trajectory) -> None:
-        self._statuses[f"episodes_{trajectory.status.value}"] += 1
-        if trajectory.status.trainable and trajectory.oldest_version is not None:
-            _add(self._ended, trajectory)
-
-    def deliver(self, groups: list[list[Trajectory]], version: int) -> dict[str, float]:
-        ages: Counter[int] = Counter()
-        for trajectory in (trajectory for group in groups for trajectory in group):
-            _add(self._delivered, trajectory)
-            ages[version - (trajectory.oldest_version or 0)] += 1
-        total = ages.total()
-        stats = {name: float(count) for name, count in self._statuses.items()}
-        self._statuses.clear()
-        return stats | {
-            **{f"staleness_{age}": count / total for age, count in sorted(ages.items())},
-            "staleness_mean": sum(age * count for age, count in ages.items()) / total,
-            "staleness_max": float(max(ages)),
-            "length_bias": (self._delivered[1] / self._delivered[0]) / (self._ended[1] / self._ended[0]),
-        }
-
-
-def _add(sums: list[int], trajectory: Trajectory) -> None:
-    sums[0] += 1
-    sums[1] += int(trajectory.action_mask.sum())
 
 
 async def _cancel(tasks: Iterable[asyncio.Task[Any]], timeout: float) -> None:

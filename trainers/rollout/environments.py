@@ -43,6 +43,11 @@ class Lease:
         self._step_timeout = step_timeout
         self._seen: Messages = ()  # the last observation
 
+    @property
+    def inline(self) -> Any:
+        """The environment itself where it runs on the event loop, to be forked and never stepped; else ``None``."""
+        return self._worker.env if isinstance(self._worker, InlineWorker) else None
+
     async def reset(self, seed: int, options: Mapping[str, Any] | None = None) -> tuple[Messages, dict[str, Any]]:
         """Start an episode: ``env.reset(seed=..., options=...)``.
 
@@ -77,7 +82,7 @@ class Lease:
             yield
         except ValueError as error:
             self._worker.healthy = False
-            raise EnvError(f"the environment's {method} returned nonsense: {error}") from error
+            raise EnvError(f"the environment's {method} returned nonsense: {error}", f"{method}_nonsense") from error
 
 
 class Backend:

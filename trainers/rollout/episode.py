@@ -78,6 +78,7 @@ class EpisodeTokens:
         self._rewards: list[float] = []
         self._terms: list[dict[str, float]] = []
         self._turns = 0
+        self._oldest: int | None = None
         # ask: at a generation point. cut: a reply was aborted and may go on. told: a reply is complete.
         # over: nothing can follow.
         self._phase: Literal["ask", "cut", "told", "over"] = "ask"
@@ -89,9 +90,19 @@ class EpisodeTokens:
         return self._token_ids[self._segment_starts[-1] :]
 
     @property
+    def context_size(self) -> int:
+        """How many tokens :attr:`context` has."""
+        return len(self._token_ids) - self._segment_starts[-1]
+
+    @property
     def num_turns(self) -> int:
         """Turns played so far, the one being judged included."""
         return self._turns
+
+    @property
+    def oldest_version(self) -> int | None:
+        """The smallest weight version among the tokens sampled so far; ``None`` without any."""
+        return self._oldest
 
     def reply(self, generation: Generation) -> str:
         """Take what the engine sampled, and return its text for the environment.
@@ -121,7 +132,9 @@ class EpisodeTokens:
                 self._turns += 1
             self._token_ids += ids
             self._turn_id += [self._turns - 1] * len(ids)
-            self._weight_version += generation.weight_version.tolist()
+            versions = generation.weight_version.tolist()
+            self._weight_version += versions
+            self._oldest = min(versions) if self._oldest is None else min(self._oldest, *versions)
             self._logprobs += generation.logprobs.tolist()
             self._phase = "cut"
         if generation.finish_reason != "abort":
@@ -142,6 +155,21 @@ class EpisodeTokens:
             raise RuntimeError("reward: there is no turn without a reward (a reply without tokens is no turn)")
         self._rewards.append(float(reward))
         self._terms.append({name: float(value) for name, value in terms.items()})
+
+    def add_reward(self, turn: int, terms: Mapping[str, float]) -> None:
+        """What a rewarded turn earned besides; a name that it has already grows.
+
+        Raises:
+            RuntimeError: That turn has no reward yet.
+            ValueError: A term is not a finite number.
+        """
+        if not 0 <= turn < len(self._rewards):
+            raise RuntimeError(f"add_reward: turn {turn} has no reward yet, which others could add to")
+        if bad := {name: value for name, value in terms.items() if not math.isfinite(value)}:
+            raise ValueError(f"add_reward: turn {turn} earned {bad}; rewards must be finite")
+        self._rewards[turn] += math.fsum(terms.values())
+        for name, value in terms.items():
+            self._terms[turn][name] = self._terms[turn].get(name, 0.0) + float(value)
 
     def observe(self, conversation: Sequence[Message]) -> None:
         """Take the environment's whole conversation after the last reply, up to the next generation point.

@@ -146,6 +146,7 @@ class Slots:
         self.version = version
         self.owed = 0  # batches taken whose update is not out
         self.batches = 0  # batches taken since the run began
+        self.taken: list[int] = []  # the groups of the last one
         self.counters: Counter[str] = Counter()
         self._next = 0  # the next new group number
         self._again: deque[int] = deque()  # groups of an earlier run to admit first, ascending
@@ -173,10 +174,19 @@ class Slots:
         """The numbers of the groups in flight, ascending (those to admit again included)."""
         return [*self._groups, *self._again]
 
+    def gone(self, number: int) -> bool:
+        """Whether the group of this number was delivered or dropped."""
+        return number < self._next and number not in self._groups and number not in self._again
+
     @property
     def running(self) -> int:
         """Episodes started and not ended."""
         return len(self._running)
+
+    @property
+    def queued(self) -> int:
+        """Episodes of admitted groups that wait for ``max_running`` to let them start."""
+        return len(self._waiting)
 
     @property
     def ready(self) -> int:
@@ -260,6 +270,7 @@ class Slots:
         self.counters["groups_delivered"] += len(numbers)
         self.batches += 1
         self.owed += 1
+        self.taken = numbers
         return batch
 
     def check_update(self, version: int) -> None:

@@ -32,7 +32,14 @@ _starting = threading.Lock()  # multiprocessing's own list of children is not ma
 
 
 class EnvError(Exception):
-    """An environment raised, died, or returned what no environment may return; the message has its traceback."""
+    """An environment raised, died, or returned what no environment may return; the message has its traceback.
+
+    ``cause`` says which in one word, with the method that was called: ``make_raised``, ``step_died``, ...
+    """
+
+    def __init__(self, message: str, cause: str) -> None:
+        super().__init__(message)
+        self.cause = cause
 
 
 class EnvTimeoutError(EnvError):
@@ -110,6 +117,11 @@ class InlineWorker:
         self._closing: asyncio.Task[None] | None = None
 
     @property
+    def env(self) -> Any:
+        """The environment itself."""
+        return self._env
+
+    @property
     def busy(self) -> bool:
         """See :class:`Worker`."""
         return self._task is not None
@@ -121,7 +133,7 @@ class InlineWorker:
                 return self._make()
             except Exception as error:
                 self.healthy = False
-                raise EnvError(f"the environment could not be made: {traceback.format_exc()}") from error
+                raise EnvError(f"the environment could not be made: {traceback.format_exc()}", "make_raised") from error
         # The call is a task of its own, so that a hook that swallows cancellation cannot hold who waits for it.
         self._task = task = asyncio.ensure_future(getattr(self._env, f"a{method}")(*args, **kwargs))
         self._waiter = waiter = asyncio.get_running_loop().create_future()
@@ -136,13 +148,14 @@ class InlineWorker:
             self._waiter = None
         if not task.done():
             self.healthy = False
-            raise EnvTimeoutError(f"the environment's {method} took longer than {timeout:g} s")
+            raise EnvTimeoutError(f"the environment's {method} took longer than {timeout:g} s", f"{method}_timeout")
         if task.cancelled():
             self.healthy = False
-            raise EnvError(f"the environment's {method} was cancelled from inside")
+            raise EnvError(f"the environment's {method} was cancelled from inside", f"{method}_raised")
         if (problem := task.exception()) is not None:
             self.healthy = False
-            raise EnvError(f"the environment's {method} raised: {_formatted(problem)}") from problem
+            said = f"the environment's {method} raised: {_formatted(problem)}"
+            raise EnvError(said, f"{method}_raised") from problem
         return task.result()
 
     def retire(self) -> None:
@@ -257,9 +270,9 @@ class _Remote:
             good, result = self._pipe.recv()
         except (EOFError, ConnectionError):
             self._process.join(timeout=5)
-            raise _SaidError(f"its process died with exit code {self._process.exitcode}") from None
+            raise _SaidError(f"its process died with exit code {self._process.exitcode}", "died") from None
         if not good:
-            raise _SaidError(result)
+            raise _SaidError(result, "raised")
         return result
 
     def close(self) -> None:
@@ -293,7 +306,11 @@ class _Remote:
 
 
 class _SaidError(Exception):
-    """What went wrong in another process, as text."""
+    """What went wrong in another process, as text, and in one word."""
+
+    def __init__(self, message: str, cause: str) -> None:
+        super().__init__(message)
+        self.cause = cause
 
 
 def _child(pipe: Connection) -> None:
@@ -350,11 +367,11 @@ class ThreadWorker:
             raise
         if not job.done():
             self.healthy = False
-            raise EnvTimeoutError(f"the environment's {method} took longer than {timeout:g} s")
-        good, result = job.result()
-        if not good:
+            raise EnvTimeoutError(f"the environment's {method} took longer than {timeout:g} s", f"{method}_timeout")
+        problem, result = job.result()
+        if problem is not None:
             self.healthy = False
-            raise EnvError(f"the environment's {method} failed: {result}")
+            raise EnvError(f"the environment's {method} failed: {result}", f"{method}_{problem}")
         return result
 
     def retire(self) -> None:
@@ -380,12 +397,13 @@ class ThreadWorker:
     def _serve(self) -> None:
         while (item := self._jobs.get()) is not None:
             job, method, args, kwargs = item
+            outcome: tuple[str | None, Any]
             try:
-                outcome = (True, self._host.call(method, args, kwargs))
+                outcome = (None, self._host.call(method, args, kwargs))
             except _SaidError as error:
-                outcome = (False, str(error))
+                outcome = (error.cause, str(error))
             except BaseException as error:  # even SystemExit: an environment must not end the thread that answers
-                outcome = (False, _formatted(error))
+                outcome = ("raised", _formatted(error))
             self._post(self._answer, job, outcome)
         try:
             self._host.close()
@@ -397,7 +415,7 @@ class ThreadWorker:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
             self._loop.call_soon_threadsafe(function, *args)
 
-    def _answer(self, job: asyncio.Future[Any], outcome: tuple[bool, Any]) -> None:
+    def _answer(self, job: asyncio.Future[Any], outcome: tuple[str | None, Any]) -> None:
         self._job = None
         job.set_result(outcome)
 

@@ -269,17 +269,23 @@ def test_a_long_episode_is_waited_for_in_strict_order_and_overtaken_in_a_window(
 
 
 def test_the_length_bias_shows_short_episodes_coming_first() -> None:
-    """Group 0 holds a window of four; of the others only 1, 3 and 4 have ended, and 4 is outside it."""
+    """Groups 1 and 3 overtake 0 and 2. What was delivered first is compared when those are known, as late as that."""
 
     def script(call: Call, version: int) -> Reply:
-        text = {1: "0 end", 3: "0 to the end", 4: "0 to the end"}.get(task_of(call), "0 end")
-        return Reply(tokens(text), latency=1.0 if task_of(call) in (1, 3, 4) else 100.0)
+        task = task_of(call)
+        return Reply(tokens("0 to the end" if task in (0, 2) else "0 end"), latency={0: 50.0, 2: 200.0}.get(task, 1.0))
 
-    options = {"tasks": None, "group_size": 1, "groups_per_batch": 2, "staleness": 3, "window": 4}
-    (batch,) = run_simulated(collect(engine_of(script), **options))
-    assert [t.task_key for t in batch.trajectories] == ["1", "3"]
+    async def biases() -> list[float | None]:
+        options = {"tasks": None, "group_size": 1, "groups_per_batch": 2, "staleness": 3, "window": 4}
+        batches = await collect(engine_of(script), batches=3, **options)
+        assert [[t.task_key for t in b.trajectories] for b in batches] == [["1", "3"], ["0", "4"], ["2", "5"]]
+        return [b.stats.get("length_bias") for b in batches]
+
     short, long = len("0 end") + 1, len("0 to the end") + 1
-    assert batch.stats["length_bias"] == pytest.approx(((short + long) / 2) / ((short + 2 * long) / 3))
+    first, second, third = run_simulated(biases())
+    assert first is None, "group 0 is not known yet"
+    assert second == pytest.approx(2 * short / (short + long))
+    assert third == pytest.approx(1.0), "in the end everything is delivered"
 
 
 # ---------------------------------------------------------------- failures are data

@@ -284,6 +284,35 @@ def test_a_straggler_is_overtaken_by_less_than_the_window() -> None:
     assert batch[0][0].episode_id == "straggler"
 
 
+def test_a_surplus_is_taken_as_it_completes_and_nothing_of_it_is_lost() -> None:
+    """What sampling more groups than needed is for, with a filter: the first that are complete and differ are taken."""
+    slots = Slots(group_size=2, groups_per_batch=2, staleness=2, window=4, filter_zero_variance=True)
+
+    def play(group: int, *rewards: float) -> None:
+        for sibling, reward in enumerate(rewards):
+            slots.finish(Ticket(group, sibling), played(slots.version, reward, name=str(group)))
+
+    def taken() -> list[str] | None:
+        batch = slots.take()
+        return None if batch is None else [group[0].episode_id for group in batch]
+
+    assert {ticket.group for ticket in start_all(slots)} == {0, 1, 2}, "one more than a batch needs"
+    play(1, 0.5, 0.5)
+    assert {ticket.group for ticket in start_all(slots)} == {3}, "the filtered one is replaced"
+    play(2, 0.0, 1.0)
+    assert taken() is None
+    play(3, 0.0, 1.0)
+    assert taken() == ["2", "3"], "the slow one is overtaken"
+    slots.update(1)
+    assert {ticket.group for ticket in start_all(slots)} == {4, 5}
+    play(4, 0.0, 1.0)
+    play(5, 0.0, 1.0)
+    assert taken() is None, "but by fewer than the window: it is never left behind for good"
+    play(0, 0.0, 1.0)
+    assert taken() == ["0", "4"]
+    assert slots.counters["groups_dropped_zero_variance"] == 1
+
+
 def test_running_slots_are_refilled_an_episode_at_a_time() -> None:
     slots = Slots(group_size=3, groups_per_batch=2, max_running=2)
     assert start_all(slots) == [Ticket(0, 0), Ticket(0, 1)]

@@ -1,0 +1,88 @@
+"""How late the event loop runs with thousands of episodes in flight, and what a turn costs.
+
+Episodes of four turns with a scripted engine (replies after 50 to 500 ms) and a user who takes 100 ms, one time in
+twenty 1 s, all on one event loop in real time, beside a trainer that takes no time. The lag is probed every 10 ms by
+:class:`trainers.rollout.lag.LoopLag`, after a warm-up in which all episodes start.
+
+    python benchmarks/loop_lag.py [--episodes 2000] [--seconds 15] [--json out.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+from collector_throughput import SlowUser, make_renderer
+
+from trainers.engines.scripted import Call, Reply, ScriptedEngine
+from trainers.rollout.collector import Collector
+from trainers.rollout.environments import Backend, EnvSpec
+from trainers.rollout.lag import LoopLag
+
+WANTED_P99_S = 0.05
+
+
+async def measure(episodes: int, seconds: float) -> dict[str, Any]:
+    """Lag and cost with so many episodes in flight."""
+    renderer, tokenizer = make_renderer()
+    reply = [*tokenizer("The answer is 6.")["input_ids"], renderer.stop_token_ids[0]]
+
+    def script(call: Call) -> Reply:
+        return Reply(reply, latency=random.Random(call.number).uniform(0.05, 0.5))
+
+    engine = ScriptedEngine(script, vocab_size=len(tokenizer))
+
+    async def train(collector: Collector) -> None:
+        while True:
+            batch = await collector.next_batch()
+            await collector.update_weights(None, batch.version + 1)
+
+    options = {"tasks": None, "group_size": 8, "groups_per_batch": max(1, episodes // 16), "staleness": 4}
+    async with (
+        Backend(EnvSpec(SlowUser)) as backend,
+        Collector(engine, renderer, backend, max_running=episodes, **options) as collector,
+    ):
+        trainer, lag = asyncio.ensure_future(train(collector)), LoopLag(0.01)
+        try:
+            await asyncio.sleep(5.0)
+            lag.start()
+            begin, cpu, turns = time.perf_counter(), time.process_time(), SlowUser.turns_played
+            await asyncio.sleep(seconds)
+            passed, cpu = time.perf_counter() - begin, time.process_time() - cpu
+            turns = SlowUser.turns_played - turns
+            running = collector.stats()["running"]
+        finally:
+            lag.stop()
+            trainer.cancel()
+            await asyncio.gather(trainer, return_exceptions=True)
+    return {
+        "episodes": episodes,
+        "running": running,
+        "turns_per_s": round(turns / passed),
+        "cpu_share": round(cpu / passed, 2),
+        "cpu_ms_per_turn": round(1e3 * cpu / max(turns, 1), 3),
+        **{name: round(value, 4) for name, value in lag.take().items()},
+        "wanted_p99_s": WANTED_P99_S,
+    }
+
+
+def main() -> None:
+    """Print one line."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--episodes", type=int, default=2000)
+    parser.add_argument("--seconds", type=float, default=15.0)
+    parser.add_argument("--json", type=Path, help="also write the result here")
+    args = parser.parse_args()
+    result = asyncio.run(measure(args.episodes, args.seconds))
+    print(json.dumps(result))
+    if args.json:
+        args.json.write_text(json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

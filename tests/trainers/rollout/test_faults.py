@@ -1,0 +1,244 @@
+"""Everything around the collector fails, one thing at a time: nothing is lost, nothing comes twice, nothing hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import itertools
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_service import FakeService, garbage
+from rollout_fakes import SyncEnv
+from test_collector import collect, collector_of, engine_of, says, slow_env, tokens, wordy
+from test_rewards import Questions
+
+from textenvs import Task, TextEnv, Turn
+from textenvs.chat import close_clients
+from textenvs.messages import Message, user
+from textenvs.users.base import take_turn
+from textenvs.users.llm import LLMUser
+from trainers import ppo
+from trainers.engines.base import EngineDeadError, EngineError
+from trainers.engines.scripted import Call, Reply, ScriptedEngine
+from trainers.engines.simclock import run_simulated
+from trainers.report.reporter import Reporter
+from trainers.rollout.collector import Batch, Collector
+from trainers.rollout.environments import Backend, EnvSpec
+from trainers.trajectory import Status, Trajectory, read_parquet
+
+
+def numbers(batches: list[Batch]) -> list[int]:
+    return [int(group[0].group_id[1:]) for batch in batches for group in batch.groups]
+
+
+# ---------------------------------------------------------------- the engine
+
+
+@pytest.mark.parametrize("seconds", [0.5, 7.0, 23.0])
+def test_an_engine_that_is_killed_in_the_middle_ends_the_run_at_once_and_nothing_is_lost(seconds: float) -> None:
+    async def run() -> tuple[list[Batch], str, float]:
+        """Until the engine is killed: the batches, the last checkpoint's frontier, and when it was noticed."""
+        engine, batches, saved = engine_of(wordy), [], ""
+        asyncio.get_running_loop().call_later(seconds, engine.die)
+
+        async def train(collector: Collector) -> None:
+            nonlocal saved
+            for version in itertools.count(1):
+                saved = json.dumps(collector.frontier())
+                batch = await collector.next_batch()
+                await collector.update_weights(None, version)
+                batches.append(batch)
+
+        async with Backend(slow_env()) as backend, collector_of(engine, backend, staleness=1) as collector:
+            with pytest.raises(EngineDeadError, match="died"):
+                await train(collector)
+            noticed = asyncio.get_running_loop().time()
+        assert len(asyncio.all_tasks()) == 1
+        return batches, saved, noticed
+
+    async def go_on(saved: str, version: int) -> list[Batch]:
+        engine, batches = engine_of(wordy, version=version), []
+        async with Backend(slow_env()) as backend, collector_of(engine, backend, staleness=1) as collector:
+            collector.restore(json.loads(saved))
+            for _ in range(2):
+                batches.append(await collector.next_batch())
+                await collector.update_weights(None, batches[-1].version + 1)
+        return batches
+
+    before, saved, noticed = run_simulated(run())
+    assert noticed < seconds + 31, "an episode may be with its user for a while before it asks the engine again"
+    after = run_simulated(go_on(saved, len(before)))
+    assert numbers(before + after) == list(range(3 * (len(before) + 2)))
+
+
+def test_an_engine_that_pauses_for_a_minute_changes_nothing_but_the_time() -> None:
+    def pausing(call: Call, version: int) -> Reply:
+        reply, now = wordy(call, version), asyncio.get_running_loop().time()
+        late = 65.0 - now if 5.0 <= now < 65.0 else 0.0
+        return Reply(reply.token_ids, latency=reply.latency + late, per_token=reply.per_token)
+
+    smooth = run_simulated(collect(engine_of(wordy), slow_env(), 3, generation_timeout=100))
+    paused = run_simulated(collect(engine_of(pausing), slow_env(), 3, generation_timeout=100))
+    for one, other in zip(smooth, paused, strict=True):
+        assert all(left == right for left, right in zip(one.trajectories, other.trajectories, strict=True))
+    assert sum(b.stats["wait_s"] for b in paused) > sum(b.stats["wait_s"] for b in smooth) + 30
+
+
+class Fragile(ScriptedEngine):
+    """Its first update fails: before anything has changed, or half-way."""
+
+    half_way = False
+    failures = 1
+
+    async def update_weights(self, weights: Any, version: int, mode: Any = "keep") -> None:
+        if self.failures:
+            self.failures -= 1
+            if self.half_way:
+                self._version = version
+            raise ValueError("the shapes do not fit")
+        await super().update_weights(weights, version, mode)
+
+
+@pytest.mark.parametrize("mode", ["keep", "wait", "abort"])
+def test_an_update_that_is_refused_may_be_tried_again(mode: Any) -> None:
+    async def run() -> list[Batch]:
+        engine, batches = Fragile(lambda call: wordy(call, engine.version), vocab_size=128), []
+        async with Backend(slow_env()) as backend, collector_of(engine, backend, staleness=1) as collector:
+            for version in (1, 2, 3):
+                batches.append(await collector.next_batch())
+                if version == 1:
+                    with pytest.raises(ValueError, match="the shapes do not fit"):
+                        await collector.update_weights(None, version, mode)
+                    await asyncio.sleep(3.0)  # episodes go on
+                await collector.update_weights(None, version, mode)
+        return batches
+
+    batches = run_simulated(run())
+    assert numbers(batches) == list(range(9))
+    assert [b.version for b in batches] == [0, 1, 2]
+
+
+def test_an_update_that_fails_half_way_stops_the_run() -> None:
+    async def run() -> None:
+        engine = Fragile(lambda call: wordy(call, 0), vocab_size=128)
+        engine.half_way = True
+        async with Backend(slow_env()) as backend, collector_of(engine, backend, staleness=1) as collector:
+            await collector.next_batch()
+            with pytest.raises(EngineError, match="failed half-way.*unknown; start again from a checkpoint"):
+                await collector.update_weights(None, 1)
+            with pytest.raises(EngineError, match="half-way"):
+                await collector.next_batch()
+
+    run_simulated(run())
+
+
+# ---------------------------------------------------------------- environments and their users
+
+
+async def test_an_environments_process_that_is_killed_costs_its_episode() -> None:
+    ended: list[Trajectory] = []
+    calls = itertools.count()
+    engine = engine_of(lambda call, version: Reply(tokens("1 hang" if next(calls) == 0 else "1 end")))
+
+    async def kill(backend: Backend) -> None:
+        while not any(worker.busy and worker._host._process for worker in backend._leased):  # type: ignore[attr-defined]
+            await asyncio.sleep(0.02)
+        while not engine.calls:
+            await asyncio.sleep(0.02)
+        await asyncio.sleep(0.1)
+        (worker,) = backend._leased
+        os.kill(worker._host._process.pid, signal.SIGKILL)  # type: ignore[attr-defined]
+
+    options = {"group_size": 1, "groups_per_batch": 1, "on_trajectory": ended.append}
+    backend = Backend(EnvSpec(SyncEnv), "process", workers=1, step_timeout=60.0)
+    async with backend, collector_of(engine, backend, **options) as collector:
+        killer = asyncio.ensure_future(kill(backend))
+        batch = await collector.next_batch()
+        await killer
+    assert [t.status for t in ended] == [Status.ERROR_ENV, Status.COMPLETED]
+    assert "process died with exit code -9" in str(ended[0].error)
+    assert batch.stats["cause_error_env_step_died"] == 1
+    assert batch.trajectories == [ended[1]]
+
+
+class Helped(TextEnv[Any]):
+    """Its user is a model behind a service."""
+
+    def __init__(self, base_url: str) -> None:
+        super().__init__(Questions())
+        self.user = LLMUser({"model": "tiny", "base_url": base_url, "retry_wait_s": 0.01, "max_retries": 1})
+
+    def opening(self, task: Task) -> list[Message]:
+        return list(task.prompt)
+
+    async def respond(self, reply: Message) -> Turn:
+        if reply["content"].endswith("end"):
+            return Turn(reward=1.0, terminated=True, stop="solved")
+        turn = await take_turn(self.user, self.state.messages, "You want to know what 3 + 4 is.", self.np_random)
+        return Turn([user(turn.text)], reward=0.0)
+
+
+async def test_a_user_whose_service_returns_garbage_costs_its_episode() -> None:
+    pytest.importorskip("openai", reason="needs the extra 'chat'")
+    ended: list[Trajectory] = []
+    calls = itertools.count()
+    engine = engine_of(lambda call, version: Reply(tokens("1 on" if next(calls) == 0 else "1 end")))
+    with FakeService(garbage()) as service:
+        spec = EnvSpec(Helped, {"base_url": service.url})
+        options = {"group_size": 1, "groups_per_batch": 2, "on_trajectory": ended.append}
+        (batch,) = await collect(engine, spec, **options)
+        await close_clients()
+    (failed,) = [t for t in ended if t.status is not Status.COMPLETED]
+    assert (failed.status, failed.stop) == (Status.ERROR_ENV, "user_failed")
+    assert batch.stats["cause_error_env_user_failed"] == 1
+    assert [len(group) for group in batch.groups] == [1, 1]
+    assert all(t.turn_rewards.tolist() == [1.0] for t in batch.trajectories), "no conversation with a 0 for the failure"
+
+
+# ---------------------------------------------------------------- the disk
+
+
+def full_disk(path: Path) -> OSError:
+    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+
+def test_a_dump_on_a_full_disk_is_a_warning_and_leaves_nothing_half_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    import pyarrow.parquet
+
+    (batch,) = run_simulated(collect(engine_of(says("1 end"))))
+    reporter = Reporter(tmp_path, (), total=3, rollout_dir=str(tmp_path / "dumps"))
+
+    def half(table: Any, path: Path, **options: Any) -> None:
+        path.write_bytes(b"PAR1")
+        raise full_disk(path)
+
+    reporter.iteration(1, {}, batch.trajectories)
+    with monkeypatch.context() as patch:
+        patch.setattr(pyarrow.parquet, "write_table", half)
+        reporter.iteration(2, {}, batch.trajectories)
+    reporter.iteration(3, {}, batch.trajectories)
+    reporter.close()
+    assert sorted(path.name for path in (tmp_path / "dumps").iterdir()) == ["000001.parquet", "000003.parquet"]
+    assert read_parquet(tmp_path / "dumps" / "000003.parquet") == batch.trajectories
+    assert "the rollout episodes of iteration 2 are not written" in caplog.text
+    assert "No space left" in caplog.text
+
+
+def test_a_checkpoint_on_a_full_disk_ends_the_run_in_plain_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def run_all(config: Any) -> int:
+        raise full_disk(tmp_path / "checkpoints")
+
+    monkeypatch.setattr(ppo, "run_all", run_all)
+    assert ppo.main([]) == 1
+    said = capsys.readouterr().err
+    assert "No space left on device" in said
+    assert "goes on from the last checkpoint that is whole" in said

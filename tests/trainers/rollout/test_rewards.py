@@ -1,0 +1,222 @@
+"""Rewards that come later: awaited beside the next turns, added to theirs, and never a silent 0."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Mapping
+from typing import Any
+
+import pytest
+from rollout_fakes import AsyncEnv
+from test_collector import collect, engine_of, says, tokens, turn_of
+
+from textenvs import Task, TextEnv, Turn
+from textenvs.lookahead import Lookahead
+from textenvs.messages import Message, user
+from trainers.engines.scripted import Call, Reply
+from trainers.engines.simclock import run_simulated
+from trainers.rollout.collector import Batch
+from trainers.rollout.environments import EnvSpec
+from trainers.rollout.rewards import SoFar
+from trainers.trajectory import Status, Trajectory
+
+ONE: dict[str, Any] = {"group_size": 1, "groups_per_batch": 1}
+
+
+def three_turns(call: Call, version: int) -> Reply:
+    """0.1, 0.2 and 0.3, three seconds each."""
+    return Reply(tokens(f"0.{turn_of(call) + 1} on"), latency=3.0)
+
+
+def test_a_reward_is_awaited_beside_the_next_turns_and_belongs_to_its_own() -> None:
+    asked: list[SoFar] = []
+
+    async def judge(so_far: SoFar, turn: int) -> float:
+        await asyncio.sleep(7.0)
+        return turn + 1.0
+
+    def score(so_far: SoFar, turn: int) -> Awaitable[float]:
+        asked.append(so_far)
+        return judge(so_far, turn)
+
+    (batch,) = run_simulated(collect(engine_of(three_turns), rewards={"judge": score}, **ONE))
+    (trajectory,) = batch.trajectories
+    assert trajectory.turn_rewards.tolist() == pytest.approx([1.1, 2.2, 3.3])
+    assert [terms["judge"] for terms in trajectory.turn_terms] == [1.0, 2.0, 3.0]
+    sums = [sum(terms.values()) for terms in trajectory.turn_terms]
+    assert sums == pytest.approx(trajectory.turn_rewards.tolist()), "a reward is still the sum of its terms"
+    assert batch.stats["wait_s"] == pytest.approx(9 + 7), "not 9 + 3 * 7"
+    assert batch.stats["time_rewards_s"] == pytest.approx(7)
+    assert [(s.over, s.reply, s.task_key, len(s.messages)) for s in asked] == [
+        (False, "0.1 on", "0" if trajectory.task_key == "0" else trajectory.task_key, 3),
+        (False, "0.2 on", trajectory.task_key, 5),
+        (True, "0.3 on", trajectory.task_key, 6),
+    ]
+    assert all(isinstance(s.env, AsyncEnv) for s in asked)
+
+
+@pytest.mark.parametrize("options", [{}, {"max_response_tokens": 9}], ids=["by the environment", "by a budget"])
+def test_a_score_of_whole_episodes_answers_once_however_they_end(options: dict[str, Any]) -> None:
+    async def graded(so_far: SoFar) -> Mapping[str, float]:
+        return {"accuracy": 0.25, "half": 1.0}
+
+    def score(so_far: SoFar, turn: int) -> Awaitable[Mapping[str, float]] | None:
+        return graded(so_far) if so_far.over else None
+
+    (batch,) = run_simulated(collect(engine_of(three_turns), rewards={"grade": score}, **ONE, **options))
+    (trajectory,) = batch.trajectories
+    assert ["accuracy" in terms for terms in trajectory.turn_terms] == [False] * (trajectory.num_turns - 1) + [True]
+    last = 0.1 * trajectory.num_turns
+    assert trajectory.turn_rewards[-1] == pytest.approx(last + 1.25)
+    assert trajectory.turn_terms[-1]["half"] == pytest.approx(last / 2 + 1.0), "a name that is there already grows"
+    assert (trajectory.num_turns == 1) == bool(options)
+
+
+def returns(value: Any) -> Any:
+    async def answer() -> Any:
+        return value
+
+    return lambda so_far, turn: answer()
+
+
+async def hang(so_far: SoFar, turn: int) -> float:
+    await asyncio.Event().wait()
+    return 0.0
+
+
+async def broken(so_far: SoFar, turn: int) -> float:
+    raise KeyError("no such model")
+
+
+async def cancels(so_far: SoFar, turn: int) -> float:
+    raise asyncio.CancelledError
+
+
+def refuses(so_far: SoFar, turn: int) -> Awaitable[float]:
+    raise ConnectionError("the service is down")
+
+
+@pytest.mark.parametrize(
+    ("score", "cause", "words"),
+    [
+        (hang, "reward_timeout", "turn 0 took longer than 5 s"),
+        (broken, "reward_raised", "KeyError: 'no such model'"),
+        (cancels, "reward_raised", "cancelled from inside"),
+        (refuses, "reward_raised", "the service is down"),
+        (returns(float("nan")), "reward_nonsense", "is nan: it must be a finite number"),
+        (returns("much"), "reward_nonsense", "is 'much'"),
+        (returns(None), "reward_nonsense", "is None"),
+        (returns(True), "reward_nonsense", "is True"),
+        (returns({"a": float("inf")}), "reward_nonsense", "inf"),
+        (lambda so_far, turn: 1.0, "reward_raised", "can't be used in 'await' expression"),
+    ],
+)
+def test_a_reward_that_fails_is_a_status_and_never_a_zero(score: Any, cause: str, words: str) -> None:
+    ended: list[Trajectory] = []
+    first = True
+
+    def once(so_far: SoFar, turn: int) -> Any:
+        nonlocal first
+        bad, first = first, False
+        return score(so_far, turn) if bad else None
+
+    options = {"rewards": {"judge": once}, "reward_timeout": 5.0, "on_trajectory": ended.append}
+    (batch,) = run_simulated(collect(engine_of(says("1 on", latency=2.0)), **ONE, **options))
+    failed, good = ended
+    assert failed.status is Status.ERROR_REWARD
+    assert words in str(failed.error)
+    assert good in batch.trajectories
+    assert good.turn_rewards.tolist() == [1, 1, 1]
+    assert batch.stats[f"cause_error_reward_{cause}"] == 1
+    if score is not hang:
+        assert failed.num_turns <= 2, "a failure ends the episode at its next turn"
+
+
+def test_who_waits_for_rewards_holds_no_environment() -> None:
+    async def slow(so_far: SoFar, turn: int) -> float:
+        await asyncio.sleep(100.0)
+        return 1.0
+
+    options = {"rewards": {"slow": slow}, "limits": {"workers": 1}, "group_size": 4, "groups_per_batch": 1}
+    (batch,) = run_simulated(collect(engine_of(says("1 end", latency=1.0)), **options))
+    assert batch.stats["wait_s"] == pytest.approx(104), "four episodes one after the other, their rewards together"
+
+
+def test_an_episode_that_failed_waits_for_no_reward() -> None:
+    cancelled = 0
+
+    async def slow(so_far: SoFar, turn: int) -> float:
+        nonlocal cancelled
+        try:
+            await asyncio.sleep(1000.0)
+        except asyncio.CancelledError:
+            cancelled += 1
+            raise
+        return 1.0
+
+    def script(call: Call, version: int) -> Reply:
+        assert call.session is not None
+        failing = "-a0" in call.session and turn_of(call) == 1
+        return Reply(tokens("1 raise" if failing else "1 on"), latency=1.0)
+
+    (batch,) = run_simulated(collect(engine_of(script), rewards={"slow": slow}, reward_timeout=None, **ONE))
+    assert cancelled == 1
+    assert batch.stats["episodes_error_env"] == 1
+    assert batch.stats["wait_s"] == pytest.approx(2 + 3 + 1000)
+
+
+def test_scores_that_cannot_be_called_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"rewards\['judge'\] must be a function"):
+        run_simulated(collect(engine_of(says("1 end")), rewards={"judge": 3}))
+
+
+# ---------------------------------------------------------------- looking ahead
+
+
+class Questions:
+    name, size = "one question", None
+
+    def __getitem__(self, index: int) -> Task:
+        return Task(str(index), "test", (user("What is 3 + 4?"),), "7")
+
+
+class Chat(TextEnv[Any]):
+    """Three turns, paid by what stands first in the reply; its user answers at random."""
+
+    def __init__(self) -> None:
+        super().__init__(Questions())
+
+    def opening(self, task: Task) -> list[Message]:
+        return list(task.prompt)
+
+    async def respond(self, reply: Message) -> Turn:
+        await asyncio.sleep(1.0)
+        over = self.state.assistant_turns == 3
+        said = [] if over else [user(f"go on {int(self.np_random.integers(1000))}")]
+        stop = "solved" if over else None
+        return Turn(said, reward=float(reply["content"].split(" ")[0]), terminated=over, stop=stop)
+
+
+def test_looking_ahead_is_such_a_reward_and_leaves_the_episode_alone() -> None:
+    lookahead = Lookahead(lambda conversation: "5 ahead", samples=2, window=1)
+
+    def multiturn(so_far: SoFar, turn: int) -> Awaitable[Mapping[str, float]]:
+        future = lookahead(so_far.env)
+
+        async def terms() -> Mapping[str, float]:
+            return (await future).terms
+
+        return terms()
+
+    def run(**options: Any) -> Batch:
+        return run_simulated(collect(engine_of(three_turns), EnvSpec(Chat), **ONE, **options))[0]
+
+    (with_it,), (without,) = run(rewards={"multiturn": multiturn}).trajectories, run().trajectories
+    assert with_it.token_ids.tolist() == without.token_ids.tolist()
+    assert with_it.messages == without.messages
+    # What the conversation was worth so far, and 5 for the turn that the futures play; nothing is ahead of the last.
+    returns = [terms["return"] for terms in with_it.turn_terms]
+    assert returns == pytest.approx([0.1 + 5, 0.1 + 0.2 + 5, 0.1 + 0.2 + 0.3])
+    assert all(terms["cost"] < 0 for terms in with_it.turn_terms)
+    for turn, terms in enumerate(with_it.turn_terms):
+        assert with_it.turn_rewards[turn] == pytest.approx(sum(terms.values()))

@@ -1,0 +1,205 @@
+"""Rewards that come later (reward models, judges, looking ahead), awaited beside the next turns and not before them.
+
+A score is asked once a turn, right after the environment has answered, and returns at once: an awaitable of what the
+turn earns beside the environment's reward, or ``None`` where it has nothing to say (a score of whole episodes answers
+only where ``so_far.over``)::
+
+    def helpful(so_far: SoFar, turn: int) -> Awaitable[float] | None:
+        return judge.score(so_far.messages) if so_far.over else None
+
+    Collector(..., rewards={"helpful": helpful})
+
+A number becomes the term of the score's name; a mapping of names to numbers, these terms. Both add to the turn's
+reward, so that it stays the sum of its terms. Looking ahead fits (``textenvs.lookahead``), where environments run
+inline::
+
+    lookahead = Lookahead(policy, samples=3)
+
+    def multiturn(so_far: SoFar, turn: int) -> Awaitable[Mapping[str, float]]:
+        future = lookahead(so_far.env)              # forks now, so the episode may go on
+
+        async def terms() -> Mapping[str, float]:
+            return (await future).terms
+
+        return terms()
+
+A score that raises, takes too long, or returns no finite number ends its episode with ``Status.ERROR_REWARD``, which is
+played again like one whose environment failed. It is never a 0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import numbers
+import traceback
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from textenvs.messages import Messages
+
+from .timeline import loop_time
+from .trace import Lane
+
+
+@dataclass(frozen=True)
+class SoFar:
+    """An episode as it stands after a turn.
+
+    Args:
+        episode_id: Unique within a run.
+        group_id: Shared by the siblings of a group.
+        task_key: The task's stable name.
+        data_source: The task's source.
+        messages: The whole conversation, as the environment tells it.
+        reply: What the policy said in this turn.
+        reward: What the environment gave for it.
+        terms: The named parts of that.
+        over: Whether the episode ends with this turn, be it by the environment or by a budget of tokens.
+        stop: The environment's word for why, if it is over.
+        env: The environment itself, to be forked and never stepped; ``None`` unless it runs inline.
+    """
+
+    episode_id: str
+    group_id: str
+    task_key: str
+    data_source: str
+    messages: Messages
+    reply: str
+    reward: float
+    terms: Mapping[str, float]
+    over: bool
+    stop: str | None
+    env: Any = None
+
+
+Earned: TypeAlias = float | Mapping[str, float]
+#: ``score(so_far, turn)``; turns count from 0.
+Score: TypeAlias = Callable[[SoFar, int], Awaitable[Earned] | None]
+
+
+class RewardError(Exception):
+    """A score raised, took too long, or returned no reward; ``cause`` is which, in one word."""
+
+    def __init__(self, message: str, cause: str) -> None:
+        super().__init__(message)
+        self.cause = cause
+
+
+class Scores:
+    """The scores of a run.
+
+    Args:
+        scores: By name.
+        timeout: Seconds from the turn until its reward must be there; ``None`` for no limit.
+
+    Raises:
+        ValueError: A score that cannot be called, or a timeout that is not positive.
+    """
+
+    def __init__(self, scores: Mapping[str, Score], timeout: float | None = None) -> None:
+        for name, score in scores.items():
+            if not callable(score):
+                raise ValueError(f"rewards[{name!r}] must be a function score(so_far, turn), not {score!r}")
+        if timeout is not None and timeout <= 0:
+            raise ValueError(f"reward_timeout must be above 0 or None, not {timeout}")
+        self.scores = dict(scores)
+        self.timeout = timeout
+
+    def open(self, lanes: Callable[[str], Lane] | None = None) -> Outstanding:
+        """For one episode; ``lanes`` give a reward its place in a trace."""
+        return Outstanding(self.scores, self.timeout, lanes)
+
+
+class Outstanding:
+    """The rewards of one episode that were asked for."""
+
+    def __init__(self, scores: Mapping[str, Score], timeout: float | None, lanes: Callable[[str], Lane] | None) -> None:
+        self._scores = scores
+        self._timeout = timeout
+        self._lanes = lanes
+        self._tasks: dict[asyncio.Task[dict[str, float]], int] = {}  # with their turns, in the order asked
+
+    def ask(self, so_far: SoFar, turn: int) -> None:
+        """Ask every score for this turn's reward, and do not wait.
+
+        Raises:
+            RewardError: A score refuses at once, or one that was asked before has failed.
+        """
+        self.check()
+        for name, score in self._scores.items():
+            try:
+                awaitable = score(so_far, turn)
+            except Exception as error:
+                raise _failed(name, turn, error) from error
+            if awaitable is not None:
+                waiting = self._wait(name, turn, awaitable, so_far.episode_id)
+                self._tasks[asyncio.ensure_future(waiting)] = turn
+
+    def check(self) -> None:
+        """Raise ``RewardError`` if a reward that was asked for has failed."""
+        for task, turn in self._tasks.items():
+            if task.cancelled():
+                raise RewardError(f"a reward of turn {turn} was cancelled from inside", "reward_raised")
+            if task.done() and (problem := task.exception()) is not None:
+                raise problem
+
+    async def settle(self) -> list[tuple[int, dict[str, float]]]:
+        """Wait for all of them; the terms and the turns they belong to, in the order asked.
+
+        Raises:
+            RewardError: One has failed; the others are not waited for.
+        """
+        if self._tasks:
+            await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
+            self.check()
+        return [(turn, task.result()) for task, turn in self._tasks.items()]
+
+    @property
+    def pending(self) -> bool:
+        """Whether one is still awaited."""
+        return any(not task.done() for task in self._tasks)
+
+    def cancel(self) -> None:
+        """Nobody needs them any more."""
+        for task in self._tasks:
+            if not task.cancel() and not task.cancelled():
+                task.exception()  # mark as seen
+
+    async def _wait(self, name: str, turn: int, awaitable: Awaitable[Earned], episode: str) -> dict[str, float]:
+        began = loop_time()
+        lane = None if self._lanes is None else self._lanes(f"{episode} turn {turn}: {name}")
+        try:
+            async with asyncio.timeout(self._timeout) as clock:
+                earned = await awaitable
+        except TimeoutError as error:
+            if not clock.expired():
+                raise _failed(name, turn, error) from error
+            raise RewardError(
+                f"the reward {name!r} of turn {turn} took longer than {self._timeout:g} s", "reward_timeout"
+            ) from None
+        except Exception as error:
+            raise _failed(name, turn, error) from error
+        finally:
+            if lane is not None:
+                lane.close(began, loop_time(), {})
+        return _terms(name, turn, earned)
+
+
+def _failed(name: str, turn: int, error: Exception) -> RewardError:
+    told = "".join(traceback.format_exception(error)).rstrip()
+    return RewardError(f"the reward {name!r} of turn {turn} failed: {told}", "reward_raised")
+
+
+def _terms(name: str, turn: int, earned: Any) -> dict[str, float]:
+    terms = dict(earned) if isinstance(earned, Mapping) else {name: earned}
+    for term, value in terms.items():
+        good = isinstance(term, str) and isinstance(value, numbers.Real) and not isinstance(value, bool)
+        if not good or not math.isfinite(value):
+            raise RewardError(
+                f"the reward {name!r} of turn {turn} is {earned!r}: it must be a finite number, or a mapping of names "
+                "to finite numbers",
+                "reward_nonsense",
+            )
+    return {term: float(value) for term, value in terms.items()}
