@@ -264,6 +264,7 @@ async def test_sleeping_holds_requests_until_it_wakes(vllm: VLLM) -> None:
 @pytest.mark.engines
 @pytest.mark.xdist_group("vllm")
 @pytest.mark.last
+@pytest.mark.timeout(900)
 async def test_an_engine_that_cannot_go_back_says_that_it_is_dead(vllm: VLLM, monkeypatch: pytest.MonkeyPatch) -> None:
     new = lively_model(seed=1, **SERVED).state_dict()
     async with engine_of(vllm) as engine:
