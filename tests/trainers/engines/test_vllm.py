@@ -152,10 +152,12 @@ async def test_a_server_that_is_not_ready_in_time_is_stopped(tmp_path: Path) -> 
         os.kill(server.pid, 0)
 
 
-def test_a_server_does_not_outlive_who_started_it() -> None:
+def test_a_server_does_not_outlive_who_started_it(tmp_path: Path) -> None:
+    folder = tmp_path / "weights"
+    folder.mkdir()
     program = (
-        "import subprocess, sys, time; from trainers.engines.vllm.server.lifetime import follow_the_parent;"
-        "follow_the_parent(); child = subprocess.Popen(['sleep', '100']); print(child.pid, flush=True);"
+        "import subprocess, sys, time; from trainers.engines.vllm.server.lifetime import *;"
+        f"remove_afterwards({str(folder)!r}); follow_the_parent(); child = subprocess.Popen(['sleep', '100']); print(child.pid, flush=True);"
         "time.sleep(100)"
     )
     server = subprocess.Popen(
@@ -168,6 +170,7 @@ def test_a_server_does_not_outlive_who_started_it() -> None:
     server.stdin.close()  # as the kernel does when its parent is gone
     assert server.wait(20) == -9
     assert server.stdout.read() == b""  # the child held it open, and is gone too
+    assert not folder.exists()
 
 
 def test_arguments_that_the_protocol_decides_are_not_free() -> None:
