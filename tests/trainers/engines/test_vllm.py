@@ -157,11 +157,11 @@ def test_a_server_does_not_outlive_who_started_it(tmp_path: Path) -> None:
     folder.mkdir()
     program = (
         "import subprocess, sys, time; from trainers.engines.vllm.server.lifetime import *;"
-        f"remove_afterwards({str(folder)!r}); follow_the_parent(); child = subprocess.Popen(['sleep', '100']); print(child.pid, flush=True);"
-        "time.sleep(100)"
+        "remove_afterwards(sys.argv[1]); follow_the_parent(); child = subprocess.Popen(['sleep', '100']);"
+        "print(child.pid, flush=True); time.sleep(100)"
     )
     server = subprocess.Popen(
-        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        [sys.executable, "-c", program, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
     )
     assert server.stdin is not None
     assert server.stdout is not None

@@ -11,7 +11,6 @@ import sys
 import threading
 from typing import NoReturn
 
-
 _leftovers: set[str] = set()
 
 
