@@ -141,11 +141,12 @@ async def test_a_server_that_cannot_start_says_why() -> None:
     assert not server.folder.exists()
 
 
-async def test_a_server_that_is_not_ready_in_time_is_stopped(tmp_path: Path) -> None:
+async def test_a_server_that_is_not_ready_in_time_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = tmp_path / "python"
     slow.write_text("#!/bin/sh\necho still loading\nexec sleep 100\n")
     slow.chmod(0o755)
-    server = start_server(lively_model(), python=str(slow))
+    monkeypatch.chdir(tmp_path)
+    server = start_server(lively_model(), python="./python")
     with pytest.raises(EngineDeadError, match=r"not ready after 0.2 s(.|\n)*still loading"):
         await VLLMEngine.connect(server, lively_model(), timeout=0.2)
     with pytest.raises(ProcessLookupError):
