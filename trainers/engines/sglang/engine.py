@@ -534,7 +534,7 @@ class SGLangEngine:
             self._finish(error)
 
     async def _check_health(self, silent: float) -> None:
-        """Have the scheduler compute a token; the server answers ``/model_info`` even when nothing computes any more."""
+        """Have the scheduler compute a token; ``/model_info`` is answered even when nothing computes any more."""
         for _ in range(2):  # one that is slow deserves a second chance
             try:
                 # SGLang itself gives up after 20 s.
