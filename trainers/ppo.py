@@ -41,6 +41,7 @@ from .config.checks import estimator_keys
 from .config.schema import ActorSection, AlgorithmSection, CriticSection, WarmStartSection
 from .demonstrations import DemonstrationError
 from .engines.base import Sampling
+from .heap import settled
 from .learner import Learner
 from .policy import Policy, PolicyError
 from .report.metrics import Phases, episode_metrics
@@ -441,6 +442,7 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
         )
         if checkpoint is not None:
             resume(run, checkpoint)
+        stack.enter_context(settled())
         yield run
 
 

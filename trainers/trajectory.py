@@ -196,28 +196,29 @@ def _problem_with(t: Trajectory) -> str | None:
 
 
 def _problem_with_tokens(t: Trajectory) -> str | None:
-    mask = t.action_mask
-    action = (("turn_id", t.turn_id >= 0, "at least 0"), ("weight_version", t.weight_version >= 0, "at least 0"))
-    other = (("turn_id", t.turn_id == -1, "-1"), ("weight_version", t.weight_version == -1, "-1"))
-    rules = (
-        *((mask, *rule) for rule in (*action, ("logprobs", np.isfinite(t.logprobs), "finite"))),
-        *((~mask, *rule) for rule in (*other, ("logprobs", t.logprobs == 0, "0"))),
+    rules = (  # what must hold for an action token, and what for any other
+        ("turn_id", t.turn_id >= 0, "at least 0", t.turn_id == -1, "-1"),
+        ("weight_version", t.weight_version >= 0, "at least 0", t.weight_version == -1, "-1"),
+        ("logprobs", np.isfinite(t.logprobs), "finite", t.logprobs == 0, "0"),
     )
-    for where, name, good, wanted in rules:
-        if (bad := np.flatnonzero(where & ~good)).size:
-            i = int(bad[0])
-            kind = "an action token" if mask[i] else "not an action token"
+    for name, good_action, action, good_other, other in rules:
+        good = np.where(t.action_mask, good_action, good_other)
+        if not good.all():
+            i = int(np.argmin(good))
+            kind, wanted = ("an action token", action) if t.action_mask[i] else ("not an action token", other)
             return f"{name}[{i}] is {getattr(t, name)[i]}, but token {i} is {kind}: it must be {wanted} there"
     return None
 
 
 def _problem_with_turns(t: Trajectory, turns: int) -> str | None:
-    steps = np.diff(t.turn_id[t.action_mask], prepend=np.int32(0))
+    played = t.turn_id[t.action_mask]
+    steps = played[1:] - played[:-1]
     if (steps < 0).any():
         return "turn ids decrease over the action tokens"
-    present = np.unique(t.turn_id[t.action_mask])
-    if len(present) != turns or (turns and int(present[-1]) != turns - 1):
-        return f"{turns} turn rewards, but the action tokens belong to turns {present.tolist()}: each turn needs both"
+    last = int(played[-1]) if played.size else -1
+    if last != turns - 1 or (played.size and (played[0] != 0 or (steps > 1).any())):
+        present = np.unique(played).tolist()
+        return f"{turns} turn rewards, but the action tokens belong to turns {present}: each turn needs both"
     if len(t.turn_terms) != turns:
         return f"turn_terms has {len(t.turn_terms)} entries for {turns} turns"
     return None

@@ -178,11 +178,12 @@ def check_request(
     ids = np.asarray(token_ids)
     if ids.ndim != 1 or len(ids) == 0 or not np.issubdtype(ids.dtype, np.integer):
         raise RequestError(f"token_ids must be a non-empty flat sequence of integers, not {ids.dtype} {ids.shape}")
-    stops = sampling.stop_token_ids
-    extremes = {"token id": (ids.min(), ids.max()), "stop token id": (min(stops, default=0), max(stops, default=0))}
-    for name, some in extremes.items():
-        if outside := [token for token in some if not 0 <= token < vocab_size]:
-            raise RequestError(f"{name} {outside[0]} is outside the vocabulary of {vocab_size}")
+    # A list is searched where it stands: for a few hundred entries Python is faster at it than NumPy.
+    some: Any = token_ids if isinstance(token_ids, list) else ids.tolist()
+    stops = sampling.stop_token_ids or (0,)
+    for name, low, high in (("token id", min(some), max(some)), ("stop token id", min(stops), max(stops))):
+        if not 0 <= low <= high < vocab_size:
+            raise RequestError(f"{name} {low if low < 0 else high} is outside the vocabulary of {vocab_size}")
     if 0 < sampling.temperature < MIN_TEMPERATURE:
         raise RequestError(f"temperature {sampling.temperature} is too small; 0 decodes greedily")
     if len(ids) >= max_context:

@@ -160,7 +160,9 @@ class ScriptedEngine:
         timer = None
         if not reply.hangs:
             seconds = reply.latency + (0 if reply.error or reply.dies else reply.per_token * len(tokens))
-            timer = loop.call_later(seconds, _resolve, flight.done)
+            timer = (
+                loop.call_later(seconds, _resolve, flight.done) if seconds else loop.call_soon(_resolve, flight.done)
+            )
         try:
             aborted = await flight.done
         finally:

@@ -45,7 +45,8 @@ Tools = Sequence[Mapping[str, Any]] | None
 # The probe conversation. Plain words: a template that trims or splits replies leaves them alone.
 _QUESTION, _REPLY = "zqquestionqz", "zqreplyqz"
 
-_KNOWN_BRIDGES = 4096  # kept at most, to be looked up instead of rendered
+# Kept at most, to be looked up instead of rendered: bridges, and openings (their siblings come soon or never).
+_KNOWN_BRIDGES, _KNOWN_OPENINGS = 4096, 256
 
 _TOOLS: Tools = [
     {
@@ -120,6 +121,7 @@ class Renderer:
         self._warned: set[str] = set()
         # Scripted users say the same few things again and again, and a template takes longer than a user's turn.
         self._bridges: dict[str, tuple[list[int], int]] = {}
+        self._openings: dict[str, list[int]] = {}  # the siblings of a group open with the same words
 
         plain = self._bridge_text((user(_QUESTION),), None)
         turn_tokens = dict.fromkeys(self._any_special.findall(plain.marked))
@@ -141,7 +143,13 @@ class Renderer:
         Raises:
             RendererError: The template rejects the conversation.
         """
-        return self._encode(self._text(messages, tools, generate=True))
+        key = json.dumps((messages, tools))
+        if (ids := self._openings.get(key)) is None:
+            ids = self._encode(self._text(messages, tools, generate=True))
+            if len(self._openings) >= _KNOWN_OPENINGS:
+                self._openings.clear()
+            self._openings[key] = ids
+        return list(ids)
 
     def bridge(self, new: Sequence[Message], *, after: int | None, tools: Tools = None) -> list[int]:
         """The template's tokens between the end of a sampled reply and the next generation point.

@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import inspect
 import logging
+import math
 import multiprocessing
 import os
 import queue
@@ -103,6 +104,9 @@ class InlineWorker:
         self._spec = spec
         self._env: Any = None
         self._task: asyncio.Task[Any] | None = None
+        self._waiter: asyncio.Future[None] | None = None  # for the call to end, or for its time to be up
+        self._deadline = math.inf
+        self._alarm: asyncio.TimerHandle | None = None
         self._closing: asyncio.Task[None] | None = None
 
     @property
@@ -120,12 +124,16 @@ class InlineWorker:
                 raise EnvError(f"the environment could not be made: {traceback.format_exc()}") from error
         # The call is a task of its own, so that a hook that swallows cancellation cannot hold who waits for it.
         self._task = task = asyncio.ensure_future(getattr(self._env, f"a{method}")(*args, **kwargs))
+        self._waiter = waiter = asyncio.get_running_loop().create_future()
         task.add_done_callback(self._over)
+        self._expect_by(timeout)
         try:
-            await asyncio.wait((task,), timeout=timeout)
+            await waiter
         except asyncio.CancelledError:
             self.healthy = False
             raise
+        finally:
+            self._waiter = None
         if not task.done():
             self.healthy = False
             raise EnvTimeoutError(f"the environment's {method} took longer than {timeout:g} s")
@@ -141,6 +149,8 @@ class InlineWorker:
         """See :meth:`Worker.retire`."""
         self.healthy = False
         self.kill()
+        if self._alarm is not None:
+            self._alarm.cancel()
         if self._env is not None and self._closing is None:
             self._closing = asyncio.ensure_future(self._close())
 
@@ -164,8 +174,33 @@ class InlineWorker:
 
     def _over(self, task: asyncio.Task[Any]) -> None:
         self._task = None
+        _wake(self._waiter)
         if not task.cancelled():
             task.exception()  # mark as seen: nobody waits for the call of an abandoned environment
+
+    def _expect_by(self, timeout: float | None) -> None:
+        """Wake who waits for the call when ``timeout`` is up.
+
+        The alarm of an earlier call is left standing, and looks at the deadline of the call in progress when it goes
+        off: nearly all calls end in time, and then none of them sets a timer.
+        """
+        loop = asyncio.get_running_loop()
+        self._deadline = math.inf if timeout is None else loop.time() + timeout
+        if self._alarm is not None and self._alarm.when() > self._deadline:
+            self._alarm.cancel()
+            self._alarm = None
+        if self._alarm is None and timeout is not None:
+            self._alarm = loop.call_at(self._deadline, self._look_at_the_time)
+
+    def _look_at_the_time(self) -> None:
+        self._alarm = None
+        if self._waiter is None or self._deadline == math.inf:
+            return
+        loop = asyncio.get_running_loop()
+        if self._deadline > loop.time():
+            self._alarm = loop.call_at(self._deadline, self._look_at_the_time)
+        else:
+            _wake(self._waiter)
 
     async def _close(self) -> None:
         while self._task is not None:
@@ -174,6 +209,11 @@ class InlineWorker:
             await self._env.aclose()
         except Exception:
             _log.warning("an environment could not be closed", exc_info=True)
+
+
+def _wake(waiter: asyncio.Future[None] | None) -> None:
+    if waiter is not None and not waiter.done():
+        waiter.set_result(None)
 
 
 class _Local:
