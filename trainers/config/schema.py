@@ -173,7 +173,10 @@ class VLLMSection(Section):
         None, gt=0, description="GiB of keys and values; null is what the share leaves on a GPU, and 1 on a CPU."
     )
     block_size: int | None = Field(
-        None, ge=1, description="Tokens of a block, the unit of prefix reuse; null is vLLM's choice (CPU: 128)."
+        None,
+        ge=1,
+        description="Tokens of a block, the unit of prefix reuse; null is vLLM's choice (on a CPU "
+        "128; others are multiples of 32 there).",
     )
     enforce_eager: bool | None = Field(
         None, description="Neither compile nor capture graphs; null does on a GPU and not on a CPU."

@@ -28,6 +28,7 @@ from trainers.tiny import build_model
 
 VOCAB = 64
 CONTEXT = 768
+SERVED = {"hidden": 64, "heads": 2, "kv_heads": 1}  #: vLLM on a CPU knows no smaller heads than of 32 dimensions
 
 
 def lively_model(family: str = "qwen2", seed: int = 0, vocab: int = VOCAB, **shape: Any) -> PreTrainedModel:
@@ -197,15 +198,15 @@ def sglang_kit(sglang: sglang_server.Server) -> Kit:
 @pytest.fixture(scope="session")
 def vllm() -> Iterator[vllm_kit.VLLM]:
     """The server of vLLM."""
-    yield from vllm_kit.started(lively_model(), CONTEXT)
+    yield from vllm_kit.started(lively_model(**SERVED), CONTEXT)
 
 
 @pytest.fixture(scope="session", name="vllm_kit")
 def _vllm_kit(vllm: vllm_kit.VLLM) -> Kit:
     """vLLM with a Qwen2."""
     return Kit(
-        lively_model(),
-        lively_model(seed=1),
+        vllm.model,
+        lively_model(seed=1, **SERVED),
         vllm.engine,
         lambda model: model.state_dict(),
         vllm.kill,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import CONTEXT, VOCAB, Kit, lively_model
+from conftest import CONTEXT, SERVED, VOCAB, Kit, lively_model
 from transformers import PreTrainedModel
 
 from trainers.engines.base import Engine, EngineDeadError, Generation, RequestError, Sampling
@@ -523,9 +523,10 @@ def test_it_is_an_engine(kit: Kit) -> None:
     asyncio.run(check())
 
 
-def test_the_models_of_this_suite_are_lively() -> None:
+@pytest.mark.parametrize("shape", [{}, SERVED])
+def test_the_models_of_this_suite_are_lively(shape: dict[str, int]) -> None:
     """Parity means little on flat distributions: the reference must have opinions, and not one and the same."""
-    model = lively_model()
+    model = lively_model(**shape)
     probs = forward(model, [1, 2, 3], list(range(20))).exp()
     assert 0.1 < probs.max(-1).values.mean() < 0.95
     assert len(set(probs.argmax(-1).tolist())) > 5

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import lively_model
+from conftest import SERVED, lively_model
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
@@ -154,7 +154,7 @@ async def test_a_server_that_is_not_ready_in_time_is_stopped(tmp_path: Path) -> 
 
 def test_a_server_does_not_outlive_who_started_it() -> None:
     program = (
-        "import subprocess, sys, time; from trainers.engines.vllm.server.__main__ import follow_the_parent;"
+        "import subprocess, sys, time; from trainers.engines.vllm.server.lifetime import follow_the_parent;"
         "follow_the_parent(); child = subprocess.Popen(['sleep', '100']); print(child.pid, flush=True);"
         "time.sleep(100)"
     )
@@ -182,7 +182,7 @@ def test_arguments_that_the_protocol_decides_are_not_free() -> None:
 
 @contextlib.asynccontextmanager
 async def engine_of(vllm: VLLM) -> AsyncIterator[VLLMEngine]:
-    engine = await vllm.engine(lively_model())
+    engine = await vllm.engine(vllm.model)
     try:
         async with asyncio.timeout(60):
             yield engine
@@ -216,7 +216,7 @@ def spoil(engine: VLLMEngine, monkeypatch: pytest.MonkeyPatch, fault: str) -> No
 async def test_an_update_that_fails_on_the_way_leaves_the_old_weights(
     vllm: VLLM, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
-    new = lively_model(seed=1).state_dict()
+    new = lively_model(seed=1, **SERVED).state_dict()
     async with engine_of(vllm) as engine:
         before = await engine.generate([1, 2, 3], GREEDY)
         running = asyncio.create_task(engine.generate([4, 5], Sampling(max_new_tokens=300, seed=1)))
@@ -250,7 +250,7 @@ async def test_sleeping_holds_requests_until_it_wakes(vllm: VLLM) -> None:
         await engine.sleep(level=0)
         await engine.sleep(level=0)
         with pytest.raises(EngineError, match="wake it"):
-            await engine.update_weights(lively_model(seed=1).state_dict(), 1)
+            await engine.update_weights(vllm.model.state_dict(), 1)
         waiting = asyncio.create_task(engine.generate([1, 2, 3], GREEDY))
         await asyncio.wait({running, waiting}, timeout=0.2)
         assert not running.done()
@@ -265,7 +265,7 @@ async def test_sleeping_holds_requests_until_it_wakes(vllm: VLLM) -> None:
 @pytest.mark.xdist_group("vllm")
 @pytest.mark.last
 async def test_an_engine_that_cannot_go_back_says_that_it_is_dead(vllm: VLLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    new = lively_model(seed=1).state_dict()
+    new = lively_model(seed=1, **SERVED).state_dict()
     async with engine_of(vllm) as engine:
         running = asyncio.create_task(engine.generate([4, 5], Sampling(max_new_tokens=700, ignore_stop=True)))
         while engine.stats()["generated_tokens"] < 10:

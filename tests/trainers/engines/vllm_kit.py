@@ -16,7 +16,7 @@ from trainers.engines.vllm.client import VLLMEngine, start_server
 from trainers.engines.vllm.process import ServerProcess
 
 PYTHON = os.environ.get("TEXTENVS_VLLM_PYTHON", str(Path(__file__).parents[3] / ".venv-vllm" / "bin" / "python"))
-BLOCK = 16  # tokens; small, so that short prompts have blocks to reuse
+BLOCK = 32  # tokens; the least that vLLM takes on a CPU
 SLOTS = 32
 START_S = 600.0  # it takes half a minute, on a machine that has nothing else to do
 
@@ -30,14 +30,14 @@ class VLLM:
                 f"there is no {PYTHON}: `make venv-vllm` makes it, TEXTENVS_VLLM_PYTHON names another, and "
                 '`-m "not engines"` leaves these tests out'
             )
-        self._model, self._context = model, max_context
+        self.model, self._context = model, max_context
         self._server: ServerProcess | None = None
 
     async def engine(self, model: PreTrainedModel, max_slots: int = SLOTS) -> VLLMEngine:
         """A client that knows nothing of those before it; the server's cache is empty after the first weights."""
         if self._server is None or not self._server.running:
             self._server = start_server(
-                self._model,
+                self.model,
                 python=PYTHON,
                 max_slots=SLOTS,
                 max_context=self._context,

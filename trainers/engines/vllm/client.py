@@ -92,7 +92,11 @@ def start_server(
     cpu = not torch.cuda.is_available()
     config = copy.deepcopy(model.config)
     config.architectures = [type(model).__name__]
-    env = {} if threads is None else {"OMP_NUM_THREADS": str(threads), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+    env = {}
+    if threads is not None:  # then vLLM need not start one more process to set the number
+        env = {"OMP_NUM_THREADS": str(threads), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+        if cpu:
+            env["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     memory = kv_cache_gib if kv_cache_gib is not None else (1.0 if cpu else None)
     engine = {
         "model": "model",  # in the server's folder
@@ -111,6 +115,7 @@ def start_server(
         "enforce_eager": cpu if enforce_eager is None else enforce_eager,
         "enable_sleep_mode": sleep_mode,
         "enable_log_requests": False,
+        "distributed_executor_backend": "uni" if cpu and threads is not None else None,
         **(args or {}),
     }
     given = {name: value for name, value in engine.items() if value is not None}
@@ -407,13 +412,14 @@ class VLLMEngine:
     # The end
 
     async def _listen(self) -> None:
+        reason = ""
         try:
             while (frame := await read_frame(self._reader)) is not None:
                 op = frame.header["op"]
                 if op == "stats":
                     self._told = frame.header["stats"]
-                elif op == "dead":
-                    self._finish(f"the vLLM engine died: {frame.header['error']}")
+                elif op == "dead":  # it ends then, and its log says more
+                    reason = f"the vLLM engine died: {frame.header['error']}\n"
                 elif (waiter := self._waiters.get(frame.header["id"])) is not None and not waiter.done():
                     if op == "done":
                         waiter.set_result(frame)
@@ -421,10 +427,10 @@ class VLLMEngine:
                         kind = RequestError if op == "refused" else EngineError
                         waiter.set_exception(kind(f"vLLM: {frame.header['error']}"))
         except FrameError as error:
-            self._finish(f"the vLLM server is broken: {error}")
+            reason = f"the vLLM server is broken: {error}\n"
         if self._end is None:
             with ThreadPoolExecutor(1) as own:
-                reason = await asyncio.get_running_loop().run_in_executor(own, self._server.obituary)
+                reason += await asyncio.get_running_loop().run_in_executor(own, self._server.obituary)
             self._finish(reason)
 
     def _finish(self, reason: str) -> None:

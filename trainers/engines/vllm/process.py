@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -20,7 +21,8 @@ from typing import Any
 import trainers
 from trainers.engines.base import EngineDeadError
 
-_TAIL = 30  # lines of its log that an error shows
+_TAIL, _ERRORS = 20, 5  # lines of its log that an error shows
+_ERROR = re.compile(r"\b\w+(?:Error|Exception|Interrupt)\b: .*")
 
 
 class ServerProcess:
@@ -124,13 +126,18 @@ class ServerProcess:
 
     def _said(self) -> str:
         try:
-            lines = self.log.read_text(errors="replace").splitlines()
+            lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
         except OSError:
             return "(its log is gone)"
-        hint = ""
-        if any("No module named 'vllm'" in line for line in lines[-_TAIL:]):
-            hint = "\nThat Python has no vLLM; see engine.vllm.python (`make venv-vllm` makes .venv-vllm/bin/python)."
-        return "\n".join(["The end of its log:", *(f"    {line}" for line in lines[-_TAIL:])]) + hint
+        # Others' errors follow upon the first one, so the end alone may not show it.
+        errors = list(dict.fromkeys(found[0] for line in lines if (found := _ERROR.search(line))))
+        told = ["Errors in its log:", *errors[:_ERRORS]] if errors else []
+        told += ["The end of its log:", *lines[-_TAIL:]]
+        if any("No module named 'vllm'" in error for error in errors):
+            told.append(
+                "That Python has no vLLM; see engine.vllm.python (`make venv-vllm` makes .venv-vllm/bin/python)"
+            )
+        return "\n    ".join(told)
 
 
 def _end(process: subprocess.Popen[bytes], folder: Path) -> None:

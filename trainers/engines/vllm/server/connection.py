@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 from vllm import SamplingParams
+from vllm.exceptions import VLLMClientError
+from vllm.inputs.engine import tokens_input
 from vllm.outputs import RequestOutput
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
@@ -86,7 +88,7 @@ class Connection:
         except (EngineDeadError, MixedError) as error:
             self._die(f"{type(error).__name__}: {error}")
         except Exception as error:
-            kind = "refused" if isinstance(error, RefusedError | ValueError) else "failed"
+            kind = "refused" if isinstance(error, RefusedError | VLLMClientError) else "failed"
             self._send(Frame({"op": kind, "id": number, "error": f"{error or type(error).__name__}"}))
 
     async def _uninterrupted(self, work: Any) -> None:
@@ -109,9 +111,9 @@ class Connection:
             ignore_eos=True,  # stop tokens are those that the request names
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
-        prompt = {"prompt_token_ids": frame.arrays["prompt"].tolist()}
+        prompt = tokens_input(frame.arrays["prompt"].tolist())
         final: RequestOutput | None = None
-        async for output in self._engine.generate(prompt, parameters, f"{self._name}-{number}"):  # type: ignore[arg-type]
+        async for output in self._engine.generate(prompt, parameters, f"{self._name}-{number}"):
             final = output
         assert final is not None
         return _answer_of(final)

@@ -7,16 +7,12 @@ for a ``vllm serve`` of one's own: ``--worker-extension-cls trainers.engines.vll
 
 from __future__ import annotations
 
-import ctypes
-import os
-import signal
-import sys
-
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.model_executor.layers import utils as layers
 from vllm.platforms import current_platform
 from vllm.v1.worker import gpu_model_runner
 
+from trainers.engines.vllm.server.lifetime import die_with_the_parent
 from trainers.engines.vllm.server.sampler import Sampler
 from trainers.engines.vllm.server.shared import BACKEND, allow_low_temperatures
 from trainers.engines.vllm.server.transfer import Transfer
@@ -26,11 +22,8 @@ class WorkerExtension:
     """Mixed into vLLM's worker."""
 
     def die_with_the_server(self) -> None:
-        """Have Linux kill this process when the server, whose main thread started it, is gone: nothing else would."""
-        if sys.platform == "linux" and (parent := os.getppid()) > 1:
-            ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-            if os.getppid() != parent:  # it was gone before
-                os.kill(os.getpid(), signal.SIGKILL)
+        """See :func:`.lifetime.die_with_the_parent`; for processes that were forked and not spawned."""
+        die_with_the_parent()
 
 
 def keep_weights_loadable() -> None:

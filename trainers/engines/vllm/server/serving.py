@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import vllm
-from vllm import AsyncEngineArgs
+from vllm import AsyncEngineArgs, SamplingParams
+from vllm.inputs.engine import tokens_input
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from trainers.engines.vllm.frames import Frame
@@ -43,6 +44,9 @@ async def serve(config: dict[str, Any]) -> str:
     engine = AsyncLLM.from_engine_args(arguments, stat_loggers=[statistics_of])
     await engine.collective_rpc("die_with_the_server")
     await engine.update_weight_version(str(config["version"]))
+    # Some models that vLLM loads it cannot compute (on a CPU, heads of 8 dimensions): that ends the engine, so now.
+    async for _ in engine.generate(tokens_input([0]), SamplingParams(max_tokens=1, detokenize=False), "first"):
+        pass
     weights, died = Weights(engine), asyncio.get_running_loop().create_future()
     (statistics,) = made
     welcome = Frame(
