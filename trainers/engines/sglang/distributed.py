@@ -132,8 +132,8 @@ def _make_group(host: str, port: int, size: int, name: str, backend: str, timeou
         [],
         Backend(backend),
         prefixed,
-        group_name=name,
-        timeout=timeout,  # type: ignore[arg-type]
+        group_name=name,  # type: ignore[arg-type]  # a type of its own in newer versions
+        timeout=timeout,
     )
     _world.pg_group_ranks[group] = {rank: rank for rank in range(size)}
     return group

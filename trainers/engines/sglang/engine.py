@@ -534,15 +534,20 @@ class SGLangEngine:
             self._finish(error)
 
     async def _check_health(self, silent: float) -> None:
-        """Have the scheduler compute a token; it answers ``/model_info`` even when nothing computes any more."""
-        try:
-            # SGLang itself gives up after 20 s.
-            answer = await self._client.request("GET", "/health", timeout=30 + self._options.health_timeout_s)
-            problem = None if answer.status == 200 else f"/health answers {answer.status}"
-        except UnreachableError as error:
-            problem = str(error)
-        if problem is not None and not self._pausing:
-            raise EngineDeadError(f"{self._name()} hangs: no request ended for {silent:.0f} s, and {problem}")
+        """Have the scheduler compute a token; ``/model_info`` is answered even when nothing computes any more."""
+        for _ in range(2):  # one that is slow deserves a second chance
+            try:
+                # SGLang itself gives up after 20 s.
+                answer = await self._client.request("GET", "/health", timeout=30 + self._options.health_timeout_s)
+                problem = f"/health answers {answer.status}"
+            except UnreachableError as error:
+                problem = str(error)
+            else:
+                if answer.status == 200:
+                    return
+            if self._pausing:
+                return
+        raise EngineDeadError(f"{self._name()} hangs: no request ended for {silent:.0f} s, and {problem}")
 
     async def _suspect(self, error: UnreachableError) -> None:
         """A connection broke: find out whether the server is gone, and say so to all if it is."""

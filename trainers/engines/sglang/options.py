@@ -71,8 +71,8 @@ class SGLangOptions:
             if importlib.util.find_spec("sglang") is None:
                 raise ValueError(
                     "SGLang is not installed here: give the Python of an environment that has it (`make venv-sglang` "
-                    "makes .venv-sglang/bin/python, for the CPU), the base_url of a server that runs already, or "
-                    "pip install 'textenvs[sglang]' on a machine with CUDA"
+                    "makes .venv-sglang/bin/python, for the CPU; with CUDA, pip install 'textenvs[sglang]' into an "
+                    "environment of its own), or the base_url of a server that runs already"
                 )
         elif shutil.which(self.python) is None:
             raise ValueError(f"there is no Python at {self.python}; `make venv-sglang` makes .venv-sglang/bin/python")

@@ -82,12 +82,16 @@ async def read_server_info(client: Client, model_info: Any) -> ServerInfo:
             return ServerInfo(
                 version=str(said.get("version", "unknown")),
                 weight_version=str(model_info.get("weight_version", "default")),
-                longest=said.get("max_req_input_len"),
+                longest=_whole(said.get("max_req_input_len")),
                 deterministic=bool(said.get("enable_deterministic_inference")),
-                ranks=int(said.get("tp_size") or 1),
-                replicas=int(said.get("dp_size") or 1),
+                ranks=_whole(said.get("tp_size")) or 1,
+                replicas=_whole(said.get("dp_size")) or 1,
                 dtype=_DTYPES.get(str(said.get("dtype"))),
                 device=str(said.get("device")),
             )
     answered = f"{path} answers {answer.status}: {error_text(answer.body)}"
     raise EngineError(f"it is no SGLang server of version 0.5.8 or newer: {answered}")
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) else None
