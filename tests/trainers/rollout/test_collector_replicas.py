@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
+from fragile import Fragile
 from rollout_fakes import AsyncEnv
 from test_collector import Characters, tokens, turn_of
 
@@ -21,9 +20,6 @@ from trainers.engines.simclock import run_simulated
 from trainers.rollout.collector import Batch, Collector
 from trainers.rollout.environments import Backend, EnvSpec
 from trainers.trajectory import Trajectory
-
-sys.path.append(str(Path(__file__).parent.parent / "engines"))
-from fragile import Fragile  # noqa: E402
 
 GROUPS, SIBLINGS, TURNS = 16, 4, 3
 
