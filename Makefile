@@ -68,7 +68,7 @@ train: venv
 # process.
 test: export HF_HUB_OFFLINE = 1
 test: export OMP_NUM_THREADS = 1
-test: dev
+test: dev venv-vllm venv-sglang
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST)
 
 lint: dev

@@ -64,6 +64,8 @@ def ppo_checks(config: PPOConfig) -> Problems:
             f"is {rollout.window}; with rollout.staleness={rollout.staleness} and "
             f"rollout.groups_per_batch={rollout.groups_per_batch} it is at most {most}",
         )
+    if config.env.backend == "ray" and config.env.workers is None:
+        yield "env.workers", "must be a number with env.backend=ray: how many actors the cluster is to hold at most"
     if rollout.partial and rollout.update_mode != "abort":
         yield "rollout.partial", "needs rollout.update_mode=abort: in the other modes no reply is cut"
     if rollout.partial_max_age is not None and not rollout.partial:

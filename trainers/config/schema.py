@@ -64,13 +64,16 @@ class PlayedEnvSection(EnvSection):
     val_kwargs: dict[str, Any] = Field(
         default_factory=lambda: {"split": "test"}, description="Arguments for validation alone, laid over `env.kwargs`."
     )
-    backend: Literal["inline", "thread", "process"] = Field(
+    backend: Literal["inline", "thread", "process", "ray"] = Field(
         "inline",
-        description="Where environments step: in the collector's event loop, in threads (for those that block), or in "
-        "processes (for those that may hang or crash).",
+        description="Where environments step: in the collector's event loop, in threads (for those that block), in "
+        "processes (for those that may hang or crash), or in Ray actors (on the machines of a cluster).",
     )
     workers: int | None = Field(
-        None, ge=1, description="Environments at a time; null is as many as episodes (one a CPU for processes)."
+        None,
+        ge=1,
+        description="Environments at a time; null is as many as episodes (one a CPU for processes); `backend=ray` "
+        "needs a number.",
     )
 
 

@@ -1,10 +1,11 @@
 """Environments for the collector: made once, lent to one episode at a time, replaced when they break.
 
-Three kinds, one interface (:mod:`trainers.rollout.workers` has the details):
+Four kinds, one interface (:mod:`trainers.rollout.workers` has the details):
 
 * ``inline``: async hooks on the event loop; the cheapest. Nothing in them may block.
 * ``thread``: one thread an environment. It may block; a hang is abandoned, because a thread cannot be killed.
 * ``process``: one process an environment. It may do anything, crash included; a hang is killed.
+* ``ray``: one Ray actor an environment, on any machine of a cluster; else like a process. Needs the extra ``ray``.
 
 An environment that raises, hangs or returns nonsense costs its own episode, never another one.
 """
@@ -22,15 +23,17 @@ from typing import Any, Literal, Self
 
 from textenvs.messages import Messages, check_conversation
 
+from .ray_worker import RayWorker
 from .workers import EnvError, EnvSpec, EnvTimeoutError, InlineWorker, ProcessWorker, ThreadWorker, Worker
 
 __all__ = ["Backend", "EnvError", "EnvSpec", "EnvTimeoutError", "Kind", "Lease"]
 
-Kind = Literal["inline", "thread", "process"]
+Kind = Literal["inline", "thread", "process", "ray"]
 _WORKERS: dict[str, type[InlineWorker] | type[ThreadWorker]] = {
     "inline": InlineWorker,
     "thread": ThreadWorker,
     "process": ProcessWorker,
+    "ray": RayWorker,
 }
 
 
@@ -94,12 +97,13 @@ class Backend:
         spec: How to make one.
         kind: Where they run.
         workers: At most this many at a time; more leases wait. ``None`` for no limit, and, for processes, one a CPU.
+            Actors must have a limit.
         make_timeout: Seconds for making one (for a process: and for starting it); ``None`` for no limit.
         reset_timeout: Seconds for a reset.
         step_timeout: Seconds for a step.
 
     Raises:
-        ValueError: An unknown kind, or a limit that is not positive.
+        ValueError: An unknown kind, a limit that is not positive, or actors without a limit.
     """
 
     def __init__(
@@ -119,6 +123,8 @@ class Backend:
         for name, limit in limits.items():
             if limit is not None and limit <= 0:
                 raise ValueError(f"{name} must be above 0 or None, not {limit}")
+        if kind == "ray" and workers is None:
+            raise ValueError("kind='ray' needs workers: how many actors the cluster is to hold at most")
         self.spec = spec
         self.kind = kind
         self.workers = _cpus() if workers is None and kind == "process" else workers

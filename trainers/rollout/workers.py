@@ -154,7 +154,7 @@ class InlineWorker:
             raise EnvError(f"the environment's {method} was cancelled from inside", f"{method}_raised")
         if (problem := task.exception()) is not None:
             self.healthy = False
-            said = f"the environment's {method} raised: {_formatted(problem)}"
+            said = f"the environment's {method} raised: {formatted(problem)}"
             raise EnvError(said, f"{method}_raised") from problem
         return task.result()
 
@@ -229,6 +229,24 @@ def _wake(waiter: asyncio.Future[None] | None) -> None:
         waiter.set_result(None)
 
 
+class Host(Protocol):
+    """Where the environment of a :class:`ThreadWorker` is. All but ``kill`` come from the worker's own thread."""
+
+    def __init__(self, spec: EnvSpec) -> None: ...
+
+    def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call ``method`` (``make`` comes first); raise :class:`SaidError` for what went wrong elsewhere."""
+        ...
+
+    def close(self) -> None:
+        """Close the environment, and end what it lives in."""
+        ...
+
+    def kill(self) -> None:
+        """End a call that is running, where that is possible."""
+        ...
+
+
 class _Local:
     """An environment in the calling thread."""
 
@@ -270,9 +288,9 @@ class _Remote:
             good, result = self._pipe.recv()
         except (EOFError, ConnectionError):
             self._process.join(timeout=5)
-            raise _SaidError(f"its process died with exit code {self._process.exitcode}", "died") from None
+            raise SaidError(f"its process died with exit code {self._process.exitcode}", "died") from None
         if not good:
-            raise _SaidError(result, "raised")
+            raise SaidError(result, "raised")
         return result
 
     def close(self) -> None:
@@ -305,7 +323,7 @@ class _Remote:
             self.kill()
 
 
-class _SaidError(Exception):
+class SaidError(Exception):
     """What went wrong in another process, as text, and in one word."""
 
     def __init__(self, message: str, cause: str) -> None:
@@ -329,7 +347,7 @@ def _child(pipe: Connection) -> None:
             except ConnectionError:
                 raise
             except BaseException as error:
-                pipe.send((False, _formatted(error)))
+                pipe.send((False, formatted(error)))
     if env is not None:
         env.close()
 
@@ -338,7 +356,7 @@ class ThreadWorker:
     """An environment in a thread of its own, from its making to its end: safe for what is bound to its thread."""
 
     killable = False
-    host: type[_Local] | type[_Remote] = _Local
+    host: type[Host] = _Local
 
     def __init__(self, spec: EnvSpec) -> None:
         self.healthy = True
@@ -400,10 +418,10 @@ class ThreadWorker:
             outcome: tuple[str | None, Any]
             try:
                 outcome = (None, self._host.call(method, args, kwargs))
-            except _SaidError as error:
+            except SaidError as error:
                 outcome = (error.cause, str(error))
             except BaseException as error:  # even SystemExit: an environment must not end the thread that answers
-                outcome = ("raised", _formatted(error))
+                outcome = ("raised", formatted(error))
             self._post(self._answer, job, outcome)
         try:
             self._host.close()
@@ -430,5 +448,6 @@ class ProcessWorker(ThreadWorker):
     host = _Remote
 
 
-def _formatted(error: BaseException) -> str:
+def formatted(error: BaseException) -> str:
+    """An exception with its traceback, as text."""
     return "".join(traceback.format_exception(error)).rstrip()

@@ -1,0 +1,72 @@
+"""Environments as Ray actors, on a Ray of this machine: the same episodes, and each failure costs its own alone."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from rollout_fakes import AsyncEnv
+from test_collector import collect, engine_of, says, tokens
+
+from trainers.engines.scripted import Reply
+from trainers.rollout.environments import Backend, EnvSpec
+from trainers.rollout.slots import ConsecutiveErrorsError
+from trainers.trajectory import Status, Trajectory
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    ray = pytest.importorskip("ray", reason="needs the extra 'ray'")
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    yield ray
+    ray.shutdown()
+
+
+@pytest.mark.usefixtures("cluster")
+async def test_actors_play_what_environments_here_play() -> None:
+    here = await collect(engine_of(says("1 on")), EnvSpec(AsyncEnv), 2)
+    limits = {"workers": 2}
+    there = await collect(engine_of(says("1 on")), EnvSpec(AsyncEnv), 2, kind="ray", limits=limits)
+    for one, other in zip(here, there, strict=True):
+        assert all(left == right for left, right in zip(one.trajectories, other.trajectories, strict=True))
+    assert there[-1].stats["env_made"] == 2
+
+
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize(
+    ("word", "status", "said"),
+    [
+        ("raise", Status.ERROR_ENV, "a bug in the environment"),
+        ("sysexit", Status.ERROR_ENV, "SystemExit: 3"),
+        ("die", Status.ERROR_ENV, "its Ray actor died"),
+        ("unpicklable", Status.ERROR_ENV, "pickle"),
+        ("hang", Status.TRUNCATED_TIME, "step took longer than"),
+    ],
+)
+async def test_an_actor_that_fails_is_a_status_and_the_batch_completes(word: str, status: Status, said: str) -> None:
+    ended: list[Trajectory] = []
+    count = itertools.count()
+    engine = engine_of(lambda call, version: Reply(tokens(f"1 {word}" if next(count) == 0 else "1 end")))
+    options = {"limits": {"workers": 1, "step_timeout": 10.0 if word == "hang" else 100.0}, "group_size": 1}
+    options |= {"groups_per_batch": 2, "on_trajectory": ended.append}
+    (batch,) = await collect(engine, EnvSpec(AsyncEnv), kind="ray", **options)
+    (failed,) = [t for t in ended if t.status is not Status.COMPLETED]
+    assert failed.status is status
+    assert said in str(failed.error)
+    assert [len(group) for group in batch.groups] == [1, 1]
+
+
+async def test_a_missing_ray_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConsecutiveErrorsError, match=r"pip install 'textenvs\[ray\]'"):
+        await collect(engine_of(says("1 end")), kind="ray", limits={"workers": 1}, max_consecutive_errors=1)
+
+
+def test_actors_need_a_limit() -> None:
+    with pytest.raises(ValueError, match="kind='ray' needs workers"):
+        Backend(EnvSpec(AsyncEnv), "ray")
