@@ -7,9 +7,9 @@ A pure state machine: no I/O, no clock, no asyncio. The shell calls :meth:`Route
 Load
     The load of a replica is the sum over its requests in flight of ``PREFILL_WEIGHT * uncached + expected``, in
     tokens: ``uncached`` prompt tokens are those that the replica is not known to have computed before, and ``expected``
-    is how many new ones will come, the running mean of recent replies and at most ``max_new_tokens``. A prompt token
-    counts less than a new one, because prompts are computed many tokens a step and replies one. The charge is fixed
-    when the request is placed, so that what is added is what is taken off.
+    is how many new ones will come: the running mean of recent replies, at least 1 and at most ``max_new_tokens``. A
+    prompt token counts less than a new one, because prompts are computed many tokens a step and replies one. The charge
+    is fixed when the request is placed, so that what is added is what is taken off.
 
 Rules, in this order
     1. A replica that is down gets nothing; one to ``avoid`` (it failed this request before) only if no other is up.
@@ -223,7 +223,7 @@ class Router:
             known.in_flight += 1
             known.released = False
             known.holders.add(replica)
-        expected = max_new_tokens if self._mean_reply is None else min(max_new_tokens, self._mean_reply)
+        expected = max_new_tokens if self._mean_reply is None else min(max_new_tokens, max(1.0, self._mean_reply))
         charge = PREFILL_WEIGHT * (len(prompt) - cached) + expected
         self._mean_charge = _mean(self._mean_charge, charge)
         self._load[replica] += charge

@@ -289,6 +289,9 @@ def test_replies_teach_how_much_a_request_will_be():
     router.finish(first, ids(*[1] * 10))
     assert placed(router, ids(2), 1000).charge == pytest.approx(PREFILL_WEIGHT + 10)
     assert placed(router, ids(2), 4).charge == pytest.approx(PREFILL_WEIGHT + 4)
+    silent = Router(1, block=1)
+    silent.finish(placed(silent, ids(1), 1000), ids())
+    assert placed(silent, ids(1), 1000).charge == 1, "nothing to compute and nothing to expect is still a request"
 
 
 @pytest.mark.parametrize(

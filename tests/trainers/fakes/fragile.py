@@ -30,7 +30,7 @@ class Fragile(ScriptedEngine):
 
     def hang(self) -> None:
         """Stop as a paused process does: nothing moves, nobody gets an answer."""
-        self._frozen = super().stats()
+        self._frozen = self.stats()
 
     async def generate(self, token_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Generation:
         reply = await super().generate(token_ids, sampling, session)
