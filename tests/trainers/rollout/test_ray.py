@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -22,7 +23,8 @@ pytestmark = pytest.mark.timeout(300)
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     ray = pytest.importorskip("ray", reason="needs the extra 'ray'")
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    paths = {"env_vars": {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}}  # for rollout_fakes
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=paths)
     yield ray
     ray.shutdown()
 
