@@ -44,7 +44,6 @@ async def test_actors_play_what_environments_here_play() -> None:
     ("word", "status", "said"),
     [
         ("raise", Status.ERROR_ENV, "a bug in the environment"),
-        ("sysexit", Status.ERROR_ENV, "SystemExit: 3"),
         ("die", Status.ERROR_ENV, "its Ray actor died"),
         ("unpicklable", Status.ERROR_ENV, "pickle"),
         ("hang", Status.TRUNCATED_TIME, "step took longer than"),
