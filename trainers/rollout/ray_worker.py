@@ -2,7 +2,8 @@
 
 One actor an environment, and one thread here that waits for its answers. Where this process has no Ray yet, one is
 started, or joined if ``RAY_ADDRESS`` names a cluster. An actor takes no CPU from what Ray hands out while it lives (it
-mostly waits), so ``workers`` is what bounds how many there are.
+mostly waits), so ``workers`` is what bounds how many there are. What the environment imports must be importable there
+(for clusters: Ray's ``runtime_env``).
 """
 
 from __future__ import annotations
