@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from pathlib import Path
 from typing import Any
@@ -63,9 +64,11 @@ async def serve(config: dict[str, Any]) -> str:
     numbers, turn = itertools.count(), asyncio.Lock()
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        async with turn:
-            client = Connection(engine, weights, statistics, died, f"c{next(numbers)}")
-            await client.serve(reader, writer, welcome)
+        # Cancelled when the engine has ended; there is nobody to tell.
+        with contextlib.suppress(asyncio.CancelledError):
+            async with turn:
+                client = Connection(engine, weights, statistics, died, f"c{next(numbers)}")
+                await client.serve(reader, writer, welcome)
 
     # Clients look for the socket to see whether the server is ready: it appears whole.
     path = Path(config["socket"])
