@@ -146,7 +146,7 @@ def test_a_configuration_cannot_be_changed_by_accident():
         ("engine.vllm.pyhton=x", "did you mean engine.vllm.python?"),
         ("engine.vllm.python=x", "engine.vllm.python: has no effect with engine.name=torch"),
         ("engine.sglang.seeds=false", "engine.sglang.seeds: has no effect with engine.name=torch"),
-        ("engine.vllm.args.block_size=32", "engine.vllm.args: has no effect with engine.name=torch"),
+        ("engine.vllm.block_size=32", "engine.vllm.block_size: has no effect with engine.name=torch"),
         ("algorithm.lam=0.5", "has no effect with algorithm.adv_estimator=turn_grpo; it is read by gae, turn_gae"),
     ],
 )

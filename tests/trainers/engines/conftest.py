@@ -140,10 +140,20 @@ SERVERS: tuple[str, ...] = ("vllm", "sglang")
 
 
 def _parameters(kits: dict[str, MakeKit]) -> list[Any]:
+<<<<<<< HEAD
     # One worker runs all tests of a server (with `--dist loadgroup`), so there is one server.
     # The first of them waits until it has started, which takes minutes on a busy machine.
     marks = (pytest.mark.engines, pytest.mark.timeout(600))
     return [*kits, *(pytest.param(name, marks=(*marks, pytest.mark.xdist_group(name))) for name in SERVERS)]
+=======
+    # One worker runs all tests of a server (with `--dist loadgroup`), so there is one server. Where a test killed it,
+    # the next one starts another, which counts as the test's time; what hangs is found by `Kit.seconds`.
+    served = [
+        pytest.param(name, marks=(pytest.mark.engines, pytest.mark.xdist_group(name), pytest.mark.timeout(900)))
+        for name in SERVERS
+    ]
+    return [*kits, *served]
+>>>>>>> vllm
 
 
 @contextmanager

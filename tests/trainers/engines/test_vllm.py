@@ -141,25 +141,28 @@ async def test_a_server_that_cannot_start_says_why() -> None:
     assert not server.folder.exists()
 
 
-async def test_a_server_that_is_not_ready_in_time_is_stopped(tmp_path: Path) -> None:
+async def test_a_server_that_is_not_ready_in_time_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = tmp_path / "python"
     slow.write_text("#!/bin/sh\necho still loading\nexec sleep 100\n")
     slow.chmod(0o755)
-    server = start_server(lively_model(), python=str(slow))
+    monkeypatch.chdir(tmp_path)
+    server = start_server(lively_model(), python="./python")
     with pytest.raises(EngineDeadError, match=r"not ready after 0.2 s(.|\n)*still loading"):
         await VLLMEngine.connect(server, lively_model(), timeout=0.2)
     with pytest.raises(ProcessLookupError):
         os.kill(server.pid, 0)
 
 
-def test_a_server_does_not_outlive_who_started_it() -> None:
+def test_a_server_does_not_outlive_who_started_it(tmp_path: Path) -> None:
+    folder = tmp_path / "weights"
+    folder.mkdir()
     program = (
-        "import subprocess, sys, time; from trainers.engines.vllm.server.lifetime import follow_the_parent;"
-        "follow_the_parent(); child = subprocess.Popen(['sleep', '100']); print(child.pid, flush=True);"
-        "time.sleep(100)"
+        "import subprocess, sys, time; from trainers.engines.vllm.server.lifetime import *;"
+        "remove_afterwards(sys.argv[1]); follow_the_parent(); child = subprocess.Popen(['sleep', '100']);"
+        "print(child.pid, flush=True); time.sleep(100)"
     )
     server = subprocess.Popen(
-        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        [sys.executable, "-c", program, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
     )
     assert server.stdin is not None
     assert server.stdout is not None
@@ -168,6 +171,7 @@ def test_a_server_does_not_outlive_who_started_it() -> None:
     server.stdin.close()  # as the kernel does when its parent is gone
     assert server.wait(20) == -9
     assert server.stdout.read() == b""  # the child held it open, and is gone too
+    assert not folder.exists()
 
 
 def test_arguments_that_the_protocol_decides_are_not_free() -> None:
@@ -264,6 +268,7 @@ async def test_sleeping_holds_requests_until_it_wakes(vllm: VLLM) -> None:
 @pytest.mark.engines
 @pytest.mark.xdist_group("vllm")
 @pytest.mark.last
+@pytest.mark.timeout(900)
 async def test_an_engine_that_cannot_go_back_says_that_it_is_dead(vllm: VLLM, monkeypatch: pytest.MonkeyPatch) -> None:
     new = lively_model(seed=1, **SERVED).state_dict()
     async with engine_of(vllm) as engine:

@@ -58,7 +58,10 @@ class ServerProcess:
             "VLLM_NO_USAGE_STATS": "1",
             **(env or {}),
         }
-        command = [python or sys.executable, "-m", "trainers.engines.vllm.server", str(self.folder / "server.json")]
+        python = python or sys.executable
+        if os.path.dirname(python):  # it is started in another folder than this one
+            python = os.path.abspath(python)
+        command = [python, "-m", "trainers.engines.vllm.server", str(self.folder / "server.json")]
         try:
             with self.log.open("wb") as log:
                 self._process = subprocess.Popen(

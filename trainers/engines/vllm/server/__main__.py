@@ -15,11 +15,12 @@ import sys
 import traceback
 from pathlib import Path
 
-from trainers.engines.vllm.server.lifetime import die_with_the_parent, end, follow_the_parent
+from trainers.engines.vllm.server.lifetime import die_with_the_parent, end, follow_the_parent, remove_afterwards
 
 
 def main() -> None:
     """Run until the engine ends or nobody needs it any more."""
+    remove_afterwards(str(Path(sys.argv[1]).parent))
     follow_the_parent()
     from trainers.engines.vllm.server.serving import serve
     from trainers.engines.vllm.server.shared import allow_low_temperatures

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -56,7 +57,7 @@ class Connection:
                     continue
                 task = asyncio.create_task(self._answer(number, frame))
                 self._tasks[number] = task
-                task.add_done_callback(lambda _, number=number: self._tasks.pop(number, None))
+                task.add_done_callback(partial(self._forget, number))
                 await writer.drain()
         finally:
             teller.cancel()
@@ -65,6 +66,9 @@ class Connection:
                 task.cancel()
             await asyncio.gather(teller, *tasks, return_exceptions=True)
             writer.close()
+
+    def _forget(self, number: int, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(number, None)
 
     async def _answer(self, number: int, frame: Frame) -> None:
         op = frame.header["op"]

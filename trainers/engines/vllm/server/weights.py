@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
+
+from trainers.engines.vllm.server.lifetime import remove_afterwards
 
 
 class RefusedError(ValueError):
@@ -41,6 +44,8 @@ class Weights:
             RefusedError: The old weights are still there.
             MixedError: They are not.
         """
+        if path := payload.get("path"):
+            remove_afterwards(str(Path(path).parent))
         # clear_cache forgets all KV, that of running requests too: those are preempted and computed again.
         try:
             await self._engine.pause_generation(mode=mode, clear_cache=True)  # type: ignore[arg-type]
