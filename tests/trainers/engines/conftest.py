@@ -140,12 +140,6 @@ SERVERS: tuple[str, ...] = ("vllm", "sglang")
 
 
 def _parameters(kits: dict[str, MakeKit]) -> list[Any]:
-<<<<<<< HEAD
-    # One worker runs all tests of a server (with `--dist loadgroup`), so there is one server.
-    # The first of them waits until it has started, which takes minutes on a busy machine.
-    marks = (pytest.mark.engines, pytest.mark.timeout(600))
-    return [*kits, *(pytest.param(name, marks=(*marks, pytest.mark.xdist_group(name))) for name in SERVERS)]
-=======
     # One worker runs all tests of a server (with `--dist loadgroup`), so there is one server. Where a test killed it,
     # the next one starts another, which counts as the test's time; what hangs is found by `Kit.seconds`.
     served = [
@@ -153,7 +147,6 @@ def _parameters(kits: dict[str, MakeKit]) -> list[Any]:
         for name in SERVERS
     ]
     return [*kits, *served]
->>>>>>> vllm
 
 
 @contextmanager
