@@ -215,7 +215,7 @@ def sglang_kit(sglang: sglang_server.Server) -> Kit:
         counts_in_flight=SGLangEngine.counts_in_flight,
         joint_cuts=SGLangEngine.joint_cuts,
         refuses_min_p=True,  # it is in deterministic mode, so that seeds are honoured
-        seconds=100.0,
+        seconds=300.0,
     )
 
 

@@ -45,7 +45,9 @@ class Server:
         return self.process
 
     def options(self, **more: object) -> SGLangOptions:
-        return SGLangOptions(base_url=self.url, start_timeout_s=500.0, **more)  # type: ignore[arg-type]
+        # A busy machine is not to be taken for a server that hangs; one that is killed is heard of at once in any case.
+        patient = {"start_timeout_s": 500.0, "health_timeout_s": 60.0, "stall_timeout_s": 600.0}
+        return SGLangOptions(base_url=self.url, **patient | more)  # type: ignore[arg-type]
 
     async def make(self, model: PreTrainedModel, max_slots: int = 64, **more: object) -> SGLangEngine:
         process = self.ensure()
