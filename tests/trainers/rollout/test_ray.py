@@ -17,14 +17,16 @@ from trainers.rollout.environments import Backend, EnvSpec
 from trainers.rollout.slots import ConsecutiveErrorsError
 from trainers.trajectory import Status, Trajectory
 
-pytestmark = pytest.mark.timeout(300)
+# One process of the tests runs them all, and so one Ray.
+pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("ray")]
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     ray = pytest.importorskip("ray", reason="needs the extra 'ray'")
     paths = {"env_vars": {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}}  # for rollout_fakes
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=paths)
+    # A Ray of our own ("local"): one that somebody else ends takes its drivers, these tests, with it.
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=paths)
     yield ray
     ray.shutdown()
 
