@@ -64,6 +64,7 @@ class Kit:
         counts_in_flight: Whether ``stats`` counts tokens of requests that still run.
         joint_cuts: Whether ``top_p`` and ``min_p`` look at the whole distribution instead of what ``top_k`` left.
         refuses_min_p: Whether requests with ``min_p`` are refused.
+        mixes_cuts: Whether a seeded request has the same tokens beside requests with other cuts.
         seconds: No test takes so long; what hangs is a failure.
     """
 
@@ -80,6 +81,7 @@ class Kit:
     counts_in_flight: bool = True
     joint_cuts: bool = False
     refuses_min_p: bool = False
+    mixes_cuts: bool = True
     seconds: float = 30.0
 
 
@@ -214,6 +216,7 @@ def sglang_kit(sglang: sglang_server.Server) -> Kit:
         shares=True,
         counts_in_flight=SGLangEngine.counts_in_flight,
         joint_cuts=SGLangEngine.joint_cuts,
+        mixes_cuts=False,
         refuses_min_p=True,  # it is in deterministic mode, so that seeds are honoured
         seconds=300.0,
     )
