@@ -169,6 +169,13 @@ async def test_seeds_are_sent_where_they_are_honoured(folder: Path) -> None:
             await engine.generate([1], Sampling(max_new_tokens=1, min_p=0.5))
 
 
+@pytest.mark.parametrize(("temperature", "top_k", "top_p"), [(0.7, -1, 1e-6), (0.0, 1, 1.0)])
+def test_sampling_from_one_token_is_not_sent_as_greedy_decoding(temperature: float, top_k: int, top_p: float) -> None:
+    sampling = Sampling(temperature=temperature, top_k=1)
+    body = wire.generate_body("r", [5], sampling, max_new_tokens=1, vocab_size=64, seed=None)
+    assert (body["sampling_params"]["top_k"], body["sampling_params"]["top_p"]) == (top_k, top_p)
+
+
 @given(st.integers())
 def test_any_seed_becomes_one_that_sglang_takes(seed: int) -> None:
     assert 0 <= wire.server_seed(seed) < 2**63

@@ -16,6 +16,7 @@ from typing import Any
 
 from trainers.engines.base import EngineError, FinishReason, Sampling
 
+_ONLY_THE_BEST = 1e-6  # as top_p: the likeliest of fewer than a million tokens has more
 _QUOTED = 300  # characters of an answer that an error repeats
 
 
@@ -59,11 +60,15 @@ def generate_body(
         vocab_size: Of the model; ``top_k`` above it keeps all.
         seed: What the server is to seed the request with; ``None`` sends none.
     """
+    top_p, top_k = sampling.top_p, sampling.top_k if 0 < sampling.top_k < vocab_size else -1
+    if top_k == 1 and sampling.temperature > 0:
+        # SGLang takes a batch of nothing but top_k = 1 for greedy decoding, whose log-probs are without temperature.
+        top_p, top_k = _ONLY_THE_BEST, -1
     parameters: dict[str, Any] = {
         "max_new_tokens": max_new_tokens,
         "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": sampling.top_k if 0 < sampling.top_k < vocab_size else -1,
+        "top_p": top_p,
+        "top_k": top_k,
         "min_p": sampling.min_p,
         "stop_token_ids": list(sampling.stop_token_ids),
         "ignore_eos": sampling.ignore_stop,
