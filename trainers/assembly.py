@@ -19,7 +19,7 @@ from textenvs.env import TextEnv
 from textenvs.tasks import TaskError
 
 from . import demonstrations
-from .algorithms.advantages import NEEDS_CRITIC
+from .algorithms.advantages import NEEDS_CRITIC, NEEDS_GREEDY
 from .checkpoints import Checkpoint, CheckpointError, Checkpoints, load
 from .config.schema import EnvSection, ModelSection, PPOConfig, RunSection, SupervisedSection, TrainerSection
 from .engines.base import Engine, EngineError, Sampling
@@ -356,6 +356,7 @@ def collector_of(
         episode_timeout=rollout.episode_timeout_s,
         retries=rollout.retries,
         max_running=rollout.max_running,
+        greedy=config.algorithm.adv_estimator in NEEDS_GREEDY,
         filter_zero_variance=rollout.filter_zero_variance,
         max_consecutive_filtered=rollout.max_consecutive_filtered,
         max_consecutive_errors=rollout.max_consecutive_errors,

@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +32,13 @@ from torch import Tensor
 from transformers.utils.logging import disable_progress_bar
 
 from . import assembly, checkpoints, sft
-from .algorithms.advantages import ESTIMATORS, Advantages, normalize
+from .algorithms import off_policy
+from .algorithms.advantages import ESTIMATORS, NEEDS_ANCHOR, NEEDS_GREEDY, Advantages, normalize, restrict
 from .algorithms.aggregation import token_weights
-from .algorithms.batch import ActionBatch, gather
+from .algorithms.batch import ActionBatch, anchor_states, gather, shared_anchors
 from .algorithms.kl import AdaptiveKL, FixedKL, KLController, kl_estimate
-from .algorithms.policy_losses import importance_weights, ppo_clip, value_loss
+from .algorithms.policy_losses import policy_loss as policy_loss_of
+from .algorithms.policy_losses import value_loss
 from .config import PPOConfig, load_config
 from .config.checks import estimator_keys
 from .config.schema import ActorSection, AlgorithmSection, CriticSection, WarmStartSection
@@ -131,7 +133,8 @@ async def iterate(run: Run, batch: Batch, phases: Phases) -> dict[str, float]:
     trajectories = batch.trajectories
     # The learner computes in a thread of its own, so that episodes go on meanwhile.
     with phases("learn"):
-        metrics = await asyncio.to_thread(learn, run, trajectories)
+        greedy = {group: episode.total_reward for group, episode in batch.greedy.items()}
+        metrics = await asyncio.to_thread(learn, run, trajectories, greedy)
     with phases("publish"):
         weights = await asyncio.to_thread(run.learner.weights)
         await run.collector.update_weights(weights, batch.version + 1, run.config.rollout.update_mode)
@@ -147,10 +150,10 @@ async def iterate(run: Run, batch: Batch, phases: Phases) -> dict[str, float]:
     }
 
 
-def learn(run: Run, trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """All optimizer steps of an iteration."""
+def learn(run: Run, trajectories: Sequence[Trajectory], greedy: Mapping[str, float] | None = None) -> dict[str, float]:
+    """All optimizer steps of an iteration; for ``greedy`` see :func:`credit`."""
     config, learner = run.config, run.learner
-    columns, advantages, metrics = credit(run, trajectories)
+    columns, advantages, metrics = credit(run, trajectories, greedy)
     rng = np.random.default_rng((config.trainer.seed, run.iteration))
     train_actor = run.iteration >= config.critic.warmup or learner.critic is None
     steps: dict[str, list[float]] = {}
@@ -178,8 +181,15 @@ def learn(run: Run, trajectories: Sequence[Trajectory]) -> dict[str, float]:
 # ------------------ from rewards to losses
 
 
-def credit(run: Run, trajectories: Sequence[Trajectory]) -> tuple[dict[str, Floats], Advantages, dict[str, float]]:
+def credit(
+    run: Run, trajectories: Sequence[Trajectory], greedy: Mapping[str, float] | None = None
+) -> tuple[dict[str, Floats], Advantages, dict[str, float]]:
     """From turn rewards to a number for each action token.
+
+    Args:
+        run: The run.
+        trajectories: The batch.
+        greedy: What a greedy episode earned, by group, where the estimator asks for it.
 
     Returns:
         What the losses need, ``[N]`` each by name; the advantages; metrics.
@@ -187,17 +197,14 @@ def credit(run: Run, trajectories: Sequence[Trajectory]) -> tuple[dict[str, Floa
     config, learner = run.config, run.learner
     rollout = gather(trajectories, [t.logprobs for t in trajectories]).astype(np.float64)
     metrics: dict[str, float] = {}
-    old = rollout
-    if config.actor.old_logprobs == "recompute":
-        old = _flat(learner.logprobs(trajectories))
-        metrics["actor/engine_logprob_gap"] = float(np.abs(old - rollout).max(initial=0.0))
+    old, kept = rollout, np.ones(len(rollout), np.bool_)
     columns = {"old_logprobs": old}
-    correction = importance_weights(
-        config.actor.importance_correction, torch.from_numpy(old), torch.from_numpy(rollout), cap=config.actor.tis_cap
-    )
-    if correction is not None:
-        columns["importance"] = correction.numpy()
-        metrics["actor/importance_mean"] = float(correction.mean())
+    if config.actor.old_logprobs == "recompute":
+        old = columns["old_logprobs"] = _flat(learner.logprobs(trajectories))
+        weights, kept, found = off_policy_correction(config.actor, old, rollout, _offsets(trajectories))
+        metrics |= {f"actor/{name}": value for name, value in found.items()}
+        if weights is not None:
+            columns["importance"] = weights
 
     penalty = None
     if learner.reference is not None:
@@ -216,7 +223,10 @@ def credit(run: Run, trajectories: Sequence[Trajectory]) -> tuple[dict[str, Floa
         parts, bootstrap = learner.values(trajectories)
         values = columns["old_values"] = _flat(parts)
     batch = ActionBatch.from_trajectories(trajectories, values=values, bootstrap=bootstrap, penalty=penalty)
+    batch, found = compared_with(config.algorithm, batch, trajectories, greedy or {})
+    metrics |= {f"actor/{name}": value for name, value in found.items()}
     advantages = ESTIMATORS[config.algorithm.adv_estimator](batch, **estimator_options(config.algorithm))
+    advantages = restrict(advantages, kept)
     counted = advantages.advantages[advantages.policy_mask]
     metrics |= {
         "actor/advantage_std": float(counted.std()) if counted.size else 0.0,
@@ -233,22 +243,53 @@ def credit(run: Run, trajectories: Sequence[Trajectory]) -> tuple[dict[str, Floa
     return columns, advantages, metrics
 
 
+def off_policy_correction(
+    section: ActorSection, old: Floats, rollout: Floats, offsets: NDArray[np.int64]
+) -> tuple[Floats | None, NDArray[np.bool_], dict[str, float]]:
+    """From the policy that sampled to the one that the update starts from: weights, tokens to keep, metrics."""
+    mode, cap = section.importance_correction, section.tis_cap
+    weights = off_policy.importance_weights(mode, old, rollout, offsets, cap)
+    kept = off_policy.kept(section.rejection, old, rollout, offsets, section.rejection_low, section.rejection_high)
+    metrics = off_policy.mismatch(old, rollout)
+    if weights is not None:
+        metrics |= off_policy.weight_metrics(weights, mode, cap)
+    if section.rejection != "none" and kept.size:
+        metrics["rejected"] = 1.0 - float(kept.mean())
+    return weights, kept, metrics
+
+
+def compared_with(
+    section: AlgorithmSection, batch: ActionBatch, trajectories: Sequence[Trajectory], greedy: Mapping[str, float]
+) -> tuple[ActionBatch, dict[str, float]]:
+    """The batch with what the estimator compares episodes with, besides each other; and metrics."""
+    if section.adv_estimator in NEEDS_GREEDY:
+        returns = np.array([greedy[trajectory.group_id] for trajectory in trajectories], np.float64)
+        return replace(batch, greedy=returns), {"greedy_reward": float(np.mean(list(greedy.values())))}
+    if section.adv_estimator in NEEDS_ANCHOR:
+        batch = replace(batch, anchor=anchor_states(trajectories, section.anchor))
+        return batch, {"anchored": float(np.mean(shared_anchors(batch)))}
+    return batch, {}
+
+
 def estimator_options(section: AlgorithmSection) -> dict[str, Any]:
     """The keys that the chosen estimator reads."""
     options = {name: getattr(section, name) for name in estimator_keys(section.adv_estimator)}
+    options.pop("anchor", None)  # it says what the batch holds
     if options.get("norm_by_std", False) is None:
         del options["norm_by_std"]  # the estimator's own habit
     return options
 
 
 def policy_loss(section: ActorSection) -> Any:
-    """PPO's clipped surrogate, an entropy bonus, and the KL to the reference if asked for; see ``Learner``."""
+    """The policy's loss, an entropy bonus, and the KL to the reference if asked for; see ``Learner``."""
 
     def loss(logprobs: Tensor, entropy: Tensor, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        surrogate = ppo_clip(
+        surrogate = policy_loss_of(
+            section.policy_loss,
             logprobs,
             batch["old_logprobs"],
             batch["advantages"],
+            batch["trajectory"],
             clip_low=section.clip_ratio_low,
             clip_high=section.clip_ratio_high,
             dual_clip=section.clip_ratio_c,

@@ -123,7 +123,7 @@ def test_a_configuration_cannot_be_changed_by_accident():
         ("trainer.logger=[console, wandb]", "[console, wandb] is not allowed; it must be one of console, jsonl"),
         ("actor.betas=[0.9]", "[0.9] is not allowed; it must be a list of 2: a number >= 0 and < 1; a number >= 0"),
         ("actor.betas=[0.9, 1]", "[0.9, 1] is not allowed; it must be a list of 2"),
-        ("algorithm.adv_estimator=ppo", "one of gae, turn_gae, grpo, rloo, turn_grpo"),
+        ("algorithm.adv_estimator=ppo", "one of gae, turn_gae, bilevel_gae, grpo"),
         ("env.kwargs=5", "env.kwargs: 5 is not allowed; it must be a mapping"),
         ("env.kwargs={a: ", "is not YAML"),
         ("env.kwargs={a: 1, a: 2}", "'a' stands twice"),

@@ -7,26 +7,36 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .schema import AlgorithmSection, ModelSection, PPOConfig, Section
+    from .schema import ActorSection, AlgorithmSection, ModelSection, PPOConfig, Section
 
 Problems = Iterator[tuple[str, str]]
 
 #: Estimators that learn a value function.
-WITH_CRITIC = frozenset({"gae", "turn_gae"})
+WITH_CRITIC = ("gae", "turn_gae", "bilevel_gae")
 
 #: Engines that a run can have several of.
 _WITH_REPLICAS = frozenset({"torch"})
 
 # Keys of `algorithm` that only some estimators read. Elsewhere they would silently do nothing.
 _ONLY_WITH = {
-    "lam": ("gae", "turn_gae"),
-    "gamma": ("gae", "turn_gae", "turn_grpo"),
-    "norm_by_std": ("grpo", "turn_grpo"),
+    "lam": WITH_CRITIC,
+    "gamma": (*WITH_CRITIC, "reinforce_pp", "turn_grpo", "gigpo"),
+    "turn_gamma": ("bilevel_gae",),
+    "turn_lam": ("bilevel_gae",),
+    "norm_by_std": ("grpo", "turn_grpo", "gigpo"),
     "baseline": ("rloo", "turn_grpo"),
     "zero_pad": ("turn_grpo",),
     "outcome_mix": ("turn_grpo",),
-    "truncated": ("grpo", "rloo", "turn_grpo"),
+    "step_weight": ("gigpo",),
+    "anchor": ("gigpo",),
+    "truncated": ("grpo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "remax", "turn_grpo", "gigpo"),
 }
+#: Estimators that learn nothing from a group of one.
+_COMPARE_SIBLINGS = frozenset({"grpo", "dr_grpo", "reinforce_pp_baseline", "gigpo"})
+#: Estimators that give all tokens of an episode the same advantage.
+_BY_EPISODE = ("grpo", "dr_grpo", "rloo", "reinforce_pp_baseline", "remax")
+#: Estimators that normalise over the batch by definition.
+_NORMALISED = frozenset({"reinforce_pp", "reinforce_pp_baseline"})
 _TINY_ONLY = ("family", "hidden", "intermediate", "layers", "heads", "kv_heads", "vocab_size")
 _FILES = (".jsonl", ".parquet")
 _NO_FILES = ("generated:", "hub:")  # sources of tasks that are not on this disk
@@ -71,10 +81,10 @@ def ppo_checks(config: PPOConfig) -> Problems:
     if rollout.partial_max_age is not None and not rollout.partial:
         yield "rollout.partial_max_age", "needs rollout.partial=true"
     if rollout.n < 2:
-        if rollout.filter_zero_variance:
+        if rollout.filter_zero_variance and config.algorithm.adv_estimator != "remax":
             yield "rollout.n", "must be at least 2 with rollout.filter_zero_variance: one episode alone never differs"
-        if config.algorithm.adv_estimator == "grpo":
-            yield "rollout.n", "must be at least 2 with algorithm.adv_estimator=grpo: a group of one teaches nothing"
+        if (estimator := config.algorithm.adv_estimator) in _COMPARE_SIBLINGS:
+            yield "rollout.n", f"must be at least 2 with algorithm.adv_estimator={estimator}: one alone teaches nothing"
     episodes = rollout.groups_per_batch * rollout.n
     if config.actor.mini_batches > episodes:
         yield (
@@ -88,8 +98,7 @@ def ppo_checks(config: PPOConfig) -> Problems:
             f"is {config.actor.max_tokens_per_micro_batch}; the longest episode, engine.max_context="
             f"{engine.max_context}, must fit",
         )
-    if config.actor.importance_correction != "none" and config.actor.old_logprobs != "recompute":
-        yield "actor.importance_correction", "needs actor.old_logprobs=recompute: otherwise both policies are the same"
+    yield from _loss_checks(config.actor, config.algorithm.adv_estimator)
     if (trainer.resume_mode == "resume_path") != (trainer.resume_from_path is not None):
         yield "trainer.resume_from_path", "goes together with trainer.resume_mode=resume_path, and only with it"
 
@@ -124,6 +133,35 @@ def _estimator_checks(algorithm: AlgorithmSection) -> Problems:
                 f"has no effect with algorithm.adv_estimator={algorithm.adv_estimator}; it is read by "
                 f"{', '.join(estimators)}",
             )
+
+    if algorithm.adv_estimator in _NORMALISED and not algorithm.norm_adv:
+        yield "algorithm.norm_adv", f"cannot be false: {algorithm.adv_estimator} is defined by that normalisation"
+
+
+def _loss_checks(actor: ActorSection, estimator: str) -> Problems:
+    for name in ("importance_correction", "rejection"):
+        if getattr(actor, name) != "none" and actor.old_logprobs != "recompute":
+            yield f"actor.{name}", "needs actor.old_logprobs=recompute: otherwise both policies are the same"
+    if actor.importance_correction == "none" and _changed(actor, "tis_cap"):
+        yield "actor.tis_cap", "has no effect with actor.importance_correction=none"
+    for name in ("rejection_low", "rejection_high"):
+        if actor.rejection == "none" and _changed(actor, name):
+            yield f"actor.{name}", "has no effect with actor.rejection=none"
+    if actor.clip_ratio_c is not None and actor.policy_loss != "ppo":
+        yield "actor.clip_ratio_c", f"is for actor.policy_loss=ppo; {actor.policy_loss} has no dual clip"
+    if actor.policy_loss != "gspo":
+        return
+    instead = "use actor.policy_loss=gspo_token"
+    if estimator not in _BY_EPISODE:
+        yield (
+            "actor.policy_loss",
+            f"gspo spreads each advantage over its whole episode, and algorithm.adv_estimator={estimator} gives turns "
+            f"or tokens their own: {instead}, or one of {', '.join(_BY_EPISODE)}",
+        )
+    if actor.importance_correction in ("token_tis", "decoupled"):
+        yield "actor.importance_correction", f"gspo is of whole episodes: use sequence_tis, or {instead}"
+    if actor.rejection == "token":
+        yield "actor.rejection", f"gspo is of whole episodes: use sequence or geometric, or {instead}"
 
 
 def _changed(section: Section, name: str) -> bool:

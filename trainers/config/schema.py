@@ -26,6 +26,12 @@ Frequency: TypeAlias = Literal[-1] | Annotated[int, Field(ge=1)]
 DecayRate: TypeAlias = Annotated[float, Field(ge=0, lt=1)]
 Fraction: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 Aggregation: TypeAlias = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
+# fmt: off
+Estimator: TypeAlias = Literal[
+    "gae", "turn_gae", "bilevel_gae", "grpo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "remax",
+    "turn_grpo", "gigpo",
+]
+# fmt: on
 KLEstimate: TypeAlias = Literal["k1", "k2", "k3", "low_var_kl", "abs"]
 
 
@@ -320,14 +326,24 @@ class KLControlSection(Section):
 class AlgorithmSection(Section):
     """From rewards to advantages."""
 
-    adv_estimator: Literal["gae", "turn_gae", "grpo", "rloo", "turn_grpo"] = Field(
-        "turn_grpo", description="`gae` and `turn_gae` train a critic; the others compare the episodes of a group."
+    adv_estimator: Estimator = Field(
+        "turn_grpo",
+        description="`gae`, `turn_gae` and `bilevel_gae` train a critic; `reinforce_pp` compares with the batch, "
+        "`remax` with a greedy episode of each task (one more to play); the others compare the episodes of a group.",
     )
-    gamma: Fraction = Field(1.0, description="Discount, a token for `gae`, a turn for `turn_gae` and `turn_grpo`.")
-    lam: Fraction = Field(1.0, description="λ of `gae` and `turn_gae`; 1 is Monte Carlo.")
+    gamma: Fraction = Field(
+        1.0,
+        description="Discount: a token for `gae`, `bilevel_gae` and `reinforce_pp`, a turn for `turn_gae`, `turn_grpo` "
+        "and `gigpo`.",
+    )
+    lam: Fraction = Field(1.0, description="λ of the estimators with a critic; 1 is Monte Carlo.")
+    turn_gamma: Fraction = Field(0.99, description="Of `bilevel_gae`: discount a turn.")
+    turn_lam: Fraction = Field(1.0, description="Of `bilevel_gae`: λ over turns.")
     norm_adv: bool = Field(True, description="Scale the batch's advantages to mean 0 and variance 1.")
     norm_by_std: bool | None = Field(
-        None, description="Divide by the group's deviation; null is the estimator's habit: `grpo` yes, `turn_grpo` no."
+        None,
+        description="Divide by the group's deviation; null is the estimator's habit: `grpo` and `gigpo` yes, "
+        "`turn_grpo` no.",
     )
     baseline: Literal["group", "mixed"] = Field(
         "mixed",
@@ -335,6 +351,12 @@ class AlgorithmSection(Section):
     )
     zero_pad: bool = Field(False, description="Of `turn_grpo`: episodes over before a turn count there, with 0.")
     outcome_mix: Fraction = Field(0.0, description="Of `turn_grpo`: the share of the whole episode's advantage.")
+    step_weight: float = Field(1.0, ge=0, description="Of `gigpo`: weight of the comparison of turns (ω).")
+    anchor: Literal["observation", "history"] = Field(
+        "observation",
+        description="Of `gigpo`: turns began in the same state when the last observation was the same, or the whole "
+        "conversation.",
+    )
     truncated: Literal["count", "drop"] = Field(
         "count", description="Without a critic, episodes cut by a budget count as they are, or are left out."
     )
@@ -357,21 +379,40 @@ class ActorSection(Section):
     ppo_epochs: int = Field(1, ge=1, description="Passes over the batch.")
     mini_batches: int = Field(2, ge=1, description="Optimizer steps a pass.")
     max_tokens_per_micro_batch: int = Field(2048, ge=1, description="Tokens in one forward and backward pass at most.")
-    clip_ratio_low: float = Field(0.2, ge=0, lt=1, description="The ratio is clipped at 1 minus this.")
-    clip_ratio_high: float = Field(0.28, ge=0, description="The ratio is clipped at 1 plus this.")
+    policy_loss: Literal["ppo", "gspo", "gspo_token", "cispo"] = Field(
+        "ppo",
+        description="`ppo` clips the ratio of each token, `gspo` that of the whole episode (`gspo_token` with each "
+        "token's own advantage), `cispo` clips it as a weight and keeps the gradient.",
+    )
+    clip_ratio_low: Fraction = Field(
+        0.2, description="The ratio is clipped at 1 minus this; 1 is no limit. For `gspo` about 0.0003."
+    )
+    clip_ratio_high: float = Field(
+        0.28, ge=0, description="The ratio is clipped at 1 plus this. For `gspo` about 0.0004."
+    )
     clip_ratio_c: float | None = Field(
-        None, gt=1, description="Dual clip: with a negative advantage the ratio counts up to this; null is no limit."
+        None,
+        gt=1,
+        description="Dual clip of `ppo`: with a negative advantage the ratio counts up to this; null is no limit.",
     )
     old_logprobs: Literal["rollout", "recompute"] = Field(
         "rollout",
-        description="What the ratio of PPO starts from: the log-probabilities the engine sampled with, or the "
+        description="What the loss's ratio starts from: the log-probabilities the engine sampled with, or the "
         "learner's own before the first step.",
     )
-    importance_correction: Literal["none", "token_tis"] = Field(
+    importance_correction: Literal["none", "token_tis", "sequence_tis", "decoupled"] = Field(
         "none",
-        description="With `old_logprobs=recompute`: weigh tokens by truncated importance ratios of learner to engine.",
+        description="With `old_logprobs=recompute`: weigh losses by the ratio of learner to engine, of each token or "
+        "of the whole episode, truncated at `tis_cap`; `decoupled` drops tokens beyond it instead.",
     )
-    tis_cap: float = Field(2.0, gt=0, description="The greatest such weight.")
+    tis_cap: float | None = Field(2.0, gt=0, description="The greatest such weight; null is no limit.")
+    rejection: Literal["none", "token", "sequence", "geometric"] = Field(
+        "none",
+        description="With `old_logprobs=recompute`: leave out tokens, or whole episodes, whose ratio of learner to "
+        "engine (the token's, the episode's product, or its geometric mean) is outside the band.",
+    )
+    rejection_low: Fraction = Field(0.5, description="Lower end of that band.")
+    rejection_high: float = Field(5.0, ge=1, description="Upper end of that band.")
     loss_agg_mode: Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"] = (
         Field("token-mean", description="How token losses become one; always over the global batch.")
     )
@@ -382,7 +423,7 @@ class ActorSection(Section):
 
 
 class CriticSection(Section):
-    """Training the value function; only for `gae` and `turn_gae`."""
+    """Training the value function; only for `gae`, `turn_gae` and `bilevel_gae`."""
 
     lr: float = Field(1e-3, gt=0, description="Learning rate.")
     lr_warmup_steps: int = Field(0, ge=0, description="Optimizer steps of linear rise to `lr`.")
