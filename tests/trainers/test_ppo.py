@@ -22,9 +22,10 @@ import torch
 from PIL import Image
 
 from trainers import checkpoints, tiny
+from trainers.algorithms.advantages import ESTIMATORS, NEEDS_CRITIC
 from trainers.config import load_config
 from trainers.learner import Learner
-from trainers.ppo import Run, assemble, main, train
+from trainers.ppo import Run, assemble, credit, main, train
 from trainers.rollout.slots import FilterExhaustedError
 from trainers.trajectory import Trajectory, read_parquet
 
@@ -184,7 +185,7 @@ def test_real_rows(tmp_path):
 # ------------------------------------------------------------------ every option
 
 
-@pytest.mark.parametrize("estimator", ["gae", "turn_gae", "grpo", "rloo", "turn_grpo"])
+@pytest.mark.parametrize("estimator", sorted(ESTIMATORS))
 def test_every_estimator_trains(tmp_path, estimator):
     before: dict[str, torch.Tensor] = {}
     run = in_process(
@@ -198,7 +199,9 @@ def test_every_estimator_trains(tmp_path, estimator):
         assert finite(row)
         assert row["actor/grad_norm"] > 0
         assert row["actor/advantage_std"] > 0
-        assert ("critic/loss" in row) == (estimator in ("gae", "turn_gae"))
+        assert ("critic/loss" in row) == (estimator in NEEDS_CRITIC)
+        assert ("actor/greedy_reward" in row) == (estimator == "remax")
+        assert ("actor/anchored" in row) == (estimator == "gigpo")
     assert any(not torch.equal(value, before[name]) for name, value in run.learner.weights().items())
     assert run.collector._engine.version == 2
 
@@ -210,6 +213,14 @@ OPTIONS = [
     ["actor.loss_agg_mode=seq-mean-token-sum-norm"],
     ["actor.old_logprobs=recompute actor.importance_correction=token_tis actor.tis_cap=1.5"],
     ["algorithm.adv_estimator=turn_gae algorithm.gamma=0.9 algorithm.lam=0.8 critic.cliprange_value=null"],
+    ["actor.old_logprobs=recompute actor.importance_correction=sequence_tis actor.rejection=geometric"],
+    ["actor.old_logprobs=recompute actor.importance_correction=decoupled actor.tis_cap=null actor.rejection=token"],
+    ["actor.policy_loss=gspo_token actor.clip_ratio_low=0.001 actor.clip_ratio_high=0.002 actor.ppo_epochs=2"],
+    ["actor.policy_loss=gspo algorithm.adv_estimator=dr_grpo actor.loss_agg_mode=seq-mean-token-mean"],
+    ["actor.policy_loss=cispo actor.clip_ratio_low=1.0"],
+    ["algorithm.adv_estimator=bilevel_gae algorithm.turn_gamma=0.9 algorithm.turn_lam=0.8 algorithm.lam=0.7"],
+    ["algorithm.adv_estimator=gigpo algorithm.step_weight=0.5 algorithm.anchor=history algorithm.norm_by_std=false"],
+    ["algorithm.adv_estimator=remax rollout.n=1 rollout.groups_per_batch=4 rollout.filter_zero_variance=true"],
     ["algorithm.adv_estimator=grpo algorithm.norm_by_std=false algorithm.truncated=drop"],
     ["algorithm.adv_estimator=rloo algorithm.baseline=mixed algorithm.norm_adv=false"],
     ["algorithm.adv_estimator=turn_grpo algorithm.zero_pad=true algorithm.outcome_mix=0.3 algorithm.norm_by_std=true"],
@@ -235,6 +246,52 @@ def test_every_option_trains(tmp_path, options):
         assert row["actor/ref_kl"] == pytest.approx(0.0, abs=1e-5)
     if "recompute" in options:
         assert row["actor/importance_mean"] == pytest.approx(1.0, abs=1e-4)
+        assert row["actor/importance_clipped"] == 0.0
+        assert row["actor/mismatch_kl"] == pytest.approx(0.0, abs=1e-6)
+        assert row.get("actor/rejected", 0.0) == 0.0
+
+
+def test_old_weights_are_seen_and_corrected(tmp_path):
+    """One iteration behind, and the policy moves: weights are not 1, and a narrow band rejects tokens."""
+    more = ["rollout.staleness=1", "actor.old_logprobs=recompute", "actor.importance_correction=decoupled"]
+    more += ["actor.rejection=token", "actor.rejection_low=0.99", "actor.rejection_high=1.01", "actor.lr=0.01"]
+    in_process(tmp_path, *more, "trainer.total_iterations=4")
+    first, *_, last = training_of(tmp_path)
+    assert first["actor/rejected"] == 0.0, "nothing is old yet"
+    assert 0.0 < last["actor/rejected"] <= 1.0
+    assert last["actor/mismatch_kl"] > 1e-6
+    assert last["actor/importance_ess"] < 1.0
+
+
+def test_greedy_episodes_are_compared_with_and_not_trained_on(tmp_path):
+    seen: list[Any] = []
+
+    def look(run: Run) -> None:
+        following = run.collector.next_batch
+
+        async def next_batch() -> Any:
+            seen.append(await following())
+            return seen[-1]
+
+        run.collector.next_batch = next_batch  # type: ignore[method-assign]
+
+    more = ["algorithm.adv_estimator=remax", "algorithm.norm_adv=false", f"trainer.rollout_data_dir={tmp_path}/dumps"]
+    run = in_process(tmp_path, *more, "trainer.total_iterations=2", look=look)
+    for number, (batch, row) in enumerate(zip(seen, training_of(tmp_path), strict=True), 1):
+        episodes = read_parquet(tmp_path / "dumps" / f"{number:06d}.parquet")
+        assert len(episodes) == 4
+        assert not any("greedy" in episode.episode_id for episode in episodes)
+        assert set(batch.greedy) == {episode.group_id for episode in episodes}
+        assert all("greedy" in episode.episode_id for episode in batch.greedy.values())
+        assert row["actor/greedy_reward"] == pytest.approx(np.mean([e.total_reward for e in batch.greedy.values()]))
+    batch = seen[-1]
+    _, advantages, _ = credit(run, batch.trajectories, {g: e.total_reward for g, e in batch.greedy.items()})
+    expected = [
+        episode.total_reward - batch.greedy[episode.group_id].total_reward
+        for episode in batch.trajectories
+        for _ in range(int(episode.action_mask.sum()))
+    ]
+    np.testing.assert_allclose(advantages.advantages, expected)
 
 
 def test_a_run_goes_on_when_a_replica_is_lost(tmp_path):

@@ -12,6 +12,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from learner_helpers import VOCAB, some_trajectories
 
+from trainers.algorithms.policy_losses import gspo
 from trainers.learner import Learner, OptimizerSettings
 from trainers.learner.fsdp import whole
 from trainers.tiny import build_model
@@ -43,7 +44,10 @@ def caught_gradients(optimizer, update):
 
 
 def policy_loss(logprobs, entropy, batch):
-    return (batch["a"] * torch.exp(0.1 * logprobs) + 0.3 * entropy).sum(), {"seen": float(len(logprobs))}
+    """Of tokens, and of whole episodes: none of them may be torn apart."""
+    of_tokens = batch["a"] * torch.exp(0.1 * logprobs) + 0.3 * entropy
+    of_episodes = gspo(logprobs, 0.9 * logprobs.detach(), batch["a"], batch["trajectory"], clip_low=1.0, clip_high=9.0)
+    return (of_tokens + of_episodes.loss).sum(), {"seen": float(len(logprobs))}
 
 
 def value_loss(values, batch):
