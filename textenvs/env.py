@@ -151,18 +151,22 @@ class Turn:
                 raise ValueError(f"Turn: stop={stop!r} is set by TextEnv when a budget runs out, not by respond()")
             if stop in FAILURE_STOPS:
                 raise ValueError(f"Turn: stop={stop!r} is a failure; raise EnvironmentFailure({stop!r}, reason)")
-        checked = check_conversation(messages, "Turn")
-        for message in checked:
-            if message["role"] not in ("user", "tool"):
-                raise ValueError(f"Turn: an environment speaks as user or tool, not as {message['role']}")
-        self.__dict__.update(  # frozen for everybody else
-            messages=clean_messages(checked),
-            reward=reward,
-            terminated=terminated,
-            stop=stop,
-            terms=parts,
-            metrics=numbers,
-        )
+        fields = self.__dict__  # frozen for everybody else
+        fields["messages"] = _said(messages)
+        fields["reward"] = reward
+        fields["terminated"] = terminated
+        fields["stop"] = stop
+        fields["terms"] = parts
+        fields["metrics"] = numbers
+
+
+def _said(messages: Sequence[Message]) -> Messages:
+    """What an environment says, checked, as a clean copy."""
+    checked = check_conversation(messages, "Turn")
+    for message in checked:
+        if message["role"] not in ("user", "tool"):
+            raise ValueError(f"Turn: an environment speaks as user or tool, not as {message['role']}")
+    return clean_messages(checked)
 
 
 @dataclass

@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import itertools
+from array import array
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -217,7 +218,7 @@ class Plan:
         played = 0
         while job is not None:
             number, task = job
-            rewards: list[float] = []
+            rewards = array("d")  # no list: the garbage collector looks at those, and there may be a great many
             terms: list[Mapping[str, float]] = []
             terminated = truncated = started = False
             error: Exception | None = None
