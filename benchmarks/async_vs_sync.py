@@ -10,7 +10,7 @@ that takes as long as a part of a batch's generation. Three questions:
 * ``length_bias``: of the first batch, mean tokens of the episodes delivered over the mean of those admitted first,
   equally many; and the same for the naive order "first finished, first delivered" (by the plain simulation).
 
-    python benchmarks/async_vs_sync.py [--batches 8] [--json out.json]
+    python benchmarks/async_vs_sync.py [--batches 24] [--json out.json]
 """
 
 from __future__ import annotations
@@ -343,7 +343,7 @@ def compare(workload: Workload, setting: Setting, batches: int) -> dict[str, Any
 def main() -> None:
     """Print one line a workload."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--batches", type=int, default=8)
+    parser.add_argument("--batches", type=int, default=24)
     parser.add_argument("--json", type=Path, help="also write the results here")
     args = parser.parse_args()
     results = []
