@@ -422,7 +422,7 @@ class RunSection(Section):
 class TrainerSection(RunSection):
     """The run: how long, what it writes, where it starts."""
 
-    total_iterations: int = Field(100, ge=1, description="Batches to train on.")
+    total_iterations: int = Field(120, ge=1, description="Batches to train on.")
     time_limit_s: float | None = Field(None, gt=0, description="Stop after so many seconds of training, if earlier.")
     val_before_train: bool = Field(True, description="Validate before the first iteration.")
     test_freq: Frequency = Field(20, description="Validate every so many iterations; -1 only at the end.")
