@@ -102,8 +102,8 @@ def bilevel_gae(
     last token; this is the code: ``A_{e_k}`` replaces what token-level GAE would say there.) So an error of the critic
     late in the episode is discounted by the turns between, not by their tokens. The critic's target is ``A_i + V_i``.
 
-    With ``turn_gamma = gamma`` and ``lam = turn_lam = 1`` it *is* :func:`gae`. Tokens' penalties count where they fall:
-    those of a turn's tokens before its last stand between the two states, like ``V_{e_{k+1}}``.
+    Without any discount and any lambda (all four 1) it *is* :func:`gae`. Tokens' penalties count where they fall: those
+    of a turn's tokens before its last stand between the two states, like ``V_{e_{k+1}}``.
 
     Args:
         batch: With ``values``, and ``bootstrap`` if an episode was truncated.

@@ -79,8 +79,9 @@ def kept(
     """Which tokens to train on: those whose ratio of proximal to behaviour policy is in ``[low, high]``.
 
     ``token``: the token's own ratio (with ``decoupled`` weights this is IcePop, arXiv 2510.18855; 0.5 to 5 is usual).
-    ``sequence``: the product over its episode (with ``sequence_tis``, masked importance sampling; arXiv 2512.23075).
-    ``geometric``: the geometric mean over its episode, which does not depend on its length; .99 to 1.01 is usual.
+    ``sequence``: the product over its episode (with ``sequence_tis``, masked importance sampling). ``geometric``: the
+    geometric mean over its episode, which does not depend on its length; .99 to 1.01 is usual. (Both: J. Liu, Y. Li et
+    al., "When Speed Kills Stability", 2025.)
 
     Rejection is biased: what the two policies disagree about most is not learned from. It bounds what single tokens can
     do to an update. (The papers give rejected tokens the weight 0 and count them in the mean; here they do not count.)

@@ -403,9 +403,8 @@ class Slots:
             number, self._next = self._next, self._next + 1
             self.counters["groups_admitted"] += 1
         self._groups[number] = _Group()
-        self._waiting = [
-            Ticket(number, sibling) for sibling in range(self.episodes_per_group)
-        ]  # it was empty; sorted: a heap
+        # It was empty, and what is sorted is a heap.
+        self._waiting = [Ticket(number, sibling) for sibling in range(self.episodes_per_group)]
         return True
 
     def _settle(self, number: int, group: _Group) -> None:
