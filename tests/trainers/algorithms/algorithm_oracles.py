@@ -133,7 +133,8 @@ def turn_gae(episode: Episode, gamma: float, lam: float) -> list[float]:
 
 def bilevel_gae(episode: Episode, gamma: float, lam: float, turn_gamma: float, turn_lam: float) -> list[float]:
     """By token: the turns' recursion at their last tokens, then backwards inside each turn."""
-    at_end, out = 0.0, []
+    at_end = 0.0
+    out: list[float] = []
     last_value = episode.bootstrap if episode.goes_on else 0.0
     for turn, row, penalty in reversed(list(zip(episode.turns, episode.values, episode.penalties, strict=True))):
         earned = turn.reward - penalty[-1]
