@@ -37,14 +37,14 @@ from trainers.engines.base import (
     UpdateMode,
     check_request,
 )
+from trainers.engines.http import Client, UnreachableError, error_text, refused
 
-from .client import Client, UnreachableError
 from .options import SGLangOptions
 from .process import ServerProcess, free_port
 from .server_info import ServerInfo, read_server_info
 from .update import PartialUpdateError, Updater
 from .weights import read_parameters
-from .wire import Piece, error_text, generate_body, read_generation, server_seed
+from .wire import Piece, generate_body, read_generation, server_seed
 
 log = logging.getLogger("trainers")
 
@@ -174,10 +174,10 @@ class SGLangEngine:
                 "--max-running-requests": str(max_slots),
                 "--random-seed": str(seed % 2**31),
             }
-            self._client = Client(f"http://127.0.0.1:{port}")
+            self._client = Client(f"http://127.0.0.1:{port}", extra="sglang-client")
             self._server = ServerProcess(*options.command(arguments, threads))
         else:
-            self._client = Client(options.base_url, options.api_key)
+            self._client = Client(options.base_url, options.api_key, extra="sglang-client")
         self._updater = Updater(self._client, options, self._parameters, folder)
 
     # What it is
@@ -523,7 +523,7 @@ class SGLangEngine:
                 except UnreachableError as error:
                     missed += 1
                     self._check_process("died")
-                    if missed > 1 or _refused(error):
+                    if missed > 1 or refused(error):
                         raise EngineDeadError(f"{self._name()} is gone: {error}{self._tail()}") from error
                 asked = clock()
                 silent = clock() - self._heard
@@ -616,10 +616,3 @@ class SGLangEngine:
 
         task.add_done_callback(ended)
         return task
-
-
-def _refused(error: UnreachableError) -> bool:
-    """Whether nobody listens there, which no busy server does."""
-    return isinstance(error.__cause__, ConnectionRefusedError) or isinstance(
-        getattr(error.__cause__, "os_error", None), ConnectionRefusedError
-    )

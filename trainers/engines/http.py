@@ -1,8 +1,9 @@
-"""HTTP to one SGLang server: a thin, patient reader over aiohttp. Knows nothing of what the endpoints mean."""
+"""HTTP to one inference server: a thin, patient reader over aiohttp. Knows nothing of what the endpoints mean."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 # Uvicorn drops idle connections after 5 s. One that we give up earlier is never dropped under a request.
 _KEEPALIVE_S = 2.0
+_QUOTED = 300  # characters of an answer that an error repeats
 
 
 class UnreachableError(EngineError):
@@ -38,16 +40,17 @@ class Client:
     Args:
         base_url: For example ``http://127.0.0.1:30000``.
         api_key: Sent as a bearer token, where the server was started with one.
+        extra: Of this project, which installs what this needs.
 
     Raises:
         ImportError: aiohttp is missing; names the extra.
     """
 
-    def __init__(self, base_url: str, api_key: str | None = None) -> None:
+    def __init__(self, base_url: str, api_key: str | None = None, *, extra: str) -> None:
         try:
             import aiohttp
         except ImportError as error:
-            raise ImportError("the sglang engine needs aiohttp: pip install 'textenvs[sglang-client]'") from error
+            raise ImportError(f"the engine at {base_url} needs aiohttp: pip install 'textenvs[{extra}]'") from error
         self.base_url = base_url.rstrip("/")
         self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
         self._aiohttp = aiohttp
@@ -90,9 +93,29 @@ class Client:
         return self._session
 
 
+def error_text(body: Any) -> str:
+    """What the server says is wrong; ``body`` is what its JSON says, or its text."""
+    while isinstance(body, Mapping):
+        body = next((body[key] for key in ("error", "message", "detail") if body.get(key)), json.dumps(body))
+    text = body if isinstance(body, str) else json.dumps(body, default=str)
+    return shortened(text.strip() or "nothing")
+
+
+def shortened(text: str) -> str:
+    """At most some hundred characters of a text."""
+    return text if len(text) <= _QUOTED else f"{text[:_QUOTED]} ... ({len(text)} characters)"
+
+
 def _parse(raw: bytes) -> Any:
     text = raw.decode("utf-8", errors="replace")
     try:
         return json.loads(text) if text else ""
     except ValueError:
         return text
+
+
+def refused(error: UnreachableError) -> bool:
+    """Whether nobody listens there, which no busy server does."""
+    return isinstance(error.__cause__, ConnectionRefusedError) or isinstance(
+        getattr(error.__cause__, "os_error", None), ConnectionRefusedError
+    )
