@@ -468,6 +468,7 @@ async def test_invalid_requests_are_refused_and_the_engine_goes_on(kit: Kit) -> 
             Sampling(stop_token_ids=(VOCAB,)),
             Sampling(stop_token_ids=(-1,)),
             Sampling(temperature=1e-30),
+            Sampling(temperature=kit.coldest * 0.99),
         ):
             with pytest.raises(RequestError):
                 await engine.generate([1], sampling)
@@ -475,7 +476,7 @@ async def test_invalid_requests_are_refused_and_the_engine_goes_on(kit: Kit) -> 
             await engine.update_weights(kit.weights(kit.other), 1, "now")  # type: ignore[arg-type]
         min_p = 0.0 if kit.refuses_min_p else 1.0
         odd = Sampling(
-            temperature=1e-5, top_k=2**80, min_p=min_p, top_p=1e-9, max_new_tokens=2**80, stop_token_ids=(1,)
+            temperature=kit.coldest, top_k=2**80, min_p=min_p, top_p=1e-9, max_new_tokens=2**80, stop_token_ids=(1,)
         )
         assert len((await engine.generate(np.array([1, 2], np.int64), odd)).token_ids) >= 1
         assert len((await other).token_ids) == 100

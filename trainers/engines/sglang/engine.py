@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from transformers import AutoConfig
@@ -98,6 +99,7 @@ class SGLangEngine:
         stop_token_ids: Stop tokens of every request, beside its own.
         dtype: Of a server that is started: ``float32`` or ``bfloat16``.
         device: Of a server that is started: ``cpu`` or ``cuda``.
+        gpu: Of a server that is started: which GPU, modulo their number; ``None`` is SGLang's choice.
         threads: Of a server that is started on the CPU; ``None`` is torch's own choice.
         seed: Of requests without a seed.
         version: Of the model's weights.
@@ -122,6 +124,7 @@ class SGLangEngine:
         stop_token_ids: Sequence[int] = (),
         dtype: str = "float32",
         device: str = "cpu",
+        gpu: int | None = None,
         threads: int | None = None,
         seed: int = 0,
         version: int = 0,
@@ -174,6 +177,8 @@ class SGLangEngine:
                 "--max-running-requests": str(max_slots),
                 "--random-seed": str(seed % 2**31),
             }
+            if device == "cuda" and gpu is not None:
+                arguments["--base-gpu-id"] = str(gpu % torch.cuda.device_count())
             self._client = Client(f"http://127.0.0.1:{port}", extra="sglang-client")
             self._server = ServerProcess(*options.command(arguments, threads))
         else:

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import copy
 import itertools
+import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -47,6 +48,7 @@ def start_server(
     dtype: torch.dtype | None = None,
     seed: int = 0,
     threads: int | None = None,
+    gpu: int | None = None,
     gpu_memory_utilization: float = 0.5,
     kv_cache_gib: float | None = None,
     block_size: int | None = None,
@@ -64,6 +66,7 @@ def start_server(
         dtype: Of weights and KV; by default the model's.
         seed: Of requests without a seed.
         threads: CPU threads of vLLM's computing process; by default vLLM's own choice.
+        gpu: Which of the GPUs that this process sees, modulo their number; ``None`` is the first.
         gpu_memory_utilization: Share of the GPU's memory; no matter where ``kv_cache_gib`` is given.
         kv_cache_gib: For keys and values; by default what vLLM finds free on a GPU, and 1 on a CPU.
         block_size: Tokens of a block of KV, the unit of prefix reuse; by default vLLM's choice (16 on a GPU, 128 on a
@@ -90,6 +93,9 @@ def start_server(
         env = {"OMP_NUM_THREADS": str(threads), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
         if cpu:
             env["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    if gpu is not None and not cpu:
+        seen = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(torch.cuda.device_count())))
+        env["CUDA_VISIBLE_DEVICES"] = seen.split(",")[gpu % torch.cuda.device_count()]
     memory = kv_cache_gib if kv_cache_gib is not None else (1.0 if cpu else None)
     engine = {
         "model": "model",  # in the server's folder

@@ -94,8 +94,7 @@ class Controls:
 
     async def pause(self, mode: str) -> None:
         """Stop computing and forget all KV; in mode ``wait``, when all that runs has ended."""
-        waits = mode == "wait"
-        await self._post(f"/pause?mode={mode}&clear_cache=true", timeout=None if waits else self._timeout)
+        await self._post(f"/pause?mode={mode}&clear_cache=true", patient=mode == "wait")
 
     async def load(self, payload: Mapping[str, Any], version: int | None) -> None:
         """Have the worker take these weights."""
@@ -191,8 +190,8 @@ class Controls:
             raise EngineError(f"{path} answers {answer.status}: {error_text(answer.body)}")
         return answer.body
 
-    async def _post(self, path: str, body: Mapping[str, Any] | None = None, *, timeout: float | None = -1.0) -> None:
-        answer = await self._client.request("POST", path, body, timeout=self._timeout if timeout == -1.0 else timeout)
+    async def _post(self, path: str, body: Mapping[str, Any] | None = None, *, patient: bool = False) -> None:
+        answer = await self._client.request("POST", path, body, timeout=None if patient else self._timeout)
         if answer.status != 200:
             raise EngineError(f"{path} answers {answer.status}: {self._problem(answer.body)}")
 

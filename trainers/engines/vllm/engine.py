@@ -213,7 +213,7 @@ class VLLMBase(ABC):
                 self._asleep = False
                 self._open()
 
-    async def release(self, session: str) -> None:
+    async def release(self, session: str) -> None:  # noqa: B027
         """See :meth:`trainers.engines.base.Engine.release`; vLLM forgets by itself."""
 
     def stats(self) -> dict[str, float]:

@@ -29,6 +29,7 @@ _Result = TypeVar("_Result")
 
 MIN_TEMPERATURE = 0.01  #: ``vllm serve`` raises lower ones to this, and would report log-probs of that
 _TELL_S = 0.5  # between two looks at the server's counters, while requests run
+_PROBE_S = 20.0  # that a busy server may take for one token
 _TRIES = 3  # of a request whose connection broke while the server lives
 _PROBE = {"temperature": 0.0, "max_tokens": 1, "logprobs": 0, "detokenize": False, "ignore_eos": True}
 
@@ -238,7 +239,7 @@ class ServedVLLM(VLLMBase):
         task.add_done_callback(self._tasks.discard)
         try:
             await asyncio.wait({task, self._over}, return_when=asyncio.FIRST_COMPLETED)
-            if not task.done():
+            if not task.done() or task.cancelled():
                 self._check_alive()
             return task.result()
         finally:
@@ -264,9 +265,10 @@ class ServedVLLM(VLLMBase):
                     gauges = ("waiting", "kv_use")
                     self._told = {n: v - (0.0 if n in gauges else self._before.get(n, 0.0)) for n, v in now.items()}
             if clock() - asked >= options.health_interval_s:
-                missed = missed + 1 if (problem := await self._problem()) else 0
-                if problem and (missed > 1 or problem.endswith("!")):
-                    self._finish(f"the {self._name()} is gone: {problem.rstrip('!')}")
+                problem, certain = await self._problem()
+                missed = missed + 1 if problem else 0
+                if certain or missed > 1:
+                    self._finish(f"the {self._name()} is gone: {problem}")
                 asked = clock()
             progress = (self._ended, self._told.get("generated_tokens", 0.0))
             if progress != seen or not self._generating or not self._opened.is_set():
@@ -278,25 +280,26 @@ class ServedVLLM(VLLMBase):
     async def _prove(self, silent: float) -> None:
         """Have it compute a token; ``/health`` is answered even where nothing computes any more."""
         try:
-            async with asyncio.timeout(20 + self._options.health_timeout_s):
+            async with asyncio.timeout(_PROBE_S + self._options.health_timeout_s):
                 await self._while_alive(self._controls.generate(np.zeros(1, np.int32), _PROBE))
         except (TimeoutError, EngineError) as error:
             if self._opened.is_set():  # not while an update stops it
                 self._finish(f"the {self._name()} hangs: no token for {silent:.0f} s, and none for a probe ({error!r})")
 
-    async def _problem(self) -> str:
-        """What is wrong with the server, if anything; with a ``!`` where there is no doubt."""
+    async def _problem(self) -> tuple[str, bool]:
+        """What is wrong with the server, if anything; and whether there is no doubt about it."""
         try:
             well = await self._controls.healthy(self._options.health_timeout_s)
         except UnreachableError as error:
-            return f"{error}!" if refused(error) else str(error)
-        return "" if well else "its engine is dead (/health)!"
+            return str(error), refused(error)
+        return ("", False) if well else ("its engine is dead (/health)", True)
 
     async def _suspect(self, error: BaseException) -> None:
         """Something failed: find out whether the server is gone, and say so to all if it is."""
         self._check_alive()
-        if problem := await self._problem():
-            self._finish(f"the {self._name()} is gone: {error}; {problem.rstrip('!')}")
+        problem, _ = await self._problem()
+        if problem:
+            self._finish(f"the {self._name()} is gone: {error}; {problem}")
         self._check_alive()
 
     def _abandon(self) -> None:

@@ -17,7 +17,6 @@ import os
 import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from tempfile import NamedTemporaryFile
 from typing import IO, Any
 
 import torch
@@ -111,15 +110,14 @@ class Transfer(WeightTransferEngine[InitInfo, UpdateInfo]):
                 raise ValueError(f"no weights were uploaded as {name}")
             for old in self._uploads.keys() - {self._loaded}:
                 self._uploads.pop(old).close()
-            # Memory without a name is gone with this process, however that ends.
-            linux = hasattr(os, "memfd_create")
-            self._uploads[name] = os.fdopen(os.memfd_create(name), "w+b") if linux else NamedTemporaryFile()
+            # Memory without a name (Linux has it) is gone with this process, however that ends.
+            self._uploads[name] = os.fdopen(os.memfd_create(name), "w+b")
         return self._uploads[name]
 
     def _path_of(self, upload: str) -> str:
         file = self._uploaded(upload)
         file.flush()
-        return f"/proc/self/fd/{file.fileno()}" if isinstance(file.name, int) else file.name
+        return f"/proc/self/fd/{file.fileno()}"
 
     def _load_file(self, path: str, wanted: dict[str, int]) -> None:
         with safe_open(path, "pt") as file:
