@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import os
 import shutil
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
 import torch
@@ -217,12 +218,10 @@ async def engine_of(config: PPOConfig, policy: Policy, renderer: Renderer, *, ve
     """
     try:
         make = await _maker(config, policy, renderer, version)
-        count = config.engine.engines
-        if count == 1:
-            return await make(0)
-        engines = await _all_or_none([make(index) for index in range(count)])
-        # A server that somebody else started is not started again: its place waits until it answers. What the learner
-        # publishes are copies already.
+        engines = await _all_or_none([make(index) for index in range(config.engine.engines)])
+        if len(engines) == 1:
+            return engines[0]
+        # What the learner publishes are copies already.
         return Replicas(engines, restart=make, copy_weights=False, restart_timeout=_restart_timeout(config))
     except (ValueError, EngineError) as error:
         raise SetupError(f"model.path={config.model.path} with the {config.engine.name} engine: {error}") from error
@@ -230,30 +229,27 @@ async def engine_of(config: PPOConfig, policy: Policy, renderer: Renderer, *, ve
 
 async def _maker(
     config: PPOConfig, policy: Policy, renderer: Renderer, version: int
-) -> Callable[[int], Awaitable[Engine]]:
+) -> Callable[[int], Engine | Awaitable[Engine]]:
     """From a replica's index to an engine with the policy's weights.
 
     The policy's model stays as it is, because the learner trains a copy: these are the weights of ``version`` also when
-    a replica is replaced later.
+    a replica is replaced later. A server that somebody else started is not started again: its place waits for it.
     """
+    if config.engine.name == "vllm":
+        return lambda index: _vllm_engine(config, policy, renderer, version, index)
     if config.engine.name == "sglang":
         folder = await _sglang_folder(config, policy)
-
-    async def make(index: int) -> Engine:
-        if config.engine.name == "vllm":
-            return await _vllm_engine(config, policy, renderer, version, index)
-        if config.engine.name == "sglang":
-            return await _sglang_engine(config, policy, renderer, version, index, folder)
-        return _torch_engine(config, policy, renderer, version, index)
-
-    return make
+        return lambda index: _sglang_engine(config, policy, renderer, version, index, folder)
+    return lambda index: _torch_engine(config, policy, renderer, version, index)
 
 
-async def _all_or_none(making: Sequence[Awaitable[Engine]]) -> list[Engine]:
-    made = await asyncio.gather(*making, return_exceptions=True)
-    engines = [each for each in made if not isinstance(each, BaseException)]
-    errors = [each for each in made if isinstance(each, BaseException)]
-    if errors:
+async def _all_or_none(made: Sequence[Engine | Awaitable[Engine]]) -> list[Engine]:
+    async def finished(one: Engine | Awaitable[Engine]) -> Engine:
+        return await one if inspect.isawaitable(one) else cast(Engine, one)
+
+    ended = await asyncio.gather(*(finished(one) for one in made), return_exceptions=True)
+    engines = [each for each in ended if not isinstance(each, BaseException)]
+    if errors := [each for each in ended if isinstance(each, BaseException)]:
         await asyncio.gather(*(engine.close() for engine in engines), return_exceptions=True)
         raise errors[0]
     return engines

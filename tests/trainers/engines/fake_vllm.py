@@ -68,12 +68,12 @@ class FakeVLLM:
         self.url = ""
         self._runner: web.AppRunner | None = None
 
-    async def start(self) -> str:
+    async def start(self, port: int = 0) -> str:
         app = web.Application(client_max_size=2**30)
         app.router.add_route("*", "/{path:.*}", self._answer)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        await web.TCPSite(self._runner, "127.0.0.1", port).start()
         self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
         return self.url
 
