@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import gymnasium
 import torch
@@ -245,7 +245,7 @@ async def _maker(
 
 async def _all_or_none(made: Sequence[Engine | Awaitable[Engine]]) -> list[Engine]:
     async def finished(one: Engine | Awaitable[Engine]) -> Engine:
-        return await one if inspect.isawaitable(one) else cast(Engine, one)
+        return await one if inspect.isawaitable(one) else one
 
     ended = await asyncio.gather(*(finished(one) for one in made), return_exceptions=True)
     engines = [each for each in ended if not isinstance(each, BaseException)]

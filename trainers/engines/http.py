@@ -54,9 +54,11 @@ class Client:
         self.base_url = base_url.rstrip("/")
         self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
         self._aiohttp = aiohttp
-        self._session: aiohttp.ClientSession | None = None
+        self._sessions: dict[bool, aiohttp.ClientSession] = {}  # by whether connections serve once
 
-    async def request(self, method: str, path: str, body: Any = None, *, timeout: float | None = None) -> Answer:
+    async def request(
+        self, method: str, path: str, body: Any = None, *, timeout: float | None = None, alone: bool = False
+    ) -> Answer:
         """Send one request.
 
         Args:
@@ -64,14 +66,15 @@ class Client:
             path: Begins with a slash.
             body: JSON; ``None`` sends none.
             timeout: Seconds for all of it; ``None`` waits as long as the connection stands.
+            alone: On a connection of its own, for what must not be asked twice: a server may close one that it kept at
+                the moment in which it is used again.
 
         Raises:
             UnreachableError: No answer came.
         """
+        limit = self._aiohttp.ClientTimeout(total=timeout)
         try:
-            async with self._open().request(
-                method, self.base_url + path, json=body, timeout=self._aiohttp.ClientTimeout(total=timeout)
-            ) as response:
+            async with self._open(alone).request(method, self.base_url + path, json=body, timeout=limit) as response:
                 raw = await response.read()
                 return Answer(response.status, _parse(raw))
         except (TimeoutError, self._aiohttp.ClientError, OSError) as error:
@@ -81,16 +84,18 @@ class Client:
 
     async def close(self) -> None:
         """Drop all connections. Safe to call twice."""
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
+        while self._sessions:
+            await self._sessions.popitem()[1].close()
 
-    def _open(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            connector = self._aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S)
+    def _open(self, alone: bool) -> aiohttp.ClientSession:
+        if alone not in self._sessions:
+            http = self._aiohttp
+            keep = {"force_close": True} if alone else {"keepalive_timeout": _KEEPALIVE_S}
             # A proxy for the outside world, as the environment may name one, has no business here: trust_env is off.
-            self._session = self._aiohttp.ClientSession(connector=connector, headers=self._headers)
-        return self._session
+            self._sessions[alone] = http.ClientSession(
+                connector=http.TCPConnector(limit=0, **keep), headers=self._headers
+            )
+        return self._sessions[alone]
 
 
 def error_text(body: Any) -> str:

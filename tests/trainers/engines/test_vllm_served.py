@@ -19,6 +19,7 @@ from fake_vllm import FakeVLLM, Manners
 from hypothesis import given
 from hypothesis import strategies as st
 from test_conformance import forward, picked
+from transformers import PreTrainedModel
 
 from trainers.engines.base import EngineDeadError, EngineError, RequestError, Sampling
 from trainers.engines.vllm import control
@@ -331,35 +332,40 @@ async def test_requests_that_the_server_cannot_do_are_refused() -> None:
 async def test_a_real_server_takes_files_and_sleeps_and_goes_back(served_vllm: vllm_serve.Server) -> None:
     """What the conformance suite leaves out: weights through a file, sleep, and an update that fails on the way."""
     model, other = lively_model(**SERVED), lively_model(seed=1, **SERVED)
-    greedy = Sampling(temperature=0.0, max_new_tokens=12)
     for transport in ("local", "http"):
         engine = await served_vllm.make(model, transport=transport)
-        async with asyncio.timeout(300):
-            before = await engine.generate([1, 2, 3], greedy)
-            prepare = engine._publisher.prepare
+        try:
+            async with asyncio.timeout(300):
+                await _goes_back_and_sleeps(engine, other)
+        finally:
+            await engine.close()
 
-            def spoiled(weights: Any, version: int, prepare: Any = prepare) -> Any:
-                payload = prepare(weights, version)
-                payload.message["checksums"][""] += 1
-                return payload
 
-            engine._publisher.prepare = spoiled  # type: ignore[method-assign]
-            with pytest.raises(ValueError, match="damaged on the way, in outside the blocks; the old weights stay"):
-                await engine.update_weights(other.state_dict(), 1)
-            engine._publisher.prepare = prepare  # type: ignore[method-assign]
-            after = await engine.generate([1, 2, 3], greedy)
-            assert after.token_ids.tolist() == before.token_ids.tolist()
-            assert set(after.weight_version) == {0}
-            await engine.sleep(0)
-            waiting = asyncio.create_task(engine.generate([1, 2, 3], greedy))
-            await asyncio.wait({waiting}, timeout=0.1)
-            assert not waiting.done()
-            await engine.wake()
-            assert (await waiting).token_ids.tolist() == before.token_ids.tolist()
-            await engine.update_weights(other.state_dict(), 2)
-            made = await engine.generate([1, 2, 3], greedy)
-            np.testing.assert_allclose(
-                made.logprobs, picked(forward(other, [1, 2, 3], made.token_ids), made.token_ids), atol=1e-4
-            )
-            assert set(made.weight_version) == {2}
-        await engine.close()
+async def _goes_back_and_sleeps(engine: ServedVLLM, other: PreTrainedModel) -> None:
+    greedy = Sampling(temperature=0.0, max_new_tokens=12)
+    before = await engine.generate([1, 2, 3], greedy)
+    prepare = engine._publisher.prepare
+
+    def spoiled(weights: Any, version: int) -> Any:
+        payload = prepare(weights, version)
+        payload.message["checksums"][""] += 1  # type: ignore[index]
+        return payload
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine._publisher, "prepare", spoiled)
+        with pytest.raises(ValueError, match="damaged on the way, in outside the blocks; the old weights stay"):
+            await engine.update_weights(other.state_dict(), 1)
+    after = await engine.generate([1, 2, 3], greedy)
+    assert after.token_ids.tolist() == before.token_ids.tolist()
+    assert set(after.weight_version) == {0}
+    await engine.sleep(0)
+    waiting = asyncio.create_task(engine.generate([1, 2, 3], greedy))
+    await asyncio.wait({waiting}, timeout=0.1)
+    assert not waiting.done()
+    await engine.wake()
+    assert (await waiting).token_ids.tolist() == before.token_ids.tolist()
+    await engine.update_weights(other.state_dict(), 2)
+    made = await engine.generate([1, 2, 3], greedy)
+    wanted = picked(forward(other, [1, 2, 3], made.token_ids), made.token_ids)
+    np.testing.assert_allclose(made.logprobs, wanted, atol=1e-4)
+    assert set(made.weight_version) == {2}

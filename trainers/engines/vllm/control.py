@@ -191,7 +191,9 @@ class Controls:
         return answer.body
 
     async def _post(self, path: str, body: Mapping[str, Any] | None = None, *, patient: bool = False) -> None:
-        answer = await self._client.request("POST", path, body, timeout=None if patient else self._timeout)
+        # Alone: vLLM's server closes a connection after each answer that is an error.
+        timeout = None if patient else self._timeout
+        answer = await self._client.request("POST", path, body, timeout=timeout, alone=True)
         if answer.status != 200:
             raise EngineError(f"{path} answers {answer.status}: {self._problem(answer.body)}")
 

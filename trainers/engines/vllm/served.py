@@ -237,8 +237,9 @@ class ServedVLLM(VLLMBase):
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        either: set[asyncio.Future[Any]] = {task, self._over}
         try:
-            await asyncio.wait({task, self._over}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if not task.done() or task.cancelled():
                 self._check_alive()
             return task.result()
