@@ -151,18 +151,22 @@ class Turn:
                 raise ValueError(f"Turn: stop={stop!r} is set by TextEnv when a budget runs out, not by respond()")
             if stop in FAILURE_STOPS:
                 raise ValueError(f"Turn: stop={stop!r} is a failure; raise EnvironmentFailure({stop!r}, reason)")
-        checked = check_conversation(messages, "Turn")
-        for message in checked:
-            if message["role"] not in ("user", "tool"):
-                raise ValueError(f"Turn: an environment speaks as user or tool, not as {message['role']}")
-        self.__dict__.update(  # frozen for everybody else
-            messages=clean_messages(checked),
-            reward=reward,
-            terminated=terminated,
-            stop=stop,
-            terms=parts,
-            metrics=numbers,
-        )
+        fields = self.__dict__  # frozen for everybody else
+        fields["messages"] = _said(messages)
+        fields["reward"] = reward
+        fields["terminated"] = terminated
+        fields["stop"] = stop
+        fields["terms"] = parts
+        fields["metrics"] = numbers
+
+
+def _said(messages: Sequence[Message]) -> Messages:
+    """What an environment says, checked, as a clean copy."""
+    checked = check_conversation(messages, "Turn")
+    for message in checked:
+        if message["role"] not in ("user", "tool"):
+            raise ValueError(f"Turn: an environment speaks as user or tool, not as {message['role']}")
+    return clean_messages(checked)
 
 
 @dataclass
@@ -470,16 +474,8 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         return copy_messages(messages), self._identity()
 
     def _play(self, action: str | Message) -> StepResult | Coroutine[Any, Any, StepResult]:
-        state = self.state
-        if not state.messages or state.done:
-            raise gymnasium.error.ResetNeeded(
-                f"{type(self).__name__}: the episode is {'over' if state.done else 'not started'}; call reset() first"
-            )
-        reply = as_reply(action)
-        state.messages = (*state.messages, reply)
-        state.assistant_turns += 1
         try:
-            turn = self.respond(reply)
+            turn = self._ask(action)
         except EnvironmentFailure as failure:
             return self._fail(failure)
         if not isinstance(turn, Turn) and inspect.isawaitable(turn):
@@ -491,6 +487,18 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
             return self._conclude(await turn)
         except EnvironmentFailure as failure:
             return self._fail(failure)
+
+    def _ask(self, action: str | Message) -> Turn | Awaitable[Turn]:
+        """The first half of a turn: what the hook makes of the action. ``_conclude`` or ``_fail`` is the second."""
+        state = self.state
+        if not state.messages or state.done:
+            raise gymnasium.error.ResetNeeded(
+                f"{type(self).__name__}: the episode is {'over' if state.done else 'not started'}; call reset() first"
+            )
+        reply = as_reply(action)
+        state.messages = (*state.messages, reply)
+        state.assistant_turns += 1
+        return self.respond(reply)
 
     def _fail(self, failure: EnvironmentFailure) -> StepResult:
         self.state.truncated, self.state.stop = True, failure.stop

@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import itertools
+from array import array
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +30,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from .background import wait_for
-from .env import TextEnv
+from .env import EnvironmentFailure, TextEnv, Turn
 from .messages import Messages, copy_messages
 from .options import Policy, check_count, check_env, check_timeout, resolve
 from .tasks.base import Task
@@ -217,7 +218,7 @@ class Plan:
         played = 0
         while job is not None:
             number, task = job
-            rewards: list[float] = []
+            rewards = array("d")  # no list: the garbage collector looks at those, and there may be a great many
             terms: list[Mapping[str, float]] = []
             terminated = truncated = started = False
             error: Exception | None = None
@@ -239,8 +240,15 @@ class Plan:
                             reply = await reply
                         if threads is not None:
                             result = await _in_thread(threads, env._play, reply)
-                        elif not isinstance(result := env._play(reply), tuple):
-                            result = await result
+                        else:  # as env._play does it, without a coroutine more for each episode that waits
+                            try:
+                                turn: Any = env._ask(reply)
+                                if not isinstance(turn, Turn) and inspect.isawaitable(turn):
+                                    turn = await turn
+                                result = env._conclude(turn)
+                                del turn
+                            except EnvironmentFailure as failure:
+                                result = env._fail(failure)
                         terminated, truncated = result[2:4]
                         rewards.append(result[1])
                         terms.append(result[4]["terms"])

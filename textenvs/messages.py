@@ -147,7 +147,7 @@ def copy_messages(messages: Iterable[Message]) -> Messages:
     copies = []
     for message in messages:
         copied: Message = {**message}
-        if "tool_calls" in message:
+        if len(message) > 2 and "tool_calls" in message:
             copied["tool_calls"] = tuple(
                 {"id": call["id"], "type": "function", "function": {**call["function"]}}
                 for call in message["tool_calls"]
@@ -160,7 +160,10 @@ def clean_messages(messages: Iterable[Message]) -> Messages:
     """A deep copy in which every text is clean (:func:`clean_text`)."""
     copies = copy_messages(messages)
     for message in copies:
-        message["content"] = clean_text(message["content"])
+        if not message["content"].isascii():
+            message["content"] = clean_text(message["content"])
+        if len(message) == 2:  # a role and a text, like nearly every message
+            continue
         for key in _OPTIONAL_TEXT:
             if key in message:
                 message[key] = clean_text(message[key])  # type: ignore[literal-required]

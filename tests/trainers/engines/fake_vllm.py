@@ -23,6 +23,7 @@ DESCRIBED = {
     "gpu": None,
     "sampler": True,
     "transfer": True,
+    "reads_prompts": True,
 }
 
 

@@ -55,6 +55,7 @@ async def serving(manners: Manners | None = None, **options: Any) -> AsyncIterat
         (Manners(extension=False), r"--worker-extension-cls trainers\.engines\.vllm\.server\.extension"),
         (Manners(described={"sampler": False}), "VLLM_USE_V2_MODEL_RUNNER=0"),
         (Manners(described={"transfer": False}), "--weight-transfer-config"),
+        (Manners(described={"reads_prompts": False}), "--no-enable-chunked-prefill --max-num-batched-tokens 4096"),
         (Manners(details=False), "--enable-prompt-tokens-details"),
         (Manners(world=2), "2 workers"),
         (Manners(described={"vocab_size": 65}), "a model with 65 tokens"),

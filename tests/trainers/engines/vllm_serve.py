@@ -38,6 +38,7 @@ class Server:
             command += ["--host", "127.0.0.1", "--port", str(self.port), "--dtype", "float32", "--enforce-eager"]
             command += ["--max-model-len", str(self.context), "--max-num-seqs", str(SLOTS), "--block-size", str(BLOCK)]
             command += ["--kv-cache-memory-bytes", str(2**28), "--distributed-executor-backend", "uni"]
+            command += ["--no-enable-chunked-prefill", "--max-num-batched-tokens", "4096"]
             command += ["--disable-uvicorn-access-log"]
             environment = {
                 "PYTHONPATH": str(self.folder / "path"),

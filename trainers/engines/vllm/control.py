@@ -175,6 +175,11 @@ class Controls:
             raise EngineError("its sampler is not ours; start it with VLLM_USE_V2_MODEL_RUNNER=0")
         if not said[0]["transfer"]:
             raise EngineError('start it with --weight-transfer-config \'{"backend": "textenvs"}\'')
+        if not said[0]["reads_prompts"]:
+            raise EngineError(
+                "on a CPU it dies of a seeded prompt that it reads in parts; start it with --no-enable-chunked-prefill "
+                f"--max-num-batched-tokens {max(4096, said[0]['max_context'])}"
+            )
         return dict(said[0])
 
     async def stats(self, timeout: float) -> dict[str, float]:

@@ -25,7 +25,7 @@ class WorkerExtension:
     """Mixed into vLLM's worker; its methods are called by ``collective_rpc``."""
 
     def describe_to_the_trainer(self) -> dict[str, Any]:
-        """What a client must know, as JSON; the last two are what it must insist on."""
+        """What a client must know, as JSON; the last three are what it must insist on."""
         worker: Any = self
         config = worker.vllm_config
         return {
@@ -37,6 +37,9 @@ class WorkerExtension:
             "gpu": str(torch.cuda.get_device_properties(worker.device).uuid) if worker.device.type == "cuda" else None,
             "sampler": isinstance(getattr(worker.model_runner, "sampler", None), Sampler),
             "transfer": isinstance(worker.weight_transfer_engine, Transfer),
+            # What is sampled after a part of a prompt is thrown away, and a seed's generator set back, which vLLM 0.32
+            # cannot do on a CPU: that would end the engine.
+            "reads_prompts": not (current_platform.is_cpu() and config.scheduler_config.enable_chunked_prefill),
         }
 
     def die_with_the_server(self) -> None:
