@@ -97,6 +97,8 @@ class FakeVLLM:
         self.log.append(path)
         if said := manners.refuse.get(path):
             return _failed(said.pop(0))
+        while path == "/pause" and request.query["mode"] == "wait" and self.running:
+            await asyncio.sleep(0.001)
         body = await request.json() if request.can_read_body else {}
         handler = getattr(self, "_" + path.strip("/"), None)
         if handler is None:

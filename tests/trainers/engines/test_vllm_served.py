@@ -294,6 +294,17 @@ async def test_a_server_that_hangs_is_found_out_and_a_slow_one_is_not(monkeypatc
             await engine.generate([1], LONG)
 
 
+async def test_an_update_that_waits_for_a_server_that_hangs_ends() -> None:
+    async with serving(stall_timeout_s=0.2) as (server, engine):
+        server.manners.hung = True
+        running = asyncio.create_task(engine.generate([1], LONG))
+        while not server.running:
+            await asyncio.sleep(0.001)
+        for waiting in (engine.update_weights(lively_model(seed=1).state_dict(), 1, "wait"), running):
+            with pytest.raises(EngineDeadError, match="hangs: no token for .* an update waits"):
+                await waiting
+
+
 async def test_cancelling_and_closing_end_what_runs_on_the_server() -> None:
     async with serving() as (server, engine):
         server.manners.hung = True

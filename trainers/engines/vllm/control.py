@@ -50,6 +50,7 @@ class Controls:
         self._client, self._timeout, self._upload = client, timeout, upload
         # The server's names for weights begin with what no earlier run on that server has used.
         self._prefix = uuid.uuid4().hex[:8]
+        self.draining = False  #: whether an update waits for what runs
 
     # Requests
 
@@ -70,6 +71,8 @@ class Controls:
         answer = await self._client.request("POST", "/inference/v1/generate", body)
         if answer.status in (400, 422):
             raise RequestError(f"vLLM refuses the request: {error_text(answer.body)}")
+        if answer.status == 401:
+            raise EngineError("vLLM wants a key, and this is not the one it has; set VLLM_API_KEY")
         if answer.status != 200:
             raise EngineError(f"vLLM answered {answer.status}: {error_text(answer.body)}")
         return read_reply(answer.body, self._prefix)
@@ -94,7 +97,11 @@ class Controls:
 
     async def pause(self, mode: str) -> None:
         """Stop computing and forget all KV; in mode ``wait``, when all that runs has ended."""
-        await self._post(f"/pause?mode={mode}&clear_cache=true", patient=mode == "wait")
+        self.draining = mode == "wait"
+        try:
+            await self._post(f"/pause?mode={mode}&clear_cache=true", patient=self.draining)
+        finally:
+            self.draining = False
 
     async def load(self, payload: Mapping[str, Any], version: int | None) -> None:
         """Have the worker take these weights."""

@@ -272,7 +272,8 @@ class ServedVLLM(VLLMBase):
                     self._finish(f"the {self._name()} is gone: {problem}")
                 asked = clock()
             progress = (self._ended, self._told.get("generated_tokens", 0.0))
-            if progress != seen or not self._generating or not self._opened.is_set():
+            computes = self._opened.is_set() or self._controls.draining
+            if progress != seen or not self._generating or not computes:
                 seen, moved = progress, clock()
             elif clock() - moved > options.stall_timeout_s:
                 await self._prove(clock() - moved)
@@ -280,6 +281,9 @@ class ServedVLLM(VLLMBase):
 
     async def _prove(self, silent: float) -> None:
         """Have it compute a token; ``/health`` is answered even where nothing computes any more."""
+        if self._controls.draining:  # a probe would wait for the update, and that for what makes no token
+            self._finish(f"the {self._name()} hangs: no token for {silent:.0f} s, and an update waits for it")
+            return
         try:
             async with asyncio.timeout(_PROBE_S + self._options.health_timeout_s):
                 await self._while_alive(self._controls.generate(np.zeros(1, np.int32), _PROBE))
