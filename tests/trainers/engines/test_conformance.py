@@ -538,8 +538,8 @@ def test_it_is_an_engine(kit: Kit) -> None:
     asyncio.run(check())
 
 
-@pytest.mark.parametrize("shape", [{}, SERVED])
-def test_the_models_of_this_suite_are_lively(shape: dict[str, int]) -> None:
+@pytest.mark.parametrize("shape", [{}, SERVED, {"family": "qwen3", **SERVED}])
+def test_the_models_of_this_suite_are_lively(shape: dict[str, Any]) -> None:
     """Parity means little on flat distributions: the reference must have opinions, and not one and the same."""
     model = lively_model(**shape)
     probs = forward(model, [1, 2, 3], list(range(20))).exp()

@@ -222,6 +222,28 @@ async def test_weights_travel_in_pieces_while_the_server_computes(monkeypatch: p
         assert set((await long).weight_version) == {0, 1}
 
 
+async def test_weights_that_broke_off_on_the_way_are_sent_again_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "_PIECE", 10_000)
+    wanted = lively_model(seed=1).state_dict()
+    async with serving() as (server, engine):
+        update, count = server._update_weights, 0
+
+        def breaks_off(body: Any) -> None:
+            nonlocal count
+            count += 1
+            if count == 3:
+                server.active = False
+                raise RuntimeError("out of memory")
+            update(body)
+
+        server._update_weights = breaks_off  # type: ignore[method-assign]
+        with pytest.raises(ValueError, match="did not arrive: .*out of memory; the old weights stay"):
+            await engine.update_weights(wanted, 1)
+        assert not server.paused
+        await engine.update_weights(wanted, 1)
+        assert all(torch.equal(server.weights[name], wanted[name]) for name in server.weights)
+
+
 async def test_a_refused_update_goes_back_to_the_weights_from_before() -> None:
     old = lively_model().state_dict()
     async with serving() as (server, engine):
@@ -343,7 +365,7 @@ async def test_requests_that_the_server_cannot_do_are_refused() -> None:
 @pytest.mark.timeout(900)
 async def test_a_real_server_takes_files_and_sleeps_and_goes_back(served_vllm: vllm_serve.Server) -> None:
     """What the conformance suite leaves out: weights through a file, sleep, and an update that fails on the way."""
-    model, other = lively_model(**SERVED), lively_model(seed=1, **SERVED)
+    model, other = lively_model("qwen3", **SERVED), lively_model("qwen3", seed=1, **SERVED)
     for transport in ("local", "http"):
         engine = await served_vllm.make(model, transport=transport)
         try:

@@ -93,6 +93,8 @@ def start_server(
         env = {"OMP_NUM_THREADS": str(threads), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
         if cpu:
             env["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    if not cpu:  # CUDA IPC handles are pickled; nobody but this process reaches the server's socket
+        env["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
     if gpu is not None and not cpu:
         seen = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(torch.cuda.device_count())))
         env["CUDA_VISIBLE_DEVICES"] = seen.split(",")[gpu % torch.cuda.device_count()]

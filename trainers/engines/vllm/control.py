@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import itertools
 import re
 import uuid
 from collections.abc import Mapping
@@ -50,6 +51,7 @@ class Controls:
         self._client, self._timeout, self._upload = client, timeout, upload
         # The server's names for weights begin with what no earlier run on that server has used.
         self._prefix = uuid.uuid4().hex[:8]
+        self._uploads = itertools.count()
         self.draining = False  #: whether an update waits for what runs
 
     # Requests
@@ -79,7 +81,7 @@ class Controls:
 
     # Weights
 
-    async def deliver(self, message: Mapping[str, Any], version: int) -> Mapping[str, Any]:
+    async def deliver(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         """Send a payload's file ahead, while the server computes on, where it cannot see that itself.
 
         Returns:
@@ -87,7 +89,7 @@ class Controls:
         """
         if not self._upload or "path" not in message:
             return message
-        name = self._label(version)
+        name = f"{self._prefix}-{next(self._uploads)}"  # not the version: an attempt may break off and be made again
         await self._start()
         with Path(message["path"]).open("rb") as file:
             while piece := await asyncio.to_thread(lambda: base64.b64encode(file.read(_PIECE)).decode()):

@@ -202,7 +202,7 @@ class ServedVLLM(VLLMBase):
 
     async def _give(self, message: Mapping[str, Any], version: int, mode: str) -> None:
         try:
-            sent = await self._while_alive(self._controls.deliver(message, version))
+            sent = await self._while_alive(self._controls.deliver(message))
         except EngineDeadError:
             raise
         except EngineError as error:

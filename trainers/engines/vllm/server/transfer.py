@@ -2,10 +2,9 @@
 
 Weights come as a safetensors file that the publisher wrote on the same machine (into shared memory where there is
 room); or such a file comes in pieces, from any machine; or, where weights lie on the GPU that the worker uses, they
-come as CUDA IPC handles. Nothing of the model is touched before
-what came has the checksums that the publisher sent; and the update counts only if the model's own parameters have them
-afterwards. What fails in between is undone by loading the previous weights, which is the caller's business
-(:mod:`.weights`).
+come as CUDA IPC handles. Nothing of the model is touched before what came has the checksums that the publisher sent;
+and the update counts only if the model's own parameters have them afterwards. What fails in between is undone by
+loading the previous weights, which is the caller's business (:mod:`..whole`).
 
 The CUDA IPC path is written after vLLM's own ``ipc`` backend and never ran: there was no GPU.
 """
@@ -23,6 +22,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 from torch.multiprocessing.reductions import rebuild_cuda_tensor
+from vllm import envs
 from vllm.distributed.weight_transfer.base import (
     WeightTransferEngine,
     WeightTransferInitInfo,
@@ -136,6 +136,11 @@ class Transfer(WeightTransferEngine[InitInfo, UpdateInfo]):
             raise ValueError(f"vLLM's parameters are not the weights that it was given, in {_some(places)}")
 
     def _open(self, handles: str) -> list[tuple[str, Tensor]]:
+        if not envs.VLLM_ALLOW_INSECURE_SERIALIZATION:
+            raise ValueError(
+                "CUDA IPC handles are pickled, and whoever sends such can run code here; where nobody else reaches it, "
+                "start the server with VLLM_ALLOW_INSECURE_SERIALIZATION=1"
+            )
         index = self.device.index
         uuid = str(torch.cuda.get_device_properties(index).uuid)
         weights = []
