@@ -88,10 +88,17 @@ def clean_text(text: str) -> str:
     return text
 
 
+def plain_text(message: Any, *roles: str) -> str | None:
+    """The text of a ``dict`` that is nothing but one of these roles and a text, as nearly every message is."""
+    if type(message) is dict and len(message) == 2 and message.get("role") in roles:
+        text = message.get("content")
+        return text if isinstance(text, str) else None
+    return None
+
+
 def problem_with(message: Any) -> str | None:
     """What is wrong with ``message`` as a chat message, in words, or ``None`` when nothing is."""
-    plain = type(message) is dict and len(message) == 2 and isinstance(message.get("content"), str)
-    if plain and message.get("role") in _PLAIN_ROLES:  # like nearly every message
+    if plain_text(message, *_PLAIN_ROLES) is not None:
         return None
     if not isinstance(message, Mapping):
         return f"a message is a mapping with 'role' and 'content', not {type(message).__name__}"
