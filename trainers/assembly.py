@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from math import ceil
 from pathlib import Path
@@ -29,6 +30,7 @@ from .engines.replicas import Replicas
 from .engines.sglang import SGLangEngine, SGLangOptions
 from .engines.torch_engine import TorchEngine
 from .engines.vllm.client import VLLMEngine, start_server
+from .engines.vllm.served import ServedOptions, ServedVLLM
 from .learner import Learner, OptimizerSettings
 from .policy import Policy, PolicyError, resolve_device
 from .policy import load as load_policy
@@ -216,18 +218,56 @@ async def engine_of(config: PPOConfig, policy: Policy, renderer: Renderer, *, ve
         SetupError: It does not serve this model, not with so long a context, or it does not start.
     """
     try:
-        if config.engine.name == "vllm":
-            return await _vllm_engine(config, policy, renderer, version)
-        if config.engine.name == "sglang":
-            return await _sglang_engine(config, policy, renderer, version)
-        if config.engine.replicas > 1:
-            return _torch_replicas(config, policy, renderer, version)
-        return _torch_engine(config, policy, renderer, version)
+        make = await _maker(config, policy, renderer, version)
+        engines = await _all_or_none([make(index) for index in range(config.engine.engines)])
+        if len(engines) == 1:
+            return engines[0]
+        # What the learner publishes are copies already.
+        return Replicas(engines, restart=make, copy_weights=False, restart_timeout=_restart_timeout(config))
     except (ValueError, EngineError) as error:
         raise SetupError(f"model.path={config.model.path} with the {config.engine.name} engine: {error}") from error
 
 
-def _torch_engine(config: PPOConfig, policy: Policy, renderer: Renderer, version: int, replica: int = 0) -> TorchEngine:
+async def _maker(
+    config: PPOConfig, policy: Policy, renderer: Renderer, version: int
+) -> Callable[[int], Engine | Awaitable[Engine]]:
+    """From a replica's index to an engine with the policy's weights.
+
+    The policy's model stays as it is, because the learner trains a copy: these are the weights of ``version`` also when
+    a replica is replaced later. A server that somebody else started is not started again: its place waits for it.
+    """
+    if config.engine.name == "vllm":
+        return lambda index: _vllm_engine(config, policy, renderer, version, index)
+    if config.engine.name == "sglang":
+        folder = await _sglang_folder(config, policy)
+        return lambda index: _sglang_engine(config, policy, renderer, version, index, folder)
+    return lambda index: _torch_engine(config, policy, renderer, version, index)
+
+
+async def _all_or_none(made: Sequence[Engine | Awaitable[Engine]]) -> list[Engine]:
+    async def finished(one: Engine | Awaitable[Engine]) -> Engine:
+        return await one if inspect.isawaitable(one) else one
+
+    ended = await asyncio.gather(*(finished(one) for one in made), return_exceptions=True)
+    engines = [each for each in ended if not isinstance(each, BaseException)]
+    if errors := [each for each in ended if isinstance(each, BaseException)]:
+        await asyncio.gather(*(engine.close() for engine in engines), return_exceptions=True)
+        raise errors[0]
+    return engines
+
+
+def _restart_timeout(config: PPOConfig) -> float:
+    """A new server may take its time to start, and some more for its first weights."""
+    starting = {"vllm": config.engine.vllm.start_timeout_s, "sglang": config.engine.sglang.start_timeout_s}
+    return starting.get(config.engine.name, 0.0) + 300.0
+
+
+def _gpu(config: PPOConfig, replica: int) -> int | None:
+    """Replicas take the machine's GPUs in turn; one engine alone takes what it finds."""
+    return replica if config.engine.engines > 1 else None
+
+
+def _torch_engine(config: PPOConfig, policy: Policy, renderer: Renderer, version: int, replica: int) -> TorchEngine:
     return TorchEngine(
         policy.model,
         max_slots=config.engine.max_slots,
@@ -241,25 +281,25 @@ def _torch_engine(config: PPOConfig, policy: Policy, renderer: Renderer, version
     )
 
 
-def _torch_replicas(config: PPOConfig, policy: Policy, renderer: Renderer, version: int) -> Replicas:
-    def make(replica: int) -> TorchEngine:
-        # The policy's model stays as it is, because the learner trains a copy: these are the weights of `version`.
-        return _torch_engine(config, policy, renderer, version, replica)
-
-    # What the learner publishes are copies already.
-    return Replicas([make(i) for i in range(config.engine.replicas)], restart=make, copy_weights=False)
-
-
-async def _vllm_engine(config: PPOConfig, policy: Policy, renderer: Renderer, version: int) -> VLLMEngine:
+async def _vllm_engine(config: PPOConfig, policy: Policy, renderer: Renderer, version: int, replica: int) -> Engine:
     options = config.engine.vllm
+    if options.base_url is not None:
+        return await ServedVLLM.connect(
+            _served_options(config, replica),
+            policy.model,
+            max_context=config.engine.max_context,
+            stop_token_ids=renderer.stop_token_ids,
+            version=version,
+        )
     server = start_server(
         policy.model,
         python=options.python,
         max_slots=config.engine.max_slots,
         max_context=config.engine.max_context,
         dtype=getattr(torch, config.model.dtype),
-        seed=config.trainer.seed,
+        seed=config.trainer.seed + replica,
         threads=threads_for(policy, config.engine.threads),
+        gpu=_gpu(config, replica),
         gpu_memory_utilization=options.gpu_memory_utilization,
         kv_cache_gib=options.kv_cache_gib,
         block_size=options.block_size,
@@ -276,6 +316,20 @@ async def _vllm_engine(config: PPOConfig, policy: Policy, renderer: Renderer, ve
     )
 
 
+def _served_options(config: PPOConfig, replica: int) -> ServedOptions:
+    section = config.engine.vllm
+    assert section.base_url is not None
+    return ServedOptions(
+        section.base_url[replica],
+        api_key=os.environ.get("VLLM_API_KEY"),
+        transport=section.transport,
+        update_folder=None if section.update_folder is None else Path(section.update_folder).expanduser(),
+        start_timeout_s=section.start_timeout_s,
+        health_timeout_s=section.health_timeout_s,
+        stall_timeout_s=section.stall_timeout_s,
+    )
+
+
 def check_engine(config: PPOConfig) -> None:
     """Find out before anything is trained whether the engine can be had at all.
 
@@ -285,16 +339,19 @@ def check_engine(config: PPOConfig) -> None:
     try:
         if config.engine.name == "openai":
             refuse_training()
-        if config.engine.name == "sglang":
-            _sglang_options(config)
+        for replica in range(config.engine.engines):
+            if config.engine.name == "sglang":
+                _sglang_options(config, replica)
+            if config.engine.name == "vllm" and config.engine.base_urls:
+                _served_options(config, replica)
     except (ValueError, EngineError) as error:
         raise SetupError(f"engine.name={config.engine.name}: {error}") from error
 
 
-def _sglang_options(config: PPOConfig) -> SGLangOptions:
+def _sglang_options(config: PPOConfig, replica: int) -> SGLangOptions:
     section = config.engine.sglang
     return SGLangOptions(
-        base_url=section.base_url,
+        base_url=None if section.base_url is None else section.base_url[replica],
         api_key=os.environ.get("SGLANG_API_KEY") if section.base_url is not None else None,
         python=section.python,
         server_args=section.server_args,
@@ -310,21 +367,28 @@ def _sglang_options(config: PPOConfig) -> SGLangOptions:
     )
 
 
-async def _sglang_engine(config: PPOConfig, policy: Policy, renderer: Renderer, version: int) -> SGLangEngine:
-    # The server reads the policy from a folder: its weights where it is started, its shapes in any case.
+async def _sglang_folder(config: PPOConfig, policy: Policy) -> Path:
+    """Where servers read the policy: its weights where they are started, its shapes in any case."""
     folder = run_folder(config.trainer) / "engine_model"
     shutil.rmtree(folder, ignore_errors=True)
     await asyncio.to_thread(save_policy, folder, policy.model, policy.tokenizer)
+    return folder
+
+
+async def _sglang_engine(
+    config: PPOConfig, policy: Policy, renderer: Renderer, version: int, replica: int, folder: Path
+) -> SGLangEngine:
     engine = SGLangEngine(
         folder,
-        _sglang_options(config),
+        _sglang_options(config, replica),
         max_context=config.engine.max_context,
         max_slots=config.engine.max_slots,
         stop_token_ids=renderer.stop_token_ids,
         dtype=config.model.dtype,
         device=resolve_device(config.model.device).type,
+        gpu=_gpu(config, replica),
         threads=threads_for(policy, config.engine.threads),
-        seed=config.trainer.seed,
+        seed=config.trainer.seed + replica,
         version=version,
         weights=policy.model.state_dict(),
     )
@@ -364,7 +428,7 @@ def collector_of(
         max_consecutive_errors=rollout.max_consecutive_errors,
         partial=rollout.partial,
         partial_max_age=rollout.partial_max_age,
-        engine_slots=config.engine.max_slots * config.engine.replicas,
+        engine_slots=config.engine.max_slots * config.engine.engines,
         lag_interval=_LAG_INTERVAL_S,
         trace=trace,
         seed=config.trainer.seed,

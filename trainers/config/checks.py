@@ -7,15 +7,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .schema import ActorSection, AlgorithmSection, ModelSection, PPOConfig, Section
+    from .schema import ActorSection, AlgorithmSection, EngineSection, ModelSection, PPOConfig, Section
 
 Problems = Iterator[tuple[str, str]]
 
 #: Estimators that learn a value function.
 WITH_CRITIC = ("gae", "turn_gae", "bilevel_gae")
 
-#: Engines that a run can have several of.
-_WITH_REPLICAS = frozenset({"torch"})
+# Keys of `engine.NAME` that start a server, and those that only a server which runs already is told.
+_STARTING = {
+    "vllm": (
+        *("python", "gpu_memory_utilization", "kv_cache_gib", "block_size", "enforce_eager", "sleep_mode", "args"),
+    ),
+    "sglang": ("python", "seeds", "server_args"),
+}
+_RUNNING = {"vllm": ("transport", "update_folder", "health_timeout_s", "stall_timeout_s"), "sglang": ()}
 
 # Keys of `algorithm` that only some estimators read. Elsewhere they would silently do nothing.
 _ONLY_WITH = {
@@ -53,10 +59,7 @@ def ppo_checks(config: PPOConfig) -> Problems:
         for name in type(options).model_fields:
             if engine.name != section and _changed(options, name):
                 yield f"engine.{section}.{name}", f"has no effect with engine.name={engine.name}"
-    if engine.name == "sglang" and engine.sglang.base_url is not None:
-        for name in ("python", "seeds", "server_args"):
-            if _changed(engine.sglang, name):
-                yield f"engine.sglang.{name}", "starts a server, and engine.sglang.base_url names one that runs already"
+    yield from _server_checks(engine)
     if engine.name == "sglang" and engine.sglang.base_url is None and engine.sglang.seeds and rollout.min_p > 0:
         yield "rollout.min_p", "goes with engine.name=sglang only where engine.sglang.seeds=false"
     if rollout.max_response_length >= engine.max_context:
@@ -65,8 +68,6 @@ def ppo_checks(config: PPOConfig) -> Problems:
             f"is {rollout.max_response_length}, which leaves no room for a prompt in "
             f"engine.max_context={engine.max_context}",
         )
-    if engine.replicas > 1 and engine.name not in _WITH_REPLICAS:
-        yield "engine.replicas", f"is {engine.replicas}; engine.name={engine.name} is one engine"
     most = rollout.staleness * rollout.groups_per_batch + 1
     if rollout.window > most:
         yield (
@@ -103,6 +104,27 @@ def ppo_checks(config: PPOConfig) -> Problems:
     yield from _loss_checks(config.actor, config.algorithm.adv_estimator)
     if (trainer.resume_mode == "resume_path") != (trainer.resume_from_path is not None):
         yield "trainer.resume_from_path", "goes together with trainer.resume_mode=resume_path, and only with it"
+
+
+def _server_checks(engine: EngineSection) -> Problems:
+    name, urls = engine.name, engine.base_urls
+    if name == "openai" and engine.replicas > 1:
+        yield "engine.replicas", f"is {engine.replicas}; engine.name={name} is one engine"
+    if name not in _STARTING:
+        return
+    options = getattr(engine, name)
+    for key in _STARTING[name] if urls else _RUNNING[name]:
+        if _changed(options, key):
+            yield (
+                f"engine.{name}.{key}",
+                f"starts a server, and engine.{name}.base_url names one that runs already"
+                if urls
+                else f"is for a server that runs already; give engine.{name}.base_url",
+            )
+    if engine.replicas > 1 and urls:
+        yield "engine.replicas", f"is {engine.replicas}; each address in engine.{name}.base_url is a replica already"
+    if len(set(urls)) < len(urls):
+        yield f"engine.{name}.base_url", "names a server twice; a server has one trainer at a time"
 
 
 def estimator_keys(estimator: str) -> tuple[str, ...]:

@@ -20,6 +20,8 @@ def _one_or_many(value: Any) -> Any:
 
 
 Files: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_one_or_many), Field(min_length=1)]
+#: Of servers that run already.
+Addresses: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_one_or_many), Field(min_length=1)]
 Loggers: TypeAlias = Annotated[tuple[Literal["console", "jsonl", "tensorboard"], ...], BeforeValidator(_one_or_many)]
 #: Every so many iterations, or -1 for never.
 Frequency: TypeAlias = Literal[-1] | Annotated[int, Field(ge=1)]
@@ -167,13 +169,30 @@ class WarmStartSection(SupervisedSection):
 
 
 class VLLMSection(Section):
-    """Of `engine.name=vllm`: a vLLM server that the run starts and ends. See docs/engines.md."""
+    """Of `engine.name=vllm`: a vLLM server, started by the run or running already. See docs/engines.md."""
 
     python: str | None = Field(
         None,
         min_length=1,
         description="Python that has vLLM, for example .venv-vllm/bin/python (`make venv-vllm`); null is the one that "
         "runs the trainer.",
+    )
+    base_url: Addresses | None = Field(
+        None,
+        description="Address of a `vllm serve` that runs already, for example http://127.0.0.1:8000; several are "
+        "replicas; null starts a server.",
+    )
+    transport: Literal["http", "local"] = Field(
+        "http",
+        description="How weights travel to `base_url`: by value over HTTP, or on this machine (CUDA IPC on the same "
+        "GPU, else through a file).",
+    )
+    update_folder: str | None = Field(
+        None, description="Folder of the files of `transport=local`; null is shared memory."
+    )
+    health_timeout_s: float = Field(5.0, gt=0, description="Seconds that `base_url` may take to say that it lives.")
+    stall_timeout_s: float = Field(
+        60.0, gt=0, description="Seconds without a token, after which `base_url` must show that it computes."
     )
     gpu_memory_utilization: float = Field(
         0.5, gt=0, le=1, description="Share of the GPU's memory that vLLM takes, weights included."
@@ -191,7 +210,7 @@ class VLLMSection(Section):
         None, description="Neither compile nor capture graphs; null does on a GPU and not on a CPU."
     )
     sleep_mode: bool = Field(False, description="Let the engine's `sleep` give the GPU's memory back.")
-    start_timeout_s: float = Field(600.0, gt=0, description="Seconds that the server may take to start.")
+    start_timeout_s: float = Field(600.0, gt=0, description="Seconds until the server must be ready.")
     args: dict[str, Any] = Field(
         default_factory=dict,
         description="More engine arguments of vLLM, under its own names; `engine.vllm.args.NAME=value` sets one.",
@@ -207,8 +226,10 @@ class SGLangSection(Section):
         description="Python that has SGLang, for example .venv-sglang/bin/python (`make venv-sglang`); null is the one "
         "that runs the trainer.",
     )
-    base_url: str | None = Field(
-        None, description="Address of a server that runs already, for example http://127.0.0.1:30000; null starts one."
+    base_url: Addresses | None = Field(
+        None,
+        description="Address of a server that runs already, for example http://127.0.0.1:30000; several are replicas; "
+        "null starts one.",
     )
     seeds: bool = Field(
         True,
@@ -246,8 +267,8 @@ class EngineSection(Section):
     replicas: int = Field(
         1,
         ge=1,
-        description="Engines side by side, each with a copy of the weights and a thread of its own; a lost one is "
-        "replaced.",
+        description="Engines side by side, each with a copy of the weights and a thread or servers of its own; a lost "
+        "one is replaced. Several addresses in `base_url` are so many replicas without this.",
     )
     max_slots: int = Field(128, ge=1, description="Requests decoded at a time (in each replica); more wait.")
     max_context: int = Field(512, ge=16, description="Longest conversation in tokens, reply included.")
@@ -259,6 +280,16 @@ class EngineSection(Section):
     )
     vllm: VLLMSection = VLLMSection()
     sglang: SGLangSection = SGLangSection()
+
+    @property
+    def base_urls(self) -> tuple[str, ...]:
+        """The servers that run already, where such are used."""
+        return {"vllm": self.vllm.base_url, "sglang": self.sglang.base_url}.get(self.name) or ()
+
+    @property
+    def engines(self) -> int:
+        """How many there are: one for each server that runs already, else ``replicas``."""
+        return len(self.base_urls) or self.replicas
 
 
 class RolloutSection(Section):
