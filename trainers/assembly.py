@@ -352,6 +352,7 @@ def collector_of(
         window=rollout.window,
         sampling=sampling_of(config),
         max_context=config.engine.max_context,
+        max_response_tokens=rollout.max_response_tokens,
         generation_timeout=rollout.generation_timeout_s,
         episode_timeout=rollout.episode_timeout_s,
         retries=rollout.retries,

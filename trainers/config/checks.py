@@ -57,6 +57,10 @@ def ppo_checks(config: PPOConfig) -> Problems:
         )
     if engine.replicas > 1 and engine.name not in _WITH_REPLICAS:
         yield "engine.replicas", f"is {engine.replicas}; engine.name={engine.name} is one engine"
+    reward = config.custom_reward_function
+    for name in type(reward).model_fields:
+        if name != "path" and reward.path is None and _changed(reward, name):
+            yield f"custom_reward_function.{name}", "has no effect without custom_reward_function.path"
     most = rollout.staleness * rollout.groups_per_batch + 1
     if rollout.window > most:
         yield (
@@ -146,6 +150,9 @@ def missing_paths(config: Section) -> Problems:
     model = getattr(config, "model", None)
     if model is not None and model.path != "tiny" and not (Path(model.path).expanduser() / "config.json").is_file():
         yield "model.path", f"{model.path} is not a folder with a config.json; give a model's folder, or tiny"
+    function = getattr(getattr(config, "custom_reward_function", None), "path", None)
+    if function is not None and not Path(function).expanduser().is_file():
+        yield "custom_reward_function.path", f"there is no file {function}"
     resume = getattr(getattr(config, "trainer", None), "resume_from_path", None)
     if resume is not None and not Path(resume).expanduser().is_dir():
         yield "trainer.resume_from_path", f"there is no folder {resume}"
