@@ -50,6 +50,7 @@ from .report.reporter import Reporter
 from .rollout.collector import Batch, CollectionError, Collector
 from .rollout.environments import Backend
 from .rollout.renderer import Renderer, RendererError
+from .rollout.rewards import Score
 from .rollout.trace import TraceFile
 from .trajectory import Trajectory
 
@@ -443,6 +444,10 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
             stack.callback(trace.close)
         given_up = threading.Event()
         stack.callback(given_up.set)  # a thread is not cancelled with who waits for it: it is asked to end
+        rewards: dict[str, Score] = {}
+        if (pool := assembly.reward_function_of(config.custom_reward_function)) is not None:
+            stack.callback(pool.close)
+            rewards["custom"] = assembly.custom_reward(config, pool)
         if checkpoint is not None:
             reporter.say(f"resuming from {checkpoint.path}")
         elif warm_start_wanted(config):
@@ -457,7 +462,9 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
         stack.push_async_callback(engine.close)
         training = await stack.enter_async_context(assembly.backend_of(config, validation=False))
         validation = await stack.enter_async_context(assembly.backend_of(config, validation=True))
-        collector = await stack.enter_async_context(assembly.collector_of(config, engine, renderer, training, trace))
+        collector = await stack.enter_async_context(
+            assembly.collector_of(config, engine, renderer, training, trace, rewards)
+        )
         run = Run(
             config=config,
             folder=folder,
@@ -564,6 +571,10 @@ async def run_all(config: PPOConfig) -> int:
     """A whole run; the exit code."""
     async with assemble(config) as run:
         heed_signals(run.stop)
+        if config.trainer.val_only:
+            await validate(run)
+            run.reporter.conclude(run.trained_s)
+            return 130 if run.stop.is_set() else 0
         if run.iteration >= config.trainer.total_iterations:
             run.reporter.say(
                 f"this run is finished ({run.iteration} iterations). Go on with a larger trainer.total_iterations, "
