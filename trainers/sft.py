@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +23,16 @@ from .config.schema import SupervisedSection
 from .demonstrations import DemonstrationError, Example, encode
 from .learner import Learner, OptimizerSettings
 from .policy import Policy, PolicyError, resolve_device
-from .report.loggers import METRICS_FILE, TENSORBOARD_FOLDER, JsonlLogger, Logger, Loggers, TensorBoardLogger
+from .report.loggers import (
+    METRICS_FILE,
+    TENSORBOARD_FOLDER,
+    JsonlLogger,
+    Logger,
+    Loggers,
+    MLflowLogger,
+    TensorBoardLogger,
+    WandbLogger,
+)
 from .rollout.renderer import Renderer, RendererError
 
 log = logging.getLogger("trainers")
@@ -102,9 +112,16 @@ def run(config: SFTConfig) -> None:
     renderer = Renderer(policy.tokenizer)
     examples = examples_of(config.env.id, kwargs, config.sft, policy, renderer, seed)
     log.info("%d conversations to imitate", len(examples))
+    names: dict[str, Any] = {
+        "project": config.trainer.project_name,
+        "name": config.trainer.experiment_name,
+        "config": config.model_dump(mode="json"),
+    }
     makers: dict[str, Callable[[], Logger]] = {
         "jsonl": lambda: JsonlLogger(folder / METRICS_FILE),
         "tensorboard": lambda: TensorBoardLogger(folder / TENSORBOARD_FOLDER),
+        "wandb": lambda: WandbLogger(folder, **names),
+        "mlflow": lambda: MLflowLogger(folder, **names),
     }
     logger = Loggers([makers[name]() for name in config.trainer.logger if name in makers])
     console = "console" in config.trainer.logger

@@ -385,7 +385,9 @@ def test_a_reward_function_of_ones_own_scores_whole_episodes(tmp_path, replace):
 def test_a_reward_function_that_fails_stops_the_run_with_its_cause(tmp_path, capsys):
     (tmp_path / "reward.py").write_text("def compute_score(**row):\n    raise KeyError('no such column')\n")
     more = [f"custom_reward_function.path={tmp_path}/reward.py", "rollout.max_consecutive_errors=3"]
-    refused(capsys, arguments(tmp_path / "run", *QUICK, *more), "3 episodes in a row", "error_reward", "no such column")
+    assert main(arguments(tmp_path / "run", *QUICK, *more)) == 1
+    said = capsys.readouterr().err
+    assert all(words in said for words in ("error: 3 episodes in a row", "error_reward", "KeyError: 'no such column'"))
     refused(
         capsys,
         arguments(tmp_path / "run2", *QUICK, more[0], "custom_reward_function.name=score"),
