@@ -366,7 +366,10 @@ def custom_reward(config: PPOConfig, pool: FunctionPool) -> Score:
     environment said counts as the policy's. ``extra_info`` is the row's, with the conversation as ``messages``.
     """
     replace = config.custom_reward_function.replace
-    sets = [(kwargs, make_env(config.env.id, kwargs).tasks) for kwargs in (training_kwargs(config), validation_kwargs(config))]
+    sets = [
+        (kwargs, make_env(config.env.id, kwargs).tasks)
+        for kwargs in (training_kwargs(config), validation_kwargs(config))
+    ]
 
     def task_of(so_far: SoFar) -> Task:
         assert so_far.spec is not None

@@ -375,8 +375,10 @@ def test_a_reward_function_of_ones_own_scores_whole_episodes(tmp_path, replace):
         for episode in read_parquet(path):
             assert [turn.get("custom") for turn in episode.turn_terms][:-1] == [None] * (episode.num_turns - 1)
             assert episode.turn_terms[-1]["custom"] == 0.25 + episode.num_turns
-            paid = sum(sum(value for name, value in turn.items() if name in ("correct", "format", "extra_turn"))
-                       for turn in episode.turn_terms)
+            paid = sum(
+                sum(value for name, value in turn.items() if name in ("correct", "format", "extra_turn"))
+                for turn in episode.turn_terms
+            )
             assert paid == pytest.approx(0.0 if episode.num_turns == 1 else -0.1)
             expected = 0.25 + episode.num_turns + (0 if replace else paid)
             assert episode.total_reward == pytest.approx(expected)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .schema import AlgorithmSection, ModelSection, PPOConfig, Section
+    from .schema import AlgorithmSection, ModelSection, PPOConfig, RewardFunctionSection, Section, ServingSection
 
 Problems = Iterator[tuple[str, str]]
 
@@ -38,15 +38,7 @@ def ppo_checks(config: PPOConfig) -> Problems:
     yield from _estimator_checks(config.algorithm)
     engine, rollout, trainer = config.engine, config.rollout, config.trainer
 
-    for section in ("vllm", "sglang"):
-        options = getattr(engine, section)
-        for name in type(options).model_fields:
-            if engine.name != section and _changed(options, name):
-                yield f"engine.{section}.{name}", f"has no effect with engine.name={engine.name}"
-    if engine.name == "sglang" and engine.sglang.base_url is not None:
-        for name in ("python", "seeds", "server_args"):
-            if _changed(engine.sglang, name):
-                yield f"engine.sglang.{name}", "starts a server, and engine.sglang.base_url names one that runs already"
+    yield from engine_checks(engine)
     if engine.name == "sglang" and engine.sglang.base_url is None and engine.sglang.seeds and rollout.min_p > 0:
         yield "rollout.min_p", "goes with engine.name=sglang only where engine.sglang.seeds=false"
     if rollout.max_response_length >= engine.max_context:
@@ -55,12 +47,11 @@ def ppo_checks(config: PPOConfig) -> Problems:
             f"is {rollout.max_response_length}, which leaves no room for a prompt in "
             f"engine.max_context={engine.max_context}",
         )
-    if engine.replicas > 1 and engine.name not in _WITH_REPLICAS:
-        yield "engine.replicas", f"is {engine.replicas}; engine.name={engine.name} is one engine"
-    reward = config.custom_reward_function
-    for name in type(reward).model_fields:
-        if name != "path" and reward.path is None and _changed(reward, name):
-            yield f"custom_reward_function.{name}", "has no effect without custom_reward_function.path"
+    yield from reward_function_checks(config.custom_reward_function)
+    if config.custom_reward_function.path is None:
+        for name in ("workers", "timeout_s"):
+            if _changed(config.custom_reward_function, name):
+                yield f"custom_reward_function.{name}", "has no effect without custom_reward_function.path"
     most = rollout.staleness * rollout.groups_per_batch + 1
     if rollout.window > most:
         yield (
@@ -96,6 +87,28 @@ def ppo_checks(config: PPOConfig) -> Problems:
         yield "actor.importance_correction", "needs actor.old_logprobs=recompute: otherwise both policies are the same"
     if (trainer.resume_mode == "resume_path") != (trainer.resume_from_path is not None):
         yield "trainer.resume_from_path", "goes together with trainer.resume_mode=resume_path, and only with it"
+
+
+def engine_checks(engine: ServingSection) -> Problems:
+    """Options of an engine that does not run, and options of one that do not go together."""
+    for section in ("vllm", "sglang"):
+        options = getattr(engine, section)
+        for name in type(options).model_fields:
+            if engine.name != section and _changed(options, name):
+                yield f"engine.{section}.{name}", f"has no effect with engine.name={engine.name}"
+    if engine.name == "sglang" and engine.sglang.base_url is not None:
+        for name in ("python", "seeds", "server_args"):
+            if _changed(engine.sglang, name):
+                yield f"engine.sglang.{name}", "starts a server, and engine.sglang.base_url names one that runs already"
+    if engine.replicas > 1 and engine.name not in _WITH_REPLICAS:
+        yield "engine.replicas", f"is {engine.replicas}; engine.name={engine.name} is one engine"
+
+
+def reward_function_checks(function: RewardFunctionSection) -> Problems:
+    """Options of a function that is not given."""
+    for name in type(function).model_fields:
+        if name not in ("path", "workers", "timeout_s") and function.path is None and _changed(function, name):
+            yield f"custom_reward_function.{name}", "has no effect without custom_reward_function.path"
 
 
 def estimator_keys(estimator: str) -> tuple[str, ...]:

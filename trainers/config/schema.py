@@ -231,7 +231,7 @@ class SGLangSection(Section):
     )
 
 
-class EngineSection(Section):
+class ServingSection(Section):
     """What generates."""
 
     name: Literal["torch", "vllm", "sglang", "openai"] = Field(
@@ -246,7 +246,6 @@ class EngineSection(Section):
         "replaced.",
     )
     max_slots: int = Field(128, ge=1, description="Requests decoded at a time (in each replica); more wait.")
-    max_context: int = Field(512, ge=16, description="Longest conversation in tokens, reply included.")
     threads: int | None = Field(
         None,
         ge=1,
@@ -255,6 +254,12 @@ class EngineSection(Section):
     )
     vllm: VLLMSection = VLLMSection()
     sglang: SGLangSection = SGLangSection()
+
+
+class EngineSection(ServingSection):
+    """What generates."""
+
+    max_context: int = Field(512, ge=16, description="Longest conversation in tokens, reply included.")
 
 
 class RolloutSection(Section):
@@ -461,9 +466,7 @@ class EpisodeRewardFunctionSection(RewardFunctionSection):
     It scores whole episodes as they end. See docs/collector.md.
     """
 
-    replace: bool = Field(
-        True, description="What the environment pays does not count then; false adds the two."
-    )
+    replace: bool = Field(True, description="What the environment pays does not count then; false adds the two.")
 
 
 class RunConfig(Section):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from .commands import EvaluateConfig, GenerateConfig
 from .schema import PPOConfig, RunConfig
-from .translate import NOTHING, PPO, Table
+from .translate import EVALUATE, GENERATE, NOTHING, PPO, Table
 
 #: By schema; a command that is not among them knows none.
-TABLES: Mapping[type[RunConfig], Table] = {PPOConfig: PPO}
+TABLES: Mapping[type[RunConfig], Table] = {PPOConfig: PPO, GenerateConfig: GENERATE, EvaluateConfig: EVALUATE}
 
 
 def table_of(schema: type[RunConfig]) -> Table:

@@ -284,7 +284,9 @@ def _batch(given: Given) -> Iterator[Result]:
 def _critic_batch(given: Given) -> Iterator[Result]:
     key = "critic.ppo_mini_batch_size"
     if given.has(key) and given.number(key) != _sizes(given)[1]:
-        yield Result(key, problem=f"is {given.value(key)}; the critic's mini-batches are the actor's: {_sizes(given)[1]}")
+        yield Result(
+            key, problem=f"is {given.value(key)}; the critic's mini-batches are the actor's: {_sizes(given)[1]}"
+        )
 
 
 def _critic_epochs(given: Given) -> Iterator[Result]:
@@ -307,8 +309,7 @@ def _micro(given: Given) -> Iterator[Result]:
     target = "actor.max_tokens_per_micro_batch"
     if given.has(sequences) and given.value(dynamic) is not True:
         yield Result(target, given.number(sequences) * longest, of=(sequences,))
-        yield Result("", "not used, for ppo_micro_batch_size_per_gpu counts without use_dynamic_bsz=true",
-                     of=(tokens,))
+        yield Result("", "not used, for ppo_micro_batch_size_per_gpu counts without use_dynamic_bsz=true", of=(tokens,))
         yield Result("", "micro-batches are counted in tokens either way", of=(dynamic,))
     else:
         yield Result(target, given.number(tokens), of=(tokens, dynamic))
@@ -376,9 +377,9 @@ def _estimator(given: Given) -> Any:
     return verl.PPO[name].words.get(given_name, given_name) if isinstance(given_name, str) else given_name
 
 
-def _engine(given: Given) -> Iterator[Result]:
-    key = f"{_ROLLOUT}name"
-    if given.has(key) and given.value(key) not in verl.ENGINES:
+def _engine(given: Given, section: str = _ROLLOUT) -> Iterator[Result]:
+    key = f"{section}name"
+    if given.has(key) and not _known(given.value(key), verl.ENGINES):
         raise BadValueError(key, f"is {dump(given.value(key))}; it must be one of {', '.join(verl.ENGINES)}")
     name = verl.ENGINES[given.value(key)] if given.has(key) else given.our("engine.name")
     if given.has(key):
@@ -389,7 +390,7 @@ def _engine(given: Given) -> Iterator[Result]:
     words: list[str] = []
     used: list[str] = []
     for verls, ours in options:
-        full = f"{_ROLLOUT}{verls}"
+        full = f"{section}{verls}"
         if not given.has(full):
             continue
         value = given.value(full)
@@ -400,17 +401,22 @@ def _engine(given: Given) -> Iterator[Result]:
             used.append(full)
     if words:
         yield Result("engine.sglang.server_args", words, of=tuple(used))
-    prefix = f"{_ROLLOUT}engine_kwargs.vllm."
+    prefix = f"{section}engine_kwargs.vllm."
     for full in [each for each in given.verls if each.startswith(prefix)]:
         if name == "vllm" and given.has(full):
             yield Result(f"engine.vllm.args.{full.removeprefix(prefix)}", given.value(full), of=(full,))
-    parallel = f"{_ROLLOUT}tensor_model_parallel_size"
-    if name not in ("vllm", "sglang"):
-        for full in [each for each in given.verls if (r := verl.PPO.get(each)) and r.joint == "engine" and each != key]:
-            if full == parallel and given.value(full) not in (1, None):
-                yield Result("", f"not used: engine.name={name} computes on one device", of=(full,))
-            else:
-                yield Result("", f"no meaning for engine.name={name}", of=(full,))
+    parallel = f"{section}tensor_model_parallel_size"
+    for full in [
+        f"{section}{verls}" for verls in _VLLM if not (name == "vllm" or (name == "sglang" and verls in _SGLANG))
+    ]:
+        if full == parallel and given.value(full) not in (1, None):
+            yield Result("", f"not used: engine.name={name} computes on one device", of=(full,))
+        else:
+            yield Result("", f"no meaning for engine.name={name}", of=(full,))
+
+
+def _known(name: Any, names: Mapping[str, Any]) -> bool:
+    return isinstance(name, str) and name in names
 
 
 # Options of the engines by verl's names: our key, or (for SGLang) the word of the server's command line.
@@ -441,7 +447,7 @@ def _environment(given: Given) -> Iterator[Result]:
         yield Result("", "not used: the interaction names the environment", of=(loop,))
     elif not chosen:
         name = given.value(loop)
-        if name not in verl.AGENT_LOOPS:
+        if not _known(name, verl.AGENT_LOOPS):
             known = ", ".join(verl.AGENT_LOOPS)
             raise BadValueError(loop, f"is {dump(name)}; known are {known}; or name the environment with env.id")
         yield Result("env.id", verl.AGENT_LOOPS[name], of=(loop,))
@@ -601,5 +607,12 @@ _JOINT: Mapping[str, Callable[[Given], Iterator[Result]]] = {
     "reward_pool": _reward_pool,
 }
 
+
+def _generating_engine(given: Given) -> Iterator[Result]:
+    yield from _engine(given, "rollout.")
+
+
 PPO = Table(verl.PPO, verl.DEFAULTS, _JOINT, _WHOLE)
+GENERATE = Table(verl.GENERATE, {}, {"engine": _generating_engine})
+EVALUATE = Table(verl.EVALUATE)
 NOTHING = Table()

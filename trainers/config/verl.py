@@ -83,9 +83,7 @@ PPO: Mapping[str, Rule] = {
         "data.filter_overlong_prompts", "rows are not measured; see data.max_prompt_length"
     ),
     "data.filter_overlong_prompts_workers": _moot("rows are not measured beforehand"),
-    "data.truncation": _moot(
-        "a prompt is never cut: leave long rows out of the file", only=("error", None)
-    ),
+    "data.truncation": _moot("a prompt is never cut: leave long rows out of the file", only=("error", None)),
     "data.return_raw_chat": _moot(_CHAT),
     "data.return_raw_input_ids": _moot(_CHAT),
     "data.return_full_prompt": _moot(_CHAT),
@@ -147,7 +145,9 @@ PPO: Mapping[str, Rule] = {
         "actor_warmup", "the share of all optimizer steps; the division by mini-batches and epochs is done here"
     ),
     "actor_rollout_ref.actor.optim.total_training_steps": _moot("the schedule ends with the run", only=(-1, None)),
-    "actor_rollout_ref.actor.optim.lr_scheduler_type": _to("actor.lr_schedule", why="cosine falls to a tenth, not to 0"),
+    "actor_rollout_ref.actor.optim.lr_scheduler_type": _to(
+        "actor.lr_schedule", why="cosine falls to a tenth, not to 0"
+    ),
     "actor_rollout_ref.actor.optim.warmup_style": _to("actor.lr_schedule", why="cosine falls to a tenth, not to 0"),
     "actor_rollout_ref.actor.optim.min_lr_ratio": _moot("cosine falls to a tenth", only=(0.0, 0, 0.1, None)),
     "actor_rollout_ref.actor.optim.num_cycles": _moot("half a cycle", only=(0.5, None)),
@@ -270,7 +270,9 @@ PPO: Mapping[str, Rule] = {
     "actor_rollout_ref.rollout.multi_turn.tool_config_path": _moot("tools belong to environments", only=(None,)),
     "actor_rollout_ref.rollout.multi_turn.function_tool_path": _moot("tools belong to environments", only=(None,)),
     "actor_rollout_ref.rollout.multi_turn.max_parallel_calls": _moot("an environment decides (see docs/tools.md)"),
-    "actor_rollout_ref.rollout.multi_turn.max_tool_response_length": _moot("an environment decides (see docs/tools.md)"),
+    "actor_rollout_ref.rollout.multi_turn.max_tool_response_length": _moot(
+        "an environment decides (see docs/tools.md)"
+    ),
     "actor_rollout_ref.rollout.multi_turn.tool_response_truncate_side": _moot(
         "an environment decides (see docs/tools.md)"
     ),
@@ -324,10 +326,12 @@ PPO: Mapping[str, Rule] = {
     # ---- rewards
     "reward.custom_reward_function.path": _to("custom_reward_function.path"),
     "reward.custom_reward_function.name": _to("custom_reward_function.name"),
-    "reward_model.enable": _later("reward_model.enable", "rewards come from the environment and from "
-                                  "custom_reward_function", only=_OFF),
-    "reward.reward_model.enable": _later("reward_model.enable", "rewards come from the environment and from "
-                                         "custom_reward_function", only=_OFF),
+    "reward_model.enable": _later(
+        "reward_model.enable", "rewards come from the environment and from custom_reward_function", only=_OFF
+    ),
+    "reward.reward_model.enable": _later(
+        "reward_model.enable", "rewards come from the environment and from custom_reward_function", only=_OFF
+    ),
     "reward_model.enable_resource_pool": _joint("reward_pool", "a pool of n_gpus_per_node x nnodes, both above 0"),
     "reward_model.n_gpus_per_node": _joint("reward_pool", "above 0 with enable_resource_pool"),
     "reward_model.nnodes": _joint("reward_pool", "above 0 with enable_resource_pool"),
@@ -337,8 +341,9 @@ PPO: Mapping[str, Rule] = {
     "reward_model.launch_reward_fn_async": _moot("rewards are always awaited beside the next turns"),
     "reward_model.model.path": _later("reward_model.path", "there is no reward model", only=(None,)),
     # ---- algorithm
-    "algorithm.adv_estimator": _to("algorithm.adv_estimator", words={"grpo_vectorized": "grpo",
-                                                                    "rloo_vectorized": "rloo"}),
+    "algorithm.adv_estimator": _to(
+        "algorithm.adv_estimator", words={"grpo_vectorized": "grpo", "rloo_vectorized": "rloo"}
+    ),
     "algorithm.kl_penalty": _to("algorithm.kl_penalty", words=_KL),
     "algorithm.norm_adv_by_std_in_grpo": _joint("norm_by_std", "algorithm.norm_by_std, where the estimator is grpo"),
     "algorithm.filter_groups.enable": _to("rollout.filter_zero_variance"),
@@ -346,13 +351,12 @@ PPO: Mapping[str, Rule] = {
     "algorithm.filter_groups.max_num_gen_batches": _moot(
         "rollout.max_consecutive_filtered counts groups, not batches", only=(0, None)
     ),
-    "algorithm.rollout_correction.rollout_is": _to("actor.importance_correction", words={"token": "token_tis",
-                                                                                         None: "none"}),
+    "algorithm.rollout_correction.rollout_is": _to(
+        "actor.importance_correction", words={"token": "token_tis", None: "none"}
+    ),
     "algorithm.rollout_correction.rollout_is_threshold": _to("actor.tis_cap"),
     "algorithm.rollout_correction.rollout_rs": _later("actor.rejection", "no token is rejected", only=(None,)),
-    "algorithm.rollout_correction.bypass_mode": _to(
-        "actor.old_logprobs", words={True: "rollout", False: "recompute"}
-    ),
+    "algorithm.rollout_correction.bypass_mode": _to("actor.old_logprobs", words={True: "rollout", False: "recompute"}),
     "algorithm.use_pf_ppo": _moot("batches are used as they are", only=_OFF),
     # ---- trainer
     "trainer.logger": _to("trainer.logger", words={"file": "jsonl"}),
@@ -390,6 +394,47 @@ PPO: Mapping[str, Rule] = {
         "cluster.nsight", "Nsight is given to Ray's workers, and there are none"
     ),
     "actor_rollout_ref.profiler.*": _moot("trainer.profile_steps profiles the whole process"),
+}
+
+#: Of `python -m trainers.generate`.
+GENERATE: Mapping[str, Rule] = {
+    "trainer.nnodes": _later("cluster.nnodes", "the engine runs on this machine", above=0),
+    "trainer.n_gpus_per_node": _later("cluster.n_gpus_per_node", "the engine runs on this machine", above=0),
+    "trainer.device": _to("model.device"),
+    "model.external_lib": _moot("nothing is imported on the side", only=(None,)),
+    "rollout.name": _joint("engine", "engine.name"),
+    "rollout.mode": _moot("requests are always asynchronous"),
+    "rollout.tensor_model_parallel_size": _joint("engine", _ENGINE),
+    "rollout.gpu_memory_utilization": _joint("engine", _ENGINE),
+    "rollout.enforce_eager": _joint("engine", _ENGINE),
+    "rollout.max_num_batched_tokens": _joint("engine", _ENGINE),
+    "rollout.enable_chunked_prefill": _joint("engine", _ENGINE),
+    "rollout.max_num_seqs": _to("engine.max_slots"),
+    "rollout.max_model_len": _moot("prompt_length + response_length", only=(None,)),
+    "rollout.temperature": _to("rollout.temperature"),
+    "rollout.top_k": _to("rollout.top_k", words={-1: 0}),
+    "rollout.top_p": _to("rollout.top_p", words={1: 1.0}),
+    "rollout.dtype": _to("model.dtype"),
+    "rollout.do_sample": _moot("rollout.temperature=0 decodes greedily", only=(True, None)),
+    "rollout.n": _moot("data.n_samples decides", only=_ONE),
+    "rollout.free_cache_engine": _moot("the engine has the machine to itself"),
+    "rollout.load_format": _moot("the engine starts with the model's weights"),
+    "rollout.disable_log_stats": _moot("the engine's numbers are not shown"),
+    "rollout.calculate_log_probs": _moot("the file has texts and lengths"),
+    "rollout.log_prob_micro_batch_size": _moot("nothing is computed a second time"),
+    "rollout.log_prob_micro_batch_size_per_gpu": _moot("nothing is computed a second time"),
+    "actor.*": _moot("nothing is trained"),
+    "ray_init.num_cpus": _moot("there is no Ray"),
+    "ray_init.timeline_json_file": _moot("there is no Ray", only=(None,)),
+}
+
+#: Of `python -m trainers.evaluate`.
+EVALUATE: Mapping[str, Rule] = {
+    "data.prompt_key": _moot("prompts are not read: extra_info is what a function gets beside the reply"),
+    "ray_init.num_cpus": _to("custom_reward_function.workers", words={None: 2}),
+    "ray_kwargs.ray_init.num_cpus": _to("custom_reward_function.workers", words={None: 2}),
+    "ray_init.timeline_json_file": _moot("there is no Ray", only=(None,)),
+    "ray_kwargs.timeline_json_file": _moot("there is no Ray", only=(None,)),
 }
 
 #: What verl does where a command of its own says nothing and our default is another: our keys. Keys that depend on

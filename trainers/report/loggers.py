@@ -1,4 +1,4 @@
-"""Where metrics go: the console, a JSONL file, TensorBoard, wandb, MLflow. One protocol, and a bundle that feeds several.
+"""Where metrics go: console, JSONL, TensorBoard, wandb, MLflow. One protocol, and a bundle that feeds several.
 
 A logger is opened with the first step that it will be given. What earlier runs in the same folder logged from that step
 on is dropped, so a resumed run continues its curves without a step that stands twice.
@@ -124,7 +124,7 @@ class TensorBoardLogger:
 class WandbLogger:
     """Weights & Biases; where it writes to (``WANDB_MODE=offline``, ``WANDB_API_KEY``, ...) is wandb's own affair.
 
-    A run that goes on is the same run there. wandb takes no step twice, so what was logged from ``first_step`` on before
+    A run that goes on is the same run there. wandb takes no step twice: what was logged from ``first_step`` on before
     an interruption stays, and a step that is played again is left out.
 
     Args:
@@ -139,18 +139,31 @@ class WandbLogger:
     """
 
     def __init__(
-        self, folder: str | Path, *, project: str, name: str, config: Mapping[str, Any] | None = None, first_step: int = 0
+        self,
+        folder: str | Path,
+        *,
+        project: str,
+        name: str,
+        config: Mapping[str, Any] | None = None,
+        first_step: int = 0,
     ) -> None:
         try:
             import wandb
         except ImportError as error:
-            raise ImportError("trainer.logger has wandb, which is not installed: pip install 'textenvs[wandb]'") from error
+            raise ImportError(
+                "trainer.logger has wandb, which is not installed: pip install 'textenvs[wandb]'"
+            ) from error
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         note = folder / "wandb_run.txt"
         old = note.read_text(encoding="utf-8").strip() if first_step and note.is_file() else None
         self._run = wandb.init(
-            project=project, name=name, dir=str(folder), config=dict(config or {}), id=old, resume="allow" if old else None
+            project=project,
+            name=name,
+            dir=str(folder),
+            config=dict(config or {}),
+            id=old,
+            resume="allow" if old else None,
         )
         note.write_text(self._run.id + "\n", encoding="utf-8")
         self._closed = False
@@ -181,7 +194,13 @@ class MLflowLogger:
     """
 
     def __init__(
-        self, folder: str | Path, *, project: str, name: str, config: Mapping[str, Any] | None = None, first_step: int = 0
+        self,
+        folder: str | Path,
+        *,
+        project: str,
+        name: str,
+        config: Mapping[str, Any] | None = None,
+        first_step: int = 0,
     ) -> None:
         folder = Path(folder).absolute()
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
 """A function of a user's file, computed in processes: one that hangs, crashes or prints hurts nobody but its own row.
 
-The function is verl's: ``compute_score(data_source, solution_str, ground_truth, extra_info)``, called by these names. It
-returns a number, or a mapping with ``score`` and other numbers; it may be ``async``. A call that takes longer than it
-may is killed with its process, and another process is started.
+The function is verl's: ``compute_score(data_source, solution_str, ground_truth, extra_info)``, called by these names.
+It returns a number, or a mapping with ``score`` and other numbers; it may be ``async``. A call that takes longer than
+it may is killed with its process, and another process is started.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+# What the library was imported from, so that a function may import it too.
+_ROOT = str(Path(__file__).resolve().parents[2])
 _START_S = 120.0  # a file may import large libraries
 
 
@@ -162,7 +164,12 @@ class _Process:
         try:
             # A session of its own: what it starts is killed with it, and Ctrl-C is for the parent alone.
             self._process = subprocess.Popen(
-                program, stdin=subprocess.PIPE, bufsize=0, pass_fds=(theirs,), start_new_session=True
+                program,
+                stdin=subprocess.PIPE,
+                bufsize=0,
+                pass_fds=(theirs,),
+                start_new_session=True,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join([_ROOT, os.environ.get("PYTHONPATH", "")])},
             )
         finally:
             os.close(theirs)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from trainers.scoring import FunctionError, FunctionPool, ScoreError
 
-FUNCTIONS = '''
+FUNCTIONS = """
 import asyncio, os, sys, time
 import beside
 
@@ -44,7 +44,7 @@ def by_order(data_source, solution_str, ground_truth, extra_info):
 
 def echo(**question):
     return {"score": 1, **{str(i): v for i, v in enumerate(question["extra_info"])}}
-'''
+"""
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,10 @@ def test_numbers_arrive_and_text_does_not(file):
 
 def test_an_async_function_and_a_numpy_number(file):
     with FunctionPool(file, "later") as pool:
-        assert asyncio.run(pool.score(data_source="", solution_str="", ground_truth="", extra_info={"x": 0.25})).score == 0.25
+        assert (
+            asyncio.run(pool.score(data_source="", solution_str="", ground_truth="", extra_info={"x": 0.25})).score
+            == 0.25
+        )
         odd = {"x": np.int64(3), "rows": np.arange(3), "bytes": b"\0"}  # what Parquet rows may hold
         assert ask(pool, "", extra_info=odd).result().score == 3.0
 
