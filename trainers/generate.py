@@ -182,8 +182,8 @@ def _open(folder: Path, identity: dict[str, Any]) -> None:
         found = json.loads(note.read_text(encoding="utf-8"))
         if differ := sorted(name for name in {*found, *identity} if found.get(name) != identity.get(name)):
             raise TableError(
-                f"{folder} has batches of another run, which differs in {', '.join(differ)}: remove it, or give another "
-                "data.output_path"
+                f"{folder} has batches of another run, which differs in {', '.join(differ)}: remove it, or give "
+                "another data.output_path"
             )
         return
     folder.mkdir(parents=True, exist_ok=True)

@@ -46,6 +46,7 @@ from .heap import settled
 from .learner import Learner
 from .policy import Policy, PolicyError
 from .report.metrics import Phases, episode_metrics
+from .report.profile import profiled
 from .report.reporter import Reporter
 from .rollout.collector import Batch, CollectionError, Collector
 from .rollout.environments import Backend
@@ -98,12 +99,14 @@ async def train(run: Run) -> None:
             break
         began = time.perf_counter()
         phases = run.reporter.phases()
-        with phases("rollout"):
-            batch = await until_stopped(run.collector.next_batch(), run.stop)
-        if batch is None:
-            break
-        warn(run, batch)
-        metrics = await iterate(run, batch, phases)
+        wanted = run.iteration + 1 in config.profile_steps
+        with profiled(run.folder, run.iteration + 1) if wanted else contextlib.nullcontext():
+            with phases("rollout"):
+                batch = await until_stopped(run.collector.next_batch(), run.stop)
+            if batch is None:
+                break
+            warn(run, batch)
+            metrics = await iterate(run, batch, phases)
         run.trained_s += time.perf_counter() - began
         run.iteration += 1
         run.reporter.iteration(run.iteration, metrics, batch.trajectories)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import logging
 import math
@@ -412,6 +413,17 @@ def test_validation_alone_trains_nothing_and_saves_nothing(tmp_path, capsys):
     assert main(arguments(tmp_path / "again", *QUICK, *only, *back)) == 0
     assert [row["step"] for row in metrics_of(tmp_path / "again")] == [2]
     assert not (tmp_path / "again" / "checkpoints").exists()
+
+
+def test_chosen_iterations_are_profiled_in_all_threads(tmp_path):
+    in_process(tmp_path, "trainer.profile_steps=[2]", "trainer.total_iterations=3")
+    (trace,) = (tmp_path / "profile").iterdir()
+    assert trace.name == "iteration_000002.json.gz"
+    events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+    threads = {event["tid"] for event in events if event.get("name") in ("aten::mm", "aten::addmm", "aten::linear")}
+    assert len(threads) >= 2, "the engine's and the learner's"
+    assert any("Backward" in event.get("name", "") for event in events)
+    assert len(training_of(tmp_path)) == 3
 
 
 def test_an_episode_s_tokens_after_its_opening_are_limited(tmp_path):

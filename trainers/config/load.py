@@ -109,8 +109,8 @@ def resolve_with_notes(
 ) -> tuple[ConfigT, Flags]:
     """Read arguments (``key=value``, ``--config FILE``) into a checked configuration.
 
-    Keys of verl's are translated first (:mod:`.translate`). Defaults give way to files, earlier files to later ones, and
-    files to ``key=value``, wherever it stands.
+    Keys of verl's are translated first (:mod:`.translate`). Defaults give way to files, earlier files to later ones,
+    and files to ``key=value``, wherever it stands.
 
     Returns:
         The configuration; where each key that was set came from, and what became of verl's keys.

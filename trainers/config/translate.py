@@ -504,9 +504,8 @@ def _iterations(given: Given) -> Iterator[Result]:
         return
     count = _iteration_count(given)
     if count is None:
-        key = epochs if given.has(epochs) else steps
         yield Result(
-            key,
+            epochs,
             problem="how many iterations that is, data.train_files must tell: give existing .parquet or .jsonl files, "
             "or trainer.total_iterations",
         )
