@@ -28,7 +28,7 @@ from textenvs.messages import Messages, check_conversation, copy_messages
 from . import assembly
 from .config import PPOConfig, load_config
 from .config.commands import GenerateConfig
-from .config.schema import EngineSection
+from .config.schema import EngineSection, ModelSection
 from .engines.base import Engine, EngineError, Generation, Sampling
 from .parquet import TableError, read_table, write_table
 from .policy import PolicyError, load, resolve_device
@@ -57,7 +57,7 @@ async def generate(config: GenerateConfig) -> Path:
     prompts = _prompts(table.column(config.data.prompt_key).to_pylist(), config.data.prompt_key)
     parts = output.with_name(output.name + ".parts")
     _open(parts, _identity(config, source))
-    policy = load(config.model, lambda: iter(()), max_context=0, seed=config.trainer.seed)
+    policy = load(_model(config), lambda: iter(()), max_context=0, seed=config.trainer.seed)
     policy.to(resolve_device(config.model.device))
     assembly.set_threads(policy, config.trainer.threads)
     renderer = Renderer(policy.tokenizer)
@@ -172,7 +172,7 @@ def _identity(config: GenerateConfig, source: Path) -> dict[str, Any]:
     sampling = config.rollout.model_dump(mode="json")
     rows = {"prompts": hashlib.sha256(source.read_bytes()).hexdigest(), "prompt_key": config.data.prompt_key}
     sizes = {"n_samples": config.data.n_samples, "batch_size": config.data.batch_size}
-    model = {"model": str(Path(config.model.path).expanduser().absolute()), "dtype": config.model.dtype}
+    model = {"model": str(Path(_model(config).path).expanduser().absolute()), "dtype": config.model.dtype}
     return {**rows, **sizes, **model, "engine": config.engine.name, "seed": config.trainer.seed, **sampling}
 
 
@@ -192,6 +192,11 @@ def _open(folder: Path, identity: dict[str, Any]) -> None:
     unfinished.replace(note)
 
 
+def _model(config: GenerateConfig) -> ModelSection:
+    assert config.model.path is not None
+    return ModelSection(path=config.model.path, dtype=config.model.dtype, device=config.model.device)
+
+
 def _as_run(config: GenerateConfig, folder: Path) -> PPOConfig:
     """The part of a run's configuration that engines are made from."""
     rollout = config.rollout
@@ -201,7 +206,7 @@ def _as_run(config: GenerateConfig, folder: Path) -> PPOConfig:
     )
     return PPOConfig.model_validate(
         {
-            "model": config.model,
+            "model": _model(config),
             "engine": engine,
             "rollout": {"max_response_length": rollout.response_length},
             "actor": {"max_tokens_per_micro_batch": context},

@@ -510,7 +510,7 @@ def warm_up(
                 raise asyncio.CancelledError
             report(step, metrics)
 
-        sft.fit(policy, examples, part, seed=part_seed, on_step=on_step)
+        sft.fit(policy, examples, part, seed=part_seed, on_step=on_step, fsdp=config.trainer.fsdp)
 
 
 def warm_start_wanted(config: PPOConfig) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -40,7 +40,15 @@ log = logging.getLogger("trainers")
 OnStep = Callable[[int, Mapping[str, float]], None]
 
 
-def fit(policy: Policy, examples: Sequence[Example], section: SupervisedSection, *, seed: int, on_step: OnStep) -> None:
+def fit(
+    policy: Policy,
+    examples: Sequence[Example],
+    section: SupervisedSection,
+    *,
+    seed: int,
+    on_step: OnStep,
+    fsdp: Literal["auto", "always", "never"] = "auto",
+) -> None:
     """Train ``policy.model`` in place.
 
     Args:
@@ -49,6 +57,7 @@ def fit(policy: Policy, examples: Sequence[Example], section: SupervisedSection,
         section: Steps, batch size, learning rate.
         seed: Decides the order.
         on_step: Called after every step with its number (from 1) and metrics.
+        fsdp: Whether to shard the model, see :class:`~trainers.learner.Learner`.
 
     Raises:
         DemonstrationError: There is nothing to learn from.
@@ -69,6 +78,7 @@ def fit(policy: Policy, examples: Sequence[Example], section: SupervisedSection,
         ),
         max_tokens_per_micro_batch=section.max_tokens_per_micro_batch,
         dtype="bfloat16" if policy.model.dtype == torch.bfloat16 else "float32",
+        fsdp=fsdp,
         device=policy.model.device,
     )
     order: list[int] = []
@@ -132,7 +142,7 @@ def run(config: SFTConfig) -> None:
             log.info("step %d/%d  loss %.4f", step, config.sft.steps, metrics["loss"])
 
     with logger:
-        fit(policy, examples, config.sft, seed=seed, on_step=on_step)
+        fit(policy, examples, config.sft, seed=seed, on_step=on_step, fsdp=config.trainer.fsdp)
     policy.model.save_pretrained(folder / "model")
     policy.tokenizer.save_pretrained(folder / "model")
     log.info("model: %s", folder / "model")

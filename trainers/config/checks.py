@@ -161,7 +161,11 @@ def missing_paths(config: Section) -> Problems:
                 elif path.suffix not in _FILES:
                     yield key, f"{file} is neither .jsonl nor .parquet"
     model = getattr(config, "model", None)
-    if model is not None and model.path != "tiny" and not (Path(model.path).expanduser() / "config.json").is_file():
+    if (
+        model is not None
+        and model.path not in ("tiny", None)
+        and not (Path(model.path).expanduser() / "config.json").is_file()
+    ):
         yield "model.path", f"{model.path} is not a folder with a config.json; give a model's folder, or tiny"
     function = getattr(getattr(config, "custom_reward_function", None), "path", None)
     if function is not None and not Path(function).expanduser().is_file():

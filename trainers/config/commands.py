@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 from pydantic import Field
 
-from .checks import engine_checks, model_checks, reward_function_checks
-from .schema import ModelSection, RewardFunctionSection, RunConfig, Section, ServingSection
+from .checks import engine_checks, reward_function_checks
+from .schema import RewardFunctionSection, RunConfig, Section, ServingSection
 
 
 class PromptsSection(Section):
@@ -20,6 +21,14 @@ class PromptsSection(Section):
         None, min_length=1, description="Parquet file to write: all columns of `path`, and `responses`; needed."
     )
     batch_size: int = Field(128, ge=1, description="Prompts between two savings; a kill loses at most so many.")
+
+
+class LoadedModelSection(Section):
+    """The model that replies."""
+
+    path: str | None = Field(None, min_length=1, description="Folder of a Hugging Face model; needed.")
+    dtype: Literal["float32", "bfloat16"] = Field("float32", description="Type to compute in.")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="`auto` is cuda where there is one.")
 
 
 class ReplySection(Section):
@@ -44,16 +53,15 @@ class GenerateConfig(RunConfig):
     """Configuration of `python -m trainers.generate`."""
 
     data: PromptsSection = PromptsSection()
-    model: ModelSection = ModelSection()
+    model: LoadedModelSection = LoadedModelSection()
     engine: ServingSection = ServingSection()
     rollout: ReplySection = ReplySection()
     trainer: GenerateRunSection = GenerateRunSection()
 
     def checks(self) -> Iterator[tuple[str, str]]:
         """What does not go together: pairs of a key and what is wrong, in words."""
-        yield from model_checks(self.model)
         yield from engine_checks(self.engine)
-        if self.model.path == "tiny":
+        if self.model.path is None or self.model.path == "tiny":
             yield "model.path", "must be given, as a model's folder: a model from scratch has no words"
         for name in ("path", "output_path"):
             if getattr(self.data, name) is None:
