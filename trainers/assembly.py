@@ -18,12 +18,20 @@ import torch
 
 import textenvs
 from textenvs.env import TextEnv
-from textenvs.tasks import TaskError
+from textenvs.tasks import Task, TaskError
 
 from . import demonstrations
 from .algorithms.advantages import NEEDS_CRITIC, NEEDS_GREEDY
 from .checkpoints import Checkpoint, CheckpointError, Checkpoints, load
-from .config.schema import EnvSection, ModelSection, PPOConfig, RunSection, SupervisedSection, TrainerSection
+from .config.schema import (
+    EnvSection,
+    ModelSection,
+    PPOConfig,
+    RewardFunctionSection,
+    RunSection,
+    SupervisedSection,
+    TrainerSection,
+)
 from .engines.base import Engine, EngineError, Sampling
 from .engines.openai_compatible import refuse_training
 from .engines.replicas import Replicas
@@ -37,8 +45,10 @@ from .policy import load as load_policy
 from .rollout.collector import Collector
 from .rollout.environments import Backend, EnvSpec
 from .rollout.renderer import Renderer
+from .rollout.rewards import Score, SoFar
 from .rollout.tasks import TaskOrder
 from .rollout.trace import TraceFile
+from .scoring import FunctionError, FunctionPool
 from .tiny import save as save_policy
 
 log = logging.getLogger("trainers")
@@ -400,10 +410,66 @@ async def _sglang_engine(
     return engine
 
 
+def reward_function_of(section: RewardFunctionSection) -> FunctionPool | None:
+    """The processes of a reward function of the user's own, if there is one.
+
+    Raises:
+        SetupError: It cannot be had.
+    """
+    if section.path is None:
+        return None
+    try:
+        return FunctionPool(section.path, section.name, workers=section.workers, timeout_s=section.timeout_s)
+    except FunctionError as error:
+        raise SetupError(f"custom_reward_function: {error}") from error
+
+
+def custom_reward(config: PPOConfig, pool: FunctionPool) -> Score:
+    """The function as a reward that comes later: of whole episodes, in place of what the environment pays or beside it.
+
+    What it scores (``solution_str``) are the policy's replies alone, an empty line between two; nothing that the
+    environment said counts as the policy's. ``extra_info`` is the row's, with the conversation as ``messages``.
+    """
+    replace = config.custom_reward_function.replace
+    sets = [
+        (kwargs, make_env(config.env.id, kwargs).tasks)
+        for kwargs in (training_kwargs(config), validation_kwargs(config))
+    ]
+
+    def task_of(so_far: SoFar) -> Task:
+        assert so_far.spec is not None
+        assert so_far.task_index is not None
+        return next(tasks for kwargs, tasks in sets if kwargs == so_far.spec.kwargs)[so_far.task_index]
+
+    async def terms(so_far: SoFar) -> dict[str, float]:
+        earned = {"environment_not_counted": -so_far.reward} if replace and so_far.reward else {}
+        if so_far.over:
+            task = task_of(so_far)
+            replies = [message["content"] for message in so_far.messages if message["role"] == "assistant"]
+            scored = await pool.score(
+                data_source=task.data_source,
+                solution_str="\n\n".join(replies),
+                ground_truth=task.ground_truth,
+                extra_info={**task.extra, "messages": [dict(message) for message in so_far.messages]},
+            )
+            earned["custom"] = scored.score
+        return earned
+
+    def score(so_far: SoFar, turn: int) -> Awaitable[Mapping[str, float]] | None:
+        return terms(so_far) if so_far.over or (replace and so_far.reward) else None
+
+    return score
+
+
 def collector_of(
-    config: PPOConfig, engine: Engine, renderer: Renderer, backend: Backend, trace: TraceFile | None = None
+    config: PPOConfig,
+    engine: Engine,
+    renderer: Renderer,
+    backend: Backend,
+    trace: TraceFile | None = None,
+    rewards: Mapping[str, Score] | None = None,
 ) -> Collector:
-    """What collects training episodes, and draws them in ``trace``."""
+    """What collects training episodes, and draws them in ``trace``; ``rewards`` come later."""
     rollout = config.rollout
     size = make_env(config.env.id, training_kwargs(config)).tasks.size
     return Collector(
@@ -418,6 +484,7 @@ def collector_of(
         surplus=ceil((rollout.oversampling_factor - 1.0) * rollout.groups_per_batch - 1e-9),
         sampling=sampling_of(config),
         max_context=config.engine.max_context,
+        max_response_tokens=rollout.max_response_tokens,
         generation_timeout=rollout.generation_timeout_s,
         episode_timeout=rollout.episode_timeout_s,
         retries=rollout.retries,
@@ -429,6 +496,8 @@ def collector_of(
         partial=rollout.partial,
         partial_max_age=rollout.partial_max_age,
         engine_slots=config.engine.max_slots * config.engine.engines,
+        rewards=rewards,
+        reward_timeout=None,  # those that are made here have a limit of their own, which waiting for a place is not in
         lag_interval=_LAG_INTERVAL_S,
         trace=trace,
         seed=config.trainer.seed,

@@ -48,10 +48,12 @@ from .heap import settled
 from .learner import Learner
 from .policy import Policy, PolicyError
 from .report.metrics import Phases, episode_metrics
+from .report.profile import profiled
 from .report.reporter import Reporter
 from .rollout.collector import Batch, CollectionError, Collector
 from .rollout.environments import Backend
 from .rollout.renderer import Renderer, RendererError
+from .rollout.rewards import Score
 from .rollout.trace import TraceFile
 from .trajectory import Trajectory
 
@@ -99,12 +101,14 @@ async def train(run: Run) -> None:
             break
         began = time.perf_counter()
         phases = run.reporter.phases()
-        with phases("rollout"):
-            batch = await until_stopped(run.collector.next_batch(), run.stop)
-        if batch is None:
-            break
-        warn(run, batch)
-        metrics = await iterate(run, batch, phases)
+        wanted = run.iteration + 1 in config.profile_steps
+        with profiled(run.folder, run.iteration + 1) if wanted else contextlib.nullcontext():
+            with phases("rollout"):
+                batch = await until_stopped(run.collector.next_batch(), run.stop)
+            if batch is None:
+                break
+            warn(run, batch)
+            metrics = await iterate(run, batch, phases)
         run.trained_s += time.perf_counter() - began
         run.iteration += 1
         run.reporter.iteration(run.iteration, metrics, batch.trajectories)
@@ -473,6 +477,9 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
         folder,
         config.trainer.logger,
         total=config.trainer.total_iterations,
+        project=config.trainer.project_name,
+        name=config.trainer.experiment_name,
+        config=config.model_dump(mode="json"),
         first_step=0 if checkpoint is None or checkpoint.iteration == 0 else checkpoint.iteration + 1,
         rollout_dir=config.trainer.rollout_data_dir,
         validation_dir=config.trainer.validation_data_dir,
@@ -484,6 +491,10 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
             stack.callback(trace.close)
         given_up = threading.Event()
         stack.callback(given_up.set)  # a thread is not cancelled with who waits for it: it is asked to end
+        rewards: dict[str, Score] = {}
+        if (pool := assembly.reward_function_of(config.custom_reward_function)) is not None:
+            stack.callback(pool.close)
+            rewards["custom"] = assembly.custom_reward(config, pool)
         if checkpoint is not None:
             reporter.say(f"resuming from {checkpoint.path}")
         elif warm_start_wanted(config):
@@ -498,7 +509,9 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
         stack.push_async_callback(engine.close)
         training = await stack.enter_async_context(assembly.backend_of(config, validation=False))
         validation = await stack.enter_async_context(assembly.backend_of(config, validation=True))
-        collector = await stack.enter_async_context(assembly.collector_of(config, engine, renderer, training, trace))
+        collector = await stack.enter_async_context(
+            assembly.collector_of(config, engine, renderer, training, trace, rewards)
+        )
         run = Run(
             config=config,
             folder=folder,
@@ -538,7 +551,7 @@ def warm_up(
                 raise asyncio.CancelledError
             report(step, metrics)
 
-        sft.fit(policy, examples, part, seed=part_seed, on_step=on_step)
+        sft.fit(policy, examples, part, seed=part_seed, on_step=on_step, fsdp=config.trainer.fsdp)
 
 
 def warm_start_wanted(config: PPOConfig) -> bool:
@@ -605,6 +618,10 @@ async def run_all(config: PPOConfig) -> int:
     """A whole run; the exit code."""
     async with assemble(config) as run:
         heed_signals(run.stop)
+        if config.trainer.val_only:
+            await validate(run)
+            run.reporter.conclude(run.trained_s)
+            return 130 if run.stop.is_set() else 0
         if run.iteration >= config.trainer.total_iterations:
             run.reporter.say(
                 f"this run is finished ({run.iteration} iterations). Go on with a larger trainer.total_iterations, "

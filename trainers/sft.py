@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -22,7 +23,16 @@ from .config.schema import SupervisedSection
 from .demonstrations import DemonstrationError, Example, encode
 from .learner import Learner, OptimizerSettings
 from .policy import Policy, PolicyError, resolve_device
-from .report.loggers import METRICS_FILE, TENSORBOARD_FOLDER, JsonlLogger, Logger, Loggers, TensorBoardLogger
+from .report.loggers import (
+    METRICS_FILE,
+    TENSORBOARD_FOLDER,
+    JsonlLogger,
+    Logger,
+    Loggers,
+    MLflowLogger,
+    TensorBoardLogger,
+    WandbLogger,
+)
 from .rollout.renderer import Renderer, RendererError
 
 log = logging.getLogger("trainers")
@@ -30,7 +40,15 @@ log = logging.getLogger("trainers")
 OnStep = Callable[[int, Mapping[str, float]], None]
 
 
-def fit(policy: Policy, examples: Sequence[Example], section: SupervisedSection, *, seed: int, on_step: OnStep) -> None:
+def fit(
+    policy: Policy,
+    examples: Sequence[Example],
+    section: SupervisedSection,
+    *,
+    seed: int,
+    on_step: OnStep,
+    fsdp: Literal["auto", "always", "never"] = "auto",
+) -> None:
     """Train ``policy.model`` in place.
 
     Args:
@@ -39,6 +57,7 @@ def fit(policy: Policy, examples: Sequence[Example], section: SupervisedSection,
         section: Steps, batch size, learning rate.
         seed: Decides the order.
         on_step: Called after every step with its number (from 1) and metrics.
+        fsdp: Whether to shard the model, see :class:`~trainers.learner.Learner`.
 
     Raises:
         DemonstrationError: There is nothing to learn from.
@@ -59,6 +78,7 @@ def fit(policy: Policy, examples: Sequence[Example], section: SupervisedSection,
         ),
         max_tokens_per_micro_batch=section.max_tokens_per_micro_batch,
         dtype="bfloat16" if policy.model.dtype == torch.bfloat16 else "float32",
+        fsdp=fsdp,
         device=policy.model.device,
     )
     order: list[int] = []
@@ -102,9 +122,16 @@ def run(config: SFTConfig) -> None:
     renderer = Renderer(policy.tokenizer)
     examples = examples_of(config.env.id, kwargs, config.sft, policy, renderer, seed)
     log.info("%d conversations to imitate", len(examples))
+    names: dict[str, Any] = {
+        "project": config.trainer.project_name,
+        "name": config.trainer.experiment_name,
+        "config": config.model_dump(mode="json"),
+    }
     makers: dict[str, Callable[[], Logger]] = {
         "jsonl": lambda: JsonlLogger(folder / METRICS_FILE),
         "tensorboard": lambda: TensorBoardLogger(folder / TENSORBOARD_FOLDER),
+        "wandb": lambda: WandbLogger(folder, **names),
+        "mlflow": lambda: MLflowLogger(folder, **names),
     }
     logger = Loggers([makers[name]() for name in config.trainer.logger if name in makers])
     console = "console" in config.trainer.logger
@@ -115,7 +142,7 @@ def run(config: SFTConfig) -> None:
             log.info("step %d/%d  loss %.4f", step, config.sft.steps, metrics["loss"])
 
     with logger:
-        fit(policy, examples, config.sft, seed=seed, on_step=on_step)
+        fit(policy, examples, config.sft, seed=seed, on_step=on_step, fsdp=config.trainer.fsdp)
     policy.model.save_pretrained(folder / "model")
     policy.tokenizer.save_pretrained(folder / "model")
     log.info("model: %s", folder / "model")

@@ -120,7 +120,7 @@ def test_a_configuration_cannot_be_changed_by_accident():
         ("rollout.n=2.0", "it must be a whole number >= 1"),
         ("rollout.top_p=1.5", "it must be a number > 0 and <= 1"),
         ("trainer.test_freq=0", "it must be -1, or a whole number >= 1"),
-        ("trainer.logger=[console, wandb]", "[console, wandb] is not allowed; it must be one of console, jsonl"),
+        ("trainer.logger=[console, swanlab]", "[console, swanlab] is not allowed; it must be one of console, jsonl"),
         ("actor.betas=[0.9]", "[0.9] is not allowed; it must be a list of 2: a number >= 0 and < 1; a number >= 0"),
         ("actor.betas=[0.9, 1]", "[0.9, 1] is not allowed; it must be a list of 2"),
         ("algorithm.adv_estimator=ppo", "one of gae, turn_gae, bilevel_gae, grpo"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import logging
 import math
@@ -409,6 +410,87 @@ def test_a_trace_shows_the_trainers_phases_and_the_episodes(tmp_path):
     assert [e["name"] for e in events if e["ph"] == "i"] == ["weights 1", "weights 2"]
     played = [e["name"] for e in events if e["ph"] == "X" and e["name"].startswith("eval")]
     assert len(played) == 2 * 3, "two validations of three tasks"
+
+
+REWARD = """
+def compute_score(data_source, solution_str, ground_truth, extra_info):
+    replies = [m["content"] for m in extra_info["messages"] if m["role"] == "assistant"]
+    assert solution_str == "\\n\\n".join(replies), "nothing but the policy's words"
+    assert data_source and ground_truth is not None
+    return {"score": 0.25 + len(replies), "seen": 1}
+"""
+
+
+@pytest.mark.parametrize("replace", [True, False])
+def test_a_reward_function_of_ones_own_scores_whole_episodes(tmp_path, replace):
+    """In training and in validation: once an episode, on its last turn, in place of the environment's or beside it."""
+    (tmp_path / "reward.py").write_text(REWARD)
+    more = [f"custom_reward_function.path={tmp_path}/reward.py", f"custom_reward_function.replace={replace}".lower()]
+    more += ["env.id=textenv/gsm8k-interact", "env.kwargs.max_assistant_turns=2", "env.val_kwargs.split=test"]
+    more += [f"trainer.rollout_data_dir={tmp_path}/train", f"trainer.validation_data_dir={tmp_path}/val"]
+    in_process(tmp_path / "run", *more, "trainer.total_iterations=1")
+    for path in (tmp_path / "train/000001.parquet", tmp_path / "val/000001.parquet"):
+        for episode in read_parquet(path):
+            assert [turn.get("custom") for turn in episode.turn_terms][:-1] == [None] * (episode.num_turns - 1)
+            assert episode.turn_terms[-1]["custom"] == 0.25 + episode.num_turns
+            paid = sum(
+                sum(value for name, value in turn.items() if name in ("correct", "format", "extra_turn"))
+                for turn in episode.turn_terms
+            )
+            assert paid == pytest.approx(0.0 if episode.num_turns == 1 else -0.1)
+            expected = 0.25 + episode.num_turns + (0 if replace else paid)
+            assert episode.total_reward == pytest.approx(expected)
+
+
+def test_a_reward_function_that_fails_stops_the_run_with_its_cause(tmp_path, capsys):
+    (tmp_path / "reward.py").write_text("def compute_score(**row):\n    raise KeyError('no such column')\n")
+    more = [f"custom_reward_function.path={tmp_path}/reward.py", "rollout.max_consecutive_errors=3"]
+    assert main(arguments(tmp_path / "run", *QUICK, *more)) == 1
+    said = capsys.readouterr().err
+    assert all(words in said for words in ("error: 3 episodes in a row", "error_reward", "KeyError: 'no such column'"))
+    refused(
+        capsys,
+        arguments(tmp_path / "run2", *QUICK, more[0], "custom_reward_function.name=score"),
+        *("error: custom_reward_function", "has no function score; it has compute_score"),
+    )
+
+
+def test_validation_alone_trains_nothing_and_saves_nothing(tmp_path, capsys):
+    only = ["trainer.val_only=true", f"trainer.validation_data_dir={tmp_path}/val"]
+    assert main(arguments(tmp_path / "run", *QUICK, *only)) == 0
+    rows = metrics_of(tmp_path / "run")
+    assert [row["step"] for row in rows] == [0]
+    assert "val/reward" in rows[0]
+    assert not (tmp_path / "run" / "checkpoints").exists()
+    assert len(read_parquet(tmp_path / "val/000000.parquet")) == 3
+
+    in_process(tmp_path / "trained", "trainer.total_iterations=2")
+    before = checkpoints.Checkpoints(tmp_path / "trained/checkpoints", 2).newest()
+    back = ["trainer.resume_mode=resume_path", f"trainer.resume_from_path={before.path}"]
+    assert main(arguments(tmp_path / "again", *QUICK, *only, *back)) == 0
+    assert [row["step"] for row in metrics_of(tmp_path / "again")] == [2]
+    assert not (tmp_path / "again" / "checkpoints").exists()
+
+
+def test_chosen_iterations_are_profiled_in_all_threads(tmp_path):
+    in_process(tmp_path, "trainer.profile_steps=[2]", "trainer.total_iterations=3")
+    (trace,) = (tmp_path / "profile").iterdir()
+    assert trace.name == "iteration_000002.json.gz"
+    events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+    threads = {event["tid"] for event in events if event.get("name") in ("aten::mm", "aten::addmm", "aten::linear")}
+    assert len(threads) >= 2, "the engine's and the learner's"
+    assert any("Backward" in event.get("name", "") for event in events)
+    assert len(training_of(tmp_path)) == 3
+
+
+def test_an_episode_s_tokens_after_its_opening_are_limited(tmp_path):
+    more = ["rollout.max_response_tokens=9", f"trainer.rollout_data_dir={tmp_path}/train"]
+    in_process(tmp_path / "run", *more, "trainer.total_iterations=1")
+    episodes = read_parquet(tmp_path / "train/000001.parquet")
+    openings = [int(np.argmax(episode.action_mask)) for episode in episodes]
+    after = [len(e.token_ids) - opening for e, opening in zip(episodes, openings, strict=True)]
+    assert max(after) <= 9
+    assert max(episode.num_turns for episode in episodes) == 1 or min(after) > 6
 
 
 # ------------------------------------------------------------------ resuming

@@ -7,7 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .schema import ActorSection, AlgorithmSection, EngineSection, ModelSection, PPOConfig, Section
+    from .schema import (
+        ActorSection,
+        AlgorithmSection,
+        ModelSection,
+        PPOConfig,
+        RewardFunctionSection,
+        Section,
+        ServingSection,
+    )
 
 Problems = Iterator[tuple[str, str]]
 
@@ -54,12 +62,7 @@ def ppo_checks(config: PPOConfig) -> Problems:
     yield from _estimator_checks(config.algorithm)
     engine, rollout, trainer = config.engine, config.rollout, config.trainer
 
-    for section in ("vllm", "sglang"):
-        options = getattr(engine, section)
-        for name in type(options).model_fields:
-            if engine.name != section and _changed(options, name):
-                yield f"engine.{section}.{name}", f"has no effect with engine.name={engine.name}"
-    yield from _server_checks(engine)
+    yield from engine_checks(engine)
     if engine.name == "sglang" and engine.sglang.base_url is None and engine.sglang.seeds and rollout.min_p > 0:
         yield "rollout.min_p", "goes with engine.name=sglang only where engine.sglang.seeds=false"
     if rollout.max_response_length >= engine.max_context:
@@ -68,6 +71,11 @@ def ppo_checks(config: PPOConfig) -> Problems:
             f"is {rollout.max_response_length}, which leaves no room for a prompt in "
             f"engine.max_context={engine.max_context}",
         )
+    yield from reward_function_checks(config.custom_reward_function)
+    if config.custom_reward_function.path is None:
+        for name in ("workers", "timeout_s"):
+            if _changed(config.custom_reward_function, name):
+                yield f"custom_reward_function.{name}", "has no effect without custom_reward_function.path"
     most = rollout.staleness * rollout.groups_per_batch + 1
     if rollout.window > most:
         yield (
@@ -106,7 +114,17 @@ def ppo_checks(config: PPOConfig) -> Problems:
         yield "trainer.resume_from_path", "goes together with trainer.resume_mode=resume_path, and only with it"
 
 
-def _server_checks(engine: EngineSection) -> Problems:
+def engine_checks(engine: ServingSection) -> Problems:
+    """Options of an engine that does not run, and options of one that do not go together."""
+    for section in ("vllm", "sglang"):
+        options = getattr(engine, section)
+        for name in type(options).model_fields:
+            if engine.name != section and _changed(options, name):
+                yield f"engine.{section}.{name}", f"has no effect with engine.name={engine.name}"
+    yield from _server_checks(engine)
+
+
+def _server_checks(engine: ServingSection) -> Problems:
     name, urls = engine.name, engine.base_urls
     if name == "openai" and engine.replicas > 1:
         yield "engine.replicas", f"is {engine.replicas}; engine.name={name} is one engine"
@@ -125,6 +143,13 @@ def _server_checks(engine: EngineSection) -> Problems:
         yield "engine.replicas", f"is {engine.replicas}; each address in engine.{name}.base_url is a replica already"
     if len(set(urls)) < len(urls):
         yield f"engine.{name}.base_url", "names a server twice; a server has one trainer at a time"
+
+
+def reward_function_checks(function: RewardFunctionSection) -> Problems:
+    """Options of a function that is not given."""
+    for name in type(function).model_fields:
+        if name not in ("path", "workers", "timeout_s") and function.path is None and _changed(function, name):
+            yield f"custom_reward_function.{name}", "has no effect without custom_reward_function.path"
 
 
 def estimator_keys(estimator: str) -> tuple[str, ...]:
@@ -206,8 +231,15 @@ def missing_paths(config: Section) -> Problems:
                 elif path.suffix not in _FILES:
                     yield key, f"{file} is neither .jsonl nor .parquet"
     model = getattr(config, "model", None)
-    if model is not None and model.path != "tiny" and not (Path(model.path).expanduser() / "config.json").is_file():
+    if (
+        model is not None
+        and model.path not in ("tiny", None)
+        and not (Path(model.path).expanduser() / "config.json").is_file()
+    ):
         yield "model.path", f"{model.path} is not a folder with a config.json; give a model's folder, or tiny"
+    function = getattr(getattr(config, "custom_reward_function", None), "path", None)
+    if function is not None and not Path(function).expanduser().is_file():
+        yield "custom_reward_function.path", f"there is no file {function}"
     resume = getattr(getattr(config, "trainer", None), "resume_from_path", None)
     if resume is not None and not Path(resume).expanduser().is_dir():
         yield "trainer.resume_from_path", f"there is no folder {resume}"

@@ -22,7 +22,9 @@ def _one_or_many(value: Any) -> Any:
 Files: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_one_or_many), Field(min_length=1)]
 #: Of servers that run already.
 Addresses: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_one_or_many), Field(min_length=1)]
-Loggers: TypeAlias = Annotated[tuple[Literal["console", "jsonl", "tensorboard"], ...], BeforeValidator(_one_or_many)]
+Loggers: TypeAlias = Annotated[
+    tuple[Literal["console", "jsonl", "tensorboard", "wandb", "mlflow"], ...], BeforeValidator(_one_or_many)
+]
 #: Every so many iterations, or -1 for never.
 Frequency: TypeAlias = Literal[-1] | Annotated[int, Field(ge=1)]
 DecayRate: TypeAlias = Annotated[float, Field(ge=0, lt=1)]
@@ -256,7 +258,7 @@ class SGLangSection(Section):
     )
 
 
-class EngineSection(Section):
+class ServingSection(Section):
     """What generates."""
 
     name: Literal["torch", "vllm", "sglang", "openai"] = Field(
@@ -271,7 +273,6 @@ class EngineSection(Section):
         "one is replaced. Several addresses in `base_url` are so many replicas without this.",
     )
     max_slots: int = Field(128, ge=1, description="Requests decoded at a time (in each replica); more wait.")
-    max_context: int = Field(512, ge=16, description="Longest conversation in tokens, reply included.")
     threads: int | None = Field(
         None,
         ge=1,
@@ -292,6 +293,12 @@ class EngineSection(Section):
         return len(self.base_urls) or self.replicas
 
 
+class EngineSection(ServingSection):
+    """What generates."""
+
+    max_context: int = Field(512, ge=16, description="Longest conversation in tokens, reply included.")
+
+
 class RolloutSection(Section):
     """Collecting episodes."""
 
@@ -302,6 +309,12 @@ class RolloutSection(Section):
     top_k: int = Field(0, ge=0, description="Sample from the k likeliest tokens; 0 is all.")
     min_p: Fraction = Field(0.0, description="Leave out tokens below this times the likeliest one's probability.")
     max_response_length: int = Field(64, ge=1, description="Tokens a reply has at most (each turn).")
+    max_response_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="Tokens an episode has after its opening at most, those of the environment included; null is as "
+        "`engine.max_context` leaves.",
+    )
     staleness: int = Field(
         0,
         ge=0,
@@ -497,6 +510,7 @@ class TrainerSection(RunSection):
     total_iterations: int = Field(120, ge=1, description="Batches to train on.")
     time_limit_s: float | None = Field(None, gt=0, description="Stop after so many seconds of training, if earlier.")
     val_before_train: bool = Field(True, description="Validate before the first iteration.")
+    val_only: bool = Field(False, description="Validate the policy (that of a checkpoint, if resumed), and stop.")
     test_freq: Frequency = Field(20, description="Validate every so many iterations; -1 only at the end.")
     save_freq: Frequency = Field(50, description="Save a checkpoint every so many iterations; -1 only at the end.")
     keep_last_n: int = Field(2, ge=1, description="Checkpoints to keep.")
@@ -508,8 +522,29 @@ class TrainerSection(RunSection):
         None,
         description="Write a trace of episodes and phases here (.json), for ui.perfetto.dev or chrome://tracing.",
     )
+    profile_steps: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        (), description="Profile these iterations with torch's profiler; a Chrome trace each, in the run's folder."
+    )
     rollout_data_dir: str | None = Field(None, description="Write every training batch here, as Parquet.")
     validation_data_dir: str | None = Field(None, description="Write every validation here, as Parquet.")
+
+
+class RewardFunctionSection(Section):
+    """A reward of your own, `compute_score(data_source, solution_str, ground_truth, extra_info)`, in processes."""
+
+    path: str | None = Field(None, min_length=1, description="Python file with the function; null has none.")
+    name: str = Field("compute_score", min_length=1, description="The function's name.")
+    workers: int = Field(2, ge=1, description="Processes that compute it.")
+    timeout_s: float = Field(30.0, gt=0, description="Seconds that one call may take; its process is then killed.")
+
+
+class EpisodeRewardFunctionSection(RewardFunctionSection):
+    """A reward of your own, `compute_score(data_source, solution_str, ground_truth, extra_info)`, in processes.
+
+    It scores whole episodes as they end. See docs/collector.md.
+    """
+
+    replace: bool = Field(True, description="What the environment pays does not count then; false adds the two.")
 
 
 class RunConfig(Section):
@@ -536,6 +571,7 @@ class PPOConfig(RunConfig):
     engine: EngineSection = EngineSection()
     rollout: RolloutSection = RolloutSection()
     validation: ValidationSection = ValidationSection()
+    custom_reward_function: EpisodeRewardFunctionSection = EpisodeRewardFunctionSection()
     algorithm: AlgorithmSection = AlgorithmSection()
     actor: ActorSection = ActorSection()
     critic: CriticSection = CriticSection()
