@@ -26,7 +26,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
+
+try:
+    import torch
+except ImportError as error:
+    raise ImportError("training needs torch: pip install 'textenvs[train]'") from error
 from numpy.typing import NDArray
 from torch import Tensor
 from transformers.utils.logging import disable_progress_bar
