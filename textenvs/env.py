@@ -470,16 +470,8 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         return copy_messages(messages), self._identity()
 
     def _play(self, action: str | Message) -> StepResult | Coroutine[Any, Any, StepResult]:
-        state = self.state
-        if not state.messages or state.done:
-            raise gymnasium.error.ResetNeeded(
-                f"{type(self).__name__}: the episode is {'over' if state.done else 'not started'}; call reset() first"
-            )
-        reply = as_reply(action)
-        state.messages = (*state.messages, reply)
-        state.assistant_turns += 1
         try:
-            turn = self.respond(reply)
+            turn = self._ask(action)
         except EnvironmentFailure as failure:
             return self._fail(failure)
         if not isinstance(turn, Turn) and inspect.isawaitable(turn):
@@ -491,6 +483,18 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
             return self._conclude(await turn)
         except EnvironmentFailure as failure:
             return self._fail(failure)
+
+    def _ask(self, action: str | Message) -> Turn | Awaitable[Turn]:
+        """The first half of a turn: what the hook makes of the action. ``_conclude`` or ``_fail`` is the second."""
+        state = self.state
+        if not state.messages or state.done:
+            raise gymnasium.error.ResetNeeded(
+                f"{type(self).__name__}: the episode is {'over' if state.done else 'not started'}; call reset() first"
+            )
+        reply = as_reply(action)
+        state.messages = (*state.messages, reply)
+        state.assistant_turns += 1
+        return self.respond(reply)
 
     def _fail(self, failure: EnvironmentFailure) -> StepResult:
         self.state.truncated, self.state.stop = True, failure.stop

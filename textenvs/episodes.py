@@ -29,7 +29,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from .background import wait_for
-from .env import TextEnv
+from .env import EnvironmentFailure, TextEnv, Turn
 from .messages import Messages, copy_messages
 from .options import Policy, check_count, check_env, check_timeout, resolve
 from .tasks.base import Task
@@ -239,8 +239,15 @@ class Plan:
                             reply = await reply
                         if threads is not None:
                             result = await _in_thread(threads, env._play, reply)
-                        elif not isinstance(result := env._play(reply), tuple):
-                            result = await result
+                        else:  # as env._play does it, without a coroutine more for each episode that waits
+                            try:
+                                turn: Any = env._ask(reply)
+                                if not isinstance(turn, Turn) and inspect.isawaitable(turn):
+                                    turn = await turn
+                                result = env._conclude(turn)
+                                del turn
+                            except EnvironmentFailure as failure:
+                                result = env._fail(failure)
                         terminated, truncated = result[2:4]
                         rewards.append(result[1])
                         terms.append(result[4]["terms"])
