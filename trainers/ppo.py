@@ -37,6 +37,9 @@ from .algorithms.aggregation import token_weights
 from .algorithms.batch import ActionBatch, gather
 from .algorithms.kl import AdaptiveKL, FixedKL, KLController, kl_estimate
 from .algorithms.policy_losses import importance_weights, ppo_clip, value_loss
+from .cluster.group import LearnerGroup, RankError
+from .cluster.plan import PlanError, describe
+from .cluster.recipe import MadeThere
 from .config import PPOConfig, load_config
 from .config.checks import estimator_keys
 from .config.schema import ActorSection, AlgorithmSection, CriticSection, WarmStartSection
@@ -64,7 +67,7 @@ class Run:
 
     config: PPOConfig
     folder: Path
-    learner: Learner
+    learner: Learner | LearnerGroup
     collector: Collector
     validation: Backend
     validation_tasks: Sequence[int]
@@ -166,12 +169,14 @@ def learn(run: Run, trajectories: Sequence[Trajectory]) -> dict[str, float]:
             if train_actor and (mask := advantages.policy_mask[where]).any():
                 weight = token_weights(config.actor.loss_agg_mode, _offsets(part), mask, _norm_length(config))
                 more = {"weight": weight, "share": mask / mask.sum()}
-                _note(steps, "actor", learner.update_actor(part, given | more, policy_loss(config.actor)))
+                loss = MadeThere(policy_loss, config.actor)
+                _note(steps, "actor", learner.update_actor(part, given | more, loss))
             if learner.critic is not None:
                 assert advantages.value_mask is not None
                 mask = advantages.value_mask[where]
                 more = {"weight": mask / max(mask.sum(), 1)}
-                _note(steps, "critic", learner.update_critic(part, given | more, critic_loss(config.critic)))
+                value_loss_fn = MadeThere(critic_loss, config.critic)
+                _note(steps, "critic", learner.update_critic(part, given | more, value_loss_fn))
     return metrics | {name: float(np.mean(values)) for name, values in steps.items()}
 
 
@@ -412,6 +417,7 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
     checkpoint = assembly.checkpoint_to_resume(config.trainer, saved)
     if checkpoint is not None:
         refuse_other_run(checkpoint.state["config"], config.model_dump(mode="json"), checkpoint.path)
+    plan = assembly.plan_of(config)
     assembly.check_environments(config)
     assembly.check_engine(config)
     kwargs, seed = assembly.training_kwargs(config), config.trainer.seed
@@ -424,7 +430,7 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
         seed=seed,
         checkpoint=checkpoint,
     )
-    policy.to(assembly.resolve_device(config.model.device))
+    policy.to(assembly.driver_device(config))
     assembly.set_threads(policy, config.trainer.threads)
     renderer = Renderer(policy.tokenizer)
     trace = assembly.trace_of(config)
@@ -447,13 +453,16 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
             reporter.say(f"resuming from {checkpoint.path}")
         elif warm_start_wanted(config):
             await asyncio.to_thread(warm_up, config, policy, renderer, reporter, given_up)
-        learner = assembly.learner_of(config, policy)
+        cluster = stack.enter_context(assembly.cluster_of(config, plan))
+        learner = await asyncio.to_thread(assembly.learner_of, config, policy, cluster)
+        if isinstance(learner, LearnerGroup):
+            stack.callback(learner.close)
         kl = config.algorithm.kl_ctrl
         controller: KLController = (
             AdaptiveKL(kl.kl_coef, kl.target_kl, kl.horizon) if kl.type == "adaptive" else FixedKL(kl.kl_coef)
         )
         version = 0 if checkpoint is None else checkpoint.iteration
-        engine = await assembly.engine_of(config, policy, renderer, version=version)
+        engine = await assembly.engine_of(config, policy, renderer, version=version, cluster=cluster, learner=learner)
         stack.push_async_callback(engine.close)
         training = await stack.enter_async_context(assembly.backend_of(config, validation=False))
         validation = await stack.enter_async_context(assembly.backend_of(config, validation=True))
@@ -581,14 +590,18 @@ _SAID_PLAINLY = (
     CollectionError,
     DemonstrationError,
     FloatingPointError,
+    PlanError,
     PolicyError,
+    RankError,
     RendererError,
 )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """``python -m trainers.ppo``."""
-    config: PPOConfig = load_config(sys.argv[1:] if argv is None else argv)[0]
+    config: PPOConfig = load_config(
+        sys.argv[1:] if argv is None else argv, plan=lambda config: describe(assembly.plan_of(config))
+    )[0]
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     disable_progress_bar()  # transformers' own, for every file it reads or writes
     try:
@@ -611,4 +624,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    # Under the module's own name, so that the learner's ranks can import what they are sent.
+    from trainers.ppo import main as _main
+
+    raise SystemExit(_main())

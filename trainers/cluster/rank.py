@@ -23,7 +23,6 @@ from trainers.cluster.watch import Pulse
 # before the layers compute, so only what is innermost counts.
 _COLLECTIVE = (os.path.join("torch", "distributed", ""), os.path.join("torch", "_ops.py"))
 _INNERMOST = 3
-_OWN = ("open", "build", "all_see")  # methods that are not the Learner's
 
 
 @dataclass(frozen=True)
@@ -120,10 +119,10 @@ class RankHost:
         return everyone
 
     def run(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call a method of this class or of its Learner; an exception becomes a :class:`Failure`."""
+        """Call a method of this class, or else of its Learner; an exception becomes a :class:`Failure`."""
         with self._watched:
             try:
-                owner = self if method in _OWN else self.learner
+                owner = self if hasattr(type(self), method) else self.learner
                 return getattr(owner, method)(*args, **kwargs)
             except BaseException as error:  # even SystemExit: the rank answers
                 return Failure.of(error)

@@ -57,6 +57,7 @@ def ppo_checks(config: PPOConfig) -> Problems:
         )
     if engine.replicas > 1 and engine.name not in _WITH_REPLICAS:
         yield "engine.replicas", f"is {engine.replicas}; engine.name={engine.name} is one engine"
+    yield from _cluster_checks(config)
     most = rollout.staleness * rollout.groups_per_batch + 1
     if rollout.window > most:
         yield (
@@ -94,6 +95,26 @@ def ppo_checks(config: PPOConfig) -> Problems:
         yield "actor.importance_correction", "needs actor.old_logprobs=recompute: otherwise both policies are the same"
     if (trainer.resume_mode == "resume_path") != (trainer.resume_from_path is not None):
         yield "trainer.resume_from_path", "goes together with trainer.resume_mode=resume_path, and only with it"
+
+
+def _cluster_checks(config: PPOConfig) -> Problems:
+    cluster, on_ray = config.cluster, config.cluster.backend == "ray"
+    if not on_ray:
+        if cluster.nnodes > 1:
+            yield "cluster.nnodes", f"is {cluster.nnodes}; several machines need cluster.backend=ray"
+        for name in ("cpus_per_actor", "bucket_mib"):
+            if _changed(cluster, name):
+                yield f"cluster.{name}", "has no effect with cluster.backend=local"
+    if config.env.backend != "ray":
+        if cluster.cpus_per_env:
+            yield "cluster.cpus_per_env", f"has no effect with env.backend={config.env.backend}"
+        for name in type(config.ray_init).model_fields:
+            if not on_ray and _changed(config.ray_init, name):
+                yield f"ray_init.{name}", "has no effect without Ray (cluster.backend=ray or env.backend=ray)"
+    if config.ray_init.address is not None and config.ray_init.num_cpus is not None:
+        yield "ray_init.num_cpus", f"is for a Ray of the run's own; {config.ray_init.address} has the CPUs that it has"
+    if cluster.learner_ranks > 1 and config.trainer.fsdp == "never":
+        yield "trainer.fsdp", f"must not be never with cluster.learner_ranks={cluster.learner_ranks}"
 
 
 def estimator_keys(estimator: str) -> tuple[str, ...]:

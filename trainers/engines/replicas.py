@@ -394,8 +394,9 @@ class Replicas:
         """What a replica that comes later is given."""
         if self._restart is None:
             return None
-        tensors = isinstance(weights, Mapping) and any(hasattr(value, "clone") for value in weights.values())
-        if not (self._copy and tensors):
+        if not (self._copy and isinstance(weights, Mapping)):
+            return weights
+        if not any(hasattr(value, "clone") for value in weights.values()):
             return weights
         return await _in_a_thread(lambda: {name: _copied(value) for name, value in weights.items()})
 
