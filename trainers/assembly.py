@@ -347,6 +347,11 @@ async def _engine_there(config: PPOConfig, policy: Policy, version: int, replica
     return await engine_of(config.model_copy(update=here), policy, renderer, version=version)
 
 
+def sleeps(config: PPOConfig) -> bool:
+    """Whether the engine gives its memory back while the learner learns on the same GPUs."""
+    return config.cluster.colocate and config.engine.name == "vllm" and config.engine.vllm.sleep_mode
+
+
 def _engine_device(config: PPOConfig, replica: int) -> torch.device:
     """Of a torch engine: an actor sees its own GPU alone, and in this process each has one, or a rank's."""
     device, cluster = resolve_device(config.model.device), config.cluster

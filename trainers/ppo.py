@@ -75,6 +75,7 @@ class Run:
     reporter: Reporter
     saved: checkpoints.Checkpoints
     tokenizer: Any
+    sleeper: Any = None  # the engine, where it gives its memory back while the learner learns
     trace: TraceFile | None = None
     iteration: int = 0  # iterations done
     trained_s: float = 0.0  # seconds of training, over all resumptions
@@ -132,10 +133,15 @@ def warn(run: Run, batch: Batch) -> None:
 async def iterate(run: Run, batch: Batch, phases: Phases) -> dict[str, float]:
     """One batch: credit, steps, new weights to the engine. Returns metrics."""
     trajectories = batch.trajectories
+    if run.sleeper is not None:
+        with phases("sleep"):
+            await run.sleeper.sleep()
     # The learner computes in a thread of its own, so that episodes go on meanwhile.
     with phases("learn"):
         metrics = await asyncio.to_thread(learn, run, trajectories)
     with phases("publish"):
+        if run.sleeper is not None:
+            await run.sleeper.wake()
         weights = await asyncio.to_thread(run.learner.weights)
         await run.collector.update_weights(weights, batch.version + 1, run.config.rollout.update_mode)
     times = phases.finish()
@@ -478,6 +484,7 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
             reporter=reporter,
             saved=saved,
             tokenizer=policy.tokenizer,
+            sleeper=engine if assembly.sleeps(config) else None,
             trace=trace,
             given_up=given_up,
         )

@@ -122,8 +122,11 @@ class Collected:
         if bucket.computed() != bucket.checksum:
             raise WeightsError(f"{what} was damaged on its way: its checksum is wrong")
         for entry in bucket.entries:
-            raw = torch.from_numpy(bucket.data[entry.start : entry.start + entry.size])
-            tensor = raw.view(getattr(torch, entry.dtype)).reshape(entry.shape)
+            dtype = getattr(torch, entry.dtype)
+            tensor = torch.empty(entry.shape, dtype=dtype)
+            if entry.size:
+                raw = torch.from_numpy(bucket.data[entry.start : entry.start + entry.size])
+                tensor = raw.view(dtype).reshape(entry.shape)
             self._weights |= dict.fromkeys(entry.names, tensor)
         self._seen.add(bucket.index)
 

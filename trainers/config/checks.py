@@ -111,6 +111,14 @@ def _cluster_checks(config: PPOConfig) -> Problems:
         for name in type(config.ray_init).model_fields:
             if not on_ray and _changed(config.ray_init, name):
                 yield f"ray_init.{name}", "has no effect without Ray (cluster.backend=ray or env.backend=ray)"
+    if config.engine.vllm.sleep_mode:
+        if not cluster.colocate:
+            yield "engine.vllm.sleep_mode", "has no effect with cluster.colocate=false: nobody needs the memory"
+        if config.rollout.staleness:
+            yield (
+                "engine.vllm.sleep_mode",
+                "needs rollout.staleness=0: the engine sleeps while the learner learns, and episodes could not go on",
+            )
     if config.ray_init.address is not None and config.ray_init.num_cpus is not None:
         yield "ray_init.num_cpus", f"is for a Ray of the run's own; {config.ray_init.address} has the CPUs that it has"
     if cluster.learner_ranks > 1 and config.trainer.fsdp == "never":

@@ -184,7 +184,9 @@ class VLLMSection(Section):
     enforce_eager: bool | None = Field(
         None, description="Neither compile nor capture graphs; null does on a GPU and not on a CPU."
     )
-    sleep_mode: bool = Field(False, description="Let the engine's `sleep` give the GPU's memory back.")
+    sleep_mode: bool = Field(
+        False, description="Give the GPU's memory back while the learner learns, where they share GPUs."
+    )
     start_timeout_s: float = Field(600.0, gt=0, description="Seconds that the server may take to start.")
     args: dict[str, Any] = Field(
         default_factory=dict,
