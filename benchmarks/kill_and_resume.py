@@ -44,9 +44,8 @@ def main() -> int:
             *("trainer.logger=[jsonl]", *more),
         ]
         # The order is random, and every kind of death has its turn.
-        kinds = [
-            kind for _ in range(-(-given.kills // len(VICTIMS))) for kind in rng.sample(list(VICTIMS), len(VICTIMS))
-        ]
+        rounds = -(-given.kills // len(VICTIMS))
+        kinds = [kind for _ in range(rounds) for kind in rng.sample(list(VICTIMS), len(VICTIMS))]
         kills = iter(kinds[: given.kills])
         counted: Counter[str] = Counter()
         while True:

@@ -13,7 +13,6 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -52,16 +51,8 @@ def played(two_raylets: Any, tmp_path_factory: pytest.TempPathFactory) -> Simple
 
     async def afterwards(made: Run) -> None:
         engine, learner = made.collector._engine, made.learner
-        seen.nodes = [address_and_more for address_and_more in learner.ranks.info]
-        placed = [node["Resources"].get("CPU") for node in two_raylets.nodes()]
-        seen.raylets = placed
-        seen.nodes_of_ranks = [
-            actor["node_id"]
-            for actor in _actors(two_raylets)
-            if actor["pid"] in [info[1] for info in learner.ranks.info]
-        ]
-        weights = learner.weights()
-        seen.parts = len(weights.refs)
+        ranks = [pid for _, pid, _ in learner.ranks.info]
+        seen.nodes_of_ranks = [actor["node_id"] for actor in _actors(two_raylets) if actor["pid"] in ranks]
         seen.version = engine.version
         sampling = Sampling(temperature=0.0, max_new_tokens=5)
         before = await engine.generate([1, 2, 3], sampling)

@@ -103,9 +103,9 @@ def to_file(parcel: Parcel) -> tuple[int, list[int]]:
     descriptor = _nameless()
     try:
         place = 0
-        for part in (parcel.head, *parcel.buffers):
-            _write_at(descriptor, memoryview(part), place)
-            place = _aligned(place + len(part))
+        for part in (memoryview(parcel.head), *(buffer.data for buffer in parcel.buffers)):
+            _write_at(descriptor, part, place)
+            place = _aligned(place + part.nbytes)
         os.ftruncate(descriptor, max(place, 1))
     except BaseException:
         os.close(descriptor)

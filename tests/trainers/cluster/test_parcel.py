@@ -151,10 +151,10 @@ def test_tied_weights_travel_once():
 def test_buckets_that_are_damaged_missing_or_of_others_are_refused():
     weights = tiny_model().state_dict()
     buckets, others = list(cut(weights, 10_000)), list(cut(weights, 10_000))
+    collected = Collected(buckets[0].publication, len(buckets))
+    for bucket in buckets[1:]:
+        collected.add(bucket)
     with pytest.raises(WeightsError, match=r"buckets \[0\] of \d+ did not come"):
-        collected = Collected(buckets[0].publication, len(buckets))
-        for bucket in buckets[1:]:
-            collected.add(bucket)
         collected.weights()
     with pytest.raises(WeightsError, match="is not of publication"):
         put_together([buckets[0], others[1]])
