@@ -33,6 +33,8 @@ def two_raylets() -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     paths = {"env_vars": {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}}  # for program_envs
+    # Ray makes its workers give way to everything else, and on a busy machine they would never start.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     # Places of one rank and the engine (2 CPUs) and of the other rank (1): no raylet has room for both.
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
     try:
@@ -72,6 +74,7 @@ def played(two_raylets: Any, tmp_path_factory: pytest.TempPathFactory) -> Simple
     seen.rows = run(
         folder / "ray",
         *("cluster.backend=ray", "cluster.learner_ranks=2", "cluster.bucket_mib=1", "env.backend=ray", "env.workers=1"),
+        "cluster.start_timeout_s=800",
         f"ray_init.timeline_json_file={seen.timeline}",
         then=afterwards,
     )

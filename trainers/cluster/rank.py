@@ -23,6 +23,7 @@ from trainers.cluster.watch import Pulse
 # before the layers compute, so only what is innermost counts.
 _COLLECTIVE = (os.path.join("torch", "distributed", ""), os.path.join("torch", "_ops.py"))
 _INNERMOST = 3
+_NO_LIMIT = timedelta(days=1)  # of a collective operation: who watches the ranks knows better which of them hangs
 
 
 @dataclass(frozen=True)
@@ -99,9 +100,7 @@ class RankHost:
             assert where is not None
             store = self._store or dist.TCPStore(*where, self.count, timeout=timedelta(seconds=timeout))
             backend = "nccl" if device.type == "cuda" else "gloo"
-            dist.init_process_group(
-                backend, store=store, rank=self.rank, world_size=self.count, timeout=timedelta(seconds=timeout)
-            )
+            dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.count, timeout=_NO_LIMIT)
         self.learner = Learner(model, **{**settings, "device": device})
         return {"critic": self.learner.critic is not None, "reference": self.learner.reference is not None}
 

@@ -23,15 +23,18 @@ def this_machine() -> Machine:
 
 
 def shape_of(section: ModelSection) -> ModelShape | None:
-    """The shape of the policy, from its configuration alone; ``None`` where that is not on this disk."""
+    """The shape of the policy, from its configuration alone; ``None`` where that is not to be had from this disk."""
     if section.path == "tiny":
         return _counted_tiny(section)
     path = Path(section.path).expanduser()
     if not (path / "config.json").is_file():
         return None
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(path))
-    return _shape(model)
+    try:
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(path))
+        return _shape(model)
+    except Exception:  # loading the model will say what is wrong with it
+        return None
 
 
 def _counted_tiny(section: ModelSection) -> ModelShape:
