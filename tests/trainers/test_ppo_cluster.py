@@ -45,3 +45,13 @@ def test_a_dry_run_prints_the_plan_and_starts_nothing(tmp_path: Path, capsys: py
     assert "# learner: 2 processes of this machine" in said
     assert "# memory of the engine, each process, estimated:" in said
     assert not (tmp_path / "run").exists()
+
+
+def test_a_plan_that_does_not_fit_starts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["cluster.colocate=false", "model.device=cpu", f"trainer.default_local_dir={tmp_path}/run"])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert "the configuration cannot be placed:\n  cluster.colocate=false has no effect" in said
+    assert "Nothing was started" in said
+    assert not (tmp_path / "run").exists()

@@ -55,8 +55,11 @@ def ppo_checks(config: PPOConfig) -> Problems:
             f"is {rollout.max_response_length}, which leaves no room for a prompt in "
             f"engine.max_context={engine.max_context}",
         )
-    if engine.replicas > 1 and engine.name not in _WITH_REPLICAS:
-        yield "engine.replicas", f"is {engine.replicas}; engine.name={engine.name} is one engine"
+    on_ray = config.cluster.backend == "ray"
+    if engine.replicas > 1 and engine.name not in _WITH_REPLICAS and not on_ray:
+        yield "engine.replicas", f"is {engine.replicas}; engine.name={engine.name} is one engine without Ray"
+    if on_ray and engine.name == "sglang" and engine.sglang.base_url is not None:
+        yield "engine.sglang.base_url", "names one server, and with cluster.backend=ray every replica starts its own"
     yield from _cluster_checks(config)
     most = rollout.staleness * rollout.groups_per_batch + 1
     if rollout.window > most:
@@ -105,6 +108,9 @@ def _cluster_checks(config: PPOConfig) -> Problems:
         for name in ("cpus_per_actor", "bucket_mib"):
             if _changed(cluster, name):
                 yield f"cluster.{name}", "has no effect with cluster.backend=local"
+        for name in ("silence_s", "stall_s"):
+            if cluster.learner_ranks == 1 and _changed(cluster, name):
+                yield f"cluster.{name}", "has no effect with cluster.learner_ranks=1 in this process"
     if config.env.backend != "ray":
         if cluster.cpus_per_env:
             yield "cluster.cpus_per_env", f"has no effect with env.backend={config.env.backend}"
@@ -119,7 +125,7 @@ def _cluster_checks(config: PPOConfig) -> Problems:
                 "engine.vllm.sleep_mode",
                 "needs rollout.staleness=0: the engine sleeps while the learner learns, and episodes could not go on",
             )
-    if config.ray_init.address is not None and config.ray_init.num_cpus is not None:
+    if config.ray_init.address not in (None, "local") and config.ray_init.num_cpus is not None:
         yield "ray_init.num_cpus", f"is for a Ray of the run's own; {config.ray_init.address} has the CPUs that it has"
     if cluster.learner_ranks > 1 and config.trainer.fsdp == "never":
         yield "trainer.fsdp", f"must not be never with cluster.learner_ranks={cluster.learner_ranks}"

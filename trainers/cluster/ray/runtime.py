@@ -54,6 +54,8 @@ class RayCluster:
         self.plan, self.timeout = plan, timeout
         self._address = address or os.environ.get("RAY_ADDRESS") or "local"
         self._num_cpus = num_cpus
+        if num_cpus is not None and self._address != "local":
+            raise PlanError(f"ray_init.num_cpus={num_cpus} is for a Ray of the run's own, and RAY_ADDRESS names one")
         self._timeline = None if timeline is None else Path(timeline).expanduser()
         self.ray = import_ray()
         self._groups: dict[str, Any] = {}
