@@ -35,10 +35,10 @@ def two_raylets() -> Iterator[Any]:
     paths = {"env_vars": {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}}  # for program_envs
     # Ray makes its workers give way to everything else, and on a busy machine they would never start.
     os.environ.setdefault("RAY_worker_niceness", "0")
-    # Places of one rank and the engine (2 CPUs) and of the other rank (1): no raylet has room for both.
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+    # Places of one rank and the engine (4 CPUs) and of the other rank (2): no raylet has room for both.
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 5, "include_dashboard": False})
     try:
-        cluster.add_node(num_cpus=1)
+        cluster.add_node(num_cpus=2)
         ray.init(cluster.address, logging_level=logging.WARNING, log_to_driver=False, runtime_env=paths)
         yield ray
     finally:
@@ -53,6 +53,8 @@ def played(two_raylets: Any, tmp_path_factory: pytest.TempPathFactory) -> Simple
 
     async def afterwards(made: Run) -> None:
         engine, learner = made.collector._engine, made.learner
+        table = two_raylets.util.placement_group_table().values()
+        seen.groups = sorted(len(group["bundles"]) for group in table if group["state"] == "CREATED")
         ranks = [pid for _, pid, _ in learner.ranks.info]
         seen.nodes_of_ranks = [actor["node_id"] for actor in _actors(two_raylets) if actor["pid"] in ranks]
         seen.version = engine.version
@@ -74,7 +76,7 @@ def played(two_raylets: Any, tmp_path_factory: pytest.TempPathFactory) -> Simple
     seen.rows = run(
         folder / "ray",
         *("cluster.backend=ray", "cluster.learner_ranks=2", "cluster.bucket_mib=1", "env.backend=ray", "env.workers=1"),
-        "cluster.start_timeout_s=800",
+        *("cluster.cpus_per_actor=2", "cluster.cpus_per_env=0.1", "cluster.start_timeout_s=800"),
         f"ray_init.timeline_json_file={seen.timeline}",
         then=afterwards,
     )
@@ -96,6 +98,7 @@ def test_the_metrics_are_those_of_one_process(played: SimpleNamespace) -> None:
 
 def test_the_ranks_are_on_two_raylets(played: SimpleNamespace) -> None:
     assert len(set(played.nodes_of_ranks)) == 2
+    assert played.groups == [2, 2]  # two places of ranks, two of environments
 
 
 def test_an_engine_that_died_is_replaced_and_has_the_weights_of_now(played: SimpleNamespace) -> None:

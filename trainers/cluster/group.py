@@ -22,7 +22,7 @@ from typing import Any, Literal, Protocol, overload
 from torch import Tensor
 
 from trainers.cluster.rank import Failure
-from trainers.cluster.watch import Pulse, Verdict, Watch
+from trainers.cluster.watch import Verdict, Watch
 from trainers.learner.learner import Floats, PerToken, PolicyLoss, ValueLoss
 from trainers.trajectory import Trajectory
 
@@ -298,6 +298,3 @@ def _tokens_of(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
 def _end(transport: Transport) -> None:
     transport.kill()
     transport.close()
-
-
-__all__ = ["Event", "LearnerGroup", "Pulse", "RankError", "Transport"]

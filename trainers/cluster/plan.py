@@ -46,12 +46,10 @@ class Machine:
     Args:
         gpus: That torch sees here.
         gpu_bytes: Memory of the smallest; ``None`` where it is not known.
-        cpus: Of this machine.
     """
 
     gpus: int = 0
     gpu_bytes: int | None = None
-    cpus: int = 1
 
 
 @dataclass(frozen=True)
@@ -168,7 +166,7 @@ def make_plan(config: PPOConfig, machine: Machine, shape: ModelShape | None = No
     device: Literal["cpu", "cuda"] = "cuda" if _wants_gpus(config, machine) else "cpu"
     per_node = _gpus_per_node(config, machine, device)
     width = tensor_parallel_size(config)
-    _check_sizes(config, device, per_node, width, machine)
+    _check_sizes(config, device, per_node, width)
 
     each, gpu = float(cluster.cpus_per_actor), int(device == "cuda")
     ranks, replicas = cluster.learner_ranks, engine.replicas
@@ -263,7 +261,7 @@ def _gpus_per_node(config: PPOConfig, machine: Machine, device: str) -> int:
     return count
 
 
-def _check_sizes(config: PPOConfig, device: str, per_node: int, width: int, machine: Machine) -> None:
+def _check_sizes(config: PPOConfig, device: str, per_node: int, width: int) -> None:
     cluster, replicas = config.cluster, config.engine.replicas
     ranks, total = cluster.learner_ranks, cluster.nnodes * per_node
     if device == "cpu":

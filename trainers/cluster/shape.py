@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ def this_machine() -> Machine:
     """This one, as torch sees it."""
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     sizes = [torch.cuda.get_device_properties(number).total_memory for number in range(count)]
-    return Machine(count, min(sizes, default=None), os.cpu_count() or 1)
+    return Machine(count, min(sizes, default=None))
 
 
 def shape_of(section: ModelSection) -> ModelShape | None:

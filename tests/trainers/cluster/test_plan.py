@@ -15,7 +15,7 @@ from trainers.config import PPOConfig
 from trainers.config.load import ConfigError, resolve
 
 SHAPE = ModelShape(parameters=500_000_000, layers=24, hidden=896, kv_width=128, vocab=151_936)
-H200 = Machine(gpus=8, gpu_bytes=140 * 2**30, cpus=64)
+H200 = Machine(gpus=8, gpu_bytes=140 * 2**30)
 
 
 def config(*options: str) -> PPOConfig:
@@ -125,7 +125,7 @@ def test_what_does_not_fit_says_why_and_what_would(options, said):
 )
 def test_without_gpus(options, said):
     with pytest.raises(PlanError, match=said):
-        plan(*options, machine=Machine(cpus=2))
+        plan(*options, machine=Machine())
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_keys_that_would_do_nothing_are_errors(options, key):
 
 
 def test_environments_that_are_counted_have_places_for_training_and_validation():
-    made = plan("env.backend=ray", "env.workers=3", "cluster.cpus_per_env=0.5", machine=Machine(cpus=2))
+    made = plan("env.backend=ray", "env.workers=3", "cluster.cpus_per_env=0.5", machine=Machine())
     (pool,) = made.pools
     assert (pool.name, pool.strategy, len(pool.places)) == ("environments", "SPREAD", 6)
     assert made.cpus == 3
