@@ -7,7 +7,10 @@ import inspect
 import logging
 import os
 import shutil
+import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import islice
 from math import ceil
 from pathlib import Path
@@ -23,6 +26,14 @@ from textenvs.tasks import Task, TaskError
 from . import demonstrations
 from .algorithms.advantages import NEEDS_CRITIC, NEEDS_GREEDY
 from .checkpoints import Checkpoint, CheckpointError, Checkpoints, load
+from .cluster.group import LearnerGroup
+from .cluster.local import local_group
+from .cluster.parcel import pack
+from .cluster.plan import Plan, make_plan
+from .cluster.ray.engine import RayEngine
+from .cluster.ray.ranks import RayLearnerGroup
+from .cluster.ray.runtime import RayCluster
+from .cluster.shape import shape_of, this_machine
 from .config.schema import (
     EnvSection,
     ModelSection,
@@ -44,6 +55,7 @@ from .policy import Policy, PolicyError, resolve_device
 from .policy import load as load_policy
 from .rollout.collector import Collector
 from .rollout.environments import Backend, EnvSpec
+from .rollout.ray_worker import placed
 from .rollout.renderer import Renderer
 from .rollout.rewards import Score, SoFar
 from .rollout.tasks import TaskOrder
@@ -63,6 +75,54 @@ _LAG_INTERVAL_S = 0.02
 
 class SetupError(ValueError):
     """A run cannot be put together; the message says why and what to do."""
+
+
+# ------------------ the cluster
+
+
+def plan_of(config: PPOConfig) -> Plan:
+    """Where the run's parts will be; nothing is started.
+
+    Raises:
+        PlanError: They do not fit.
+    """
+    return make_plan(config, this_machine(), shape_of(config.model))
+
+
+@contextmanager
+def cluster_of(config: PPOConfig, plan: Plan) -> Iterator[RayCluster | None]:
+    """Ray for the time of the run, where the run uses it.
+
+    Raises:
+        SetupError: Ray is not installed.
+        PlanError: It has not what the plan needs.
+    """
+    if config.cluster.backend != "ray" and config.env.backend != "ray":
+        yield None
+        return
+    with ExitStack() as stack:
+        options = config.ray_init
+        try:
+            cluster = RayCluster(
+                plan,
+                address=options.address,
+                num_cpus=options.num_cpus,
+                timeline=options.timeline_json_file,
+                timeout=config.cluster.start_timeout_s,
+            )
+        except ImportError as error:
+            raise SetupError(str(error)) from error
+        stack.enter_context(cluster)
+        if (environments := cluster.environment_options()) is not None:
+            stack.enter_context(placed(environments))
+        yield cluster
+
+
+def driver_device(config: PPOConfig) -> torch.device:
+    """Where this process computes: with Ray, GPUs may be on other machines alone."""
+    if config.cluster.backend == "ray" and not torch.cuda.is_available():
+        return torch.device("cpu")
+    return resolve_device(config.model.device)
 
 
 # ------------------ environments
@@ -221,13 +281,32 @@ def sampling_of(config: PPOConfig) -> Sampling:
     )
 
 
-async def engine_of(config: PPOConfig, policy: Policy, renderer: Renderer, *, version: int = 0) -> Engine:
+async def engine_of(
+    config: PPOConfig,
+    policy: Policy,
+    renderer: Renderer,
+    *,
+    version: int = 0,
+    cluster: RayCluster | None = None,
+    learner: Learner | LearnerGroup | None = None,
+) -> Engine:
     """The engine, with the policy's weights as ``version`` (the iterations that made them), ready to generate.
+
+    Args:
+        config: Of the run.
+        policy: What it serves.
+        renderer: Whose stop tokens it heeds.
+        version: Of the policy's weights.
+        cluster: With ``cluster.backend=ray``: where its actors go.
+        learner: Then, whose GPUs they share.
 
     Raises:
         SetupError: It does not serve this model, not with so long a context, or it does not start.
     """
     try:
+        if config.cluster.backend == "ray":
+            assert cluster is not None
+            return await _ray_engines(config, policy, version, cluster, learner)
         make = await _maker(config, policy, renderer, version)
         engines = await _all_or_none([make(index) for index in range(config.engine.engines)])
         if len(engines) == 1:
@@ -277,12 +356,76 @@ def _gpu(config: PPOConfig, replica: int) -> int | None:
     return replica if config.engine.engines > 1 else None
 
 
+async def _ray_engines(
+    config: PPOConfig, policy: Policy, version: int, cluster: RayCluster, learner: Learner | LearnerGroup | None
+) -> Replicas:
+    # The policy is sent once, and stays for engines that take a lost one's place.
+    makers = [
+        cluster.ray.put(pack(partial(_engine_there, config, policy, version, replica)))
+        for replica in range(config.engine.replicas)
+    ]
+
+    async def make(replica: int) -> RayEngine:
+        gpus = []
+        if shared := cluster.plan.engine_gpus[replica]:
+            assert isinstance(learner, RayLearnerGroup)
+            ranks = [learner.ranks.info[rank] for rank in shared]
+            if len({address for address, _, _ in ranks}) > 1:
+                raise EngineError(
+                    f"the GPUs of replica {replica} are those of ranks {shared}, and Ray has put these on several "
+                    "machines; use cluster.colocate=false"
+                )
+            gpus = [gpu for _, _, its in ranks for gpu in its]
+        return await RayEngine.start(
+            cluster, replica, makers[replica], gpus=gpus, bucket_bytes=config.cluster.bucket_mib * 2**20
+        )
+
+    engines: list[RayEngine] = []
+    try:
+        for replica in range(config.engine.replicas):
+            engines.append(await make(replica))
+    except BaseException:
+        for engine in engines:
+            await engine.close()
+        raise
+    return Replicas(engines, restart=make, copy_weights=False)
+
+
+async def _engine_there(config: PPOConfig, policy: Policy, version: int, replica: int) -> Engine:
+    """One engine, in the actor that it is for."""
+    renderer = Renderer(policy.tokenizer)
+    if config.engine.name == "torch":
+        return _torch_engine(config, policy, renderer, version, replica)
+    here = {
+        "engine": config.engine.model_copy(update={"replicas": 1}),
+        "cluster": config.cluster.model_copy(update={"backend": "local"}),
+        # What a server reads is for its machine alone.
+        "trainer": config.trainer.model_copy(update={"default_local_dir": tempfile.mkdtemp(prefix="textenvs-engine-")}),
+    }
+    made = (await _maker(config.model_copy(update=here), policy, renderer, version))(replica)
+    return await made if inspect.isawaitable(made) else made
+
+
+def sleeps(config: PPOConfig) -> bool:
+    """Whether the engine gives its memory back while the learner learns on the same GPUs."""
+    return config.cluster.colocate and config.engine.name == "vllm" and config.engine.vllm.sleep_mode
+
+
+def _engine_device(config: PPOConfig, replica: int) -> torch.device:
+    """Of a torch engine: an actor sees its own GPU alone, and in this process each has one, or a rank's."""
+    device, cluster = resolve_device(config.model.device), config.cluster
+    if device.type != "cuda" or cluster.backend == "ray":
+        return device
+    number = replica % cluster.learner_ranks if cluster.colocate else cluster.learner_ranks + replica
+    return torch.device("cuda", number)
+
+
 def _torch_engine(config: PPOConfig, policy: Policy, renderer: Renderer, version: int, replica: int) -> TorchEngine:
     return TorchEngine(
         policy.model,
         max_slots=config.engine.max_slots,
         max_context=config.engine.max_context,
-        device=resolve_device(config.model.device),
+        device=_engine_device(config, replica),
         dtype=getattr(torch, config.model.dtype),
         stop_token_ids=renderer.stop_token_ids,
         seed=config.trainer.seed + replica,
@@ -521,15 +664,47 @@ def trace_of(config: PPOConfig) -> TraceFile | None:
 # ------------------ learner
 
 
-def learner_of(config: PPOConfig, policy: Policy) -> Learner:
-    """Actor, critic if the estimator needs one, and the frozen reference if a KL is asked for."""
+def learner_of(config: PPOConfig, policy: Policy, cluster: RayCluster | None = None) -> Learner | LearnerGroup:
+    """Actor, critic if the estimator needs one, and the frozen reference if a KL is asked for.
+
+    In this process; or with several ranks, or on Ray, where each is.
+
+    Raises:
+        SetupError: The ranks do not all see the run's folder.
+    """
+    settings, section = learner_settings(config), config.cluster
+    if section.backend == "local" and section.learner_ranks == 1:
+        return Learner(policy.model, **settings, device=resolve_device(config.model.device))
+    threads = threads_for(policy, config.trainer.threads)
+    if threads is None and section.backend == "local":  # or each rank would take all CPUs
+        threads = max(1, (os.cpu_count() or 1) // section.learner_ranks)
+    settings |= {"device": config.model.device, "threads": threads}
+    patience = {"silence": section.silence_s, "stall": section.stall_s, "start_timeout": section.start_timeout_s}
+    group: LearnerGroup
+    if section.backend == "local":
+        group = local_group(section.learner_ranks, policy.model, settings, **patience)
+    else:
+        assert cluster is not None
+        group = RayLearnerGroup(cluster, policy.model, settings, bucket_bytes=section.bucket_mib * 2**20, **patience)
+    try:
+        group.check_folder(run_folder(config.trainer))
+    except ValueError as error:
+        group.close()
+        raise SetupError(str(error)) from error
+    except BaseException:
+        group.close()
+        raise
+    return group
+
+
+def learner_settings(config: PPOConfig) -> dict[str, Any]:
+    """Learner's arguments, but for the model, the device and the threads."""
     actor, critic = config.actor, config.critic
     steps = config.trainer.total_iterations * actor.ppo_epochs * actor.mini_batches
-    return Learner(
-        policy.model,
-        critic=config.algorithm.adv_estimator in NEEDS_CRITIC,
-        reference=actor.use_kl_loss or config.algorithm.use_kl_in_reward,
-        optimizer=OptimizerSettings(
+    return {
+        "critic": config.algorithm.adv_estimator in NEEDS_CRITIC,
+        "reference": actor.use_kl_loss or config.algorithm.use_kl_in_reward,
+        "optimizer": OptimizerSettings(
             lr=actor.lr,
             betas=actor.betas,
             weight_decay=actor.weight_decay,
@@ -539,18 +714,17 @@ def learner_of(config: PPOConfig, policy: Policy) -> Learner:
             min_lr_ratio=0.1,
             grad_clip=actor.grad_clip,
         ),
-        critic_optimizer=OptimizerSettings(
+        "critic_optimizer": OptimizerSettings(
             lr=critic.lr,
             weight_decay=critic.weight_decay,
             warmup_steps=critic.lr_warmup_steps,
             grad_clip=critic.grad_clip,
         ),
-        max_tokens_per_micro_batch=actor.max_tokens_per_micro_batch,
-        temperature=config.rollout.temperature,
-        dtype=config.model.dtype,
-        fsdp=config.trainer.fsdp,
-        device=resolve_device(config.model.device),
-    )
+        "max_tokens_per_micro_batch": actor.max_tokens_per_micro_batch,
+        "temperature": config.rollout.temperature,
+        "dtype": config.model.dtype,
+        "fsdp": config.trainer.fsdp,
+    }
 
 
 # ------------------ the run's folder

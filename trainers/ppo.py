@@ -43,6 +43,9 @@ from .algorithms.batch import ActionBatch, anchor_states, gather, shared_anchors
 from .algorithms.kl import AdaptiveKL, FixedKL, KLController, kl_estimate
 from .algorithms.policy_losses import policy_loss as policy_loss_of
 from .algorithms.policy_losses import value_loss
+from .cluster.group import LearnerGroup, RankError
+from .cluster.plan import PlanError, describe
+from .cluster.recipe import MadeThere
 from .config import PPOConfig, load_config
 from .config.checks import estimator_keys
 from .config.schema import ActorSection, AlgorithmSection, CriticSection, WarmStartSection
@@ -72,7 +75,7 @@ class Run:
 
     config: PPOConfig
     folder: Path
-    learner: Learner
+    learner: Learner | LearnerGroup
     collector: Collector
     validation: Backend
     validation_tasks: Sequence[int]
@@ -80,6 +83,7 @@ class Run:
     reporter: Reporter
     saved: checkpoints.Checkpoints
     tokenizer: Any
+    sleeper: Any = None  # the engine, where it gives its memory back while the learner learns
     trace: TraceFile | None = None
     iteration: int = 0  # iterations done
     trained_s: float = 0.0  # seconds of training, over all resumptions
@@ -139,11 +143,16 @@ def warn(run: Run, batch: Batch) -> None:
 async def iterate(run: Run, batch: Batch, phases: Phases) -> dict[str, float]:
     """One batch: credit, steps, new weights to the engine. Returns metrics."""
     trajectories = batch.trajectories
+    if run.sleeper is not None:
+        with phases("sleep"):
+            await run.sleeper.sleep()
     # The learner computes in a thread of its own, so that episodes go on meanwhile.
     with phases("learn"):
         greedy = {group: episode.total_reward for group, episode in batch.greedy.items()}
         metrics = await asyncio.to_thread(learn, run, trajectories, greedy)
     with phases("publish"):
+        if run.sleeper is not None:
+            await run.sleeper.wake()
         weights = await asyncio.to_thread(run.learner.weights)
         await run.collector.update_weights(weights, batch.version + 1, run.config.rollout.update_mode)
     times = phases.finish()
@@ -177,12 +186,14 @@ def learn(run: Run, trajectories: Sequence[Trajectory], greedy: Mapping[str, flo
             if train_actor and (mask := advantages.policy_mask[where]).any():
                 weight = token_weights(config.actor.loss_agg_mode, _offsets(part), mask, _norm_length(config))
                 more = {"weight": weight, "share": mask / mask.sum()}
-                _note(steps, "actor", learner.update_actor(part, given | more, policy_loss(config.actor)))
+                loss = MadeThere(policy_loss, config.actor)
+                _note(steps, "actor", learner.update_actor(part, given | more, loss))
             if learner.critic is not None:
                 assert advantages.value_mask is not None
                 mask = advantages.value_mask[where]
                 more = {"weight": mask / max(mask.sum(), 1)}
-                _note(steps, "critic", learner.update_critic(part, given | more, critic_loss(config.critic)))
+                value_loss_fn = MadeThere(critic_loss, config.critic)
+                _note(steps, "critic", learner.update_critic(part, given | more, value_loss_fn))
     return metrics | {name: float(np.mean(values)) for name, values in steps.items()}
 
 
@@ -461,6 +472,7 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
     checkpoint = assembly.checkpoint_to_resume(config.trainer, saved)
     if checkpoint is not None:
         refuse_other_run(checkpoint.state["config"], config.model_dump(mode="json"), checkpoint.path)
+    plan = assembly.plan_of(config)
     assembly.check_environments(config)
     assembly.check_engine(config)
     kwargs, seed = assembly.training_kwargs(config), config.trainer.seed
@@ -473,7 +485,7 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
         seed=seed,
         checkpoint=checkpoint,
     )
-    policy.to(assembly.resolve_device(config.model.device))
+    policy.to(assembly.driver_device(config))
     assembly.set_threads(policy, config.trainer.threads)
     renderer = Renderer(policy.tokenizer)
     trace = assembly.trace_of(config)
@@ -503,13 +515,16 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
             reporter.say(f"resuming from {checkpoint.path}")
         elif warm_start_wanted(config):
             await asyncio.to_thread(warm_up, config, policy, renderer, reporter, given_up)
-        learner = assembly.learner_of(config, policy)
+        cluster = stack.enter_context(assembly.cluster_of(config, plan))
+        learner = await asyncio.to_thread(assembly.learner_of, config, policy, cluster)
+        if isinstance(learner, LearnerGroup):
+            stack.callback(learner.close)
         kl = config.algorithm.kl_ctrl
         controller: KLController = (
             AdaptiveKL(kl.kl_coef, kl.target_kl, kl.horizon) if kl.type == "adaptive" else FixedKL(kl.kl_coef)
         )
         version = 0 if checkpoint is None else checkpoint.iteration
-        engine = await assembly.engine_of(config, policy, renderer, version=version)
+        engine = await assembly.engine_of(config, policy, renderer, version=version, cluster=cluster, learner=learner)
         stack.push_async_callback(engine.close)
         training = await stack.enter_async_context(assembly.backend_of(config, validation=False))
         validation = await stack.enter_async_context(assembly.backend_of(config, validation=True))
@@ -527,6 +542,7 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
             reporter=reporter,
             saved=saved,
             tokenizer=policy.tokenizer,
+            sleeper=engine if assembly.sleeps(config) else None,
             trace=trace,
             given_up=given_up,
         )
@@ -643,14 +659,18 @@ _SAID_PLAINLY = (
     CollectionError,
     DemonstrationError,
     FloatingPointError,
+    PlanError,
     PolicyError,
+    RankError,
     RendererError,
 )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """``python -m trainers.ppo``."""
-    config: PPOConfig = load_config(sys.argv[1:] if argv is None else argv)[0]
+    config: PPOConfig = load_config(
+        sys.argv[1:] if argv is None else argv, plan=lambda config: describe(assembly.plan_of(config))
+    )[0]
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     disable_progress_bar()  # transformers' own, for every file it reads or writes
     try:
@@ -673,4 +693,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    # Under the module's own name, so that the learner's ranks can import what they are sent.
+    from trainers.ppo import main as _main
+
+    raise SystemExit(_main())

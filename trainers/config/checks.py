@@ -76,6 +76,12 @@ def ppo_checks(config: PPOConfig) -> Problems:
         for name in ("workers", "timeout_s"):
             if _changed(config.custom_reward_function, name):
                 yield f"custom_reward_function.{name}", "has no effect without custom_reward_function.path"
+    if config.cluster.backend == "ray" and engine.base_urls:
+        yield (
+            f"engine.{engine.name}.base_url",
+            "names servers that run already, and with cluster.backend=ray every replica starts its own",
+        )
+    yield from _cluster_checks(config)
     most = rollout.staleness * rollout.groups_per_batch + 1
     if rollout.window > most:
         yield (
@@ -150,6 +156,37 @@ def reward_function_checks(function: RewardFunctionSection) -> Problems:
     for name in type(function).model_fields:
         if name not in ("path", "workers", "timeout_s") and function.path is None and _changed(function, name):
             yield f"custom_reward_function.{name}", "has no effect without custom_reward_function.path"
+
+
+def _cluster_checks(config: PPOConfig) -> Problems:
+    cluster, on_ray = config.cluster, config.cluster.backend == "ray"
+    if not on_ray:
+        if cluster.nnodes > 1:
+            yield "cluster.nnodes", f"is {cluster.nnodes}; several machines need cluster.backend=ray"
+        for name in ("cpus_per_actor", "bucket_mib"):
+            if _changed(cluster, name):
+                yield f"cluster.{name}", "has no effect with cluster.backend=local"
+        for name in ("silence_s", "stall_s"):
+            if cluster.learner_ranks == 1 and _changed(cluster, name):
+                yield f"cluster.{name}", "has no effect with cluster.learner_ranks=1 in this process"
+    if config.env.backend != "ray":
+        if cluster.cpus_per_env:
+            yield "cluster.cpus_per_env", f"has no effect with env.backend={config.env.backend}"
+        for name in type(config.ray_init).model_fields:
+            if not on_ray and _changed(config.ray_init, name):
+                yield f"ray_init.{name}", "has no effect without Ray (cluster.backend=ray or env.backend=ray)"
+    if config.engine.vllm.sleep_mode:
+        if not cluster.colocate:
+            yield "engine.vllm.sleep_mode", "has no effect with cluster.colocate=false: nobody needs the memory"
+        if config.rollout.staleness:
+            yield (
+                "engine.vllm.sleep_mode",
+                "needs rollout.staleness=0: the engine sleeps while the learner learns, and episodes could not go on",
+            )
+    if config.ray_init.address not in (None, "local") and config.ray_init.num_cpus is not None:
+        yield "ray_init.num_cpus", f"is for a Ray of the run's own; {config.ray_init.address} has the CPUs that it has"
+    if cluster.learner_ranks > 1 and config.trainer.fsdp == "never":
+        yield "trainer.fsdp", f"must not be never with cluster.learner_ranks={cluster.learner_ranks}"
 
 
 def estimator_keys(estimator: str) -> tuple[str, ...]:

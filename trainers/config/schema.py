@@ -211,7 +211,9 @@ class VLLMSection(Section):
     enforce_eager: bool | None = Field(
         None, description="Neither compile nor capture graphs; null does on a GPU and not on a CPU."
     )
-    sleep_mode: bool = Field(False, description="Let the engine's `sleep` give the GPU's memory back.")
+    sleep_mode: bool = Field(
+        False, description="Give the GPU's memory back while the learner learns, where they share GPUs."
+    )
     start_timeout_s: float = Field(600.0, gt=0, description="Seconds until the server must be ready.")
     args: dict[str, Any] = Field(
         default_factory=dict,
@@ -547,6 +549,57 @@ class EpisodeRewardFunctionSection(RewardFunctionSection):
     replace: bool = Field(True, description="What the environment pays does not count then; false adds the two.")
 
 
+class ClusterSection(Section):
+    """Where the run's parts are. See docs/cluster.md."""
+
+    backend: Literal["local", "ray"] = Field(
+        "local",
+        description="`local`: one process, and one more for each learner rank where there are several. `ray`: learner "
+        "ranks and engines are Ray actors.",
+    )
+    nnodes: int = Field(1, ge=1, description="Machines; more than one needs `backend=ray`.")
+    n_gpus_per_node: int | None = Field(
+        None,
+        ge=0,
+        description="GPUs to use of each machine; null is what torch sees here.",
+    )
+    learner_ranks: int = Field(1, ge=1, description="Processes that train, with a GPU each where there are GPUs.")
+    colocate: bool = Field(
+        True, description="Engines share GPUs (or, on Ray, the places) of the learner; otherwise they have their own."
+    )
+    cpus_per_actor: int = Field(1, ge=1, description="With Ray: CPUs that a learner rank and an engine take each.")
+    cpus_per_env: float = Field(
+        0.0, ge=0, description="With `env.backend=ray`: CPUs that an environment takes; 0 does not count them."
+    )
+    bucket_mib: int = Field(256, ge=1, description="With Ray: MiB of weights that travel as one object.")
+    silence_s: float = Field(
+        30.0, gt=0, description="Seconds without a sign of life after which a learner rank is taken to be lost."
+    )
+    stall_s: float = Field(
+        300.0, gt=0, description="Seconds that a learner rank may stand at one place before the run gives up."
+    )
+    start_timeout_s: float = Field(300.0, gt=0, description="Seconds that actors and ranks may take to start.")
+
+
+class RayInitSection(Section):
+    """Ray itself; for `cluster.backend=ray` and `env.backend=ray`."""
+
+    address: str | None = Field(
+        None,
+        description="Cluster to join, `auto` for the one of this machine; null is what RAY_ADDRESS says, and else a "
+        "Ray of the run's own.",
+    )
+    num_cpus: int | None = Field(
+        None,
+        ge=1,
+        description="CPUs of a Ray of the run's own (under SLURM, those of the allocation); null is what the machine "
+        "has, or what the run needs, where that is more.",
+    )
+    timeline_json_file: str | None = Field(
+        None, description="Write Ray's timeline here at the end, for ui.perfetto.dev or chrome://tracing."
+    )
+
+
 class RunConfig(Section):
     """What all runs have; subclasses add sections, and checks across them."""
 
@@ -576,6 +629,8 @@ class PPOConfig(RunConfig):
     actor: ActorSection = ActorSection()
     critic: CriticSection = CriticSection()
     trainer: TrainerSection = TrainerSection()
+    cluster: ClusterSection = ClusterSection()
+    ray_init: RayInitSection = RayInitSection()
 
     def checks(self) -> Iterator[tuple[str, str]]:
         """What does not go together: pairs of a key and what is wrong, in words."""
