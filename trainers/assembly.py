@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import logging
 import os
 import shutil
@@ -28,7 +29,8 @@ from .engines.replicas import Replicas
 from .engines.sglang import SGLangEngine, SGLangOptions
 from .engines.torch_engine import TorchEngine
 from .engines.vllm.client import VLLMEngine, start_server
-from .learner import Learner, OptimizerSettings
+from .learner import Learner, LoRASettings, OptimizerSettings, Parallel
+from .learner.parallel import check_model, world_size
 from .policy import Policy, PolicyError, resolve_device
 from .policy import load as load_policy
 from .rollout.collector import Collector
@@ -385,8 +387,56 @@ def trace_of(config: PPOConfig) -> TraceFile | None:
 # ------------------ learner
 
 
+def learner_options(model: ModelSection, run: RunSection) -> dict[str, Any]:
+    """What every learner of a run is made with: adapters, memory, how ranks share the work."""
+    lora = None
+    if model.lora_rank:
+        lora = LoRASettings(model.lora_rank, model.lora_alpha, model.target_modules, seed=run.seed)
+    return {
+        "lora": lora,
+        "parallel": Parallel(run.fsdp_size, run.tensor_parallel_size, run.ulysses_sequence_parallel_size),
+        "gradient_checkpointing": model.enable_gradient_checkpointing,
+        "activation_offload": model.enable_activation_offload,
+        "remove_padding": model.use_remove_padding,
+        "attn_implementation": model.attn_implementation,
+        "fsdp": run.fsdp,
+        "offload": run.offload,
+        "compile": run.use_torch_compile,
+        "peak_tflops": run.peak_tflops,
+    }
+
+
+def check_learner(model: ModelSection, run: RunSection, policy: Policy) -> None:
+    """Find out before anything is trained whether the learner can be had as asked.
+
+    Raises:
+        SetupError: The ranks or the model cannot be cut so, or peft is missing.
+    """
+    options = learner_options(model, run)
+    try:
+        options["parallel"].shape(world_size())
+        check_model(policy.model.config, options["parallel"])
+    except ValueError as error:
+        raise SetupError(str(error)) from error
+    if options["lora"] is not None and importlib.util.find_spec("peft") is None:
+        raise SetupError("model.lora_rank needs peft: pip install 'textenvs[lora]'")
+    if resolve_device(model.device).type == "cpu" and (run.offload or model.enable_activation_offload):
+        raise SetupError("trainer.offload and model.enable_activation_offload are for cuda, and there is no GPU")
+
+
 def learner_of(config: PPOConfig, policy: Policy) -> Learner:
-    """Actor, critic if the estimator needs one, and the frozen reference if a KL is asked for."""
+    """Actor, critic if the estimator needs one, and the frozen reference if a KL is asked for.
+
+    Raises:
+        SetupError: The learner cannot be made as asked.
+    """
+    try:
+        return _learner_of(config, policy)
+    except (ValueError, ModuleNotFoundError) as error:
+        raise SetupError(f"the learner: {error}") from error
+
+
+def _learner_of(config: PPOConfig, policy: Policy) -> Learner:
     actor, critic = config.actor, config.critic
     steps = config.trainer.total_iterations * actor.ppo_epochs * actor.mini_batches
     return Learner(
@@ -412,8 +462,8 @@ def learner_of(config: PPOConfig, policy: Policy) -> Learner:
         max_tokens_per_micro_batch=actor.max_tokens_per_micro_batch,
         temperature=config.rollout.temperature,
         dtype=config.model.dtype,
-        fsdp=config.trainer.fsdp,
         device=resolve_device(config.model.device),
+        **learner_options(config.model, config.trainer),
     )
 
 

@@ -25,6 +25,8 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
+from trainers.learner.lora import adapter_layers
+
 _BY_OUTPUT = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj")
 _BY_INPUT = ("self_attn.o_proj", "mlp.down_proj")
 _OF_HEADS = ("self_attn.q_norm", "self_attn.k_norm")
@@ -47,17 +49,17 @@ def cut_matrices(layers: list[nn.Module], mesh: DeviceMesh) -> None:
 
 
 def _plan(layer: nn.Module) -> dict[str, ParallelStyle]:
-    # What enters is the same on all ranks. As one replicated DTensor, its gradient is summed once a block, not once a
-    # projection.
-    same: dict[str, Any] = {"hidden_states": Replicate()}
-    plan: dict[str, ParallelStyle] = {
-        "self_attn": PrepareModuleInput(
+    plan: dict[str, ParallelStyle] = {}
+    if not any(adapter_layers(layer)):
+        # What enters is the same on all ranks. As one replicated DTensor, its gradient is summed once a block, not once
+        # a projection. Adapters have matrices that are not cut, which take no DTensors.
+        same: dict[str, Any] = {"hidden_states": Replicate()}
+        plan["self_attn"] = PrepareModuleInput(
             input_kwarg_layouts=same, desired_input_kwarg_layouts=same, use_local_output=False
-        ),
-        "mlp": PrepareModuleInput(
+        )
+        plan["mlp"] = PrepareModuleInput(
             input_layouts=(Replicate(),), desired_input_layouts=(Replicate(),), use_local_output=False
-        ),
-    }
+        )
     for name in (*_BY_OUTPUT, *_BY_INPUT):
         by_output = name in _BY_OUTPUT
         if _find(layer, f"{name}.base_layer") is None:
