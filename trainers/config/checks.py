@@ -111,17 +111,26 @@ def learner_checks(model: ModelSection, run: RunSection) -> Problems:
         yield "model.target_modules", "is empty: no layer would be trained"
     if model.enable_activation_offload and not model.enable_gradient_checkpointing:
         yield "model.enable_activation_offload", "needs model.enable_gradient_checkpointing=true"
-    for key, wanted in (("model.enable_activation_offload", model.enable_activation_offload), ("trainer.offload", run.offload)):
+    for key, wanted in (
+        ("model.enable_activation_offload", model.enable_activation_offload),
+        ("trainer.offload", run.offload),
+    ):
         if wanted and model.device == "cpu":
             yield key, "moves what is on a GPU to the CPU; model.device=cpu has it there already"
     if run.offload and run.fsdp == "never":
         yield "trainer.offload", "is a part of FSDP2: use trainer.fsdp=auto or always"
     if run.ulysses_sequence_parallel_size > 1 and model.attn_implementation is not None:
-        yield "model.attn_implementation", "does not go with trainer.ulysses_sequence_parallel_size, which brings its own"
+        yield (
+            "model.attn_implementation",
+            "does not go with trainer.ulysses_sequence_parallel_size, which brings its own",
+        )
     if model.path == "tiny":
         for name, heads in (("heads", model.heads), ("kv_heads", model.kv_heads)):
             if heads % run.tensor_parallel_size:
-                yield "trainer.tensor_parallel_size", f"is {run.tensor_parallel_size}, which does not divide model.{name}={heads}"
+                yield (
+                    "trainer.tensor_parallel_size",
+                    f"is {run.tensor_parallel_size}, which does not divide model.{name}={heads}",
+                )
 
 
 def model_checks(model: ModelSection) -> Problems:

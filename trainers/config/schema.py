@@ -114,7 +114,9 @@ class ModelSection(Section):
     dtype: Literal["float32", "bfloat16"] = Field("float32", description="Type to compute in.")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="`auto` is cuda where there is one.")
     lora_rank: int = Field(
-        0, ge=0, description="Train LoRA adapters of this rank instead of all parameters (`textenvs[lora]`); 0 does not."
+        0,
+        ge=0,
+        description="Train LoRA adapters of this rank instead of all parameters (`textenvs[lora]`); 0 does not.",
     )
     lora_alpha: float = Field(16.0, gt=0, description="Adapters count `lora_alpha` / `lora_rank`.")
     target_modules: tuple[str, ...] | str = Field(

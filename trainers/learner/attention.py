@@ -52,7 +52,9 @@ def causal_attention(
     """
     grouped = query.shape[1] != key.shape[1]
     if cu_seqlens is None:
-        out = functional.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=grouped)
+        out = functional.scaled_dot_product_attention(
+            query, key, value, is_causal=True, scale=scale, enable_gqa=grouped
+        )
         return out.transpose(1, 2)
     if len(query) != 1:
         raise ValueError(f"packed sequences stand in one row, not in {len(query)}")

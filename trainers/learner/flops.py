@@ -1,10 +1,10 @@
 """Model FLOPs of an update: what its arithmetic needs, whatever the program does besides.
 
 Per token of a row of ``S`` tokens, forward and backward: ``6 N`` for the backbone's ``N`` matrix parameters (2 forward,
-2 for the gradient of the inputs, 2 for that of the weights), and ``6 L n_h d S`` for causal attention in ``L`` layers of
-``n_h`` heads of size ``d`` (half of the ``12 L n_h d S`` that others state: half of the scores are masked). ``6 V H`` for
-each position whose logits are wanted. Frozen matrices need no gradient of the weights: 4 instead of 6. What is computed
-a second time (checkpointing, the head's chunks), padding, norms and the optimizer do not count.
+2 for the gradient of the inputs, 2 for that of the weights), and ``6 L n_h d S`` for causal attention in ``L`` layers
+of ``n_h`` heads of size ``d`` (half of the ``12 L n_h d S`` that others state: half of the scores are masked).
+``6 V H`` for each position whose logits are wanted. Frozen matrices need no gradient of the weights: 4 instead of 6.
+What is computed a second time (checkpointing, the head's chunks), padding, norms and the optimizer do not count.
 
 Model FLOPs utilisation (MFU, arXiv 2204.02311, appendix B) is their rate over the device's peak.
 """

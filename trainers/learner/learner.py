@@ -39,7 +39,16 @@ from trainers.learner.lora import (
 from trainers.learner.models import Critic, Policy, Source, checkpoint_gradients, load_causal_lm
 from trainers.learner.onednn import is_faster, use_onednn
 from trainers.learner.optim import Optimizer, OptimizerSettings
-from trainers.learner.packing import IDLE, MicroBatch, Row, action_offsets, action_rows, balance, micro_batches, value_rows
+from trainers.learner.packing import (
+    IDLE,
+    MicroBatch,
+    Row,
+    action_offsets,
+    action_rows,
+    balance,
+    micro_batches,
+    value_rows,
+)
 from trainers.learner.parallel import FSDPMode, Parallel, check_model, make_meshes, refuse_sliding_windows
 from trainers.learner.state import LearnerState
 from trainers.learner.tensor_parallel import cut_matrices
@@ -125,7 +134,9 @@ class Learner:
         precision = _precision(dtype, self.device)
         parallel = parallel or Parallel()
         if activation_offload and not gradient_checkpointing:
-            raise ValueError("activation_offload keeps what gradient_checkpointing keeps on the CPU: switch that on too")
+            raise ValueError(
+                "activation_offload keeps what gradient_checkpointing keeps on the CPU: switch that on too"
+            )
         if activation_offload and self.device.type == "cpu":
             raise ValueError("activation_offload moves activations to the CPU, where this model is already")
         offloading = offload_policy(offload, self.device)
@@ -542,9 +553,7 @@ class Learner:
     def _tensor(self, array: NDArray[np.generic]) -> Tensor:
         return torch.from_numpy(array).to(self.device)
 
-    def _score(
-        self, policy: Policy | WithoutAdapters, batch: MicroBatch, temperature: float
-    ) -> tuple[Tensor, Tensor]:
+    def _score(self, policy: Policy | WithoutAdapters, batch: MicroBatch, temperature: float) -> tuple[Tensor, Tensor]:
         given = inputs_of(batch, self.device, self._sequence)
         logprobs, entropy = policy(given.input_ids, given.positions, given.targets, temperature, **given.attention)
         return given.join(logprobs), given.join(entropy)

@@ -50,7 +50,9 @@ class LoRASettings:
         if not self.alpha > 0:
             raise ValueError(f"lora alpha must be above 0, not {self.alpha}")
         if isinstance(self.target_modules, str) and self.target_modules != "all-linear":
-            raise ValueError(f"lora target_modules must be a list of names or 'all-linear', not {self.target_modules!r}")
+            raise ValueError(
+                f"lora target_modules must be a list of names or 'all-linear', not {self.target_modules!r}"
+            )
         if not self.target_modules:
             raise ValueError("lora target_modules is empty: no layer would be trained")
 

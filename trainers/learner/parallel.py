@@ -180,7 +180,7 @@ def check_model(config: Any, parallel: Parallel) -> None:
         if heads % sequence:
             raise ValueError(
                 f"ulysses_sequence_parallel_size={sequence} does not divide the model's attention heads ({heads}"
-                + (f" on each tensor-parallel rank)" if tensor > 1 else ")")
+                + (" on each tensor-parallel rank)" if tensor > 1 else ")")
             )
         if kv_heads % sequence and sequence % kv_heads:
             raise ValueError(

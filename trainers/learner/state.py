@@ -1,8 +1,8 @@
 """What a learner's checkpoint is made of, written at once or in the background, and read again.
 
 ``learner.json`` says what it is; ``tensors/`` has what learns: trained parameters, optimizer states, torch's random
-state. ``frozen/`` has what does not: a reference model, the matrices under LoRA adapters. The latter are written once and
-then linked (:class:`trainers.learner.checkpoint.LinkedTensors`), so a checkpoint of adapters costs what adapters weigh.
+state. ``frozen/`` has what does not: a reference model, the matrices under LoRA adapters. It is written once and then
+linked (:class:`trainers.learner.checkpoint.LinkedTensors`), so a checkpoint of adapters costs what adapters weigh.
 """
 
 from __future__ import annotations
@@ -103,7 +103,9 @@ class LearnerState:
                 f"{', '.join(sorted(self._models))}; it needs the same critic and reference"
             )
         if (theirs := record.get("adapters")) != self._adapters:
-            raise ValueError(f"{path} has adapters {theirs}, but this learner has {self._adapters}; they must be the same")
+            raise ValueError(
+                f"{path} has adapters {theirs}, but this learner has {self._adapters}; they must be the same"
+            )
         learned, frozen = self._tensors()
         if record["format"] == 1:  # everything together
             read_tensors(path / "tensors", {**learned, **frozen}, self._ranks)
@@ -119,7 +121,7 @@ class LearnerState:
         return extra
 
     def _tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """The live tensors, each once: what learns and what is frozen. Writing into them is loading (but for ``rng``)."""
+        """The live tensors, each once: what learns, what is frozen. Writing into them is loading (but for ``rng``)."""
         learned = {"rng": torch.get_rng_state()}
         frozen: dict[str, Tensor] = {}
         for name, model in self._models.items():

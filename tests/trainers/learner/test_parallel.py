@@ -63,7 +63,11 @@ def test_numbers_below_one():
         ({"tensor": 2}, {"intermediate": 33}, r"does not divide the model's feed-forward width \(33\)"),
         ({"sequence": 3}, {}, r"ulysses_sequence_parallel_size=3 does not divide the model's attention heads \(4\)"),
         ({"sequence": 4, "tensor": 2}, {}, r"attention heads \(2 on each tensor-parallel rank\)"),
-        ({"sequence": 2}, {"heads": 6, "kv_heads": 3, "hidden": 36}, r"neither divides the model's key/value heads \(3\)"),
+        (
+            {"sequence": 2},
+            {"heads": 6, "kv_heads": 3, "hidden": 36},
+            r"neither divides the model's key/value heads \(3\)",
+        ),
     ],
 )
 def test_models_that_cannot_be_cut(settings, model, message):
@@ -79,7 +83,9 @@ def test_more_key_value_ranks_than_heads_are_fine_for_sequences():
 def test_families_without_a_plan_and_sliding_windows():
     config = build_model(VOCAB, hidden=32, layers=2).config
     config.model_type = "novel"
-    with pytest.raises(ValueError, match="no tensor-parallel plan for model type 'novel', only for qwen2, qwen3, llama"):
+    with pytest.raises(
+        ValueError, match="no tensor-parallel plan for model type 'novel', only for qwen2, qwen3, llama"
+    ):
         check_model(config, Parallel(tensor=2))
     config.layer_types = ["full_attention", "sliding_attention"]
     with pytest.raises(ValueError, match="sliding window"):
@@ -172,7 +178,9 @@ def test_packed_batches_hold_the_same_rows_under_the_budget():
 def test_flops_are_counted_as_said():
     """6 N for each token (the matrices by hand), 6 L n_h d S for causal attention, 6 V H for each output."""
     hidden, wide, layers, heads, kv = 32, 48, 3, 4, 2
-    model = build_model(VOCAB, family="llama", hidden=hidden, intermediate=wide, layers=layers, heads=heads, kv_heads=kv)
+    model = build_model(
+        VOCAB, family="llama", hidden=hidden, intermediate=wide, layers=layers, heads=heads, kv_heads=kv
+    )
     size = hidden // heads
     matrices = layers * (2 * hidden * heads * size + 2 * hidden * kv * size + 3 * hidden * wide)
     flops = count(model.base_model, model.lm_head)
