@@ -30,6 +30,7 @@ from .engines.sglang import SGLangEngine, SGLangOptions
 from .engines.torch_engine import TorchEngine
 from .engines.vllm.client import VLLMEngine, start_server
 from .learner import Learner, LoRASettings, OptimizerSettings, Parallel
+from .learner.lora import target_names
 from .learner.parallel import check_model, world_size
 from .policy import Policy, PolicyError, resolve_device
 from .policy import load as load_policy
@@ -410,14 +411,20 @@ def check_learner(model: ModelSection, run: RunSection, policy: Policy) -> None:
     """Find out before anything is trained whether the learner can be had as asked.
 
     Raises:
-        SetupError: The ranks or the model cannot be cut so, or peft is missing.
+        SetupError: The ranks or the model cannot be cut so, a layer or an attention is not there, or peft is missing.
     """
     options = learner_options(model, run)
     try:
         options["parallel"].shape(world_size())
         check_model(policy.model.config, options["parallel"])
-    except ValueError as error:
-        raise SetupError(str(error)) from error
+        if options["lora"] is not None:
+            target_names(policy.model.base_model, options["lora"])
+        if model.attn_implementation is not None:  # the learner's own copy will have it; here it is tried
+            before = policy.model.config._attn_implementation
+            policy.model.set_attn_implementation(model.attn_implementation)
+            policy.model.set_attn_implementation(before)
+    except (ValueError, ImportError) as error:
+        raise SetupError(f"the learner: {error}") from error
     if options["lora"] is not None and importlib.util.find_spec("peft") is None:
         raise SetupError("model.lora_rank needs peft: pip install 'textenvs[lora]'")
     if resolve_device(model.device).type == "cpu" and (run.offload or model.enable_activation_offload):
@@ -432,7 +439,7 @@ def learner_of(config: PPOConfig, policy: Policy) -> Learner:
     """
     try:
         return _learner_of(config, policy)
-    except (ValueError, ModuleNotFoundError) as error:
+    except (ValueError, ImportError) as error:
         raise SetupError(f"the learner: {error}") from error
 
 

@@ -62,6 +62,22 @@ class LoRASettings:
         return asdict(self) | {"target_modules": targets if isinstance(targets, str) else sorted(targets)}
 
 
+def target_names(backbone: nn.Module, settings: LoRASettings) -> list[str]:
+    """The last parts of the names of the layers that get an adapter.
+
+    Raises:
+        ValueError: The backbone has no such layer.
+    """
+    there = {name.rpartition(".")[2] for name, module in backbone.named_modules() if isinstance(module, nn.Linear)}
+    wanted = there if settings.target_modules == "all-linear" else set(settings.target_modules)
+    if missing := sorted(wanted - there):
+        raise ValueError(
+            f"lora target_modules {', '.join(missing)}: this model has no linear layer of that name; it has "
+            f"{', '.join(sorted(there))}"
+        )
+    return sorted(wanted)
+
+
 def add_adapters(backbone: nn.Module, settings: LoRASettings) -> None:
     """Freeze a backbone and put adapters into its linear layers, in place; the same on every rank.
 
@@ -78,16 +94,10 @@ def add_adapters(backbone: nn.Module, settings: LoRASettings) -> None:
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError("LoRA needs peft: pip install 'textenvs[lora]'", name="peft") from error
 
-    there = {name.rpartition(".")[2] for name, module in backbone.named_modules() if isinstance(module, nn.Linear)}
-    wanted = there if settings.target_modules == "all-linear" else set(settings.target_modules)
-    if missing := sorted(wanted - there):
-        raise ValueError(
-            f"lora target_modules {', '.join(missing)}: this model has no linear layer of that name; it has "
-            f"{', '.join(sorted(there))}"
-        )
+    wanted = target_names(backbone, settings)
     backbone.requires_grad_(False)
     config = LoraConfig(
-        r=settings.rank, lora_alpha=settings.alpha, target_modules=sorted(wanted), lora_dropout=0.0, bias="none"
+        r=settings.rank, lora_alpha=settings.alpha, target_modules=wanted, lora_dropout=0.0, bias="none"
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
@@ -132,10 +133,4 @@ def assert_same(ours, theirs, tolerance=1e-6):
             np.testing.assert_allclose(ours[name], theirs[name], atol=factor * tolerance, err_msg=name)
     for name in ("metrics", "value_metrics"):
         if name in theirs:
-            assert ours[name] == pytest_approx(theirs[name], 10 * tolerance)
-
-
-def pytest_approx(expected, rel):
-    import pytest
-
-    return pytest.approx(expected, rel=rel)
+            assert ours[name] == pytest.approx(theirs[name], rel=10 * tolerance)

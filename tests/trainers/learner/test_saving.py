@@ -21,6 +21,8 @@ from trainers.learner.models import checkpoint_gradients, load_causal_lm
 from trainers.tiny import build_model, build_tokenizer
 
 LORA = LoRASettings(rank=4, alpha=8)
+# One forkserver has torch imported for all of them; on a busy machine that alone may take a minute.
+pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("ranks")]
 SETTINGS = {"plain": {}, "lora": {"lora": LORA}}
 
 
