@@ -3,7 +3,7 @@
 transformers asks a table of functions for a model's attention; two more stand there:
 
 * ``trainers_varlen`` takes sequences one after another in a single row. On CUDA that is torch's own variable-length
-  flash attention, which needs no other package; on the CPU, a block-diagonal mask, which is for tests.
+  flash attention, which needs no other package; on the CPU and in float32, a block-diagonal mask, which is for tests.
 * ``trainers_ulysses`` is that, or causal attention over padded rows, with each sequence cut into pieces that stand on
   different ranks (Ulysses, arXiv 2309.14509). An all-to-all gives each rank all pieces of its share of the heads,
   attention runs as on one rank, and another all-to-all brings the pieces back.
@@ -58,7 +58,7 @@ def causal_attention(
         return out.transpose(1, 2)
     if len(query) != 1:
         raise ValueError(f"packed sequences stand in one row, not in {len(query)}")
-    if query.device.type == "cuda":
+    if query.device.type == "cuda" and query.dtype != torch.float32:  # which flash attention does not have
         from torch.nn.attention.varlen import varlen_attn
 
         assert max_length is not None

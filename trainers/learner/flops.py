@@ -40,12 +40,12 @@ class FLOPs:
         return self.per_token * tokens + self.per_square * squares + self.per_output * outputs
 
 
-def count(backbone: Any, head: nn.Module | None) -> FLOPs:
+def count(backbone: Any, head: Any) -> FLOPs:
     """Of a model in training. Count before it is sharded.
 
     Args:
         backbone: A transformers model without a head.
-        head: A linear layer; its weight may be the embeddings'.
+        head: A linear layer; its weight may be that of the embeddings.
     """
     config = backbone.config
     per_token = 0.0
@@ -54,8 +54,7 @@ def count(backbone: Any, head: nn.Module | None) -> FLOPs:
             per_token += (6 if module.weight.requires_grad else 4) * module.weight.numel()
     size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     per_square = 6.0 * config.num_hidden_layers * config.num_attention_heads * size
-    weight = None if head is None else head.weight
-    per_output = 0.0 if weight is None else float((6 if weight.requires_grad else 4) * weight.numel())
+    per_output = float((6 if head.weight.requires_grad else 4) * head.weight.numel())
     return FLOPs(per_token, per_square, per_output)
 
 
