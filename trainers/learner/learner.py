@@ -21,23 +21,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from trainers.learner.attention import OWN, ULYSSES, VARLEN
 from trainers.learner.checkpoint import Background, replace_folder
-from trainers.learner.flops import FLOPs
-from trainers.learner.flops import count as count_flops
 from trainers.learner.flops import peak_tflops as peak_tflops_of
-from trainers.learner.fsdp import Ranks, offload_policy, rank_device, shard, transformer_layers, whole
+from trainers.learner.fsdp import Ranks, offload_policy, rank_device, whole
 from trainers.learner.inputs import inputs_of
-from trainers.learner.lora import (
-    LoRASettings,
-    WithoutAdapters,
-    adapter_state,
-    add_adapters,
-    merged_state,
-    write_adapter,
-)
-from trainers.learner.models import Critic, Policy, Source, checkpoint_gradients, load_causal_lm
-from trainers.learner.onednn import is_faster, use_onednn
+from trainers.learner.lora import LoRASettings, WithoutAdapters, adapter_state, merged_state, write_adapter
+from trainers.learner.models import Critic, Policy, Source, load_causal_lm
 from trainers.learner.optim import Optimizer, OptimizerSettings
 from trainers.learner.packing import (
     IDLE,
@@ -49,9 +38,9 @@ from trainers.learner.packing import (
     micro_batches,
     value_rows,
 )
-from trainers.learner.parallel import FSDPMode, Parallel, check_model, make_meshes, refuse_sliding_windows
+from trainers.learner.parallel import FSDPMode, Parallel, check_model, make_meshes
+from trainers.learner.setup import Setup, attention_of
 from trainers.learner.state import LearnerState
-from trainers.learner.tensor_parallel import cut_matrices
 from trainers.trajectory import Trajectory
 
 Floats = NDArray[np.float32]
@@ -97,7 +86,7 @@ class Learner:
 
     Raises:
         ValueError: A model that the learner cannot train rightly (see :func:`trainers.learner.models.check_head`) or
-            cannot cut as ``parallel`` says, or a setting outside its range. No process group is started then.
+            cannot cut as ``parallel`` says (no process group is started then), or a setting outside its range.
         ModuleNotFoundError: ``lora`` without peft.
     """
 
@@ -140,7 +129,7 @@ class Learner:
         if activation_offload and self.device.type == "cpu":
             raise ValueError("activation_offload moves activations to the CPU, where this model is already")
         offloading = offload_policy(offload, self.device)
-        attention = _attention(attn_implementation, remove_padding, parallel)
+        attention = attention_of(attn_implementation, remove_padding, parallel)
         policy = load_causal_lm(actor)
         check_model(policy.config, parallel)
         meshes = make_meshes("always" if offload and fsdp == "auto" else fsdp, self.device, precision, parallel)
@@ -166,34 +155,19 @@ class Learner:
         if critic is not False:
             source = self.actor.lm if critic is True else critic
             self.critic = Critic(load_causal_lm(source).base_model)
-        self._flops: dict[str, FLOPs] = {}
-        for name, model in self._models().items():
-            whole_model: Any = model.lm if isinstance(model, Policy) else model.backbone
-            backbone: Any = model.lm.base_model if isinstance(model, Policy) else model.backbone
-            check_model(backbone.config, parallel)
-            if attention is not None:
-                if attention in OWN:
-                    refuse_sliding_windows(backbone.config, f"attention {attention!r}")
-                whole_model.set_attn_implementation(attention)
-            if lora is not None and name != "reference":
-                add_adapters(backbone, lora)
-                if isinstance(model, Policy):
-                    model.lm.get_output_embeddings().requires_grad_(False)
-            self._flops[name] = count_flops(
-                backbone, model.lm.get_output_embeddings() if isinstance(model, Policy) else model.value_head
-            )
-            model.to(self.device)
-            if meshes is not None and meshes.tensor is not None:
-                cut_matrices(transformer_layers(model), meshes.tensor)
-            elif self.device.type == "cpu" and precision == torch.float32 and is_faster() and not compile:
-                use_onednn(whole_model)
-            if gradient_checkpointing and name != "reference":
-                checkpoint_gradients(whole_model, offload=activation_offload)
-            if compile:
-                for layer in transformer_layers(model):
-                    layer.compile(dynamic=True)
-            if meshes is not None:
-                shard(model, meshes, precision, offloading)
+        setup = Setup(
+            device=self.device,
+            dtype=precision,
+            parallel=parallel,
+            meshes=meshes,
+            offload=offloading,
+            attention=attention,
+            lora=lora,
+            checkpointing=gradient_checkpointing,
+            activation_offload=activation_offload,
+            compile=compile,
+        )
+        self._flops = {name: setup.apply(each, learns=name != "reference") for name, each in self._models().items()}
         self.actor_optimizer = Optimizer(self.actor, settings)
         self.critic_optimizer = Optimizer(self.critic, critic_optimizer or settings) if self.critic else None
         adapters = None if lora is None else lora.as_json()
@@ -566,18 +540,6 @@ class Learner:
         if self.critic is None:
             raise ValueError("this learner has no critic; construct it with critic=True or a path")
         return self.critic
-
-
-def _attention(asked: str | None, remove_padding: bool, parallel: Parallel) -> str | None:
-    """The attention that goes with the way sequences are laid out."""
-    if parallel.sequence == 1:
-        return VARLEN if asked is None and remove_padding else asked
-    if asked not in (None, ULYSSES):
-        raise ValueError(
-            f"attn_implementation={asked!r} does not go with sequence parallelism, which exchanges heads for pieces of "
-            f"the sequence around attention of its own"
-        )
-    return ULYSSES
 
 
 def _precision(dtype: str | None, device: torch.device) -> torch.dtype:
