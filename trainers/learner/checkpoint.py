@@ -14,6 +14,7 @@ import os
 import shutil
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -97,6 +98,7 @@ class LinkedTensors:
 
     def __init__(self) -> None:
         self._folder: int | None = None
+        self._close: Callable[[], object] | None = None
 
     def write(self, folder: Path, tensors: Mapping[str, Tensor], ranks: Ranks) -> None:
         """Make ``folder`` hold the tensors; all ranks write together."""
@@ -106,15 +108,11 @@ class LinkedTensors:
 
     def remember(self, folder: Path, ranks: Ranks) -> None:
         """Link to what stands in this folder from now on."""
-        self.forget()
+        if self._close is not None:
+            self._close()
         if ranks.first:
             self._folder = os.open(folder, os.O_RDONLY)
-
-    def forget(self) -> None:
-        """Write anew next time."""
-        if self._folder is not None:
-            os.close(self._folder)
-            self._folder = None
+            self._close = weakref.finalize(self, os.close, self._folder)
 
     def _link(self, folder: Path) -> bool:
         if self._folder is None or not (names := os.listdir(self._folder)):
