@@ -62,9 +62,11 @@ def causal_attention(
         from torch.nn.attention.varlen import varlen_attn
 
         assert max_length is not None
-        rows = (tensor[0].transpose(0, 1).contiguous() for tensor in (query, key, value))
-        out = varlen_attn(
-            *rows,
+        q, k, v = (tensor[0].transpose(0, 1).contiguous() for tensor in (query, key, value))
+        packed = varlen_attn(
+            q,
+            k,
+            v,
             cu_seqlens,
             cu_seqlens,
             max_length,
@@ -73,7 +75,8 @@ def causal_attention(
             window_size=(-1, 0),  # causal
             enable_gqa=grouped,
         )
-        return out[None]
+        assert isinstance(packed, Tensor)
+        return packed[None]
     at = torch.arange(query.shape[2], device=query.device)
     sequence = torch.searchsorted(cu_seqlens, at, right=True)
     mask = (sequence[:, None] == sequence[None, :]) & (at[:, None] >= at[None, :])

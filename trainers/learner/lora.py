@@ -97,7 +97,11 @@ def add_adapters(backbone: nn.Module, settings: LoRASettings) -> None:
     wanted = target_names(backbone, settings)
     backbone.requires_grad_(False)
     config = LoraConfig(
-        r=settings.rank, lora_alpha=settings.alpha, target_modules=wanted, lora_dropout=0.0, bias="none"
+        r=settings.rank,
+        lora_alpha=settings.alpha,  # type: ignore[arg-type]  # a divisor's numerator: any number does
+        target_modules=wanted,
+        lora_dropout=0.0,
+        bias="none",
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)

@@ -126,11 +126,11 @@ def checkpoint_gradients(model: PreTrainedModel, *, offload: bool = False) -> No
         offload: Keep those inputs on the CPU, in pinned memory.
     """
     model.activation_checkpointing_enable()
-    for module in model.modules():
-        if isinstance(module, GradientCheckpointingLayer):
-            module.training = True  # the layer's own flag, which switches this on; its dropout stays off
-            if offload:
-                module._gradient_checkpointing_func = _on_cpu(module._gradient_checkpointing_func)
+    layers: list[Any] = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    for layer in layers:
+        layer.training = True  # the layer's own flag, which switches this on; its dropout stays off
+        if offload:
+            layer._gradient_checkpointing_func = _on_cpu(layer._gradient_checkpointing_func)
 
 
 def _on_cpu(checkpoint: Callable[..., Any]) -> Callable[..., Any]:
