@@ -52,7 +52,7 @@ from .config.schema import ActorSection, AlgorithmSection, CriticSection, WarmSt
 from .demonstrations import DemonstrationError
 from .engines.base import Sampling
 from .heap import settled
-from .learner import Learner
+from .learner import Learner, Parallel
 from .policy import Policy, PolicyError
 from .report.metrics import Phases, episode_metrics
 from .report.profile import profiled
@@ -128,6 +128,7 @@ async def train(run: Run) -> None:
             saved_at = run.iteration
     if saved_at != run.iteration:
         save(run)
+    run.saved.wait()
     if validated_at != run.iteration and not run.stop.is_set():
         await validate(run)
 
@@ -398,12 +399,23 @@ def save(run: Run) -> None:
         "config": run.config.model_dump(mode="json"),
     }
     with traced(run, "save"):
-        run.saved.save(
-            run.iteration,
-            state,
-            lambda folder: run.learner.save(folder / "learner"),
-            lambda folder: run.learner.export_hf(folder / "model", run.tokenizer),
-        )
+        if run.config.trainer.async_save:
+            assert isinstance(run.learner, Learner)  # the configuration was checked
+            run.saved.wait()  # before copies are taken: there are never two
+            state_writer, model_writer = run.learner.prepare_save(), run.learner.prepare_export(run.tokenizer)
+            run.saved.save_in_background(
+                run.iteration,
+                state,
+                lambda folder: state_writer(folder / "learner"),
+                lambda folder: model_writer(folder / "model"),
+            )
+        else:
+            run.saved.save(
+                run.iteration,
+                state,
+                lambda folder: run.learner.save(folder / "learner"),
+                lambda folder: run.learner.export_hf(folder / "model", run.tokenizer),
+            )
 
 
 @contextlib.contextmanager
@@ -428,7 +440,8 @@ def resume(run: Run, checkpoint: checkpoints.Checkpoint) -> None:
 
 # What a checkpoint is made of. Another learning rate may go on from it, another model may not.
 _FIXED = (
-    "model",
+    *(f"model.{name}" for name in ("path", "family", "hidden", "intermediate", "layers", "heads", "kv_heads")),
+    *(f"model.{name}" for name in ("vocab_size", "dtype", "device", "lora_rank", "lora_alpha", "target_modules")),
     "env.id",
     "data.train_files",
     "algorithm.adv_estimator",
@@ -440,7 +453,7 @@ _FIXED = (
 
 def refuse_other_run(before: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> None:
     """Raise ``CheckpointError`` when a checkpoint's configuration differs where it must not."""
-    differ = [name for name in _FIXED if _at(before, name) != _at(now, name)]
+    differ = [name for name in _FIXED if _at(before, name) not in (_at(now, name), _UNKNOWN)]
     if differ:
         changes = ", ".join(f"{name} was {_at(before, name)} and is now {_at(now, name)}" for name in differ)
         raise checkpoints.CheckpointError(
@@ -452,8 +465,13 @@ def refuse_other_run(before: Mapping[str, Any], now: Mapping[str, Any], path: Pa
 def _at(tree: Mapping[str, Any], name: str) -> Any:
     value: Any = tree
     for part in name.split("."):
+        if part not in value:  # an older version did not have this key
+            return _UNKNOWN
         value = value[part]
     return value
+
+
+_UNKNOWN: Any = object()
 
 
 def every(frequency: int, iteration: int) -> bool:
@@ -485,6 +503,7 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
         seed=seed,
         checkpoint=checkpoint,
     )
+    assembly.check_learner(config.model, config.trainer, policy, config.cluster.learner_ranks)
     policy.to(assembly.driver_device(config))
     assembly.set_threads(policy, config.trainer.threads)
     renderer = Renderer(policy.tokenizer)
@@ -502,6 +521,7 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
         on_phase=None if trace is None else trace.phase,
     )
     async with contextlib.AsyncExitStack() as stack:
+        stack.callback(saved.wait)  # what is being written in the background is finished, or said to have failed
         stack.callback(reporter.close)
         if trace is not None:
             stack.callback(trace.close)
@@ -562,6 +582,11 @@ def warm_up(
         parts.append(("careless", section.model_copy(update=careless(section)), seed + 1))
     kwargs = assembly.training_kwargs(config)
     # All of them first: what cannot be had should be known before anything is trained.
+    options = assembly.learner_options(config.model, config.trainer)
+    if config.model.path == "tiny":
+        options["lora"] = None  # a model from scratch has nothing yet that an adapter could stand on
+    if config.cluster.learner_ranks > 1:
+        options["parallel"] = Parallel()  # this process does it alone
     given = [sft.examples_of(config.env.id, kwargs, part, policy, renderer, part_seed) for _, part, part_seed in parts]
     for (name, part, part_seed), examples in zip(parts, given, strict=True):
         report = progress(reporter, name, part.steps)
@@ -571,7 +596,7 @@ def warm_up(
                 raise asyncio.CancelledError
             report(step, metrics)
 
-        sft.fit(policy, examples, part, seed=part_seed, on_step=on_step, fsdp=config.trainer.fsdp)
+        sft.fit(policy, examples, part, seed=part_seed, on_step=on_step, options=options)
 
 
 def warm_start_wanted(config: PPOConfig) -> bool:

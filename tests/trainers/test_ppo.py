@@ -234,6 +234,9 @@ OPTIONS = [
     ["rollout.max_running=auto engine.replicas=2"],
     ["model.dtype=bfloat16"],
     ["trainer.fsdp=never rollout.n=1 rollout.groups_per_batch=4"],
+    ["model.lora_rank=4 model.target_modules=[q_proj,v_proj] actor.use_kl_loss=true trainer.fsdp=always"],
+    ["model.enable_gradient_checkpointing=true model.use_remove_padding=true trainer.peak_tflops=1"],
+    ["model.attn_implementation=eager trainer.async_save=true"],
 ]
 
 
@@ -503,14 +506,16 @@ PASSING = (
 
 
 def comparable(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    speed = ("tokens_per_s", "tflops")
     return [
-        {name: v for name, v in row.items() if not name.startswith(PASSING) and not name.endswith("tokens_per_s")}
+        {name: v for name, v in row.items() if not name.startswith(PASSING) and not name.endswith(speed)}
         for row in rows
     ]
 
 
 def all_tensors(run: Run) -> dict[str, torch.Tensor]:
-    return {name: value.detach().clone() for name, value in run.learner._tensors().items() if name != "rng"}
+    learned, frozen = run.learner._state._tensors()
+    return {name: value.detach().clone() for name, value in (learned | frozen).items() if name != "rng"}
 
 
 ADAPTIVE = "algorithm.use_kl_in_reward=true algorithm.kl_ctrl.type=adaptive algorithm.kl_ctrl.horizon=40"
@@ -523,6 +528,7 @@ ADAPTIVE = "algorithm.use_kl_in_reward=true algorithm.kl_ctrl.type=adaptive algo
         "algorithm.adv_estimator=gae critic.warmup=1 actor.lr_warmup_steps=6",
         f"algorithm.adv_estimator=turn_gae {ADAPTIVE}",
         "algorithm.adv_estimator=rloo actor.use_kl_loss=true env.kwargs.tasks=5 actor.ppo_epochs=2",
+        "model.lora_rank=4 actor.use_kl_loss=true trainer.async_save=true trainer.save_freq=1",
     ],
 )
 def test_resuming_is_exact(tmp_path, options):
@@ -777,6 +783,34 @@ def test_a_model_that_does_not_do(tmp_path, capsys):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_device_that_is_not_there(tmp_path, capsys):
     refused(capsys, arguments(tmp_path / "run", *QUICK, "model.device=cuda"), "torch sees no GPU")
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ("model.kv_heads=2 trainer.tensor_parallel_size=2", ("1 ranks cannot be cut", "start a multiple of 2")),
+        ("trainer.fsdp_size=4", ("fsdp_size=4 does not divide",)),
+        ("trainer.offload=true", ("trainer.offload", "there is no GPU")),
+        ("model.lora_rank=2 model.target_modules=[query]", ("query: this model has no linear layer", "q_proj")),
+        ("model.attn_implementation=flash_atention_2", ("the learner:", "flash_atention_2")),
+    ],
+)
+def test_a_learner_that_cannot_be_had_is_refused_before_anything_is_trained(tmp_path, capsys, more, words):
+    refused(capsys, arguments(tmp_path / "run", *QUICK, *more.split(" ")), *words)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["model.target_modules=[q_proj]"], ("model.target_modules", "has no effect without model.lora_rank")),
+        (["model.lora_rank=2", "model.target_modules=q_proj"], ("model.target_modules", "a list of names")),
+        (["model.enable_activation_offload=true"], ("needs model.enable_gradient_checkpointing=true",)),
+        (["trainer.offload=true", "model.device=cpu"], ("trainer.offload", "model.device=cpu")),
+        (["trainer.tensor_parallel_size=3"], ("trainer.tensor_parallel_size", "does not divide model.heads=2")),
+    ],
+)
+def test_keys_of_the_learner_that_do_not_go_together(tmp_path, capsys, more, words):
+    refused(capsys, arguments(tmp_path / "run", *more), *words, code=2)
 
 
 def test_a_checkpoint_of_another_run_is_refused_and_nothing_is_lost(tmp_path, capsys):

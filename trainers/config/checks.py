@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         ModelSection,
         PPOConfig,
         RewardFunctionSection,
+        RunSection,
         Section,
         ServingSection,
     )
@@ -59,6 +60,7 @@ _NO_FILES = ("generated:", "hub:")  # sources of tasks that are not on this disk
 def ppo_checks(config: PPOConfig) -> Problems:
     """The checks across the sections of a PPO run; nothing here touches the disk."""
     yield from model_checks(config.model)
+    yield from learner_checks(config.model, config.trainer)
     yield from _estimator_checks(config.algorithm)
     engine, rollout, trainer = config.engine, config.rollout, config.trainer
 
@@ -185,6 +187,8 @@ def _cluster_checks(config: PPOConfig) -> Problems:
             )
     if config.ray_init.address not in (None, "local") and config.ray_init.num_cpus is not None:
         yield "ray_init.num_cpus", f"is for a Ray of the run's own; {config.ray_init.address} has the CPUs that it has"
+    if config.trainer.async_save and (on_ray or cluster.learner_ranks > 1):
+        yield "trainer.async_save", "is for a learner in this process: one rank, and cluster.backend=local"
     if cluster.learner_ranks > 1 and config.trainer.fsdp == "never":
         yield "trainer.fsdp", f"must not be never with cluster.learner_ranks={cluster.learner_ranks}"
 
@@ -192,6 +196,39 @@ def _cluster_checks(config: PPOConfig) -> Problems:
 def estimator_keys(estimator: str) -> tuple[str, ...]:
     """The keys of `algorithm` that this estimator reads, apart from those that every one is followed by."""
     return tuple(name for name, estimators in _ONLY_WITH.items() if estimator in estimators)
+
+
+def learner_checks(model: ModelSection, run: RunSection) -> Problems:
+    """What the learner's keys must agree on, as far as that does not depend on the machine."""
+    for name in ("lora_alpha", "target_modules"):
+        if not model.lora_rank and _changed(model, name):
+            yield f"model.{name}", "has no effect without model.lora_rank"
+    if isinstance(model.target_modules, str) and model.target_modules != "all-linear":
+        yield "model.target_modules", f"is {model.target_modules!r}; it must be a list of names, or all-linear"
+    if not model.target_modules:
+        yield "model.target_modules", "is empty: no layer would be trained"
+    if model.enable_activation_offload and not model.enable_gradient_checkpointing:
+        yield "model.enable_activation_offload", "needs model.enable_gradient_checkpointing=true"
+    for key, wanted in (
+        ("model.enable_activation_offload", model.enable_activation_offload),
+        ("trainer.offload", run.offload),
+    ):
+        if wanted and model.device == "cpu":
+            yield key, "moves what is on a GPU to the CPU; model.device=cpu has it there already"
+    if run.offload and run.fsdp == "never":
+        yield "trainer.offload", "is a part of FSDP2: use trainer.fsdp=auto or always"
+    if run.ulysses_sequence_parallel_size > 1 and model.attn_implementation is not None:
+        yield (
+            "model.attn_implementation",
+            "does not go with trainer.ulysses_sequence_parallel_size, which brings its own",
+        )
+    if model.path == "tiny":
+        for name, heads in (("heads", model.heads), ("kv_heads", model.kv_heads)):
+            if heads % run.tensor_parallel_size:
+                yield (
+                    "trainer.tensor_parallel_size",
+                    f"is {run.tensor_parallel_size}, which does not divide model.{name}={heads}",
+                )
 
 
 def model_checks(model: ModelSection) -> Problems:

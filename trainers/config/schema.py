@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-from .checks import model_checks, ppo_checks
+from .checks import learner_checks, model_checks, ppo_checks
 
 
 def _one_or_many(value: Any) -> Any:
@@ -123,6 +123,31 @@ class ModelSection(Section):
     vocab_size: int = Field(512, ge=300, description="Tokens at most; 256 are bytes.")
     dtype: Literal["float32", "bfloat16"] = Field("float32", description="Type to compute in.")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="`auto` is cuda where there is one.")
+    lora_rank: int = Field(
+        0,
+        ge=0,
+        description="Train LoRA adapters of this rank instead of all parameters (`textenvs[lora]`); 0 does not.",
+    )
+    lora_alpha: float = Field(16.0, gt=0, description="Adapters count `lora_alpha` / `lora_rank`.")
+    target_modules: tuple[str, ...] | str = Field(
+        "all-linear", description="Names of the linear layers that get an adapter, or `all-linear`."
+    )
+    enable_gradient_checkpointing: bool = Field(
+        False, description="Compute activations again in the backward pass instead of keeping them."
+    )
+    enable_activation_offload: bool = Field(
+        False, description="Keep what gradient checkpointing keeps on the CPU; for cuda."
+    )
+    use_remove_padding: bool = Field(
+        False,
+        description="Pack sequences instead of padding them. For cuda; on the CPU it works, slower than padding.",
+    )
+    attn_implementation: str | None = Field(
+        None,
+        min_length=1,
+        description="The learner's attention, by transformers' name (`sdpa`, `flash_attention_2`, `flex_attention`, "
+        "...); null is its choice, and torch's variable-length attention with `use_remove_padding`.",
+    )
 
 
 class SupervisedSection(Section):
@@ -504,6 +529,20 @@ class RunSection(Section):
     fsdp: Literal["auto", "always", "never"] = Field(
         "auto", description="Shard the model with FSDP2; `auto` does with more than one process."
     )
+    fsdp_size: int | None = Field(
+        None, ge=1, description="Shard over so many ranks, and keep copies beyond them (HSDP); null is all ranks."
+    )
+    tensor_parallel_size: int = Field(1, ge=1, description="Ranks that share each matrix; divides the model's heads.")
+    ulysses_sequence_parallel_size: int = Field(
+        1, ge=1, description="Ranks that share each sequence; divides the model's heads."
+    )
+    offload: bool = Field(
+        False, description="Keep parameters, gradients and optimizer states on the CPU between uses; for cuda."
+    )
+    use_torch_compile: bool = Field(False, description="Compile the learner's layers with torch.compile.")
+    peak_tflops: float | None = Field(
+        None, gt=0, description="The device's peak in TFLOP/s, for `mfu`; null is its data sheet's, where known."
+    )
 
 
 class TrainerSection(RunSection):
@@ -516,6 +555,9 @@ class TrainerSection(RunSection):
     test_freq: Frequency = Field(20, description="Validate every so many iterations; -1 only at the end.")
     save_freq: Frequency = Field(50, description="Save a checkpoint every so many iterations; -1 only at the end.")
     keep_last_n: int = Field(2, ge=1, description="Checkpoints to keep.")
+    async_save: bool = Field(
+        False, description="Write checkpoints in the background, from a copy on the CPU, while training goes on."
+    )
     resume_mode: Literal["auto", "disable", "resume_path"] = Field(
         "auto", description="Go on from the run's last checkpoint if there is one, start afresh, or from a given one."
     )
@@ -654,4 +696,5 @@ class SFTConfig(RunConfig):
 
     def checks(self) -> Iterator[tuple[str, str]]:
         """What does not go together: pairs of a key and what is wrong, in words."""
-        return model_checks(self.model)
+        yield from model_checks(self.model)
+        yield from learner_checks(self.model, self.trainer)
