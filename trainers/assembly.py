@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from itertools import islice
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -416,6 +417,7 @@ def collector_of(
         groups_per_batch=rollout.groups_per_batch,
         staleness=rollout.staleness,
         window=rollout.window,
+        surplus=ceil((rollout.oversampling_factor - 1.0) * rollout.groups_per_batch - 1e-9),
         sampling=sampling_of(config),
         max_context=config.engine.max_context,
         max_response_tokens=rollout.max_response_tokens,

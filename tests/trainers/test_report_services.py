@@ -1,4 +1,4 @@
-"""wandb (offline) and MLflow (a store of files), with the real packages: points arrive, and a resumed run is one run."""
+"""wandb (offline) and MLflow (files), with the real packages: points arrive, and a resumed run is one run."""
 
 import pytest
 

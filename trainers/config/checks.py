@@ -59,6 +59,8 @@ def ppo_checks(config: PPOConfig) -> Problems:
             f"is {rollout.window}; with rollout.staleness={rollout.staleness} and "
             f"rollout.groups_per_batch={rollout.groups_per_batch} it is at most {most}",
         )
+    if rollout.window > 1 and rollout.oversampling_factor > 1:
+        yield "rollout.window", "has no meaning with rollout.oversampling_factor: groups are taken as they complete"
     if config.env.backend == "ray" and config.env.workers is None:
         yield "env.workers", "must be a number with env.backend=ray: how many actors the cluster is to hold at most"
     if rollout.partial and rollout.update_mode != "abort":

@@ -286,6 +286,12 @@ class RolloutSection(Section):
     window: int = Field(
         1, ge=1, description="A group may be overtaken by one less than so many later ones; 1 is strict order."
     )
+    oversampling_factor: float = Field(
+        1.0,
+        ge=1,
+        description="Play so many times the groups that a batch needs, train on the first complete ones, and cancel "
+        "what gets too old. Sooner batches, wasted work, and shorter episodes than those played.",
+    )
     max_running: Annotated[int, Field(ge=1)] | Literal["auto"] | None = Field(
         None,
         description="Episodes in flight at most; null is as staleness allows, `auto` looks for as many as the engine "

@@ -82,11 +82,12 @@ class Collector:
         tasks: How many tasks there are (played in a new order every epoch), ``None`` for an endless set, or a function
             from group number to task index.
         group_size: Episodes of one task that are compared with each other; see :class:`Slots` for this and for
-            ``groups_per_batch``, ``staleness``, ``window``, ``retries``, ``max_running``, ``filter_zero_variance``,
-            ``max_consecutive_filtered`` and ``max_consecutive_errors``.
+            ``groups_per_batch``, ``staleness``, ``window``, ``surplus``, ``retries``, ``max_running``,
+            ``filter_zero_variance``, ``max_consecutive_filtered`` and ``max_consecutive_errors``.
         groups_per_batch: Groups a batch.
         staleness: How many versions older than the trained weights a token may be.
         window: How far out of order groups may be delivered.
+        surplus: How many groups more than needed are played; what gets too old is cancelled.
         sampling: How to sample a reply; its ``seed`` is not used.
         max_context: See :class:`Player` for this and for ``max_response_tokens``, ``generation_timeout`` and
             ``episode_timeout``; the timeouts of reset and step are the backend's.
@@ -128,6 +129,7 @@ class Collector:
         groups_per_batch: int,
         staleness: int = 0,
         window: int = 1,
+        surplus: int = 0,
         sampling: Sampling | None = None,
         max_context: int | None = None,
         max_response_tokens: int | None = None,
@@ -168,6 +170,7 @@ class Collector:
             groups_per_batch=groups_per_batch,
             staleness=staleness,
             window=window,
+            surplus=surplus,
             retries=retries,
             max_running=None if max_running == "auto" else max_running,
             filter_zero_variance=filter_zero_variance,
@@ -184,7 +187,8 @@ class Collector:
         self._sampling = sampling or Sampling()
         self._seed = seed
         self._on_trajectory = on_trajectory
-        self._episodes: set[asyncio.Task[None]] = set()
+        self._episodes: dict[asyncio.Task[None], Ticket] = {}
+        self._dismissed: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
         self._failure: BaseException | None = None
         self._closed = False
@@ -227,6 +231,7 @@ class Collector:
             if (groups := self._slots.take()) is not None:
                 break
             await self._changed.wait()
+        self._dismiss(self._slots.withdrawn())
         return Batch(self._slots.batches - 1, version, groups, *self._measured(groups, version, began))
 
     async def update_weights(self, weights: Any, version: int, mode: UpdateMode = "keep") -> None:
@@ -393,7 +398,7 @@ class Collector:
             if self._failure is not None or self._closed or (ticket := self._slots.start()) is None:
                 return
             task = asyncio.ensure_future(self._play(ticket))
-            self._episodes.add(task)
+            self._episodes[task] = ticket
             task.add_done_callback(self._ended)
         asyncio.get_running_loop().call_soon(self._pump)
 
@@ -429,10 +434,12 @@ class Collector:
         )
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._episodes.discard(task)
+        del self._episodes[task]
+        dismissed = task in self._dismissed
+        self._dismissed.discard(task)
         problem: BaseException | None
         if task.cancelled():
-            problem = CollectionError("an episode was cancelled, and not by the collector")
+            problem = None if dismissed else CollectionError("an episode was cancelled, and not by the collector")
         else:
             problem = task.exception()
         if problem is not None and self._failure is None and not self._closed:
@@ -441,6 +448,14 @@ class Collector:
                 other.cancel()
         self._pump()
         self._changed.set()
+
+    def _dismiss(self, tickets: Iterable[Ticket]) -> None:
+        """Cancel the episodes of these tickets."""
+        leaving = set(tickets)
+        for task, ticket in self._episodes.items():
+            if ticket in leaving:
+                self._dismissed.add(task)
+                task.cancel()
 
     def _timeline(self, episode: Episode, track: str) -> Timeline:
         if self._trace is None:

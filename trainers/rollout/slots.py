@@ -13,6 +13,7 @@ Invariants
        oldest token in it. Checked on every batch.
     2. **Order.** Between two groups, the later one is delivered first only if their numbers differ by less than
        ``window`` (W); so a long episode is overtaken by at most W-1 groups, and W = 1 is strict order of admission.
+       With a ``surplus`` (S > 0) groups are delivered as they complete, and one is overtaken by at most (η+1)·G others.
     3. **Once.** Every group number is delivered once or dropped once with a counted reason, never both, never neither.
     4. **Progress.** When all episodes that may start have started and ended, and no update is owed, there is a batch.
 
@@ -27,12 +28,19 @@ is in a batch with ``k <= (in flight + W - 1) // G <= staleness - owed`` before 
 A group dropped before it only moves it forward; a retried sibling samples later still; taking a batch lowers
 ``in flight`` by G and raises ``owed`` by one, which leaves (*) as it was, and an update lowers ``owed``.
 
+With a surplus, (*) admits S groups more, and the argument does not hold for them. So a group is *withdrawn* as soon as
+it could not be in the next batch any more: whenever a batch is taken, those with an episode begun from weights more
+than η versions older than the next one will be trained on are dropped, and what runs of them is to be cancelled
+(:meth:`Slots.withdrawn`). The version that the next batch is trained on changes only when a batch is taken, so what is
+left is young enough until then. While more than η updates are owed nothing is admitted: it would be too old at birth.
+
 The plain rule "capacity (η+1)·batch, freed when the trainer takes a batch" is (*) without its two corrections, and
 breaks the bound: a group admitted while the trainer still trains on the batch before is a version too old from the
 start, and so is one that later groups may overtake.
 
 Why 4 holds. With no update owed, (*) admits until ``in flight >= (staleness + 1) * G - (W - 1)``, which is at least G
-because ``W - 1 <= staleness * G`` is demanded; once all of them have ended, none is left to wait for.
+because ``W - 1 <= staleness * G`` is demanded; once all of them have ended, none is left to wait for. A surplus only
+adds to it.
 """
 
 from __future__ import annotations
@@ -41,6 +49,8 @@ import heapq
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import islice
+from math import inf
 from typing import Any
 
 from ..trajectory import Trajectory
@@ -77,6 +87,7 @@ class _Group:
     failures: Counter[int] = field(default_factory=Counter)  # by sibling
     lost: int = 0  # siblings whose retries are used up
     ready: bool = False
+    born: int | None = None  # the version of the weights when its first episode began
 
 
 class Slots:
@@ -88,6 +99,9 @@ class Slots:
         staleness: η, at least 0. At 0 a batch is sampled wholly from the weights it is trained on.
         window: W, at least 1 and at most ``staleness * groups_per_batch + 1``. What it gives in order it takes from
             running ahead: see (*).
+        surplus: S, at least 0: so many groups more are in flight than the batches need. The first that are complete are
+            taken, and those that get too old meanwhile are withdrawn. That makes batches sooner and throws work away,
+            that of long episodes above all: what is trained on is shorter than what is played. Not with a window.
         retries: How often one sibling is played again after a failure. After that its group goes on without it, as long
             as two siblings are left (one, in groups of one), and is dropped otherwise.
         max_running: At most this many episodes at a time; ``None`` for as many as the capacity has.
@@ -107,6 +121,7 @@ class Slots:
         groups_per_batch: int,
         staleness: int = 0,
         window: int = 1,
+        surplus: int = 0,
         retries: int = 1,
         max_running: int | None = None,
         filter_zero_variance: bool = False,
@@ -119,6 +134,7 @@ class Slots:
             "groups_per_batch": (groups_per_batch, 1),
             "staleness": (staleness, 0),
             "window": (window, 1),
+            "surplus": (surplus, 0),
             "retries": (retries, 0),
             "max_running": (1 if max_running is None else max_running, 1),
             "max_consecutive_filtered": (max_consecutive_filtered, 0),
@@ -132,12 +148,17 @@ class Slots:
                 f"window={window} needs staleness * groups_per_batch >= {window - 1}, but that is "
                 f"{staleness} * {groups_per_batch}: use window <= {staleness * groups_per_batch + 1} or more staleness"
             )
+        if surplus and window > 1:
+            raise ValueError(
+                f"window={window} has no meaning with surplus={surplus}: groups are taken as they complete"
+            )
         if filter_zero_variance and group_size < 2:
             raise ValueError("filter_zero_variance needs group_size >= 2: one episode alone never differs in reward")
         self.group_size = group_size
         self.groups_per_batch = groups_per_batch
         self.staleness = staleness
         self.window = window
+        self.surplus = surplus
         self.retries = retries
         self.max_running = max_running
         self.filter_zero_variance = filter_zero_variance
@@ -153,6 +174,7 @@ class Slots:
         self._groups: dict[int, _Group] = {}  # in flight, in ascending order
         self._waiting: list[Ticket] = []  # a heap: the oldest group goes first
         self._running: set[Ticket] = set()
+        self._withdrawn: list[Ticket] = []
         self._ready = 0
         self._filtered_in_a_row = 0
         self._errors_in_a_row = 0
@@ -162,7 +184,7 @@ class Slots:
     @property
     def capacity(self) -> int:
         """Episodes that may be in flight when no update is owed."""
-        return ((self.staleness + 1) * self.groups_per_batch - (self.window - 1)) * self.group_size
+        return self._room(0) * self.group_size
 
     @property
     def training_version(self) -> int:
@@ -203,13 +225,15 @@ class Slots:
             return None
         ticket = heapq.heappop(self._waiting)
         self._running.add(ticket)
+        group = self._groups[ticket.group]
+        group.born = self.version if group.born is None else group.born
         return ticket
 
     def finish(self, ticket: Ticket, trajectory: Trajectory, *, excused: bool = False) -> None:
         """The episode of ``ticket`` has ended as ``trajectory``, which is kept, played again, or given up.
 
         Args:
-            ticket: From :meth:`start`; each ends once.
+            ticket: From :meth:`start`; each ends once, and one that was withdrawn not at all.
             trajectory: How it went. It is usable when its status is trainable and it has a token to train on.
             excused: If unusable, it was nobody's fault (a weight update aborted it): play it again at no charge.
 
@@ -219,7 +243,7 @@ class Slots:
             FilterExhaustedError: This completed one group without difference in reward too many.
         """
         if ticket not in self._running:
-            raise ValueError(f"{ticket} is not running: it was never started, or has ended before")
+            raise ValueError(f"{ticket} is not running: it was never started, has ended before, or was withdrawn")
         self._running.remove(ticket)
         group = self._groups[ticket.group]
         usable = trajectory.status.trainable and trajectory.oldest_version is not None
@@ -255,11 +279,9 @@ class Slots:
         if self._ready < self.groups_per_batch:
             return None
         unready = next((number for number, group in self._groups.items() if not group.ready), None)
-        numbers = [
-            number
-            for number, group in self._groups.items()
-            if group.ready and (unready is None or number < unready + self.window)
-        ][: self.groups_per_batch]
+        limit = inf if self.surplus or unready is None else unready + self.window
+        ready = (number for number, group in self._groups.items() if group.ready and number < limit)
+        numbers = list(islice(ready, self.groups_per_batch))
         if len(numbers) < self.groups_per_batch:
             return None
         batch = [[group.played[s] for s in sorted(group.played)] for group in (self._groups.pop(n) for n in numbers)]
@@ -271,7 +293,14 @@ class Slots:
         self.batches += 1
         self.owed += 1
         self.taken = numbers
+        if self.surplus:
+            self._withdraw()
         return batch
+
+    def withdrawn(self) -> list[Ticket]:
+        """The running episodes whose groups were withdrawn since the last call: cancel them. They do not end."""
+        tickets, self._withdrawn = self._withdrawn, []
+        return tickets
 
     def check_update(self, version: int) -> None:
         """Raise ``ValueError`` if :meth:`update` with this version would break the staleness bound."""
@@ -327,8 +356,28 @@ class Slots:
 
     # ------------------------------------------------------------------ inside
 
+    def _room(self, owed: int) -> int:
+        """How many groups may be in flight while so many updates are owed: (*)."""
+        if owed > self.staleness:
+            return 0
+        return (self.staleness + 1 - owed) * self.groups_per_batch - (self.window - 1) + self.surplus
+
+    def _withdraw(self) -> None:
+        """Drop the groups that have become too old for the next batch, and so for any."""
+        oldest = self.training_version - self.staleness
+        late = {number for number, group in self._groups.items() if group.born is not None and group.born < oldest}
+        for number in sorted(late):
+            self._ready -= self._groups[number].ready
+            self._drop(number, "surplus")
+        tickets = sorted(ticket for ticket in self._running if ticket.group in late)
+        self._running.difference_update(tickets)
+        self._withdrawn += tickets
+        self.counters["episodes_withdrawn"] += len(tickets)
+        self._waiting = [ticket for ticket in self._waiting if ticket.group not in late]
+        heapq.heapify(self._waiting)
+
     def _admit(self) -> bool:
-        if len(self._groups) + self.window - 1 >= (self.staleness + 1 - self.owed) * self.groups_per_batch:  # (*)
+        if len(self._groups) >= self._room(self.owed):
             return False
         if self._again:
             number = self._again.popleft()

@@ -202,14 +202,16 @@ def test_without_staleness_the_batches_are_those_of_the_synchronous_loop_bit_for
 
 
 @pytest.mark.parametrize("mode", ["keep", "wait", "abort"])
-@pytest.mark.parametrize(("staleness", "window"), [(0, 1), (1, 1), (1, 3), (3, 5)])
-def test_no_batch_is_older_than_the_bound(mode: Any, staleness: int, window: int) -> None:
+@pytest.mark.parametrize(
+    ("staleness", "window", "surplus"), [(0, 1, 0), (1, 1, 0), (1, 3, 0), (3, 5, 0), (0, 1, 2), (1, 1, 2)]
+)
+def test_no_batch_is_older_than_the_bound(mode: Any, staleness: int, window: int, surplus: int) -> None:
     """Batch number b is trained on version b: the trainer takes batches while it trains, and updates in between."""
 
     async def trainer() -> list[Batch]:
         engine, batches = engine_of(wordy), []
         async with Backend(slow_env()) as backend:
-            options = {"staleness": staleness, "window": window, "max_running": 11, "retries": 0}
+            options = {"staleness": staleness, "window": window, "surplus": surplus, "retries": 0, "max_running": 11}
             async with collector_of(engine, backend, **options) as collector:
                 following = asyncio.ensure_future(collector.next_batch())
                 for step in range(12):
@@ -225,7 +227,8 @@ def test_no_batch_is_older_than_the_bound(mode: Any, staleness: int, window: int
     assert max(ages) <= staleness
     assert [b.version for b in batches] == list(range(12))
     numbers = [int(group[0].group_id[1:]) for b in batches for group in b.groups]
-    assert all(place - number < window for place, number in enumerate(numbers))
+    assert len(numbers) == len(set(numbers))
+    assert surplus or all(place - number < window for place, number in enumerate(numbers))
     if staleness and mode != "wait":
         assert max(ages) > 0, "a bound that nothing comes near is not tested"
     shown = batches[-1].stats
@@ -266,6 +269,43 @@ def test_a_long_episode_is_waited_for_in_strict_order_and_overtaken_in_a_window(
         (batch,) = run_simulated(collect(engine_of(script), **options))
         firsts[window] = [t.task_key for t in batch.trajectories]
     assert firsts == {1: ["0", "1"], 3: ["1", "2"]}
+
+
+def test_oversampling_delivers_the_first_complete_and_cancels_the_rest_without_a_trace() -> None:
+    """Task 0 never ends in time. It is cancelled with the batch it missed; its environment and its request are free."""
+    seen: list[Trajectory] = []
+
+    def script(call: Call, version: int) -> Reply:
+        return Reply(tokens("0 end"), latency=1000.0 if task_of(call) == 0 else 1.0)
+
+    async def run() -> None:
+        engine = engine_of(script)
+        async with Backend(EnvSpec(AsyncEnv)) as backend:
+            options = {
+                "tasks": None,
+                "group_size": 2,
+                "groups_per_batch": 2,
+                "surplus": 1,
+                "on_trajectory": seen.append,
+            }
+            async with collector_of(engine, backend, **options) as collector:
+                taken = []
+                for version in range(3):
+                    batch = await collector.next_batch()
+                    assert batch.stats["running"] == 0, "what is withdrawn does not run any more"
+                    await collector.update_weights(None, version + 1)
+                    taken.append([group[0].task_key for group in batch.groups])
+                    assert {t.oldest_version for t in batch.trajectories} == {version}
+                assert taken == [["1", "2"], ["3", "4"], ["6", "7"]], "5 was one too many for the second batch"
+                assert batch.stats["groups_dropped_surplus"] == 3
+                assert batch.stats["episodes_withdrawn"] >= 2
+                assert asyncio.get_running_loop().time() < 100
+                await asyncio.sleep(0.1)
+                assert collector.stats()["env_leased"] == collector.stats()["running"]
+                assert engine.stats()["running"] == collector.stats()["running"]
+
+    run_simulated(run())
+    assert all(t.task_key != "0" for t in seen)
 
 
 def test_the_length_bias_shows_short_episodes_coming_first() -> None:

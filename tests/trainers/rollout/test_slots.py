@@ -54,16 +54,18 @@ class Books(RuleBasedStateMachine):
         groups=st.integers(1, 3),
         staleness=st.integers(0, 3),
         slack=st.floats(0, 1),
+        surplus=st.sampled_from([0, 0, 1, 2, 4]),
         retries=st.integers(0, 1),
         max_running=st.one_of(st.none(), st.integers(1, 6)),
         filtering=st.booleans(),
     )
-    def begin(self, group_size, groups, staleness, slack, retries, max_running, filtering):
+    def begin(self, group_size, groups, staleness, slack, surplus, retries, max_running, filtering):
         self.options = {
             "group_size": group_size,
             "groups_per_batch": groups,
             "staleness": staleness,
-            "window": 1 + int(slack * staleness * groups),
+            "window": 1 if surplus else 1 + int(slack * staleness * groups),
+            "surplus": surplus,
             "retries": retries,
             "max_running": max_running,
             "filter_zero_variance": filtering and group_size > 1,
@@ -79,6 +81,8 @@ class Books(RuleBasedStateMachine):
         self.failures: dict[tuple[int, int], int] = {}
         self.delivered: list[int] = []
         self.dropped: set[int] = set()
+        self.overtaken: dict[int, int] = {}
+        self.begun: dict[int, int] = {}  # the version at which a group's first episode began
 
     @rule(count=st.integers(1, 8))
     def start(self, count):
@@ -90,6 +94,7 @@ class Books(RuleBasedStateMachine):
             assert ticket.group not in self.dropped
             self.started.add(ticket)
             self.running[ticket] = self.updates
+            self.begun.setdefault(ticket.group, self.updates)
 
     def end(self, ticket, outcome):
         version = self.running.pop(ticket)
@@ -134,8 +139,24 @@ class Books(RuleBasedStateMachine):
         # Invariant 2: whoever is left behind is older by less than the window.
         newest = max(self.delivered[-len(batch) :])
         behind = set(range(newest)) - self.dropped - set(self.delivered)
-        assert all(newest - number < self.options["window"] for number in behind)
+        if not self.options["surplus"]:
+            assert all(newest - number < self.options["window"] for number in behind)
+        for number in behind:
+            self.overtaken[number] = self.overtaken.get(number, 0) + sum(
+                number < other for other in self.delivered[-len(batch) :]
+            )
+            assert self.overtaken[number] <= max(
+                self.options["window"] - 1, (self.options["staleness"] + 1) * len(batch)
+            )
         self.taken += 1
+        # Only a surplus is withdrawn, and only what the next batch, number `taken`, could not have.
+        late = {number for number, begun in self.begun.items() if self.taken - begun > self.options["staleness"]}
+        late -= self.dropped | set(self.delivered)
+        assert set(self.slots.withdrawn()) == {ticket for ticket in self.running if ticket.group in late}
+        if not self.options["surplus"]:
+            assert not late
+        self.dropped |= late
+        self.running = {ticket: version for ticket, version in self.running.items() if ticket.group not in late}
 
     @precondition(lambda self: self.taken > self.updates)
     @rule()
@@ -158,6 +179,7 @@ class Books(RuleBasedStateMachine):
             self.started = {ticket for ticket in self.started if ticket.group != number}
             self.done.pop(number, None)
             self.lost.pop(number, None)
+            self.begun.pop(number, None)
             self.failures = {key: n for key, n in self.failures.items() if key[0] != number}
 
     @rule()
@@ -311,6 +333,41 @@ def test_a_surplus_is_taken_as_it_completes_and_nothing_of_it_is_lost() -> None:
     play(0, 0.0, 1.0)
     assert taken() == ["0", "4"]
     assert slots.counters["groups_dropped_zero_variance"] == 1
+
+
+def test_oversampling_takes_the_first_that_are_complete_and_withdraws_the_rest() -> None:
+    slots = Slots(group_size=2, groups_per_batch=2, surplus=1, max_running=5)
+    assert len(start_all(slots)) == 5
+    for ticket in [Ticket(1, 0), Ticket(1, 1)]:
+        slots.finish(ticket, played(0, name=str(ticket.group)))
+    assert start_all(slots) == [Ticket(2, 1)]
+    for ticket in [Ticket(2, 0), Ticket(2, 1), Ticket(0, 0)]:
+        slots.finish(ticket, played(0, name=str(ticket.group)))
+    batch = slots.take()
+    assert batch is not None
+    assert [group[0].episode_id for group in batch] == ["1", "2"], "the slow one is overtaken"
+    assert slots.withdrawn() == [Ticket(0, 1)], "and too old for the next batch"
+    assert slots.withdrawn() == []
+    assert slots.counters["groups_dropped_surplus"] == slots.counters["episodes_withdrawn"] == 1
+    with pytest.raises(ValueError, match="withdrawn"):
+        slots.finish(Ticket(0, 1), played(0))
+    assert slots.start() is None, "what started now would be too old at birth"
+    slots.update(1)
+    assert {ticket.group for ticket in start_all(slots)} == {3, 4, 5}
+
+
+def test_with_staleness_a_surplus_is_kept_for_the_next_batch() -> None:
+    slots = Slots(group_size=1, groups_per_batch=1, staleness=1, surplus=1)
+    slow, *others = start_all(slots)
+    for ticket in others:
+        slots.finish(ticket, played(0, name=str(ticket.group)))
+    assert slots.take() is not None
+    assert slots.withdrawn() == []
+    slots.finish(slow, played(0, name="slow"))
+    batch = slots.take()
+    assert batch is not None
+    assert batch[0][0].episode_id == "slow"
+    assert slots.counters["groups_dropped_surplus"] == 1, "the third, too old for the batch after"
 
 
 def test_running_slots_are_refilled_an_episode_at_a_time() -> None:
