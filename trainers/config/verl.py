@@ -289,6 +289,23 @@ PPO: Mapping[str, Rule] = {
     ),
     "actor_rollout_ref.rollout.agent.agent_loop_config_path": _moot("loops are environments", only=(None,)),
     "actor_rollout_ref.rollout.update_weights_bucket_megabytes": _to("engine.sglang.bucket_mib"),
+    "actor_rollout_ref.rollout.over_sample_rate": _moot(
+        "nothing reads it there; here it is rollout.oversampling_factor", only=(0, 0.0, None)
+    ),
+    "actor_rollout_ref.rollout.seed": _moot("trainer.seed decides all randomness"),
+    "actor_rollout_ref.rollout.full_determinism": _moot("every request has a seed of its own"),
+    "actor_rollout_ref.rollout.scheduling_policy": _moot("first come, first served", only=("fcfs", None)),
+    "actor_rollout_ref.rollout.logprobs_mode": _moot(
+        "log-probabilities are those at the sampling temperature, over the full vocabulary"
+    ),
+    "actor_rollout_ref.rollout.trace.*": _moot("trainer.trace_file draws every episode"),
+    "actor_rollout_ref.rollout.prometheus.*": _moot("the engine's numbers are among the metrics"),
+    "actor_rollout_ref.rollout.checkpoint_engine.*": _moot("engine.sglang.transport decides how weights travel"),
+    "actor_rollout_ref.rollout.quantization": _moot("weights are as they are trained", only=(None,)),
+    "actor_rollout_ref.model.tiled_mlp.*": _moot("layers are computed whole; it changes no result"),
+    "actor_rollout_ref.model.fused_kernel_options.*": _moot("transformers' own kernels are used"),
+    "data.tool_config_path": _moot("tools belong to environments", only=(None,)),
+    "data.function_tool_path": _moot("tools belong to environments", only=(None,)),
     # ---- critic
     "critic.enable": _moot("there is a critic exactly where the estimator needs one"),
     "critic.strategy": _moot("FSDP2, by trainer.fsdp"),

@@ -22,10 +22,10 @@ def _expression(solution: str, truth: Any) -> float:
 
 
 def _answer(solution: str, truth: Any) -> float:
-    answers = truth.get("target") if isinstance(truth, Mapping) else truth
-    if answers is None:
-        raise ValueError("the ground truth has no answers; it is a text, a list of texts, or a mapping with 'target'")
-    answers = [answers] if isinstance(answers, str) else list(answers)
+    given = truth.get("target") if isinstance(truth, Mapping) else truth
+    answers = [given] if isinstance(given, str) else list(given or ())
+    if not answers:
+        raise ValueError(f"the ground truth {truth!r} has no answer")
     said = stated_answer(solution)
     return 0.0 if said is None else float(exact_match(said, answers))
 
