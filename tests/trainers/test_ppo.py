@@ -529,6 +529,7 @@ ADAPTIVE = "algorithm.use_kl_in_reward=true algorithm.kl_ctrl.type=adaptive algo
         f"algorithm.adv_estimator=turn_gae {ADAPTIVE}",
         "algorithm.adv_estimator=rloo actor.use_kl_loss=true env.kwargs.tasks=5 actor.ppo_epochs=2",
         "model.lora_rank=4 actor.use_kl_loss=true trainer.async_save=true trainer.save_freq=1",
+        "algorithm.adv_estimator=remax actor.policy_loss=gspo actor.clip_ratio_low=0.001 actor.clip_ratio_high=0.001",
     ],
 )
 def test_resuming_is_exact(tmp_path, options):
