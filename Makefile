@@ -1,8 +1,8 @@
 # Everything from a bare checkout, with nothing but Python 3.11 or newer:
 #
 #   make train    a tiny model from scratch: warm start, PPO, numbers, curves, sample conversations
-#   make test     the whole test suite, but for
-#   make test-engines     the tests that run vLLM and SGLang for real: installs both for CPUs first
+#   make test     the whole test suite; installs vLLM and SGLang for CPUs first, each in an environment of its own
+#   make test-light   without them, and without the tests that run them
 #   make lint     style, types and layers
 #   make bench    speed, as ratios
 #   make venv     only the virtual environment that `make train` uses
@@ -22,7 +22,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help venv venv-vllm venv-sglang dev train test test-engines lint bench docs clean
+.PHONY: help venv venv-vllm venv-sglang dev train test test-light lint bench docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -67,13 +67,13 @@ train: venv
 
 # Tests are offline and many; one thread each and two processes beat two threads in one. Tests of one server stay in one
 # process.
-test test-engines: export HF_HUB_OFFLINE = 1
-test test-engines: export OMP_NUM_THREADS = 1
-test: dev
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not engines" $(PYTEST)
+test test-light: export HF_HUB_OFFLINE = 1
+test test-light: export OMP_NUM_THREADS = 1
+test: dev venv-vllm venv-sglang
+	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST)
 
-test-engines: dev venv-vllm venv-sglang
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m engines tests/trainers/engines $(PYTEST)
+test-light: dev
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not engines" $(PYTEST)
 
 lint: dev
 	$(BIN)/ruff check

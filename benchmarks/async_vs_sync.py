@@ -10,7 +10,10 @@ that takes as long as a part of a batch's generation. Three questions:
 * ``length_bias``: of the first batch, mean tokens of the episodes delivered over the mean of those admitted first,
   equally many; and the same for the naive order "first finished, first delivered" (by the plain simulation).
 
-    python benchmarks/async_vs_sync.py [--batches 8] [--json out.json]
+Each number is the mean over some seeds: a single straggler of a minute, in strict order, costs a run of a few batches
+several percent, and whether there is one is luck.
+
+    python benchmarks/async_vs_sync.py [--batches 12] [--seeds 3] [--json out.json]
 """
 
 from __future__ import annotations
@@ -22,9 +25,10 @@ import itertools
 import json
 import math
 import random
+import statistics
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -323,32 +327,38 @@ async def collect(
     return outcome, collected
 
 
-def compare(workload: Workload, setting: Setting, batches: int) -> dict[str, Any]:
-    """One row of the table."""
+def measure(workload: Workload, setting: Setting, batches: int) -> dict[str, float]:
+    """The numbers of one seed."""
     fast, _ = run_simulated(collect(workload, setting, 1, batches))
     slow, _ = run_simulated(collect(workload, setting, 0, batches))
     predicted = [predict(workload, setting, staleness, batches).rate(setting) for staleness in (1, 0)]
     naive = predict(workload, setting, 1, batches, order="finish")
     return {
-        "replies": workload.replies,
-        "users": workload.users,
-        "of_ideal": round(fast.of_ideal(setting), 3),
-        "speedup": round(fast.rate(setting) / slow.rate(setting), 3),
-        "predicted": round(predicted[0] / predicted[1], 3),
-        "length_bias": round(bias(workload, setting, fast.groups[:1]), 3),
-        "length_bias_naive": round(bias(workload, setting, naive.groups[:1]), 3),
+        "of_ideal": fast.of_ideal(setting),
+        "speedup": fast.rate(setting) / slow.rate(setting),
+        "predicted": predicted[0] / predicted[1],
+        "length_bias": bias(workload, setting, fast.groups[:1]),
+        "length_bias_naive": bias(workload, setting, naive.groups[:1]),
     }
+
+
+def compare(workload: Workload, setting: Setting, batches: int, seeds: int = 1) -> dict[str, Any]:
+    """One row of the table: means over the seeds from the workload's on."""
+    rows = [measure(replace(workload, seed=workload.seed + i), setting, batches) for i in range(seeds)]
+    means = {name: round(statistics.mean(row[name] for row in rows), 3) for name in rows[0]}
+    return {"replies": workload.replies, "users": workload.users, **means}
 
 
 def main() -> None:
     """Print one line a workload."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--batches", type=int, default=8)
+    parser.add_argument("--batches", type=int, default=12)
+    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--json", type=Path, help="also write the results here")
     args = parser.parse_args()
     results = []
     for replies, users in itertools.product(TAILS, TAILS):
-        results.append(compare(Workload(replies, users), Setting(), args.batches))
+        results.append(compare(Workload(replies, users), Setting(), args.batches, args.seeds))
         print(json.dumps(results[-1]), flush=True)
     if args.json:
         args.json.write_text(json.dumps(results, indent=2) + "\n")

@@ -48,6 +48,7 @@ from .messages import (
     clean_messages,
     clean_text,
     copy_messages,
+    plain_text,
     problem_with,
     transcript,
 )
@@ -65,6 +66,7 @@ FAILURE_STOPS: frozenset[str] = frozenset({"user_failed", "judge_failed", "tool_
 #: Stops set here when a budget ran out.
 BUDGET_STOPS: frozenset[str] = frozenset({"max_assistant_turns", "max_user_turns"})
 
+_OPTIONS = {"task_index", "task"}  # of reset
 # How many indices an endless task set is sampled from: large enough that repeats are rare, small enough for int32.
 _ENDLESS = 2**31 - 1
 
@@ -127,21 +129,19 @@ class Turn:
         terms: Mapping[str, float] | None = None,
         metrics: Mapping[str, float] | None = None,
     ) -> None:
-        parts = {name: float(value) + 0.0 for name, value in terms.items()} if terms else {}  # -0.0 becomes 0.0
-        if reward is not None:
-            reward = float(reward)
-            parts = parts or {"reward": reward}
+        if terms:
+            parts = {name: float(value) + 0.0 for name, value in terms.items()}  # -0.0 becomes 0.0
+            _check_finite("reward terms", parts)
+            total = fsum(parts.values())
+            reward = total if reward is None else float(reward)
+            if total != reward and not isclose(total, reward, rel_tol=1e-9, abs_tol=1e-9):
+                raise ValueError(f"Turn: the terms {parts} sum to {total}, but reward is {reward}")
+        else:
+            reward = 0.0 if reward is None else float(reward)
+            parts = {"reward": reward}
+            _check_finite("reward terms", parts)
         numbers = {name: float(value) for name, value in metrics.items()} if metrics else {}
-        if not (all(map(isfinite, parts.values())) and all(map(isfinite, numbers.values()))):
-            for what, values in (("reward terms", parts), ("metrics", numbers)):
-                if bad := {name: value for name, value in values.items() if not isfinite(value)}:
-                    raise ValueError(f"Turn: {what} must be finite numbers, not {bad}")
-        total = fsum(parts.values())
-        if reward is None:
-            reward = total
-            parts = parts or {"reward": 0.0}
-        elif total != reward and not isclose(total, reward, rel_tol=1e-9, abs_tol=1e-9):
-            raise ValueError(f"Turn: the terms {parts} sum to {total}, but reward is {reward}")
+        _check_finite("metrics", numbers)
         if terminated and not stop:
             raise ValueError("Turn: terminated needs a stop that says why, for example stop='solved'")
         if stop is not None:
@@ -151,18 +151,30 @@ class Turn:
                 raise ValueError(f"Turn: stop={stop!r} is set by TextEnv when a budget runs out, not by respond()")
             if stop in FAILURE_STOPS:
                 raise ValueError(f"Turn: stop={stop!r} is a failure; raise EnvironmentFailure({stop!r}, reason)")
-        checked = check_conversation(messages, "Turn")
-        for message in checked:
-            if message["role"] not in ("user", "tool"):
-                raise ValueError(f"Turn: an environment speaks as user or tool, not as {message['role']}")
-        self.__dict__.update(  # frozen for everybody else
-            messages=clean_messages(checked),
-            reward=reward,
-            terminated=terminated,
-            stop=stop,
-            terms=parts,
-            metrics=numbers,
-        )
+        fields = self.__dict__  # frozen for everybody else
+        fields["messages"] = _said(messages)
+        fields["reward"] = reward
+        fields["terminated"] = terminated
+        fields["stop"] = stop
+        fields["terms"] = parts
+        fields["metrics"] = numbers
+
+
+def _check_finite(what: str, values: Mapping[str, float]) -> None:
+    if not all(map(isfinite, values.values())):
+        bad = {name: value for name, value in values.items() if not isfinite(value)}
+        raise ValueError(f"Turn: {what} must be finite numbers, not {bad}")
+
+
+def _said(messages: Sequence[Message]) -> Messages:
+    """What an environment says, checked, as a clean copy."""
+    if type(messages) in (list, tuple) and len(messages) == 1 and (text := plain_text(messages[0], "user")) is not None:
+        return ({"role": "user", "content": clean_text(text)},)  # as most environments do on most turns
+    checked = check_conversation(messages, "Turn")
+    for message in checked:
+        if message["role"] not in ("user", "tool"):
+            raise ValueError(f"Turn: an environment speaks as user or tool, not as {message['role']}")
+    return clean_messages(checked)
 
 
 @dataclass
@@ -501,7 +513,8 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         return self._result(Turn(reward=0.0), failure=failure.reason)
 
     def _pick(self, options: Mapping[str, Any]) -> tuple[int, Task]:
-        if unknown := set(options) - {"task_index", "task"}:
+        if not options.keys() <= _OPTIONS:
+            unknown = set(options) - _OPTIONS
             raise ValueError(f"unknown reset options {sorted(map(str, unknown))}; known are 'task_index' and 'task'")
         if options.get("task") is not None:
             row = options["task"]
@@ -546,13 +559,19 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
 
     def _result(self, turn: Turn, failure: str | None = None) -> StepResult:
         state = self.state
-        info = self._identity()
-        info["terms"] = dict(turn.terms)
-        info["metrics"] = dict(turn.metrics)
-        info["assistant_turns"] = state.assistant_turns
-        info["user_turns"] = state.user_turns
-        info["stop"] = state.stop
-        info["failed"] = failure is not None
+        task = state.task
+        assert task is not None
+        info = {
+            "task_key": task.key,
+            "task_index": state.task_index,
+            "data_source": task.data_source,
+            "terms": {**turn.terms},
+            "metrics": {**turn.metrics},
+            "assistant_turns": state.assistant_turns,
+            "user_turns": state.user_turns,
+            "stop": state.stop,
+            "failed": failure is not None,
+        }
         if failure is not None:
             info["failure"] = failure
         if self.render_mode == "human":

@@ -11,6 +11,8 @@ is taken by the next one; a slow reply holds up no other episode.
 * Episode ``k`` has seed ``seed + k`` and the ``k``-th task, whatever the concurrency and whichever ends first. So it
   can be played again: ``env.reset(seed=episode.seed, options=...)``.
 * Back-pressure: when ``buffer`` finished episodes wait to be taken, no new one is started.
+* With a thousand episodes or more at a time, Python's garbage collector looks less often until the last is over
+  (:mod:`textenvs.garbage`).
 * Errors are data: what a policy, a hook or a task raises ends its own episode, as ``episode.error``.
 """
 
@@ -19,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import itertools
+from array import array
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +33,7 @@ import numpy as np
 
 from .background import wait_for
 from .env import EnvironmentFailure, TextEnv, Turn
+from .garbage import rarely_collected
 from .messages import Messages, copy_messages
 from .options import Policy, check_count, check_env, check_timeout, resolve
 from .tasks.base import Task
@@ -188,17 +192,18 @@ class Plan:
                 worker = asyncio.ensure_future(self._work(env, number, task, threads if env.blocking else None))
                 worker.add_done_callback(ended)
                 workers.add(worker)
-            while True:
-                while self._finished:
-                    episode = self._finished.popleft()
-                    self._room.release()
-                    yield episode
-                if crashed:
-                    raise crashed[0]
-                if not workers:
-                    return
-                self._news.clear()
-                await self._news.wait()
+            with rarely_collected(len(workers)):
+                while True:
+                    while self._finished:
+                        episode = self._finished.popleft()
+                        self._room.release()
+                        yield episode
+                    if crashed:
+                        raise crashed[0]
+                    if not workers:
+                        return
+                    self._news.clear()
+                    await self._news.wait()
         finally:
             left = list(workers)
             for worker in left:
@@ -217,7 +222,7 @@ class Plan:
         played = 0
         while job is not None:
             number, task = job
-            rewards: list[float] = []
+            rewards = array("d")  # no list: the garbage collector looks at those, and there may be a great many
             terms: list[Mapping[str, float]] = []
             terminated = truncated = started = False
             error: Exception | None = None

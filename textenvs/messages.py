@@ -88,10 +88,17 @@ def clean_text(text: str) -> str:
     return text
 
 
+def plain_text(message: Any, *roles: str) -> str | None:
+    """The text of a ``dict`` that is nothing but one of these roles and a text, as nearly every message is."""
+    if type(message) is dict and len(message) == 2 and message.get("role") in roles:
+        text = message.get("content")
+        return text if isinstance(text, str) else None
+    return None
+
+
 def problem_with(message: Any) -> str | None:
     """What is wrong with ``message`` as a chat message, in words, or ``None`` when nothing is."""
-    plain = type(message) is dict and len(message) == 2 and isinstance(message.get("content"), str)
-    if plain and message.get("role") in _PLAIN_ROLES:  # like nearly every message
+    if plain_text(message, *_PLAIN_ROLES) is not None:
         return None
     if not isinstance(message, Mapping):
         return f"a message is a mapping with 'role' and 'content', not {type(message).__name__}"
@@ -147,7 +154,7 @@ def copy_messages(messages: Iterable[Message]) -> Messages:
     copies = []
     for message in messages:
         copied: Message = {**message}
-        if "tool_calls" in message:
+        if len(message) > 2 and "tool_calls" in message:
             copied["tool_calls"] = tuple(
                 {"id": call["id"], "type": "function", "function": {**call["function"]}}
                 for call in message["tool_calls"]
@@ -160,7 +167,10 @@ def clean_messages(messages: Iterable[Message]) -> Messages:
     """A deep copy in which every text is clean (:func:`clean_text`)."""
     copies = copy_messages(messages)
     for message in copies:
-        message["content"] = clean_text(message["content"])
+        if not message["content"].isascii():
+            message["content"] = clean_text(message["content"])
+        if len(message) == 2:  # a role and a text, like nearly every message
+            continue
         for key in _OPTIONAL_TEXT:
             if key in message:
                 message[key] = clean_text(message[key])  # type: ignore[literal-required]

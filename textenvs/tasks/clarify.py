@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..messages import user
-from .base import SPLITS, Split, Task, TaskError
+from .base import Split, Task, TaskError
 from .clarify_kinds import EASY, MEDIUM, Kind, Slot, Value
+from .endless import Endless
 
 Level = Literal["easy", "medium"]
 
@@ -150,7 +151,7 @@ def _split_of(request: Request) -> str:
 
 
 @dataclass(frozen=True)
-class GeneratedRequests:
+class GeneratedRequests(Endless):
     """An endless :class:`~textenvs.tasks.base.TaskSet` of requests.
 
     Args:
@@ -172,8 +173,7 @@ class GeneratedRequests:
     split: Split = "train"
 
     def __post_init__(self) -> None:
-        if self.level not in LEVELS:
-            raise ValueError(f"level must be one of {', '.join(LEVELS)}, not {self.level!r}")
+        self.check_choices(LEVELS)
         share = self.ambiguous
         if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share <= 1:
             raise ValueError(f"ambiguous must be a share from 0 to 1, not {share!r}")
@@ -184,37 +184,21 @@ class GeneratedRequests:
             if unknown := [kind for kind in self.kinds if kind not in known]:
                 raise ValueError(f"kinds: the level {self.level!r} has {', '.join(known)}, not {unknown[0]!r}")
             object.__setattr__(self, "kinds", tuple(self.kinds))
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
-            raise ValueError(f"seed must be a whole number, not {self.seed!r}")
-        if self.split not in SPLITS:
-            raise ValueError(f"split must be one of {', '.join(SPLITS)}, not {self.split!r}")
 
     @property
     def name(self) -> str:
         """Which requests these are, in a line."""
         return f"generated {self.level} requests, {self.ambiguous:.0%} ambiguous ({self.split}, seed {self.seed})"
 
-    @property
-    def size(self) -> None:
-        """Endless."""
-        return None
-
-    def __getitem__(self, index: int) -> Task:
-        """The request at ``index``.
-
-        Raises:
-            IndexError: ``index`` is negative.
-        """
-        if index < 0:
-            raise IndexError(f"{self.name}: index {index} is negative; generated requests count from 0")
+    def _generate(self, index: int) -> Task:
         # Seeding by a string goes through SHA-512, so neighbouring indices are unrelated.
-        rng = random.Random(f"clarify/{self.level}/{self.split}/{self.seed}/{int(index)}")
+        rng = random.Random(f"clarify/{self.level}/{self.split}/{self.seed}/{index}")
         ambiguous = rng.random() < self.ambiguous
         request = self._draw(rng, ambiguous)
         while _split_of(request) != self.split:
             request = self._draw(rng, ambiguous)
         return request.to_task(
-            key=f"clarify-{self.level}/{self.split}/{self.seed}/{int(index)}",
+            key=f"clarify-{self.level}/{self.split}/{self.seed}/{index}",
             data_source=f"textenvs/clarify-{self.level}",
         )
 

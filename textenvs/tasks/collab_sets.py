@@ -13,12 +13,13 @@ from typing import Any
 from ..messages import check_conversation, clean_text, copy_messages, user
 from ..scoring.collab import Domain
 from ..scoring.final_answer import final_answer
-from .base import SPLITS, Split, Task, TaskError, TaskSet
+from .base import Split, Task, TaskError, TaskSet
 from .collab import goal_of, test_module
 from .collab_code import draft_code
 from .collab_document import draft_document
 from .collab_draft import LEVELS, Draft, Level
 from .collab_math import draft_math
+from .endless import Endless
 from .sources import Reader
 
 #: One goal in this many is held out for the test split.
@@ -49,7 +50,7 @@ _NOT_METADATA |= {"single_turn_metadata", "conv_id", "score", "turn_id", "sessio
 
 
 @dataclass(frozen=True)
-class GeneratedGoals:
+class GeneratedGoals(Endless):
     """An endless :class:`~textenvs.tasks.base.TaskSet` of collaboration tasks.
 
     Args:
@@ -71,32 +72,15 @@ class GeneratedGoals:
     def __post_init__(self) -> None:
         if self.domain not in _DRAFTERS:
             raise ValueError(f"domain must be one of {', '.join(_DRAFTERS)}, not {self.domain!r}")
-        if self.level not in LEVELS:
-            raise ValueError(f"level must be one of {', '.join(LEVELS)}, not {self.level!r}")
-        if self.split not in SPLITS:
-            raise ValueError(f"split must be one of {', '.join(SPLITS)}, not {self.split!r}")
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
-            raise ValueError(f"seed must be a whole number, not {self.seed!r}")
+        self.check_choices(LEVELS)
 
     @property
     def name(self) -> str:
         """Which tasks these are, in a line."""
         return f"generated {self.level} {self.domain} goals ({self.split}, seed {self.seed})"
 
-    @property
-    def size(self) -> None:
-        """Endless."""
-        return None
-
-    def __getitem__(self, index: int) -> Task:
-        """The task at ``index``.
-
-        Raises:
-            IndexError: ``index`` is negative.
-        """
-        if index < 0:
-            raise IndexError(f"{self.name}: index {index} is negative; generated tasks count from 0")
-        key = f"{self.level}/{self.split}/{self.seed}/{int(index)}"
+    def _generate(self, index: int) -> Task:
+        key = f"{self.level}/{self.split}/{self.seed}/{index}"
         rng = random.Random(f"collab-{self.domain}/{key}")
         draft = None
         while draft is None or _split_of(draft.content) != self.split:

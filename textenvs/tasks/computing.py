@@ -17,7 +17,8 @@ from itertools import pairwise
 from typing import Literal
 
 from ..messages import user
-from .base import SPLITS, Split, Task
+from .base import Split, Task
+from .endless import Endless
 
 ComputingLevel = Literal["easy", "medium", "hard"]
 
@@ -221,7 +222,7 @@ LEVELS: tuple[str, ...] = tuple(_LEVELS)
 
 
 @dataclass(frozen=True)
-class GeneratedComputing:
+class GeneratedComputing(Endless):
     """An endless :class:`~textenvs.tasks.base.TaskSet` of problems for short programs.
 
     Args:
@@ -240,38 +241,21 @@ class GeneratedComputing:
     split: Split = "train"
 
     def __post_init__(self) -> None:
-        if self.level not in _LEVELS:
-            raise ValueError(f"level must be one of {', '.join(LEVELS)}, not {self.level!r}")
-        if self.split not in SPLITS:
-            raise ValueError(f"split must be one of {', '.join(SPLITS)}, not {self.split!r}")
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
-            raise ValueError(f"seed must be a whole number, not {self.seed!r}")
+        self.check_choices(LEVELS)
 
     @property
     def name(self) -> str:
         """Which problems these are, in a line."""
         return f"generated {self.level} computing problems ({self.split}, seed {self.seed})"
 
-    @property
-    def size(self) -> None:
-        """Endless."""
-        return None
-
-    def __getitem__(self, index: int) -> Task:
-        """The problem at ``index``.
-
-        Raises:
-            IndexError: ``index`` is negative.
-        """
-        if index < 0:
-            raise IndexError(f"{self.name}: index {index} is negative; generated problems count from 0")
-        rng = random.Random(f"computing/{self.level}/{self.split}/{self.seed}/{int(index)}")
+    def _generate(self, index: int) -> Task:
+        rng = random.Random(f"computing/{self.level}/{self.split}/{self.seed}/{index}")
         kinds = _LEVELS[self.level]
         problem = rng.choice(kinds)(rng)
         while _split_of(problem.question) != self.split:
             problem = rng.choice(kinds)(rng)
         return Task(
-            key=f"{self.level}/{self.split}/{self.seed}/{int(index)}",
+            key=f"{self.level}/{self.split}/{self.seed}/{index}",
             data_source=f"textenvs/computing-{self.level}",
             prompt=(user(problem.question),),
             ground_truth=str(problem.answer),

@@ -16,7 +16,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from ..messages import user
 from ..scoring.gsm8k import normalize
-from .base import SPLITS, Split, Task
+from .base import Split, Task
+from .endless import Endless
 
 ExpressionLevel = Literal["easy", "medium", "hard", "made-up"]
 
@@ -177,7 +178,7 @@ def problem_with(task: Task) -> str | None:
 
 
 @dataclass(frozen=True)
-class GeneratedExpressions:
+class GeneratedExpressions(Endless):
     """An endless :class:`~textenvs.tasks.base.TaskSet` of arithmetic expressions with whole values.
 
     Args:
@@ -197,32 +198,15 @@ class GeneratedExpressions:
     split: Split = "train"
 
     def __post_init__(self) -> None:
-        if self.level not in _LEVELS:
-            raise ValueError(f"level must be one of {', '.join(LEVELS)}, not {self.level!r}")
-        if self.split not in SPLITS:
-            raise ValueError(f"split must be one of {', '.join(SPLITS)}, not {self.split!r}")
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
-            raise ValueError(f"seed must be a whole number, not {self.seed!r}")
+        self.check_choices(LEVELS)
 
     @property
     def name(self) -> str:
         """Which expressions these are, in a line."""
         return f"generated {self.level} expressions ({self.split}, seed {self.seed})"
 
-    @property
-    def size(self) -> None:
-        """Endless."""
-        return None
-
-    def __getitem__(self, index: int) -> Task:
-        """The expression at ``index``.
-
-        Raises:
-            IndexError: ``index`` is negative.
-        """
-        if index < 0:
-            raise IndexError(f"{self.name}: index {index} is negative; generated expressions count from 0")
-        key = f"expression/{self.level}/{self.split}/{self.seed}/{int(index)}"
+    def _generate(self, index: int) -> Task:
+        key = f"expression/{self.level}/{self.split}/{self.seed}/{index}"
         rng = random.Random(key)  # by a string: neighbouring indices are unrelated
         made_up = (rng.randint(2, 9), rng.randint(2, 9)) if self.level == "made-up" else DEFAULT_MADE_UP
         text, worth = _generated(_LEVELS[self.level], made_up, rng)

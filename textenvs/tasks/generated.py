@@ -16,7 +16,8 @@ from functools import partial
 from typing import Literal
 
 from ..messages import user
-from .base import SPLITS, Split, Task
+from .base import Split, Task
+from .endless import Endless
 
 Level = Literal["easy", "medium", "hard"]
 
@@ -264,7 +265,7 @@ def _split_of(equations: list[str]) -> str:
 
 
 @dataclass(frozen=True)
-class GeneratedMath:
+class GeneratedMath(Endless):
     """An endless :class:`~textenvs.tasks.base.TaskSet` of arithmetic problems in words.
 
     Args:
@@ -283,33 +284,16 @@ class GeneratedMath:
     split: Split = "train"
 
     def __post_init__(self) -> None:
-        if self.level not in _LEVELS:
-            raise ValueError(f"level must be one of {', '.join(LEVELS)}, not {self.level!r}")
-        if self.split not in SPLITS:
-            raise ValueError(f"split must be one of {', '.join(SPLITS)}, not {self.split!r}")
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
-            raise ValueError(f"seed must be a whole number, not {self.seed!r}")
+        self.check_choices(LEVELS)
 
     @property
     def name(self) -> str:
         """Which problems these are, in a line."""
         return f"generated {self.level} problems ({self.split}, seed {self.seed})"
 
-    @property
-    def size(self) -> None:
-        """Endless."""
-        return None
-
-    def __getitem__(self, index: int) -> Task:
-        """The problem at ``index``.
-
-        Raises:
-            IndexError: ``index`` is negative.
-        """
-        if index < 0:
-            raise IndexError(f"{self.name}: index {index} is negative; generated problems count from 0")
+    def _generate(self, index: int) -> Task:
         # Seeding by a string goes through SHA-512, so neighbouring indices are unrelated.
-        rng = random.Random(f"{self.level}/{self.split}/{self.seed}/{int(index)}")
+        rng = random.Random(f"{self.level}/{self.split}/{self.seed}/{index}")
         write = rng.choice(_LEVELS[self.level])  # drawn once, so that both splits have the same share of each kind
         write(rng, problem := _Problem())
         while _split_of(problem.equations) != self.split:
@@ -317,7 +301,7 @@ class GeneratedMath:
         question = " ".join(problem.sentences)
         answer = "\n".join((*problem.lines, f"#### {problem.result}"))
         return Task(
-            key=f"{self.level}/{self.split}/{self.seed}/{int(index)}",
+            key=f"{self.level}/{self.split}/{self.seed}/{index}",
             data_source=f"textenvs/generated-{self.level}",
             prompt=(user(question),),
             ground_truth=str(problem.result),

@@ -19,6 +19,7 @@ from typing import Any, Literal
 from ..contained import RandomState, contained
 from ..messages import user
 from .base import SPLITS, Split, Task, TaskError
+from .endless import Endless
 
 #: Games for one player, by the name before ``-v0``.
 SINGLE_PLAYER = frozenset(
@@ -195,7 +196,7 @@ def _try_out(game: str, options: str) -> None:
 
 
 @dataclass(frozen=True)
-class TextArenaTasks:
+class TextArenaTasks(Endless):
     """The starts of a game as an endless :class:`~textenvs.tasks.base.TaskSet`: one for every seed.
 
     A task's prompt only names the game and its seed; what a player reads first comes from the game itself. Seeds of
@@ -217,9 +218,8 @@ class TextArenaTasks:
     split: Split = "train"
 
     def __post_init__(self) -> None:
-        if self.split not in SPLITS:
-            raise ValueError(f"split must be one of {', '.join(SPLITS)}, not {self.split!r}")
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
+        self.check_choices()
+        if self.seed < 0:
             raise ValueError(f"seed must be a whole number of at least 0, not {self.seed!r}")
         check_game(self.game, self.options)
 
@@ -228,22 +228,10 @@ class TextArenaTasks:
         """Which games these are, in a line."""
         return f"TextArena's {self.game} ({self.split}, seed {self.seed})"
 
-    @property
-    def size(self) -> None:
-        """Endless."""
-        return None
-
-    def __getitem__(self, index: int) -> Task:
-        """The start at ``index``.
-
-        Raises:
-            IndexError: ``index`` is negative.
-        """
-        if index < 0:
-            raise IndexError(f"{self.name}: index {index} is negative; starts count from 0")
-        seed = self.seed * 2**32 + 2 * int(index) + SPLITS.index(self.split)
+    def _generate(self, index: int) -> Task:
+        seed = self.seed * 2**32 + 2 * index + SPLITS.index(self.split)
         return Task(
-            key=f"{self.game}/{self.split}/{self.seed}/{int(index)}",
+            key=f"{self.game}/{self.split}/{self.seed}/{index}",
             data_source=f"textarena/{base_of(self.game)}",
             prompt=(user(f"{self.game}, seed {seed}"),),
             ground_truth=None,

@@ -269,6 +269,17 @@ async def test_64_at_once_of_mixed_lengths(kit: Kit) -> None:
             np.testing.assert_allclose(generation.logprobs, picked(full, generation.token_ids), atol=1e-4)
 
 
+async def test_seeded_requests_with_more_prompt_than_a_step_reads(kit: Kit) -> None:
+    """An engine that reads a prompt in parts throws away what it samples before the last; a seed must not notice."""
+    asked = prompts(24, seed=15, low=700, high=740)
+    samplings = [Sampling(max_new_tokens=4, seed=i) for i in range(24)]
+    async with running(kit, max_slots=24) as engine:
+        together = await asyncio.gather(*(engine.generate(p, s) for p, s in zip(asked, samplings, strict=True)))
+        for one, prompt, sampling in list(zip(together, asked, samplings, strict=True))[::7]:
+            alone = await engine.generate(prompt, sampling)
+            assert one.token_ids.tolist() == alone.token_ids.tolist()
+
+
 # Sessions
 
 

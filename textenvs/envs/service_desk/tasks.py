@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from ...messages import system, user
-from ...tasks.base import SPLITS, Split, Task
+from ...tasks.base import Split, Task
+from ...tasks.endless import Endless
 from .database import Action, Database
 from .kinds import KINDS, Draft
 from .policy import decide, policy_text
@@ -30,7 +31,7 @@ _HELD_OUT = 8
 
 
 @dataclass(frozen=True)
-class ServiceDeskTasks:
+class ServiceDeskTasks(Endless):
     """An endless :class:`~textenvs.tasks.base.TaskSet` of service desk tasks.
 
     Args:
@@ -50,12 +51,7 @@ class ServiceDeskTasks:
     kinds: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
-        if self.level not in LEVELS:
-            raise ValueError(f"level must be one of {', '.join(LEVELS)}, not {self.level!r}")
-        if self.split not in SPLITS:
-            raise ValueError(f"split must be one of {', '.join(SPLITS)}, not {self.split!r}")
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
-            raise ValueError(f"seed must be a whole number, not {self.seed!r}")
+        self.check_choices(LEVELS)
         if self.kinds is None:
             return
         known = KINDS[self.level]
@@ -71,20 +67,8 @@ class ServiceDeskTasks:
         only = "" if self.kinds is None else f", only {', '.join(self.kinds)}"
         return f"generated {self.level} service desk tasks ({self.split}, seed {self.seed}{only})"
 
-    @property
-    def size(self) -> None:
-        """Endless."""
-        return None
-
-    def __getitem__(self, index: int) -> Task:
-        """The task at ``index``.
-
-        Raises:
-            IndexError: ``index`` is negative.
-        """
-        if index < 0:
-            raise IndexError(f"{self.name}: index {index} is negative; generated tasks count from 0")
-        key = f"{self.level}/{self.split}/{self.seed}/{int(index)}"
+    def _generate(self, index: int) -> Task:
+        key = f"{self.level}/{self.split}/{self.seed}/{index}"
         rng = random.Random(f"service-desk/{key}")
         kind = rng.choice(self.kinds or tuple(KINDS[self.level]))
         products = catalogue(rng)

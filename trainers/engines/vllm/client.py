@@ -116,6 +116,9 @@ def start_server(
         "enable_sleep_mode": sleep_mode,
         "enable_log_requests": False,
         "distributed_executor_backend": "uni" if cpu and threads is not None else None,
+        # What is sampled after a part of a prompt is thrown away, and the seed's generator set back, which vLLM 0.32
+        # cannot do on a CPU: that ends the engine. So prompts are read whole there.
+        **({"enable_chunked_prefill": False, "max_num_batched_tokens": max(4096, max_context)} if cpu else {}),
         **(args or {}),
     }
     given = {name: value for name, value in engine.items() if value is not None}

@@ -1,0 +1,393 @@
+"""The reward service on simulated time: batches, cache, failures, a backend that goes down and comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from textenvs.messages import assistant, user
+from trainers.engines.simclock import run_simulated
+from trainers.rewards import BackendError, ModelOptions, RewardService, ScoringRequest, UnscoredError
+
+
+def request(text: str, **more: Any) -> ScoringRequest:
+    return ScoringRequest((user("?"), assistant(text)), **more)
+
+
+def truth(asked: ScoringRequest) -> float:
+    """The score of a request: a function of its text alone."""
+    return random.Random(asked.messages[-1]["content"]).random()
+
+
+class Model:
+    """A backend that takes ``base + per_request * n`` seconds, and does what ``script`` says first."""
+
+    def __init__(self, base: float = 1.0, per_request: float = 0.0) -> None:
+        self.base, self.per_request = base, per_request
+        self.batches: list[list[str]] = []
+        self.script: Callable[[Sequence[ScoringRequest]], Any] = lambda requests: None
+        self.up = True
+        self.closed = 0
+        self.running = self.most_running = 0
+
+    async def score(self, requests: Sequence[ScoringRequest]) -> Any:
+        self.batches.append([each.messages[-1]["content"] for each in requests])
+        self.running += 1
+        self.most_running = max(self.most_running, self.running)
+        try:
+            await asyncio.sleep(self.base + self.per_request * len(requests))
+            if not self.up:
+                raise ConnectionError("connection refused")
+            said = self.script(requests)
+            return [truth(each) for each in requests] if said is None else said
+        finally:
+            self.running -= 1
+
+    async def healthy(self) -> bool:
+        return self.up
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+def service(model: Model, **options: Any) -> RewardService:
+    return RewardService({"m": model}, {"m": ModelOptions(**options)})
+
+
+async def ask(door: RewardService, *requests: ScoringRequest) -> list[Any]:
+    return await asyncio.gather(*(door.score("m", each) for each in requests), return_exceptions=True)
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+# ---------------------------------------------------------------- batches
+
+
+def test_requests_that_come_one_by_one_are_computed_together() -> None:
+    async def run() -> None:
+        model = Model(base=0.2)
+        async with service(model, max_batch_size=32, max_wait_s=0.05) as door:
+
+            async def late(i: int) -> Any:
+                await asyncio.sleep(0.001 * i)
+                return await door.score("m", request(str(i)))
+
+            began = now()
+            scores = await asyncio.gather(*(late(i) for i in range(64)))
+            assert now() - began == pytest.approx(0.031 + 2 * 0.2, abs=0.01), "two full batches, one after the other"
+            assert [s["score"] for s in scores] == [truth(request(str(i))) for i in range(64)]
+            assert [len(batch) for batch in model.batches] == [32, 32]
+            stats = door.stats()
+            assert stats["m/batch_size"] == 32
+            assert stats["m/busy_s"] == pytest.approx(0.4)
+
+    run_simulated(run())
+
+
+def test_a_lone_request_waits_no_longer_than_it_may() -> None:
+    async def run() -> None:
+        async with service(Model(base=1.0), max_wait_s=0.5) as door:
+            began = now()
+            await door.score("m", request("alone"))
+            assert now() - began == pytest.approx(1.5)
+            assert door.stats()["m/wait_s"] == pytest.approx(0.5)
+
+    run_simulated(run())
+
+
+def test_batches_side_by_side_and_back_pressure() -> None:
+    async def run() -> None:
+        model = Model()
+        async with service(model, max_batch_size=2, max_wait_s=0.0, concurrency=3, queue_size=4) as door:
+            asked = asyncio.ensure_future(ask(door, *(request(str(i)) for i in range(40))))
+            for _ in range(20):
+                await asyncio.sleep(0.25)
+                assert door.stats()["m/waiting"] <= 4
+            assert all(isinstance(s, dict) for s in await asked)
+            assert model.most_running == 3
+
+    run_simulated(run())
+
+
+def test_tokens_limit_a_batch() -> None:
+    async def run() -> None:
+        model = Model()
+        async with service(model, max_batch_tokens=10, max_wait_s=0.1) as door:
+            await ask(door, *(request(str(i), tokens=4) for i in range(4)), request("long", tokens=99))
+        assert model.batches == [["0", "1"], ["2", "3"], ["long"]]
+
+    run_simulated(run())
+
+
+# ---------------------------------------------------------------- cache
+
+
+def test_the_same_request_is_computed_once_at_a_time_or_at_all() -> None:
+    async def run() -> None:
+        model = Model()
+        async with service(model, cache_size=2) as door:
+            first = await ask(door, *[request("a")] * 5, request("b"))
+            assert model.batches == [["a", "b"]]
+            assert door.stats()["m/joined"] == 4
+            assert await ask(door, request("a"), request("b")) == [first[0], first[-1]]
+            assert door.stats()["m/cache_hits"] == 2
+            await ask(door, request("c"))
+            await ask(door, request("b"), request("c"))
+            assert len(model.batches) == 2
+            await ask(door, request("a"))
+            assert model.batches[-1] == ["a"], "the one used longest ago was forgotten"
+
+    run_simulated(run())
+
+
+def test_requests_differ_by_all_that_is_in_them() -> None:
+    base = {"turn": 1, "data_source": "x", "ground_truth": "7", "extra": {"a": [1]}}
+    keys = {request("a", **base).key()} | {
+        request("a", **base | change).key()
+        for change in ({"turn": 2}, {"turn": None}, {"data_source": "y"}, {"ground_truth": "8"}, {"extra": {"a": [2]}})
+    }
+    assert len(keys | {request("b", **base).key()}) == 7
+    assert request("a", **base).key() == request("a", **base).key()
+
+
+def test_who_leaves_is_not_computed_for_and_takes_nobody_along() -> None:
+    async def run() -> None:
+        model = Model()
+        async with service(model, max_batch_size=1, max_wait_s=0.0) as door:
+            first, leaving, joined, gone = (
+                asyncio.ensure_future(door.score("m", request(text))) for text in ("1", "2", "2", "3")
+            )
+            await asyncio.sleep(0.5)
+            leaving.cancel()
+            gone.cancel()
+            await asyncio.gather(first, joined)
+            await asyncio.sleep(5)
+            assert model.batches == [["1"], ["2"]]
+            assert (await door.score("m", request("3")))["score"] == truth(request("3"))
+
+    run_simulated(run())
+
+
+# ---------------------------------------------------------------- failures
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.tuples(st.floats(0, 5), st.integers(0, 12)), max_size=40),
+    st.lists(st.tuples(st.floats(0, 10), st.floats(0.1, 5)), max_size=3),
+    st.integers(1, 5),
+    st.integers(1, 3),
+    st.booleans(),
+    st.lists(st.booleans(), max_size=10),
+)
+def test_scores_are_the_same_however_they_came_about(asked, outages, size, concurrency, remembers, failing):
+    """Batched or single, remembered or not, with the backend going down and batches failing now and then."""
+    fails = iter(failing)
+
+    async def run() -> None:
+        model = Model(base=0.3, per_request=0.1)
+
+        def script(requests: Sequence[ScoringRequest]) -> Any:
+            if next(fails, False):
+                raise RuntimeError("out of memory")
+
+        model.script = script
+
+        async def weather() -> None:
+            for after, long in outages:
+                await asyncio.sleep(after)
+                model.up = False
+                await asyncio.sleep(long)
+                model.up = True
+
+        async def client(after: float, text: int) -> None:
+            await asyncio.sleep(after)
+            assert await door.score("m", request(str(text))) == {"score": truth(request(str(text)))}
+
+        options = {"max_batch_size": size, "concurrency": concurrency, "cache_size": 100 * remembers, "retries": 20}
+        async with service(model, **options) as door:
+            await asyncio.gather(weather(), *(client(*each) for each in asked))
+            assert door.stats()["m/waiting"] == 0
+            assert door.stats()["m/unscored"] == 0
+        assert all(len(batch) <= size for batch in model.batches)
+        if remembers:
+            done = door.stats()
+            assert done["m/cache_hits"] + done["m/joined"] == len(asked) - len({text for _, text in asked})
+
+    run_simulated(run())
+
+
+def test_a_request_that_breaks_its_batch_harms_itself_alone() -> None:
+    async def run() -> None:
+        model = Model()
+
+        def script(requests: Sequence[ScoringRequest]) -> Any:
+            if any(each.messages[-1]["content"] == "poison" for each in requests):
+                raise RuntimeError("tensor of the wrong shape")
+
+        model.script = script
+        texts = [*map(str, range(15)), "poison"]
+        async with service(model, retries=1) as door:
+            *good, bad = await ask(door, *map(request, texts))
+            assert [s["score"] for s in good] == [truth(request(text)) for text in texts[:-1]]
+            assert isinstance(bad, UnscoredError)
+            assert bad.cause == "failed"
+            assert "wrong shape" in str(bad)
+            assert "2 times" in str(bad)
+
+    run_simulated(run())
+
+
+def test_a_single_failure_in_a_batch_is_tried_again_alone() -> None:
+    async def run() -> None:
+        model = Model()
+        answers = iter([[0.5, BackendError("empty answer"), 0.25], [0.75]])
+        model.script = lambda requests: next(answers)
+        async with service(model) as door:
+            assert await ask(door, *map(request, "abc")) == [{"score": 0.5}, {"score": 0.75}, {"score": 0.25}]
+        assert model.batches == [["a", "b", "c"], ["b"]]
+
+    run_simulated(run())
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (float("nan"), "finite"),
+        (float("inf"), "finite"),
+        (1.5, "outside of 0 to 1"),
+        ({"helpful": 0.5, "kind": -1}, "kind is -1"),
+        ("great", "finite number"),
+        (True, "finite number"),
+        (None, "finite number"),
+        ({}, "no score"),
+        ({3: 0.5}, "finite number"),
+    ],
+)
+def test_nonsense_is_no_score(said: Any, why: str) -> None:
+    async def run() -> None:
+        model = Model()
+        model.script = lambda requests: [said] * len(requests)
+        async with service(model, low=0.0, high=1.0) as door:
+            (error,) = await ask(door, request("a"))
+            assert isinstance(error, UnscoredError)
+            assert error.cause == "nonsense"
+            assert why in str(error)
+            assert door.stats()["m/unscored"] == 1
+            model.script = lambda requests: None
+            assert await ask(door, request("a")) == [{"score": truth(request("a"))}], "and it is not remembered"
+
+    run_simulated(run())
+
+
+def test_the_wrong_number_of_scores_is_a_failure_of_the_batch() -> None:
+    async def run() -> None:
+        model = Model()
+        model.script = lambda requests: [0.5] if len(requests) > 1 else None
+        async with service(model) as door:
+            assert [s["score"] for s in await ask(door, *map(request, "ab"))] == [truth(request(t)) for t in "ab"]
+
+    run_simulated(run())
+
+
+def test_a_backend_that_hangs_is_given_up_on() -> None:
+    async def run() -> None:
+        model = Model(base=1e6)
+        async with service(model, timeout_s=10.0, retries=1) as door:
+            (error,) = await ask(door, request("a"))
+            assert isinstance(error, UnscoredError)
+            assert "longer than 10 s" in str(error)
+            assert now() == pytest.approx(20.0, abs=0.1)
+
+    run_simulated(run())
+
+
+def test_thirty_seconds_of_outage_cost_thirty_seconds() -> None:
+    async def run() -> None:
+        model = Model(base=0.1)
+        async with service(model, max_batch_size=4) as door:
+            model.up = False
+
+            async def recover() -> None:
+                await asyncio.sleep(30)
+                model.up = True
+
+            scores, _ = await asyncio.gather(ask(door, *(request(str(i)) for i in range(20))), recover())
+            assert [s["score"] for s in scores] == [truth(request(str(i))) for i in range(20)]
+            assert 30 < now() < 45
+            assert 25 < door.stats()["m/down_s"] < 45
+            assert len(model.batches) < 20, "it was not hammered while it was down"
+
+    run_simulated(run())
+
+
+def test_patience_ends() -> None:
+    async def run() -> None:
+        model = Model(base=0.1)
+        model.up = False
+        async with service(model, max_batch_size=2, patience_s=60.0) as door:
+            errors = await ask(door, *(request(str(i)) for i in range(6)))
+            assert {error.cause for error in errors} == {"unavailable"}
+            assert now() == pytest.approx(60.0, abs=1.0)
+            model.up = True
+            await asyncio.sleep(15)
+            assert (await door.score("m", request("again")))["score"] == truth(request("again"))
+
+    run_simulated(run())
+
+
+def test_closing_tells_everybody_and_closes_the_backend_once() -> None:
+    async def run() -> None:
+        model = Model(base=100.0)
+        door = service(model, max_batch_size=1, queue_size=1)
+        asked = asyncio.ensure_future(ask(door, *map(request, "abcd")))
+        await asyncio.sleep(1)
+        await door.close()
+        assert [error.cause for error in await asked] == ["closed"] * 4
+        await door.close()
+        assert model.closed == 1
+        with pytest.raises(UnscoredError, match="closed"):
+            await door.score("m", request("e"))
+
+    run_simulated(run())
+
+
+# ---------------------------------------------------------------- settings
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_batch_size": 0},
+        {"max_batch_tokens": 0},
+        {"max_wait_s": -1.0},
+        {"concurrency": 0},
+        {"timeout_s": 0.0},
+        {"retries": -1},
+        {"patience_s": 0.0},
+        {"probe_s": 0.0},
+        {"queue_size": 0},
+        {"cache_size": -1},
+        {"low": 1.0, "high": 0.0},
+    ],
+)
+def test_settings_that_cannot_work_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        ModelOptions(**options)
+
+
+async def test_names_that_are_not_there_are_named() -> None:
+    with pytest.raises(ValueError, match="at least one"):
+        RewardService({})
+    with pytest.raises(ValueError, match="'judge'"):
+        RewardService({"m": Model()}, {"judge": ModelOptions()})
+    with pytest.raises(ValueError, match="no reward model 'judge'"):
+        await RewardService({"m": Model()}).score("judge", request("a"))

@@ -1,0 +1,86 @@
+"""Which requests make a batch, and when: a pure state machine, without a clock of its own.
+
+Requests come one by one, and a model computes many at nearly the price of one. A batch is *due* as soon as it is full
+(so many requests, or so many tokens), or its oldest request has waited long enough. Requests leave in the order in
+which they came.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item")
+
+
+@dataclass
+class _Waiting(Generic[Item]):
+    item: Item
+    tokens: int
+    since: float
+
+
+class Batcher(Generic[Item]):
+    """The queue in front of one model.
+
+    Args:
+        max_size: Requests in a batch, at most.
+        max_tokens: Tokens in a batch, at most; ``None`` for no limit. A request with more is a batch of its own.
+        max_wait: Seconds that a request waits for company; 0 takes whatever is there.
+
+    Raises:
+        ValueError: A value outside its range.
+    """
+
+    def __init__(self, *, max_size: int, max_tokens: int | None = None, max_wait: float = 0.0) -> None:
+        if max_size < 1:
+            raise ValueError(f"max_size must be at least 1, not {max_size}")
+        if max_tokens is not None and max_tokens < 1:
+            raise ValueError(f"max_tokens must be at least 1 or None, not {max_tokens}")
+        if not max_wait >= 0:
+            raise ValueError(f"max_wait must be at least 0, not {max_wait}")
+        self.max_size = max_size
+        self.max_tokens = max_tokens
+        self.max_wait = max_wait
+        self._queue: deque[_Waiting[Item]] = deque()
+
+    def __len__(self) -> int:
+        """Requests that wait."""
+        return len(self._queue)
+
+    def add(self, item: Item, tokens: int, now: float) -> None:
+        """A request comes."""
+        self._queue.append(_Waiting(item, tokens, now))
+
+    def remove(self, item: Item) -> None:
+        """A request that waits is not needed any more; nothing happens if it does not wait."""
+        self._queue = deque(waiting for waiting in self._queue if waiting.item is not item)
+
+    def due(self, now: float) -> float | None:
+        """Seconds until there is a batch (0: now), if nothing else comes; ``None`` while nothing waits."""
+        if not self._queue:
+            return None
+        if len(self._fitting()) < len(self._queue) or len(self._queue) == self.max_size:
+            return 0.0  # it is full: another would not fit, or does not
+        return max(0.0, self._queue[0].since + self.max_wait - now)
+
+    def take(self, now: float) -> list[tuple[Item, float]]:
+        """The next batch, each request with the seconds it waited; empty unless one is due."""
+        if self.due(now) != 0.0:
+            return []
+        batch = self._fitting()
+        for _ in batch:
+            self._queue.popleft()
+        return [(waiting.item, now - waiting.since) for waiting in batch]
+
+    def _fitting(self) -> list[_Waiting[Item]]:
+        """As many of the oldest as fit in a batch."""
+        batch: list[_Waiting[Item]] = []
+        tokens = 0
+        for waiting in self._queue:
+            tokens += waiting.tokens
+            if batch and (len(batch) == self.max_size or (self.max_tokens is not None and tokens > self.max_tokens)):
+                break
+            batch.append(waiting)
+        return batch

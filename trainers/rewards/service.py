@@ -1,0 +1,485 @@
+"""A service that scores single requests as they come, in real batches: for reward models, judges, anything slow.
+
+Scoring starts when a turn or an episode ends, not when a batch of episodes does. Requests of all episodes meet here::
+
+    async with RewardService({"helpful": backend}, {"helpful": ModelOptions(max_batch_size=64)}) as service:
+        scores = await service.score("helpful", ScoringRequest(messages))
+
+What it promises:
+
+* **The same score, however it came about**: alone or in a batch, from the cache or not, after a failure or not. (As far
+  as the backend itself does not care about company.)
+* **No score is invented.** A request that cannot be scored raises :class:`UnscoredError`; a number that is not finite,
+  or outside the model's range, is a failure like any other.
+* **A backend that is down costs time, not episodes.** While it is not healthy, requests wait, are tried again as soon
+  as it is, and give up after ``patience_s``.
+* **One bad request harms itself alone.** A batch that fails while the backend is healthy is halved until the request
+  that breaks it is found.
+* **Back-pressure.** When ``queue_size`` requests wait for a model, :meth:`RewardService.score` waits before it adds.
+
+Time is the event loop's, so a simulated clock works.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import math
+import numbers
+from collections import Counter, OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, Self, TypeAlias
+
+from textenvs.messages import Messages
+
+from .batching import Batcher
+
+#: What a model says of a request: named numbers.
+Scores: TypeAlias = Mapping[str, float]
+
+_LONGEST_PAUSE_S = 10.0  # between two looks at a backend that is down
+
+
+class BackendError(Exception):
+    """A backend could not score: a batch when raised, a single request when returned in its place."""
+
+
+class UnscoredError(Exception):
+    """There is no score for a request; ``cause`` is ``failed``, ``nonsense``, ``unavailable`` or ``closed``."""
+
+    def __init__(self, message: str, cause: str) -> None:
+        super().__init__(message)
+        self.cause = cause
+
+
+@dataclass(frozen=True)
+class ScoringRequest:
+    """What is to be scored.
+
+    Args:
+        messages: The conversation.
+        turn: The assistant's turn that is meant, from 0; ``None`` for the whole conversation.
+        data_source: The task's source.
+        ground_truth: The task's answer, where the backend may know it.
+        extra: More of the task, as in JSON.
+        tokens: About how long it is, for ``max_batch_tokens``; 0 counts the characters of the messages, by 4.
+    """
+
+    messages: Messages
+    turn: int | None = None
+    data_source: str = ""
+    ground_truth: Any = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    tokens: int = 0
+
+    @property
+    def size(self) -> int:
+        """Tokens, or a guess."""
+        return self.tokens or sum(len(message["content"]) for message in self.messages) // 4
+
+    def key(self) -> str:
+        """The same for the same request, in every process.
+
+        Raises:
+            TypeError: Something in it has no JSON.
+        """
+        parts = [list(self.messages), self.turn, self.data_source, self.ground_truth, dict(self.extra)]
+        text = json.dumps(parts, sort_keys=True, ensure_ascii=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+class RewardBackend(Protocol):
+    """What computes scores: a model, a function, a service."""
+
+    async def score(self, requests: Sequence[ScoringRequest]) -> Sequence[Scores | float | BackendError]:
+        """Score a batch.
+
+        Returns:
+            One result a request, in order. A plain number is the score named ``"score"``.
+
+        Raises:
+            Exception: The batch failed as a whole. It is tried again.
+        """
+        ...
+
+    async def healthy(self) -> bool:
+        """Whether it is worth asking. Exceptions count as no."""
+        ...
+
+    async def close(self) -> None:
+        """Release what it holds."""
+        ...
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """How one model is asked.
+
+    Args:
+        max_batch_size: Requests in a batch, at most.
+        max_batch_tokens: Tokens in a batch, at most; ``None`` for no limit.
+        max_wait_s: Seconds that a request waits for company while the model is free.
+        concurrency: Batches at a time.
+        timeout_s: Seconds that a batch may take.
+        retries: How often one request is tried again after it failed while the backend was healthy.
+        patience_s: Seconds that a request waits for a backend that is down.
+        probe_s: Seconds between two looks at a backend that is down; doubled each time, up to 10.
+        queue_size: Requests that may wait before more must wait to be added.
+        cache_size: Scores that are remembered, the least recently used forgotten first; 0 remembers none.
+        low: No score is below it.
+        high: No score is above it.
+
+    Raises:
+        ValueError: A value outside its range.
+    """
+
+    max_batch_size: int = 32
+    max_batch_tokens: int | None = None
+    max_wait_s: float = 0.02
+    concurrency: int = 1
+    timeout_s: float = 60.0
+    retries: int = 2
+    patience_s: float = 300.0
+    probe_s: float = 0.5
+    queue_size: int = 4096
+    cache_size: int = 65536
+    low: float = -math.inf
+    high: float = math.inf
+
+    def __post_init__(self) -> None:
+        for name in ("concurrency", "queue_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        for name in ("retries", "cache_size"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be at least 0, not {getattr(self, name)}")
+        for name in ("timeout_s", "patience_s", "probe_s"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")
+        if not self.low <= self.high:
+            raise ValueError(f"low ({self.low}) must be at most high ({self.high})")
+        self.batcher()
+
+    def batcher(self) -> Batcher[_Asked]:
+        """An empty queue with these limits."""
+        return Batcher(max_size=self.max_batch_size, max_tokens=self.max_batch_tokens, max_wait=self.max_wait_s)
+
+
+class RewardService:
+    """Named models behind one door; see the module.
+
+    Args:
+        backends: The models, by name. The service closes them.
+        options: How each is asked; what is not here has the defaults.
+
+    Raises:
+        ValueError: No backend, or options of a model that there is not.
+    """
+
+    def __init__(
+        self, backends: Mapping[str, RewardBackend], options: Mapping[str, ModelOptions] | None = None
+    ) -> None:
+        if not backends:
+            raise ValueError("a reward service needs at least one backend")
+        if unknown := sorted(set(options or {}) - set(backends)):
+            raise ValueError(f"options are given for {unknown[0]!r}, but the models are {', '.join(sorted(backends))}")
+        chosen = {name: (options or {}).get(name, ModelOptions()) for name in backends}
+        self._models = {name: _Model(name, backend, chosen[name]) for name, backend in backends.items()}
+
+    async def score(self, model: str, request: ScoringRequest) -> Scores:
+        """The scores of one request. The same request, asked by several at a time, is computed once.
+
+        Raises:
+            UnscoredError: There is no score.
+            ValueError: There is no such model.
+        """
+        if model not in self._models:
+            raise ValueError(f"there is no reward model {model!r}; there are {', '.join(sorted(self._models))}")
+        return await self._models[model].score(request)
+
+    def stats(self) -> dict[str, float]:
+        """For each model, as ``<model>/<name>``.
+
+        ``requests``, ``cache_hits``, ``joined`` (the same request was being computed), ``batches``, ``batch_size``
+        (mean), ``wait_s`` (mean, in the queue), ``busy_s`` (seconds in which a batch was computed), ``waiting`` (now),
+        ``failures`` (batches), ``unscored`` and ``down_s``.
+        """
+        return {f"{name}/{key}": value for name, model in self._models.items() for key, value in model.stats().items()}
+
+    async def close(self) -> None:
+        """Give up what waits, and close the backends; safe to call twice."""
+        for model in self._models.values():
+            await model.close()
+
+    async def __aenter__(self) -> Self:
+        """The service itself."""
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        """Close it."""
+        await self.close()
+
+
+@dataclass(eq=False)
+class _Asked:
+    """A request on its way, and who wants to know."""
+
+    request: ScoringRequest
+    key: str
+    answer: asyncio.Future[Scores]
+    deadline: float  # of a backend that is down
+    wanted: int = 0
+    failures: int = 0
+
+
+class _Model:
+    """One backend with its queue and its cache."""
+
+    def __init__(self, name: str, backend: RewardBackend, options: ModelOptions) -> None:
+        self._name, self._backend, self._options = name, backend, options
+        self._queue = options.batcher()
+        self._asked: dict[str, _Asked] = {}
+        self._cache: OrderedDict[str, Scores] = OrderedDict()
+        self._room = asyncio.Event()  # something has left the queue
+        self._places = options.concurrency
+        self._batches: set[asyncio.Task[None]] = set()
+        self._alarm: asyncio.TimerHandle | None = None
+        self._up: asyncio.Task[None] | None = None  # waits until the backend is healthy again
+        self._closed = False
+        self._counts: Counter[str] = Counter()
+        self._sums = {"batch_size": 0.0, "wait_s": 0.0, "busy_s": 0.0, "down_s": 0.0}
+
+    # ------------------------------------------------------------------ who asks
+
+    async def score(self, request: ScoringRequest) -> Scores:
+        key = request.key()
+        self._counts["requests"] += 1
+        while True:
+            self._check_open()
+            if (known := self._cache.get(key)) is not None:
+                self._cache.move_to_end(key)
+                self._counts["cache_hits"] += 1
+                return known
+            asked = self._asked.get(key)
+            if asked is not None:
+                self._counts["joined"] += 1
+                break
+            if len(self._queue) < self._options.queue_size:
+                asked = self._add(request, key)
+                break
+            self._room.clear()
+            await self._room.wait()
+        asked.wanted += 1
+        try:
+            return await asyncio.shield(asked.answer)
+        finally:
+            asked.wanted -= 1
+            if not asked.wanted and not asked.answer.done():  # nobody waits any more: do not compute it for nobody
+                self._queue.remove(asked)
+                self._room.set()
+                self._forget(asked)
+                asked.answer.cancel()
+
+    def _add(self, request: ScoringRequest, key: str) -> _Asked:
+        loop = asyncio.get_running_loop()
+        asked = _Asked(request, key, loop.create_future(), loop.time() + self._options.patience_s)
+        self._asked[key] = asked
+        self._queue.add(asked, request.size, loop.time())
+        self._pump()
+        return asked
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise UnscoredError(f"the reward model {self._name!r} is closed", "closed")
+
+    # ------------------------------------------------------------------ batches
+
+    def _pump(self) -> None:
+        """Send what is due and may be sent; look again when the next batch is due."""
+        loop = asyncio.get_running_loop()
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        while not self._closed and self._up is None and self._places:
+            batch = self._queue.take(loop.time())
+            if not batch:
+                break
+            self._room.set()
+            self._places -= 1
+            self._counts["batches"] += 1
+            self._sums["batch_size"] += len(batch)
+            self._sums["wait_s"] += sum(waited for _, waited in batch)
+            self._keep(asyncio.ensure_future(self._serve([asked for asked, _ in batch])))
+        due = self._queue.due(loop.time())
+        if due and not self._closed and self._up is None and self._places:
+            self._alarm = loop.call_later(due, self._pump)
+
+    async def _serve(self, batch: list[_Asked]) -> None:
+        """One batch, with what becomes of it, in one place."""
+        try:
+            await self._send(batch)
+        except Exception as error:  # a bug of ours: nobody may wait for ever because of it
+            for asked in batch:
+                self._give_up(asked, f"{type(error).__name__}: {error}", "failed")
+            raise
+        finally:
+            self._places += 1
+            self._pump()
+
+    def _keep(self, task: asyncio.Task[Any]) -> None:
+        self._batches.add(task)
+        task.add_done_callback(self._batches.discard)
+
+    async def _send(self, batch: list[_Asked]) -> None:
+        """Have a batch computed; what fails is halved, tried again, or given up."""
+        if not (batch := [asked for asked in batch if not asked.answer.done()]):
+            return
+        try:
+            results = await self._compute([asked.request for asked in batch])
+        except Exception as error:
+            self._counts["failures"] += 1
+            await self._wait_until_healthy()
+            if len(batch) == 1:
+                await self._again(batch[0], f"{type(error).__name__}: {error}")
+                return
+            middle = len(batch) // 2
+            await self._send(batch[:middle])
+            await self._send(batch[middle:])
+            return
+        for asked, result in zip(batch, results, strict=True):
+            if isinstance(result, BaseException):
+                await self._again(asked, str(result))
+            elif isinstance(scores := self._checked(result), str):
+                self._give_up(asked, scores, "nonsense")
+            else:
+                self._answer(asked, scores)
+
+    async def _compute(self, requests: list[ScoringRequest]) -> Sequence[Any]:
+        began = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout(self._options.timeout_s) as clock:
+                results = await self._backend.score(requests)
+        except TimeoutError as error:
+            if clock.expired():
+                raise BackendError(f"a batch took longer than {self._options.timeout_s:g} s") from error
+            raise
+        finally:
+            self._sums["busy_s"] += asyncio.get_running_loop().time() - began
+        if len(results) != len(requests):
+            raise BackendError(f"{len(requests)} requests got {len(results)} scores")
+        return results
+
+    async def _again(self, asked: _Asked, problem: str) -> None:
+        """A request failed by itself: once more, or not."""
+        if asked.answer.done():
+            return
+        asked.failures += 1
+        if asked.failures > self._options.retries:
+            self._give_up(asked, f"{problem} (tried {asked.failures} times)", "failed")
+        else:
+            await self._send([asked])
+
+    def _checked(self, result: Any) -> dict[str, float] | str:
+        """The scores, or what is wrong with them."""
+        scores = dict(result) if isinstance(result, Mapping) else {"score": result}
+        if not scores:
+            return "it returned no score"
+        for name, value in scores.items():
+            good = isinstance(name, str) and isinstance(value, numbers.Real) and not isinstance(value, bool)
+            if not good or not math.isfinite(value):
+                return f"it returned {result!r}: a score must be a finite number"
+            if not self._options.low <= value <= self._options.high:
+                return f"{name} is {value}, outside of {self._options.low:g} to {self._options.high:g}"
+        return {name: float(value) for name, value in scores.items()}
+
+    # ------------------------------------------------------------------ answers
+
+    def _answer(self, asked: _Asked, scores: Scores) -> None:
+        self._forget(asked)
+        if self._options.cache_size:
+            self._cache[asked.key] = scores
+            if len(self._cache) > self._options.cache_size:
+                self._cache.popitem(last=False)
+        if not asked.answer.done():
+            asked.answer.set_result(scores)
+
+    def _give_up(self, asked: _Asked, problem: str, cause: str) -> None:
+        self._forget(asked)
+        if not asked.answer.done():
+            self._counts["unscored"] += 1
+            asked.answer.set_exception(
+                UnscoredError(f"the reward model {self._name!r} gave no score: {problem}", cause)
+            )
+            if not asked.wanted:
+                asked.answer.exception()  # nobody is left to be told
+
+    def _forget(self, asked: _Asked) -> None:
+        if self._asked.get(asked.key) is asked:
+            del self._asked[asked.key]
+
+    # ------------------------------------------------------------------ a backend that is down
+
+    async def _wait_until_healthy(self) -> None:
+        """Until the backend is worth asking again. Who has waited too long by then has been told so."""
+        while not await self._healthy():
+            if self._up is None:
+                self._up = asyncio.ensure_future(self._watch())
+                self._keep(self._up)
+            await asyncio.wait({self._up})
+
+    async def _watch(self) -> None:
+        """Until the backend is healthy; meanwhile, what has waited too long gives up."""
+        loop = asyncio.get_running_loop()
+        began, pause = loop.time(), self._options.probe_s
+        try:
+            while True:
+                patience = min((asked.deadline for asked in self._asked.values()), default=math.inf) - loop.time()
+                await asyncio.sleep(max(0.0, min(pause, patience)))
+                if await self._healthy():
+                    return
+                pause = min(2 * pause, _LONGEST_PAUSE_S)
+                for asked in [asked for asked in self._asked.values() if asked.deadline <= loop.time()]:
+                    self._queue.remove(asked)
+                    self._room.set()
+                    self._give_up(asked, f"it was down for {self._options.patience_s:g} s", "unavailable")
+        finally:
+            self._sums["down_s"] += loop.time() - began
+            self._up = None
+            self._pump()
+
+    async def _healthy(self) -> bool:
+        try:
+            async with asyncio.timeout(self._options.timeout_s):
+                return await self._backend.healthy()
+        except Exception:
+            return False
+
+    # ------------------------------------------------------------------ the rest
+
+    def stats(self) -> dict[str, float]:
+        batches, served = self._counts["batches"], self._sums["batch_size"]
+        names = ("requests", "cache_hits", "joined", "batches", "failures", "unscored")
+        return {name: float(self._counts[name]) for name in names} | {
+            "batch_size": served / batches if batches else 0.0,
+            "wait_s": self._sums["wait_s"] / served if served else 0.0,
+            "busy_s": self._sums["busy_s"],
+            "down_s": self._sums["down_s"],
+            "waiting": float(len(self._queue)),
+        }
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if self._alarm is not None:
+            self._alarm.cancel()
+        running = list(self._batches)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        for asked in list(self._asked.values()):
+            self._give_up(asked, "it was closed", "closed")
+        self._room.set()
+        await self._backend.close()
