@@ -294,7 +294,8 @@ class TextVectorEnv(VectorEnv[Observations, "Sequence[str | Message | None]", ND
         return tuple(copy_messages(env.state.messages) for env in self.envs)
 
     def _replies(self, actions: Any, due: set[int]) -> dict[int, Message]:
-        if isinstance(actions, (str, bytes, Mapping)) or len(actions) != self.num_envs:
+        listed = hasattr(actions, "__len__") and not isinstance(actions, (str, bytes, Mapping))
+        if not listed or len(actions) != self.num_envs:
             raise ValueError(f"actions must be a sequence of {self.num_envs} replies, one for each environment")
         replies = {}
         for i, action in enumerate(actions):

@@ -181,7 +181,7 @@ def test_bad_masks(mask, error):
 # ------------------------------------------------------------------ actions and errors
 
 
-@pytest.mark.parametrize("actions", ["no", ["no"], ["no"] * 3, {"role": "assistant", "content": ""}])
+@pytest.mark.parametrize("actions", ["no", ["no"], ["no"] * 3, {"role": "assistant", "content": ""}, None, 2])
 def test_one_action_for_each(actions):
     envs = TextVectorEnv.of(Guess(), 2)
     envs.reset(seed=0)

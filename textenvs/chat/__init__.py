@@ -4,7 +4,7 @@ from .answer import Completion, Usage
 from .budget import reset_budgets
 from .client import ChatClient, Statistics
 from .clients import client_for, close_clients, statistics
-from .errors import BudgetExceeded, CacheError, ChatError, ChatFailure, InvalidReply, PromptTooLong
+from .errors import BudgetExceeded, CacheError, ChatError, ChatFailure, InvalidReply, KeyMissing, PromptTooLong
 from .spec import Budget, ChatSpec, Price, SpecLike
 from .structured import ask
 
@@ -18,6 +18,7 @@ __all__ = [
     "ChatSpec",
     "Completion",
     "InvalidReply",
+    "KeyMissing",
     "Price",
     "PromptTooLong",
     "SpecLike",

@@ -28,7 +28,7 @@ from ..messages import Message, check_conversation, clean_messages, clean_text
 from .answer import Completion, from_record, read_answer, to_record
 from .budget import Amount, Reservation, ledger_of
 from .cache import AnswerCache, request_key
-from .errors import ChatFailure, PromptTooLong
+from .errors import ChatFailure, KeyMissing, PromptTooLong
 from .retry import Backoff, Fault, retry_after_s
 from .schema import strict_schema
 from .spec import ChatSpec, SpecLike
@@ -77,7 +77,8 @@ class ChatClient:
         **options: Options of the spec, in the place of its own.
 
     Raises:
-        ValueError: A bad spec, or no key where one is needed.
+        ValueError: A bad spec.
+        KeyMissing: No key where one is needed; a ``ValueError``, too.
         ImportError: The ``openai`` package is not installed.
     """
 
@@ -414,7 +415,7 @@ def _key_of(spec: ChatSpec) -> str:
     name = spec.api_key_env or "OPENAI_API_KEY"
     key = os.environ.get(name, "")
     if not key:
-        raise ValueError(
+        raise KeyMissing(
             f"the environment variable {name} has no key in it for {spec.model!r}; set it, name another in "
             "api_key_env, or give the base_url of a service that needs none"
         )

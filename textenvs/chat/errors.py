@@ -28,3 +28,7 @@ class BudgetExceeded(ChatError):
 
 class CacheError(ChatError):
     """The cache file cannot be used as one. The file is left as it is."""
+
+
+class KeyMissing(ChatError, ValueError):
+    """The environment variable that should hold the service's key is empty or not set."""

@@ -181,7 +181,11 @@ class Game:
         elif not has_script(self.env, "expert"):
             print("This environment has no scripted expert.")
         else:
-            hint = self.env.demonstration(np.random.default_rng(0))
+            try:
+                hint = self.env.demonstration(np.random.default_rng(0))
+            except NotImplementedError as error:  # it has an expert, but not with these options
+                print(f"There is no hint: {error}")
+                return
             print(printable(hint if isinstance(hint, str) else transcript([hint])))
 
     def _tools(self) -> None:

@@ -196,3 +196,12 @@ def test_a_simulated_user_that_cannot_be_asked_is_told_and_asked_again(env, caps
     assert "The reply was not taken: the budget is spent" in out
     assert "The reply was not taken: pip install it" in out
     assert [m["content"] for m in env.state.messages if m["role"] == "assistant"] == ["three"]
+
+
+def test_a_language_model_as_user_leaves_no_hint_and_needs_a_key(capsys, monkeypatch):
+    pytest.importorskip("openai", reason="needs the extra 'chat'")
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    play(textenvs.make("textenv/collab-math", user="some-model"), ":hint", "Hello?", ":quit")
+    out = capsys.readouterr().out
+    assert "There is no hint: the scripted expert needs the scripted user" in out
+    assert "The reply was not taken: the environment variable OPENAI_API_KEY has no key in it" in out

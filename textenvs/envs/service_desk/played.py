@@ -127,7 +127,9 @@ def _told_of_self(persona: Persona, answer: str) -> frozenset[str]:
 
 def _wish_lines(persona: Persona, wish: Wish) -> Iterator[str]:
     things = " and the ".join(wish.things)
-    yield f"- {_KINDS.get(wish.kind, '')} You bring it up like this: {wish.opening}".replace("-  ", "- ")
+    if wish.kind in _KINDS:
+        yield f"- {_KINDS[wish.kind]}"
+    yield f"- You bring it up like this: {wish.opening}"
     if wish.order_id and persona.knows_order:
         yield f"- The order number is {wish.order_id}."
     elif wish.order_id:

@@ -103,6 +103,21 @@ def test_a_change_without_a_yes_breaks_the_rules():
             assert (marks(info)["policy"], info["stop"], sum(paid)) == (0.0, "unsolved", 0.0), instead
 
 
+def test_a_yes_has_many_forms(service):
+    tasks = tasks_of("easy", "cancel")
+    moves, answers = record(tasks, 0)
+    env = ServiceDesk(tasks, user={"model": "tiny", "base_url": service.url})
+    for yes in (
+        "yes",
+        "**Yes**, please cancel it.",
+        "Sure, go ahead!",
+        "OK. I do not need it any more.",
+        "I see. Yes.",
+    ):
+        service.script(*map(says, answers[:-2]), says(yes), says(answers[-1], "satisfied"))
+        assert replay(env, 0, moves)[1]["stop"] == "solved", yes
+
+
 def test_who_has_not_said_who_they_are_is_not_identified():
     tasks = tasks_of("easy", "cancel")
     moves, answers = record(tasks, 0)
