@@ -1,1 +1,1 @@
-"""vLLM as an engine: a server of our own and its client (:mod:`.client`), or a server that runs already (:mod:`.served`)."""
+"""vLLM as an engine: a server of our own and its client (:mod:`.client`), or one that runs already (:mod:`.served`)."""
