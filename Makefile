@@ -8,7 +8,7 @@
 #   make venv     only the virtual environment that `make train` uses
 #   make venv-vllm  vLLM for CPUs in a virtual environment of its own, .venv-vllm (the tests of that engine use it)
 #   make venv-sglang  SGLang for CPUs, likewise, .venv-sglang
-#   make docs     docs/configuration.md, from the schema
+#   make docs     docs/configuration.md and docs/coming-from-verl.md, from the schema
 #   make clean    remove the virtual environment and all caches (never outputs/)
 #
 # Examples: make train ARGS="trainer.seed=1 actor.lr=1e-4"    make test PYTEST="-k collector"    make venv PYTHON=python3.12
@@ -86,6 +86,7 @@ bench: venv
 
 docs: venv
 	$(BIN)/python -m trainers.config docs/configuration.md
+	$(BIN)/python -m trainers.config --verl docs/coming-from-verl.md
 
 clean:
 	rm -rf $(VENV) .venv-vllm .venv-sglang build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

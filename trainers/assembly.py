@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import inspect
 import logging
 import os
 import shutil
+import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import islice
 from math import ceil
 from pathlib import Path
@@ -18,12 +22,28 @@ import torch
 
 import textenvs
 from textenvs.env import TextEnv
-from textenvs.tasks import TaskError
+from textenvs.tasks import Task, TaskError
 
 from . import demonstrations
-from .algorithms.advantages import NEEDS_CRITIC
+from .algorithms.advantages import NEEDS_CRITIC, NEEDS_GREEDY
 from .checkpoints import Checkpoint, CheckpointError, Checkpoints, load
-from .config.schema import EnvSection, ModelSection, PPOConfig, RunSection, SupervisedSection, TrainerSection
+from .cluster.group import LearnerGroup
+from .cluster.local import local_group
+from .cluster.parcel import pack
+from .cluster.plan import Plan, make_plan
+from .cluster.ray.engine import RayEngine
+from .cluster.ray.ranks import RayLearnerGroup
+from .cluster.ray.runtime import RayCluster
+from .cluster.shape import shape_of, this_machine
+from .config.schema import (
+    EnvSection,
+    ModelSection,
+    PPOConfig,
+    RewardFunctionSection,
+    RunSection,
+    SupervisedSection,
+    TrainerSection,
+)
 from .engines.base import Engine, EngineError, Sampling
 from .engines.openai_compatible import refuse_training
 from .engines.replicas import Replicas
@@ -31,14 +51,19 @@ from .engines.sglang import SGLangEngine, SGLangOptions
 from .engines.torch_engine import TorchEngine
 from .engines.vllm.client import VLLMEngine, start_server
 from .engines.vllm.served import ServedOptions, ServedVLLM
-from .learner import Learner, OptimizerSettings
+from .learner import Learner, LoRASettings, OptimizerSettings, Parallel
+from .learner.lora import target_names
+from .learner.parallel import check_model, world_size
 from .policy import Policy, PolicyError, resolve_device
 from .policy import load as load_policy
 from .rollout.collector import Collector
 from .rollout.environments import Backend, EnvSpec
+from .rollout.ray_worker import placed
 from .rollout.renderer import Renderer
+from .rollout.rewards import Score, SoFar
 from .rollout.tasks import TaskOrder
 from .rollout.trace import TraceFile
+from .scoring import FunctionError, FunctionPool
 from .tiny import save as save_policy
 
 log = logging.getLogger("trainers")
@@ -53,6 +78,54 @@ _LAG_INTERVAL_S = 0.02
 
 class SetupError(ValueError):
     """A run cannot be put together; the message says why and what to do."""
+
+
+# ------------------ the cluster
+
+
+def plan_of(config: PPOConfig) -> Plan:
+    """Where the run's parts will be; nothing is started.
+
+    Raises:
+        PlanError: They do not fit.
+    """
+    return make_plan(config, this_machine(), shape_of(config.model))
+
+
+@contextmanager
+def cluster_of(config: PPOConfig, plan: Plan) -> Iterator[RayCluster | None]:
+    """Ray for the time of the run, where the run uses it.
+
+    Raises:
+        SetupError: Ray is not installed.
+        PlanError: It has not what the plan needs.
+    """
+    if config.cluster.backend != "ray" and config.env.backend != "ray":
+        yield None
+        return
+    with ExitStack() as stack:
+        options = config.ray_init
+        try:
+            cluster = RayCluster(
+                plan,
+                address=options.address,
+                num_cpus=options.num_cpus,
+                timeline=options.timeline_json_file,
+                timeout=config.cluster.start_timeout_s,
+            )
+        except ImportError as error:
+            raise SetupError(str(error)) from error
+        stack.enter_context(cluster)
+        if (environments := cluster.environment_options()) is not None:
+            stack.enter_context(placed(environments))
+        yield cluster
+
+
+def driver_device(config: PPOConfig) -> torch.device:
+    """Where this process computes: with Ray, GPUs may be on other machines alone."""
+    if config.cluster.backend == "ray" and not torch.cuda.is_available():
+        return torch.device("cpu")
+    return resolve_device(config.model.device)
 
 
 # ------------------ environments
@@ -211,13 +284,32 @@ def sampling_of(config: PPOConfig) -> Sampling:
     )
 
 
-async def engine_of(config: PPOConfig, policy: Policy, renderer: Renderer, *, version: int = 0) -> Engine:
+async def engine_of(
+    config: PPOConfig,
+    policy: Policy,
+    renderer: Renderer,
+    *,
+    version: int = 0,
+    cluster: RayCluster | None = None,
+    learner: Learner | LearnerGroup | None = None,
+) -> Engine:
     """The engine, with the policy's weights as ``version`` (the iterations that made them), ready to generate.
+
+    Args:
+        config: Of the run.
+        policy: What it serves.
+        renderer: Whose stop tokens it heeds.
+        version: Of the policy's weights.
+        cluster: With ``cluster.backend=ray``: where its actors go.
+        learner: Then, whose GPUs they share.
 
     Raises:
         SetupError: It does not serve this model, not with so long a context, or it does not start.
     """
     try:
+        if config.cluster.backend == "ray":
+            assert cluster is not None
+            return await _ray_engines(config, policy, version, cluster, learner)
         make = await _maker(config, policy, renderer, version)
         engines = await _all_or_none([make(index) for index in range(config.engine.engines)])
         if len(engines) == 1:
@@ -267,12 +359,76 @@ def _gpu(config: PPOConfig, replica: int) -> int | None:
     return replica if config.engine.engines > 1 else None
 
 
+async def _ray_engines(
+    config: PPOConfig, policy: Policy, version: int, cluster: RayCluster, learner: Learner | LearnerGroup | None
+) -> Replicas:
+    # The policy is sent once, and stays for engines that take a lost one's place.
+    makers = [
+        cluster.ray.put(pack(partial(_engine_there, config, policy, version, replica)))
+        for replica in range(config.engine.replicas)
+    ]
+
+    async def make(replica: int) -> RayEngine:
+        gpus = []
+        if shared := cluster.plan.engine_gpus[replica]:
+            assert isinstance(learner, RayLearnerGroup)
+            ranks = [learner.ranks.info[rank] for rank in shared]
+            if len({address for address, _, _ in ranks}) > 1:
+                raise EngineError(
+                    f"the GPUs of replica {replica} are those of ranks {shared}, and Ray has put these on several "
+                    "machines; use cluster.colocate=false"
+                )
+            gpus = [gpu for _, _, its in ranks for gpu in its]
+        return await RayEngine.start(
+            cluster, replica, makers[replica], gpus=gpus, bucket_bytes=config.cluster.bucket_mib * 2**20
+        )
+
+    engines: list[RayEngine] = []
+    try:
+        for replica in range(config.engine.replicas):
+            engines.append(await make(replica))
+    except BaseException:
+        for engine in engines:
+            await engine.close()
+        raise
+    return Replicas(engines, restart=make, copy_weights=False)
+
+
+async def _engine_there(config: PPOConfig, policy: Policy, version: int, replica: int) -> Engine:
+    """One engine, in the actor that it is for."""
+    renderer = Renderer(policy.tokenizer)
+    if config.engine.name == "torch":
+        return _torch_engine(config, policy, renderer, version, replica)
+    here = {
+        "engine": config.engine.model_copy(update={"replicas": 1}),
+        "cluster": config.cluster.model_copy(update={"backend": "local"}),
+        # What a server reads is for its machine alone.
+        "trainer": config.trainer.model_copy(update={"default_local_dir": tempfile.mkdtemp(prefix="textenvs-engine-")}),
+    }
+    made = (await _maker(config.model_copy(update=here), policy, renderer, version))(replica)
+    return await made if inspect.isawaitable(made) else made
+
+
+def sleeps(config: PPOConfig) -> bool:
+    """Whether the engine gives its memory back while the learner learns on the same GPUs."""
+    return config.cluster.colocate and config.engine.name == "vllm" and config.engine.vllm.sleep_mode
+
+
+def _engine_device(config: PPOConfig, replica: int) -> torch.device:
+    """Of a torch engine: an actor sees its own GPU alone, and in this process each has one, or a rank's."""
+    device, cluster = resolve_device(config.model.device), config.cluster
+    if device.type != "cuda" or cluster.backend == "ray":
+        return device
+    number = replica % cluster.learner_ranks if cluster.colocate else cluster.learner_ranks + replica
+    return torch.device("cuda", number)
+
+
 def _torch_engine(config: PPOConfig, policy: Policy, renderer: Renderer, version: int, replica: int) -> TorchEngine:
     return TorchEngine(
         policy.model,
         max_slots=config.engine.max_slots,
         max_context=config.engine.max_context,
-        device=resolve_device(config.model.device),
+        device=_engine_device(config, replica),
         dtype=getattr(torch, config.model.dtype),
         stop_token_ids=renderer.stop_token_ids,
         seed=config.trainer.seed + replica,
@@ -400,10 +556,66 @@ async def _sglang_engine(
     return engine
 
 
+def reward_function_of(section: RewardFunctionSection) -> FunctionPool | None:
+    """The processes of a reward function of the user's own, if there is one.
+
+    Raises:
+        SetupError: It cannot be had.
+    """
+    if section.path is None:
+        return None
+    try:
+        return FunctionPool(section.path, section.name, workers=section.workers, timeout_s=section.timeout_s)
+    except FunctionError as error:
+        raise SetupError(f"custom_reward_function: {error}") from error
+
+
+def custom_reward(config: PPOConfig, pool: FunctionPool) -> Score:
+    """The function as a reward that comes later: of whole episodes, in place of what the environment pays or beside it.
+
+    What it scores (``solution_str``) are the policy's replies alone, an empty line between two; nothing that the
+    environment said counts as the policy's. ``extra_info`` is the row's, with the conversation as ``messages``.
+    """
+    replace = config.custom_reward_function.replace
+    sets = [
+        (kwargs, make_env(config.env.id, kwargs).tasks)
+        for kwargs in (training_kwargs(config), validation_kwargs(config))
+    ]
+
+    def task_of(so_far: SoFar) -> Task:
+        assert so_far.spec is not None
+        assert so_far.task_index is not None
+        return next(tasks for kwargs, tasks in sets if kwargs == so_far.spec.kwargs)[so_far.task_index]
+
+    async def terms(so_far: SoFar) -> dict[str, float]:
+        earned = {"environment_not_counted": -so_far.reward} if replace and so_far.reward else {}
+        if so_far.over:
+            task = task_of(so_far)
+            replies = [message["content"] for message in so_far.messages if message["role"] == "assistant"]
+            scored = await pool.score(
+                data_source=task.data_source,
+                solution_str="\n\n".join(replies),
+                ground_truth=task.ground_truth,
+                extra_info={**task.extra, "messages": [dict(message) for message in so_far.messages]},
+            )
+            earned["custom"] = scored.score
+        return earned
+
+    def score(so_far: SoFar, turn: int) -> Awaitable[Mapping[str, float]] | None:
+        return terms(so_far) if so_far.over or (replace and so_far.reward) else None
+
+    return score
+
+
 def collector_of(
-    config: PPOConfig, engine: Engine, renderer: Renderer, backend: Backend, trace: TraceFile | None = None
+    config: PPOConfig,
+    engine: Engine,
+    renderer: Renderer,
+    backend: Backend,
+    trace: TraceFile | None = None,
+    rewards: Mapping[str, Score] | None = None,
 ) -> Collector:
-    """What collects training episodes, and draws them in ``trace``."""
+    """What collects training episodes, and draws them in ``trace``; ``rewards`` come later."""
     rollout = config.rollout
     size = make_env(config.env.id, training_kwargs(config)).tasks.size
     return Collector(
@@ -418,16 +630,20 @@ def collector_of(
         surplus=ceil((rollout.oversampling_factor - 1.0) * rollout.groups_per_batch - 1e-9),
         sampling=sampling_of(config),
         max_context=config.engine.max_context,
+        max_response_tokens=rollout.max_response_tokens,
         generation_timeout=rollout.generation_timeout_s,
         episode_timeout=rollout.episode_timeout_s,
         retries=rollout.retries,
         max_running=rollout.max_running,
+        greedy=config.algorithm.adv_estimator in NEEDS_GREEDY,
         filter_zero_variance=rollout.filter_zero_variance,
         max_consecutive_filtered=rollout.max_consecutive_filtered,
         max_consecutive_errors=rollout.max_consecutive_errors,
         partial=rollout.partial,
         partial_max_age=rollout.partial_max_age,
         engine_slots=config.engine.max_slots * config.engine.engines,
+        rewards=rewards,
+        reward_timeout=None,  # those that are made here have a limit of their own, which waiting for a place is not in
         lag_interval=_LAG_INTERVAL_S,
         trace=trace,
         seed=config.trainer.seed,
@@ -451,15 +667,93 @@ def trace_of(config: PPOConfig) -> TraceFile | None:
 # ------------------ learner
 
 
-def learner_of(config: PPOConfig, policy: Policy) -> Learner:
-    """Actor, critic if the estimator needs one, and the frozen reference if a KL is asked for."""
+def learner_options(model: ModelSection, run: RunSection) -> dict[str, Any]:
+    """What every learner of a run is made with: adapters, memory, how ranks share the work."""
+    lora = None
+    if model.lora_rank:
+        lora = LoRASettings(model.lora_rank, model.lora_alpha, model.target_modules, seed=run.seed)
+    return {
+        "lora": lora,
+        "parallel": Parallel(run.fsdp_size, run.tensor_parallel_size, run.ulysses_sequence_parallel_size),
+        "gradient_checkpointing": model.enable_gradient_checkpointing,
+        "activation_offload": model.enable_activation_offload,
+        "remove_padding": model.use_remove_padding,
+        "attn_implementation": model.attn_implementation,
+        "fsdp": run.fsdp,
+        "offload": run.offload,
+        "compile": run.use_torch_compile,
+        "peak_tflops": run.peak_tflops,
+    }
+
+
+def check_learner(model: ModelSection, run: RunSection, policy: Policy, ranks: int = 1) -> None:
+    """Find out before anything is trained whether the learner can be had as asked.
+
+    Raises:
+        SetupError: The ranks or the model cannot be cut so, a layer or an attention is not there, or peft is missing.
+    """
+    options = learner_options(model, run)
+    try:
+        options["parallel"].shape(ranks if ranks > 1 else world_size())
+        check_model(policy.model.config, options["parallel"])
+        if options["lora"] is not None:
+            target_names(policy.model.base_model, options["lora"])
+        if model.attn_implementation is not None:  # the learner's own copy will have it; here it is tried
+            before = policy.model.config._attn_implementation
+            policy.model.set_attn_implementation(model.attn_implementation)
+            policy.model.set_attn_implementation(before)
+    except (ValueError, ImportError) as error:
+        raise SetupError(f"the learner: {error}") from error
+    if options["lora"] is not None and importlib.util.find_spec("peft") is None:
+        raise SetupError("model.lora_rank needs peft: pip install 'textenvs[lora]'")
+    if resolve_device(model.device).type == "cpu" and (run.offload or model.enable_activation_offload):
+        raise SetupError("trainer.offload and model.enable_activation_offload are for cuda, and there is no GPU")
+
+
+def learner_of(config: PPOConfig, policy: Policy, cluster: RayCluster | None = None) -> Learner | LearnerGroup:
+    """Actor, critic if the estimator needs one, and the frozen reference if a KL is asked for.
+
+    In this process; or with several ranks, or on Ray, where each is.
+
+    Raises:
+        SetupError: The learner cannot be made as asked, or the ranks do not all see the run's folder.
+    """
+    settings, section = learner_settings(config), config.cluster
+    if section.backend == "local" and section.learner_ranks == 1:
+        try:
+            return Learner(policy.model, **settings, device=resolve_device(config.model.device))
+        except (ValueError, ImportError) as error:
+            raise SetupError(f"the learner: {error}") from error
+    threads = threads_for(policy, config.trainer.threads)
+    if threads is None and section.backend == "local":  # or each rank would take all CPUs
+        threads = max(1, (os.cpu_count() or 1) // section.learner_ranks)
+    settings |= {"device": config.model.device, "threads": threads}
+    patience = {"silence": section.silence_s, "stall": section.stall_s, "start_timeout": section.start_timeout_s}
+    group: LearnerGroup
+    if section.backend == "local":
+        group = local_group(section.learner_ranks, policy.model, settings, **patience)
+    else:
+        assert cluster is not None
+        group = RayLearnerGroup(cluster, policy.model, settings, bucket_bytes=section.bucket_mib * 2**20, **patience)
+    try:
+        group.check_folder(run_folder(config.trainer))
+    except ValueError as error:
+        group.close()
+        raise SetupError(str(error)) from error
+    except BaseException:
+        group.close()
+        raise
+    return group
+
+
+def learner_settings(config: PPOConfig) -> dict[str, Any]:
+    """Learner's arguments, but for the model, the device and the threads."""
     actor, critic = config.actor, config.critic
     steps = config.trainer.total_iterations * actor.ppo_epochs * actor.mini_batches
-    return Learner(
-        policy.model,
-        critic=config.algorithm.adv_estimator in NEEDS_CRITIC,
-        reference=actor.use_kl_loss or config.algorithm.use_kl_in_reward,
-        optimizer=OptimizerSettings(
+    return {
+        "critic": config.algorithm.adv_estimator in NEEDS_CRITIC,
+        "reference": actor.use_kl_loss or config.algorithm.use_kl_in_reward,
+        "optimizer": OptimizerSettings(
             lr=actor.lr,
             betas=actor.betas,
             weight_decay=actor.weight_decay,
@@ -469,18 +763,17 @@ def learner_of(config: PPOConfig, policy: Policy) -> Learner:
             min_lr_ratio=0.1,
             grad_clip=actor.grad_clip,
         ),
-        critic_optimizer=OptimizerSettings(
+        "critic_optimizer": OptimizerSettings(
             lr=critic.lr,
             weight_decay=critic.weight_decay,
             warmup_steps=critic.lr_warmup_steps,
             grad_clip=critic.grad_clip,
         ),
-        max_tokens_per_micro_batch=actor.max_tokens_per_micro_batch,
-        temperature=config.rollout.temperature,
-        dtype=config.model.dtype,
-        fsdp=config.trainer.fsdp,
-        device=resolve_device(config.model.device),
-    )
+        "max_tokens_per_micro_batch": actor.max_tokens_per_micro_batch,
+        "temperature": config.rollout.temperature,
+        "dtype": config.model.dtype,
+        **learner_options(config.model, config.trainer),
+    }
 
 
 # ------------------ the run's folder

@@ -11,9 +11,14 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
-import torch
+
+try:
+    import torch
+except ImportError as error:
+    raise ImportError("training needs torch: pip install 'textenvs[train]'") from error
 from transformers.utils.logging import disable_progress_bar
 
 from . import assembly
@@ -22,7 +27,16 @@ from .config.schema import SupervisedSection
 from .demonstrations import DemonstrationError, Example, encode
 from .learner import Learner, OptimizerSettings
 from .policy import Policy, PolicyError, resolve_device
-from .report.loggers import METRICS_FILE, TENSORBOARD_FOLDER, JsonlLogger, Logger, Loggers, TensorBoardLogger
+from .report.loggers import (
+    METRICS_FILE,
+    TENSORBOARD_FOLDER,
+    JsonlLogger,
+    Logger,
+    Loggers,
+    MLflowLogger,
+    TensorBoardLogger,
+    WandbLogger,
+)
 from .rollout.renderer import Renderer, RendererError
 
 log = logging.getLogger("trainers")
@@ -30,7 +44,15 @@ log = logging.getLogger("trainers")
 OnStep = Callable[[int, Mapping[str, float]], None]
 
 
-def fit(policy: Policy, examples: Sequence[Example], section: SupervisedSection, *, seed: int, on_step: OnStep) -> None:
+def fit(
+    policy: Policy,
+    examples: Sequence[Example],
+    section: SupervisedSection,
+    *,
+    seed: int,
+    on_step: OnStep,
+    options: Mapping[str, Any] | None = None,
+) -> None:
     """Train ``policy.model`` in place.
 
     Args:
@@ -39,6 +61,7 @@ def fit(policy: Policy, examples: Sequence[Example], section: SupervisedSection,
         section: Steps, batch size, learning rate.
         seed: Decides the order.
         on_step: Called after every step with its number (from 1) and metrics.
+        options: More of the learner's, see :func:`trainers.assembly.learner_options`. Adapters are merged in the end.
 
     Raises:
         DemonstrationError: There is nothing to learn from.
@@ -60,6 +83,7 @@ def fit(policy: Policy, examples: Sequence[Example], section: SupervisedSection,
         max_tokens_per_micro_batch=section.max_tokens_per_micro_batch,
         dtype="bfloat16" if policy.model.dtype == torch.bfloat16 else "float32",
         device=policy.model.device,
+        **(options or {}),
     )
     order: list[int] = []
     epoch = 0
@@ -98,13 +122,21 @@ def run(config: SFTConfig) -> None:
         config.model, config.env.id, kwargs, config.sft, max_context=config.sft.max_context, seed=seed
     )
     policy.to(resolve_device(config.model.device))
+    assembly.check_learner(config.model, config.trainer, policy)
     assembly.set_threads(policy, config.trainer.threads)
     renderer = Renderer(policy.tokenizer)
     examples = examples_of(config.env.id, kwargs, config.sft, policy, renderer, seed)
     log.info("%d conversations to imitate", len(examples))
+    names: dict[str, Any] = {
+        "project": config.trainer.project_name,
+        "name": config.trainer.experiment_name,
+        "config": config.model_dump(mode="json"),
+    }
     makers: dict[str, Callable[[], Logger]] = {
         "jsonl": lambda: JsonlLogger(folder / METRICS_FILE),
         "tensorboard": lambda: TensorBoardLogger(folder / TENSORBOARD_FOLDER),
+        "wandb": lambda: WandbLogger(folder, **names),
+        "mlflow": lambda: MLflowLogger(folder, **names),
     }
     logger = Loggers([makers[name]() for name in config.trainer.logger if name in makers])
     console = "console" in config.trainer.logger
@@ -115,7 +147,8 @@ def run(config: SFTConfig) -> None:
             log.info("step %d/%d  loss %.4f", step, config.sft.steps, metrics["loss"])
 
     with logger:
-        fit(policy, examples, config.sft, seed=seed, on_step=on_step)
+        options = assembly.learner_options(config.model, config.trainer)
+        fit(policy, examples, config.sft, seed=seed, on_step=on_step, options=options)
     policy.model.save_pretrained(folder / "model")
     policy.tokenizer.save_pretrained(folder / "model")
     log.info("model: %s", folder / "model")

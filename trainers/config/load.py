@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
 
@@ -14,6 +14,8 @@ from .checks import missing_paths
 from .describe import Key, all_keys, groups, help_text
 from .schema import ConflictError, PPOConfig, RunConfig
 from .settings import COMMAND_LINE, Report, Setting, from_arguments, from_file
+from .tables import table_of
+from .translate import Table, translate
 from .yaml12 import dump
 
 ConfigT = TypeVar("ConfigT", bound=RunConfig)
@@ -47,9 +49,11 @@ class Flags:
 
     Args:
         sources: Where each key that was set came from: ``command line`` or ``FILE:LINE``.
+        notes: What became of each of verl's keys, a line each.
     """
 
     sources: Mapping[str, str] = field(default_factory=dict)
+    notes: Sequence[str] = ()
 
 
 def load_config(
@@ -57,6 +61,7 @@ def load_config(
     *,
     schema: type[ConfigT] = PPOConfig,  # type: ignore[assignment]
     usage: str = "python -m trainers.ppo",
+    plan: Callable[[ConfigT], str] | None = None,
 ) -> tuple[ConfigT, Flags]:
     """Read a command line; for the ``main`` of a program.
 
@@ -67,6 +72,8 @@ def load_config(
         argv: The arguments without the program's name.
         schema: What may be configured.
         usage: The program as the user calls it, for ``--help``.
+        plan: From the configuration to what would be started where, in words, which ``--dry-run`` prints beneath it. A
+            ``ValueError`` of it is a problem of the configuration.
 
     Returns:
         The frozen configuration, and where its values came from.
@@ -79,25 +86,44 @@ def load_config(
         raise SystemExit(0)
     dry_run = "--dry-run" in argv
     try:
-        config, sources = resolve([argument for argument in argv if argument != "--dry-run"], schema)
+        config, flags = resolve_with_notes([argument for argument in argv if argument != "--dry-run"], schema)
     except ConfigError as error:
         _exit(f"{error}\nNothing was started. --help lists every key, --dry-run shows what would be used.")
+    said = ""
+    if plan is not None:
+        try:
+            said = plan(config)
+        except ValueError as error:
+            _exit(f"the configuration cannot be placed:\n  {error}\nNothing was started.")
     if dry_run:
-        print(render(config, sources), end="")
+        print(render(config, flags.sources, flags.notes), end="")
+        print("".join(f"# {line}\n" for line in said.splitlines()), end="")  # the whole is still YAML
         raise SystemExit(0)
-    return config, Flags(sources)
+    for note in flags.notes:
+        print(note, file=sys.stderr)
+    return config, flags
 
 
 def resolve(
     arguments: Sequence[str],
     schema: type[ConfigT] = PPOConfig,  # type: ignore[assignment]
 ) -> tuple[ConfigT, dict[str, str]]:
+    """Read arguments into a checked configuration; see :func:`resolve_with_notes`, whose sources these are."""
+    config, flags = resolve_with_notes(arguments, schema)
+    return config, dict(flags.sources)
+
+
+def resolve_with_notes(
+    arguments: Sequence[str],
+    schema: type[ConfigT] = PPOConfig,  # type: ignore[assignment]
+) -> tuple[ConfigT, Flags]:
     """Read arguments (``key=value``, ``--config FILE``) into a checked configuration.
 
-    Defaults give way to files, earlier files to later ones, and files to ``key=value``, wherever it stands.
+    Keys of verl's are translated first (:mod:`.translate`). Defaults give way to files, earlier files to later ones,
+    and files to ``key=value``, wherever it stands.
 
     Returns:
-        The configuration, and where each key that was set came from.
+        The configuration; where each key that was set came from, and what became of verl's keys.
 
     Raises:
         ConfigError: With every problem that could be found.
@@ -111,7 +137,9 @@ def resolve(
     files, values = _split(arguments, report)
     settings = [setting for file in files for setting in from_file(file, keys, report)]
     settings += from_arguments(values, keys, report)
-    tree, sources = _merge(settings, keys, report)
+    table = table_of(schema)
+    translated = translate(settings, keys, table, report)
+    tree, sources = _merge(translated.settings, keys, report, table)
     config = None
     try:
         config = schema.model_validate(tree)
@@ -121,18 +149,20 @@ def resolve(
         problems += (Problem(key, text, sources.get(key, "")) for key, text in missing_paths(config))
     if config is None or problems:
         raise ConfigError(problems)
-    return config, sources
+    return config, Flags(sources, translated.notes)
 
 
-def render(config: RunConfig, sources: Mapping[str, str] | None = None) -> str:
+def render(config: RunConfig, sources: Mapping[str, str] | None = None, notes: Sequence[str] = ()) -> str:
     """The whole configuration as YAML that ``--config`` reads back.
 
     Args:
         config: What to write.
         sources: Where values came from; said beside those that differ from their defaults.
+        notes: Said first, in comments.
     """
     sources = sources or {}
-    lines = ["# The resolved configuration. A comment marks what differs from the default, and where it came from."]
+    lines = [f"# {' '.join(note.split())}" for note in notes]
+    lines += ["# The resolved configuration. A comment marks what differs from the default, and where it came from."]
     opened: tuple[str, ...] = ()
     for group in groups(type(config)):
         path = tuple(group.name.split("."))
@@ -177,7 +207,7 @@ def _split(arguments: Sequence[str], report: Report) -> tuple[list[str], list[st
 
 
 def _merge(
-    settings: Iterable[Setting], keys: Mapping[str, Key], report: Report
+    settings: Iterable[Setting], keys: Mapping[str, Key], report: Report, table: Table
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Nested values for the schema, and where each came from; later settings win."""
     tree: dict[str, Any] = {}
@@ -187,7 +217,7 @@ def _merge(
         name = setting.key
         owner = next((key for key in free if name.startswith(f"{key}.")), None)
         if name not in keys and owner is None:
-            report(name, _unknown(name, keys), setting.where)
+            report(name, _unknown(name, keys, table), setting.where)
             continue
         *parents, last = name.split(".")
         node = tree
@@ -204,7 +234,7 @@ def _merge(
     return tree, sources
 
 
-def _unknown(name: str, keys: Mapping[str, Key]) -> str:
+def _unknown(name: str, keys: Mapping[str, Key], table: Table) -> str:
     sections = {key.section for key in keys.values()}
     if name in sections:
         below = [key for key in keys if key.startswith(f"{name}.")]
@@ -212,6 +242,9 @@ def _unknown(name: str, keys: Mapping[str, Key]) -> str:
     if owner := next((key for key in keys if name.startswith(f"{key}.")), None):
         return f"unknown key: {owner} is a value ({keys[owner].allowed}) and has no keys below it"
     nearest = nearest_keys(name, keys)
+    theirs = [key for key in table.rules if not key.endswith("*")]
+    if difflib.get_close_matches(name, theirs, 1, 0.85) and not difflib.get_close_matches(name, keys, 1, 0.85):
+        nearest = nearest_keys(name, theirs)  # whoever writes so means one of verl's
     return "unknown key" + (f"; did you mean {' or '.join(nearest)}?" if nearest else "")
 
 

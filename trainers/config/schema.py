@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-from .checks import model_checks, ppo_checks
+from .checks import learner_checks, model_checks, ppo_checks
 
 
 def _one_or_many(value: Any) -> Any:
@@ -22,12 +22,20 @@ def _one_or_many(value: Any) -> Any:
 Files: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_one_or_many), Field(min_length=1)]
 #: Of servers that run already.
 Addresses: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_one_or_many), Field(min_length=1)]
-Loggers: TypeAlias = Annotated[tuple[Literal["console", "jsonl", "tensorboard"], ...], BeforeValidator(_one_or_many)]
+Loggers: TypeAlias = Annotated[
+    tuple[Literal["console", "jsonl", "tensorboard", "wandb", "mlflow"], ...], BeforeValidator(_one_or_many)
+]
 #: Every so many iterations, or -1 for never.
 Frequency: TypeAlias = Literal[-1] | Annotated[int, Field(ge=1)]
 DecayRate: TypeAlias = Annotated[float, Field(ge=0, lt=1)]
 Fraction: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 Aggregation: TypeAlias = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
+# fmt: off
+Estimator: TypeAlias = Literal[
+    "gae", "turn_gae", "bilevel_gae", "grpo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "remax",
+    "turn_grpo", "gigpo",
+]
+# fmt: on
 KLEstimate: TypeAlias = Literal["k1", "k2", "k3", "low_var_kl", "abs"]
 
 
@@ -115,6 +123,31 @@ class ModelSection(Section):
     vocab_size: int = Field(512, ge=300, description="Tokens at most; 256 are bytes.")
     dtype: Literal["float32", "bfloat16"] = Field("float32", description="Type to compute in.")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="`auto` is cuda where there is one.")
+    lora_rank: int = Field(
+        0,
+        ge=0,
+        description="Train LoRA adapters of this rank instead of all parameters (`textenvs[lora]`); 0 does not.",
+    )
+    lora_alpha: float = Field(16.0, gt=0, description="Adapters count `lora_alpha` / `lora_rank`.")
+    target_modules: tuple[str, ...] | str = Field(
+        "all-linear", description="Names of the linear layers that get an adapter, or `all-linear`."
+    )
+    enable_gradient_checkpointing: bool = Field(
+        False, description="Compute activations again in the backward pass instead of keeping them."
+    )
+    enable_activation_offload: bool = Field(
+        False, description="Keep what gradient checkpointing keeps on the CPU; for cuda."
+    )
+    use_remove_padding: bool = Field(
+        False,
+        description="Pack sequences instead of padding them. For cuda; on the CPU it works, slower than padding.",
+    )
+    attn_implementation: str | None = Field(
+        None,
+        min_length=1,
+        description="The learner's attention, by transformers' name (`sdpa`, `flash_attention_2`, `flex_attention`, "
+        "...); null is its choice, and torch's variable-length attention with `use_remove_padding`.",
+    )
 
 
 class SupervisedSection(Section):
@@ -203,7 +236,9 @@ class VLLMSection(Section):
     enforce_eager: bool | None = Field(
         None, description="Neither compile nor capture graphs; null does on a GPU and not on a CPU."
     )
-    sleep_mode: bool = Field(False, description="Let the engine's `sleep` give the GPU's memory back.")
+    sleep_mode: bool = Field(
+        False, description="Give the GPU's memory back while the learner learns, where they share GPUs."
+    )
     start_timeout_s: float = Field(600.0, gt=0, description="Seconds until the server must be ready.")
     args: dict[str, Any] = Field(
         default_factory=dict,
@@ -250,7 +285,7 @@ class SGLangSection(Section):
     )
 
 
-class EngineSection(Section):
+class ServingSection(Section):
     """What generates."""
 
     name: Literal["torch", "vllm", "sglang", "openai"] = Field(
@@ -265,7 +300,6 @@ class EngineSection(Section):
         "one is replaced. Several addresses in `base_url` are so many replicas without this.",
     )
     max_slots: int = Field(128, ge=1, description="Requests decoded at a time (in each replica); more wait.")
-    max_context: int = Field(512, ge=16, description="Longest conversation in tokens, reply included.")
     threads: int | None = Field(
         None,
         ge=1,
@@ -286,6 +320,12 @@ class EngineSection(Section):
         return len(self.base_urls) or self.replicas
 
 
+class EngineSection(ServingSection):
+    """What generates."""
+
+    max_context: int = Field(512, ge=16, description="Longest conversation in tokens, reply included.")
+
+
 class RolloutSection(Section):
     """Collecting episodes."""
 
@@ -296,6 +336,12 @@ class RolloutSection(Section):
     top_k: int = Field(0, ge=0, description="Sample from the k likeliest tokens; 0 is all.")
     min_p: Fraction = Field(0.0, description="Leave out tokens below this times the likeliest one's probability.")
     max_response_length: int = Field(64, ge=1, description="Tokens a reply has at most (each turn).")
+    max_response_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="Tokens an episode has after its opening at most, those of the environment included; null is as "
+        "`engine.max_context` leaves.",
+    )
     staleness: int = Field(
         0,
         ge=0,
@@ -357,14 +403,24 @@ class KLControlSection(Section):
 class AlgorithmSection(Section):
     """From rewards to advantages."""
 
-    adv_estimator: Literal["gae", "turn_gae", "grpo", "rloo", "turn_grpo"] = Field(
-        "turn_grpo", description="`gae` and `turn_gae` train a critic; the others compare the episodes of a group."
+    adv_estimator: Estimator = Field(
+        "turn_grpo",
+        description="`gae`, `turn_gae` and `bilevel_gae` train a critic; `reinforce_pp` compares with the batch, "
+        "`remax` with a greedy episode of each task (one more to play); the others compare the episodes of a group.",
     )
-    gamma: Fraction = Field(1.0, description="Discount, a token for `gae`, a turn for `turn_gae` and `turn_grpo`.")
-    lam: Fraction = Field(1.0, description="λ of `gae` and `turn_gae`; 1 is Monte Carlo.")
+    gamma: Fraction = Field(
+        1.0,
+        description="Discount: a token for `gae`, `bilevel_gae` and `reinforce_pp`, a turn for `turn_gae`, `turn_grpo` "
+        "and `gigpo`.",
+    )
+    lam: Fraction = Field(1.0, description="λ of the estimators with a critic; 1 is Monte Carlo.")
+    turn_gamma: Fraction = Field(0.99, description="Of `bilevel_gae`: discount a turn.")
+    turn_lam: Fraction = Field(1.0, description="Of `bilevel_gae`: λ over turns.")
     norm_adv: bool = Field(True, description="Scale the batch's advantages to mean 0 and variance 1.")
     norm_by_std: bool | None = Field(
-        None, description="Divide by the group's deviation; null is the estimator's habit: `grpo` yes, `turn_grpo` no."
+        None,
+        description="Divide by the group's deviation; null is the estimator's habit: `grpo` and `gigpo` yes, "
+        "`turn_grpo` no.",
     )
     baseline: Literal["group", "mixed"] = Field(
         "mixed",
@@ -372,6 +428,12 @@ class AlgorithmSection(Section):
     )
     zero_pad: bool = Field(False, description="Of `turn_grpo`: episodes over before a turn count there, with 0.")
     outcome_mix: Fraction = Field(0.0, description="Of `turn_grpo`: the share of the whole episode's advantage.")
+    step_weight: float = Field(1.0, ge=0, description="Of `gigpo`: weight of the comparison of turns (ω).")
+    anchor: Literal["observation", "history"] = Field(
+        "observation",
+        description="Of `gigpo`: turns began in the same state when the last observation was the same, or the whole "
+        "conversation.",
+    )
     truncated: Literal["count", "drop"] = Field(
         "count", description="Without a critic, episodes cut by a budget count as they are, or are left out."
     )
@@ -394,21 +456,40 @@ class ActorSection(Section):
     ppo_epochs: int = Field(1, ge=1, description="Passes over the batch.")
     mini_batches: int = Field(2, ge=1, description="Optimizer steps a pass.")
     max_tokens_per_micro_batch: int = Field(2048, ge=1, description="Tokens in one forward and backward pass at most.")
-    clip_ratio_low: float = Field(0.2, ge=0, lt=1, description="The ratio is clipped at 1 minus this.")
-    clip_ratio_high: float = Field(0.28, ge=0, description="The ratio is clipped at 1 plus this.")
+    policy_loss: Literal["ppo", "gspo", "gspo_token", "cispo"] = Field(
+        "ppo",
+        description="`ppo` clips the ratio of each token, `gspo` that of the whole episode (`gspo_token` with each "
+        "token's own advantage), `cispo` clips it as a weight and keeps the gradient.",
+    )
+    clip_ratio_low: Fraction = Field(
+        0.2, description="The ratio is clipped at 1 minus this; 1 is no limit. For `gspo` about 0.0003."
+    )
+    clip_ratio_high: float = Field(
+        0.28, ge=0, description="The ratio is clipped at 1 plus this. For `gspo` about 0.0004."
+    )
     clip_ratio_c: float | None = Field(
-        None, gt=1, description="Dual clip: with a negative advantage the ratio counts up to this; null is no limit."
+        None,
+        gt=1,
+        description="Dual clip of `ppo`: with a negative advantage the ratio counts up to this; null is no limit.",
     )
     old_logprobs: Literal["rollout", "recompute"] = Field(
         "rollout",
-        description="What the ratio of PPO starts from: the log-probabilities the engine sampled with, or the "
+        description="What the loss's ratio starts from: the log-probabilities the engine sampled with, or the "
         "learner's own before the first step.",
     )
-    importance_correction: Literal["none", "token_tis"] = Field(
+    importance_correction: Literal["none", "token_tis", "sequence_tis", "decoupled"] = Field(
         "none",
-        description="With `old_logprobs=recompute`: weigh tokens by truncated importance ratios of learner to engine.",
+        description="With `old_logprobs=recompute`: weigh losses by the ratio of learner to engine, of each token or "
+        "of the whole episode, truncated at `tis_cap`; `decoupled` drops tokens beyond it instead.",
     )
-    tis_cap: float = Field(2.0, gt=0, description="The greatest such weight.")
+    tis_cap: float | None = Field(2.0, gt=0, description="The greatest such weight; null is no limit.")
+    rejection: Literal["none", "token", "sequence", "geometric"] = Field(
+        "none",
+        description="With `old_logprobs=recompute`: leave out tokens, or whole episodes, whose ratio of learner to "
+        "engine (the token's, the episode's product, or its geometric mean) is outside the band.",
+    )
+    rejection_low: Fraction = Field(0.5, description="Lower end of that band.")
+    rejection_high: float = Field(5.0, ge=1, description="Upper end of that band.")
     loss_agg_mode: Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"] = (
         Field("token-mean", description="How token losses become one; always over the global batch.")
     )
@@ -419,7 +500,7 @@ class ActorSection(Section):
 
 
 class CriticSection(Section):
-    """Training the value function; only for `gae` and `turn_gae`."""
+    """Training the value function; only for `gae`, `turn_gae` and `bilevel_gae`."""
 
     lr: float = Field(1e-3, gt=0, description="Learning rate.")
     lr_warmup_steps: int = Field(0, ge=0, description="Optimizer steps of linear rise to `lr`.")
@@ -448,6 +529,20 @@ class RunSection(Section):
     fsdp: Literal["auto", "always", "never"] = Field(
         "auto", description="Shard the model with FSDP2; `auto` does with more than one process."
     )
+    fsdp_size: int | None = Field(
+        None, ge=1, description="Shard over so many ranks, and keep copies beyond them (HSDP); null is all ranks."
+    )
+    tensor_parallel_size: int = Field(1, ge=1, description="Ranks that share each matrix; divides the model's heads.")
+    ulysses_sequence_parallel_size: int = Field(
+        1, ge=1, description="Ranks that share each sequence; divides the model's heads."
+    )
+    offload: bool = Field(
+        False, description="Keep parameters, gradients and optimizer states on the CPU between uses; for cuda."
+    )
+    use_torch_compile: bool = Field(False, description="Compile the learner's layers with torch.compile.")
+    peak_tflops: float | None = Field(
+        None, gt=0, description="The device's peak in TFLOP/s, for `mfu`; null is its data sheet's, where known."
+    )
 
 
 class TrainerSection(RunSection):
@@ -456,9 +551,13 @@ class TrainerSection(RunSection):
     total_iterations: int = Field(120, ge=1, description="Batches to train on.")
     time_limit_s: float | None = Field(None, gt=0, description="Stop after so many seconds of training, if earlier.")
     val_before_train: bool = Field(True, description="Validate before the first iteration.")
+    val_only: bool = Field(False, description="Validate the policy (that of a checkpoint, if resumed), and stop.")
     test_freq: Frequency = Field(20, description="Validate every so many iterations; -1 only at the end.")
     save_freq: Frequency = Field(50, description="Save a checkpoint every so many iterations; -1 only at the end.")
     keep_last_n: int = Field(2, ge=1, description="Checkpoints to keep.")
+    async_save: bool = Field(
+        False, description="Write checkpoints in the background, from a copy on the CPU, while training goes on."
+    )
     resume_mode: Literal["auto", "disable", "resume_path"] = Field(
         "auto", description="Go on from the run's last checkpoint if there is one, start afresh, or from a given one."
     )
@@ -467,8 +566,80 @@ class TrainerSection(RunSection):
         None,
         description="Write a trace of episodes and phases here (.json), for ui.perfetto.dev or chrome://tracing.",
     )
+    profile_steps: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        (), description="Profile these iterations with torch's profiler; a Chrome trace each, in the run's folder."
+    )
     rollout_data_dir: str | None = Field(None, description="Write every training batch here, as Parquet.")
     validation_data_dir: str | None = Field(None, description="Write every validation here, as Parquet.")
+
+
+class RewardFunctionSection(Section):
+    """A reward of your own, `compute_score(data_source, solution_str, ground_truth, extra_info)`, in processes."""
+
+    path: str | None = Field(None, min_length=1, description="Python file with the function; null has none.")
+    name: str = Field("compute_score", min_length=1, description="The function's name.")
+    workers: int = Field(2, ge=1, description="Processes that compute it.")
+    timeout_s: float = Field(30.0, gt=0, description="Seconds that one call may take; its process is then killed.")
+
+
+class EpisodeRewardFunctionSection(RewardFunctionSection):
+    """A reward of your own, `compute_score(data_source, solution_str, ground_truth, extra_info)`, in processes.
+
+    It scores whole episodes as they end. See docs/collector.md.
+    """
+
+    replace: bool = Field(True, description="What the environment pays does not count then; false adds the two.")
+
+
+class ClusterSection(Section):
+    """Where the run's parts are. See docs/cluster.md."""
+
+    backend: Literal["local", "ray"] = Field(
+        "local",
+        description="`local`: one process, and one more for each learner rank where there are several. `ray`: learner "
+        "ranks and engines are Ray actors.",
+    )
+    nnodes: int = Field(1, ge=1, description="Machines; more than one needs `backend=ray`.")
+    n_gpus_per_node: int | None = Field(
+        None,
+        ge=0,
+        description="GPUs to use of each machine; null is what torch sees here.",
+    )
+    learner_ranks: int = Field(1, ge=1, description="Processes that train, with a GPU each where there are GPUs.")
+    colocate: bool = Field(
+        True, description="Engines share GPUs (or, on Ray, the places) of the learner; otherwise they have their own."
+    )
+    cpus_per_actor: int = Field(1, ge=1, description="With Ray: CPUs that a learner rank and an engine take each.")
+    cpus_per_env: float = Field(
+        0.0, ge=0, description="With `env.backend=ray`: CPUs that an environment takes; 0 does not count them."
+    )
+    bucket_mib: int = Field(256, ge=1, description="With Ray: MiB of weights that travel as one object.")
+    silence_s: float = Field(
+        30.0, gt=0, description="Seconds without a sign of life after which a learner rank is taken to be lost."
+    )
+    stall_s: float = Field(
+        300.0, gt=0, description="Seconds that a learner rank may stand at one place before the run gives up."
+    )
+    start_timeout_s: float = Field(300.0, gt=0, description="Seconds that actors and ranks may take to start.")
+
+
+class RayInitSection(Section):
+    """Ray itself; for `cluster.backend=ray` and `env.backend=ray`."""
+
+    address: str | None = Field(
+        None,
+        description="Cluster to join, `auto` for the one of this machine; null is what RAY_ADDRESS says, and else a "
+        "Ray of the run's own.",
+    )
+    num_cpus: int | None = Field(
+        None,
+        ge=1,
+        description="CPUs of a Ray of the run's own (under SLURM, those of the allocation); null is what the machine "
+        "has, or what the run needs, where that is more.",
+    )
+    timeline_json_file: str | None = Field(
+        None, description="Write Ray's timeline here at the end, for ui.perfetto.dev or chrome://tracing."
+    )
 
 
 class RunConfig(Section):
@@ -495,10 +666,13 @@ class PPOConfig(RunConfig):
     engine: EngineSection = EngineSection()
     rollout: RolloutSection = RolloutSection()
     validation: ValidationSection = ValidationSection()
+    custom_reward_function: EpisodeRewardFunctionSection = EpisodeRewardFunctionSection()
     algorithm: AlgorithmSection = AlgorithmSection()
     actor: ActorSection = ActorSection()
     critic: CriticSection = CriticSection()
     trainer: TrainerSection = TrainerSection()
+    cluster: ClusterSection = ClusterSection()
+    ray_init: RayInitSection = RayInitSection()
 
     def checks(self) -> Iterator[tuple[str, str]]:
         """What does not go together: pairs of a key and what is wrong, in words."""
@@ -522,4 +696,5 @@ class SFTConfig(RunConfig):
 
     def checks(self) -> Iterator[tuple[str, str]]:
         """What does not go together: pairs of a key and what is wrong, in words."""
-        return model_checks(self.model)
+        yield from model_checks(self.model)
+        yield from learner_checks(self.model, self.trainer)

@@ -1,4 +1,4 @@
-"""Where metrics go: the console, a JSONL file, TensorBoard. One protocol, and a bundle that feeds several.
+"""Where metrics go: console, JSONL, TensorBoard, wandb, MLflow. One protocol, and a bundle that feeds several.
 
 A logger is opened with the first step that it will be given. What earlier runs in the same folder logged from that step
 on is dropped, so a resumed run continues its curves without a step that stands twice.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -118,6 +119,139 @@ class TensorBoardLogger:
     def close(self) -> None:
         """Flush and close the event file."""
         self._writer.close()  # type: ignore[no-untyped-call]
+
+
+class WandbLogger:
+    """Weights & Biases; where it writes to (``WANDB_MODE=offline``, ``WANDB_API_KEY``, ...) is wandb's own affair.
+
+    A run that goes on is the same run there. wandb takes no step twice: what was logged from ``first_step`` on before
+    an interruption stays, and a step that is played again is left out.
+
+    Args:
+        folder: The run's folder; wandb's files go below it, and so does the id of the run there.
+        project: Its project.
+        name: The run's name.
+        config: Shown beside the run.
+        first_step: 0 starts a new run there; any other goes on with the one of this folder.
+
+    Raises:
+        ImportError: wandb is not installed; the message names the extra.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        project: str,
+        name: str,
+        config: Mapping[str, Any] | None = None,
+        first_step: int = 0,
+    ) -> None:
+        try:
+            import wandb
+        except ImportError as error:
+            raise ImportError(
+                "trainer.logger has wandb, which is not installed: pip install 'textenvs[wandb]'"
+            ) from error
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        note = folder / "wandb_run.txt"
+        old = note.read_text(encoding="utf-8").strip() if first_step and note.is_file() else None
+        self._run = wandb.init(
+            project=project,
+            name=name,
+            dir=str(folder),
+            config=dict(config or {}),
+            id=old,
+            resume="allow" if old else None,
+        )
+        note.write_text(self._run.id + "\n", encoding="utf-8")
+        self._closed = False
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Add a point to each curve."""
+        self._run.log(dict(metrics), step=step)
+
+    def close(self) -> None:
+        """Finish the run there."""
+        if not self._closed:
+            self._closed = True
+            self._run.finish()
+
+
+class MLflowLogger:
+    """MLflow: the server that ``MLFLOW_TRACKING_URI`` names, else a folder ``mlruns`` in the run's own.
+
+    Args:
+        folder: The run's folder; the id of the run there is kept in it.
+        project: MLflow's experiment.
+        name: The run's name.
+        config: Its parameters, flattened.
+        first_step: 0 starts a new run there; any other goes on with the one of this folder.
+
+    Raises:
+        ImportError: MLflow is not installed; the message names the extra.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        project: str,
+        name: str,
+        config: Mapping[str, Any] | None = None,
+        first_step: int = 0,
+    ) -> None:
+        folder = Path(folder).absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        uri = os.environ.get("MLFLOW_TRACKING_URI")
+        if uri is None:  # newer versions open a store of files only when asked to
+            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+            uri = (folder / "mlruns").as_uri()
+        try:
+            from mlflow import MlflowClient
+            from mlflow.entities import Metric, Param
+        except ImportError as error:
+            raise ImportError(
+                "trainer.logger has mlflow, which is not installed: pip install 'textenvs[mlflow]'"
+            ) from error
+        self._metric = Metric
+        self._client = MlflowClient(tracking_uri=uri)
+        note = folder / "mlflow_run.txt"
+        if first_step and note.is_file():
+            self._id = note.read_text(encoding="utf-8").strip()
+            self._client.update_run(self._id, status="RUNNING")
+        else:
+            known = self._client.get_experiment_by_name(project)
+            experiment = known.experiment_id if known is not None else self._client.create_experiment(project)
+            self._id = self._client.create_run(experiment, run_name=name).info.run_id
+            note.write_text(self._id + "\n", encoding="utf-8")
+            # A value has 6000 characters there at most, and a call 100 parameters.
+            given = [Param(key, value[:6000]) for key, value in _flattened(config or {})]
+            for start in range(0, len(given), 100):
+                self._client.log_batch(self._id, params=given[start : start + 100])
+        self._closed = False
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Add a point to each curve."""
+        now = int(time.time() * 1000)
+        points = [self._metric(name, float(value), now, step) for name, value in metrics.items()]
+        for start in range(0, len(points), 1000):  # a call takes no more
+            self._client.log_batch(self._id, metrics=points[start : start + 1000])
+
+    def close(self) -> None:
+        """Mark the run as finished there."""
+        if not self._closed:
+            self._closed = True
+            self._client.set_terminated(self._id)
+
+
+def _flattened(tree: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flattened(value, f"{before}{name}.")
+        else:
+            yield f"{before}{name}", str(value)
 
 
 class Loggers:

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -13,7 +14,7 @@ from trainers.trajectory import Trajectory, write_parquet
 
 from .console import ConsoleLogger
 from .conversations import pick, print_conversations
-from .loggers import JsonlLogger, Logger, Loggers, TensorBoardLogger, read_jsonl
+from .loggers import JsonlLogger, Logger, Loggers, MLflowLogger, TensorBoardLogger, WandbLogger, read_jsonl
 from .metrics import Phases
 from .plots import plot
 
@@ -27,8 +28,11 @@ class Reporter:
 
     Args:
         folder: The run's folder; made if need be.
-        loggers: Which of ``console``, ``jsonl``, ``tensorboard``.
+        loggers: Which of ``console``, ``jsonl``, ``tensorboard``, ``wandb``, ``mlflow``.
         total: Iterations of the whole run.
+        project: What wandb and MLflow call the runs that belong together.
+        name: What they call this run.
+        config: What they show beside it.
         first_step: Go on after an interruption: what was logged from this step on is dropped.
         rollout_dir: Training episodes are written here, a Parquet file an iteration; ``None`` for nowhere.
         validation_dir: Likewise those of validations.
@@ -41,6 +45,9 @@ class Reporter:
         loggers: Sequence[str],
         *,
         total: int,
+        project: str = "textenvs",
+        name: str = "run",
+        config: Mapping[str, Any] | None = None,
         first_step: int = 0,
         rollout_dir: str | None = None,
         validation_dir: str | None = None,
@@ -54,6 +61,8 @@ class Reporter:
         makers: dict[str, Callable[[], Logger]] = {
             "jsonl": lambda: JsonlLogger(folder / METRICS, first_step),
             "tensorboard": lambda: TensorBoardLogger(folder / "tensorboard", first_step),
+            "wandb": lambda: WandbLogger(folder, project=project, name=name, config=config, first_step=first_step),
+            "mlflow": lambda: MLflowLogger(folder, project=project, name=name, config=config, first_step=first_step),
         }
         made = [makers[name]() for name in loggers if name in makers]
         self._loggers = Loggers([*([self._console] if self._console else []), *made])

@@ -20,7 +20,7 @@ from textenvs.messages import Messages
 
 from ..engines.base import Engine, EngineDeadError, EngineError, Sampling
 from ..trajectory import Status, Trajectory
-from .environments import Backend, EnvError, EnvTimeoutError, Lease
+from .environments import Backend, EnvError, EnvSpec, EnvTimeoutError, Lease
 from .episode import EpisodeTokens
 from .renderer import Renderer
 from .rewards import Outstanding, RewardError, Scores, SoFar
@@ -64,6 +64,7 @@ class _Progress:
 
     timeline: Timeline
     rewards: Outstanding | None
+    spec: EnvSpec
     tokens: EpisodeTokens | None = None
     messages: Messages = ()
     metrics: dict[str, float] = field(default_factory=dict)
@@ -171,7 +172,7 @@ class Player:
         """
         timeline = timeline or Timeline(Load(1))
         rewards = None if self._scores is None else self._scores.open(timeline.lanes)
-        progress = _Progress(timeline, rewards)
+        progress = _Progress(timeline, rewards, backend.spec)
         end = None
         try:
             end = await self._whole(backend, episode, progress)
@@ -273,6 +274,8 @@ class Player:
                     over=end is not None,
                     stop=stop,
                     env=env.inline,
+                    spec=progress.spec,
+                    task_index=episode.options.get("task_index"),
                 )
                 progress.rewards.ask(so_far, turn)
             if end is not None:

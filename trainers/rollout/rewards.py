@@ -35,12 +35,15 @@ import numbers
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from textenvs.messages import Messages
 
 from .timeline import loop_time
 from .trace import Lane
+
+if TYPE_CHECKING:
+    from .environments import EnvSpec
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,8 @@ class SoFar:
         over: Whether the episode ends with this turn, be it by the environment or by a budget of tokens.
         stop: The environment's word for why, if it is over.
         env: The environment itself, to be forked and never stepped; ``None`` unless it runs inline.
+        spec: How the environment is made; its ``tasks`` have the row that is played.
+        task_index: Which of them, where the episode was asked to play one.
     """
 
     episode_id: str
@@ -72,6 +77,8 @@ class SoFar:
     over: bool
     stop: str | None
     env: Any = None
+    spec: EnvSpec | None = None
+    task_index: int | None = None
 
 
 Earned: TypeAlias = float | Mapping[str, float]

@@ -1,0 +1,162 @@
+"""A user's reward function in processes: what it returns arrives, and what it breaks stays its own."""
+
+import asyncio
+import os
+import threading
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainers.scoring import FunctionError, FunctionPool, ScoreError
+
+FUNCTIONS = """
+import asyncio, os, sys, time
+import beside
+
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    print("printed by the function")
+    return {"score": beside.double(len(solution_str)), "right": solution_str == ground_truth, "why": "text"}
+
+async def later(data_source, solution_str, ground_truth, extra_info):
+    import numpy as np
+    await asyncio.sleep(0)
+    return np.float32(extra_info["x"])
+
+def by_order(data_source, solution_str, ground_truth, extra_info):
+    match solution_str:
+        case "hang": time.sleep(1000)
+        case "die": os._exit(7)
+        case "raise": raise KeyError("a row of its own")
+        case "nan": return float("nan")
+        case "text": return "0.5"
+        case "none": return None
+        case "empty": return {}
+        case "exit": sys.exit(3)
+        case "read": return float(len(sys.stdin.read()))
+        case "child":
+            import subprocess
+            subprocess.Popen(["sleep", "1000"])
+            time.sleep(1000)
+    return os.getpid()
+
+def echo(**question):
+    return {"score": 1, **{str(i): v for i, v in enumerate(question["extra_info"])}}
+"""
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("functions")
+    (folder / "beside.py").write_text("def double(x): return 2 * x\n")
+    (folder / "functions.py").write_text(FUNCTIONS)
+    return folder / "functions.py"
+
+
+@pytest.fixture(scope="module")
+def by_order(file):
+    with FunctionPool(file, "by_order", workers=1, timeout_s=0.5) as pool:
+        yield pool
+
+
+def ask(pool, solution, **more):
+    return pool.submit(**{"data_source": "s", "solution_str": solution, "ground_truth": "abc", "extra_info": {}} | more)
+
+
+def test_numbers_arrive_and_text_does_not(file):
+    with FunctionPool(file) as pool:
+        scored = ask(pool, "abc").result()
+        assert scored.score == 6.0
+        assert scored.more == {"right": 1.0}
+        assert ask(pool, "").result().score == 0.0
+
+
+def test_an_async_function_and_a_numpy_number(file):
+    with FunctionPool(file, "later") as pool:
+        assert (
+            asyncio.run(pool.score(data_source="", solution_str="", ground_truth="", extra_info={"x": 0.25})).score
+            == 0.25
+        )
+        odd = {"x": np.int64(3), "rows": np.arange(3), "bytes": b"\0"}  # what Parquet rows may hold
+        assert ask(pool, "", extra_info=odd).result().score == 3.0
+
+
+@pytest.mark.parametrize(
+    ("order", "cause", "said"),
+    [
+        ("hang", "timeout", "took longer than 0.5 s"),
+        ("child", "timeout", "took longer than 0.5 s"),
+        ("die", "died", "exit code 7"),
+        ("raise", "raised", "a row of its own"),
+        ("nan", "raised", "nan, which is no finite number"),
+        ("text", "raised", "'0.5', which is no finite number"),
+        ("none", "raised", "None, which is no finite number"),
+        ("empty", "raised", "a mapping without 'score'"),
+        ("exit", "raised", "SystemExit: 3"),
+    ],
+)
+def test_a_failure_is_said_and_the_next_call_works(by_order, order, cause, said):
+    with pytest.raises(ScoreError, match=said) as caught:
+        ask(by_order, order).result()
+    assert caught.value.cause == cause
+    assert ask(by_order, "pid").result().score > 0
+    assert ask(by_order, "read").result().score == 0.0, "its stdin must be empty, not full of questions"
+
+
+def test_a_process_serves_many_calls_and_as_many_run_at_once_as_are_allowed(file):
+    with FunctionPool(file, "by_order", workers=2) as pool:
+        pids = {int(ask(pool, "pid").result().score) for _ in range(5)}
+        assert pids <= {process._process.pid for process in pool._all}
+        futures = [ask(pool, "pid") for _ in range(40)]
+        assert len({future.result().score for future in futures}) <= 2
+
+
+def test_closing_ends_what_runs_and_leaves_no_process(file):
+    pool = FunctionPool(file, "by_order", workers=1, timeout_s=100)
+    running = ask(pool, "hang")
+    waiting = ask(pool, "pid")
+    pid = next(iter(pool._all))._process.pid
+    while not running.running():
+        time.sleep(0.01)
+    closer = threading.Thread(target=pool.close)
+    closer.start()
+    closer.join(timeout=30)
+    assert not closer.is_alive()
+    with pytest.raises(ScoreError):
+        running.result(timeout=10)
+    assert waiting.cancelled()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    pool.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "said"),
+    [
+        ("def score(): pass", "compute_score", "has no function compute_score; it has score"),
+        ("compute_score = 3", "compute_score", "has no function compute_score"),
+        ("import nothing_of_this_name", "compute_score", "nothing_of_this_name"),
+        ("def compute_score(:", "compute_score", "SyntaxError"),
+        ("import os; os._exit(1)", "compute_score", "exit code 1"),
+        (None, "compute_score", "there is no file"),
+    ],
+)
+def test_a_function_that_cannot_be_had_is_said_at_once(tmp_path, text, name, said):
+    if text is not None:
+        (tmp_path / "f.py").write_text(text)
+    with pytest.raises(FunctionError, match=said):
+        FunctionPool(tmp_path / "f.py", name)
+
+
+@pytest.fixture(scope="module")
+def echo(file):
+    with FunctionPool(file, "echo") as pool:
+        yield pool
+
+
+@given(st.lists(st.floats(-1e9, 1e9) | st.integers(-(10**9), 10**9) | st.booleans(), max_size=5), st.text(max_size=50))
+def test_what_goes_in_comes_out(echo, values, text):
+    more = ask(echo, text, extra_info=values).result().more
+    assert list(more.values()) == [float(value) for value in values]

@@ -1,0 +1,153 @@
+"""No key does nothing: small runs of every command read every key of its schema, outside of the checks on it."""
+
+import asyncio
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from textenvs.tasks.files import write_parquet
+from textenvs.tasks.generated import GeneratedMath
+from trainers import assembly, evaluate, generate, ppo, sft, tiny
+from trainers.checkpoints import Checkpoints
+from trainers.config import PPOConfig, SFTConfig, resolve
+from trainers.config.commands import EvaluateConfig, GenerateConfig
+from trainers.config.describe import all_keys
+from trainers.config.schema import Section
+from trainers.policy import Policy
+from trainers.rollout.renderer import Renderer
+
+CONFIG = str(Path(assembly.__file__).parent / "config")
+
+TINY = [
+    *("model.hidden=32", "model.layers=1", "model.heads=2", "model.kv_heads=1", "model.vocab_size=300"),
+    *("trainer.threads=1",),
+]
+SMALL = [
+    *TINY,
+    *("warm_start.demonstrations=16", "warm_start.steps=1", "warm_start.batch_size=4", "warm_start.careless_steps=1"),
+    *("rollout.groups_per_batch=2", "rollout.n=2", "rollout.max_response_length=6", "engine.max_slots=8"),
+    *("engine.max_context=192", "engine.threads=1", "data.val_size=2", "trainer.total_iterations=1"),
+]
+
+
+@contextlib.contextmanager
+def watched() -> Iterator[set[tuple[type, str]]]:
+    """What is read of sections meanwhile, but for what the configuration's own code reads."""
+    read: set[tuple[type, str]] = set()
+    plain = Section.__getattribute__
+
+    def spying(self, name):
+        if not name.startswith("_") and not sys._getframe(1).f_code.co_filename.startswith(CONFIG):
+            read.add((type(self), name))
+        return plain(self, name)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Section, "__getattribute__", spying, raising=False)
+        yield read
+
+
+def unread(schema: type, read: set[tuple[type, str]]) -> list[str]:
+    missing = []
+    for name in all_keys(schema):
+        *sections, last = name.split(".")
+        owner = schema
+        for section in sections:
+            owner = owner.model_fields[section].annotation
+        if (owner, last) not in read:
+            missing.append(name)
+    return missing
+
+
+def test_the_watch_sees_what_is_read_and_nothing_else():
+    with watched() as read:
+        config, _ = resolve(["actor.lr=0.5", "rollout.n=3"])
+        assert not read, "loading, checking and showing a configuration is no use of it"
+        assert config.actor.lr == 0.5
+    missing = unread(PPOConfig, read)
+    assert "actor.lr" not in missing
+    assert "critic.lr" in missing
+
+
+def test_every_key_of_ppo_is_read(tmp_path):
+    (tmp_path / "reward.py").write_text("def compute_score(**row): return float(len(row['solution_str']))\n")
+    first = [
+        *("algorithm.adv_estimator=gae", "algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.type=adaptive"),
+        *("actor.old_logprobs=recompute", "actor.importance_correction=token_tis", "actor.use_kl_loss=true"),
+        *(f"custom_reward_function.path={tmp_path}/reward.py", f"trainer.trace_file={tmp_path}/trace.json"),
+        f"trainer.default_local_dir={tmp_path}/run",
+    ]
+    resumed = ["trainer.resume_mode=resume_path", f"trainer.resume_from_path={tmp_path}"]
+    with watched() as read:
+        assert ppo.main([*SMALL, *first]) == 0
+        for estimator in ("grpo", "rloo", "turn_grpo"):
+            ppo.estimator_options(resolve([f"algorithm.adv_estimator={estimator}"])[0].algorithm)
+        config, _ = resolve([])
+        assembly.run_folder(config.trainer)  # of the two names
+        asyncio.run(with_other_backends())
+        asyncio.run(with_other_engines())
+        with contextlib.suppress(ValueError):
+            assembly.checkpoint_to_resume(resolve(resumed)[0].trainer, Checkpoints(tmp_path / "none", 1))
+    assert unread(PPOConfig, read) == []
+
+
+async def with_other_backends():
+    config, _ = resolve(["env.backend=thread", "env.workers=1"])
+    async with assembly.backend_of(config, validation=False):
+        pass
+
+
+async def with_other_engines():
+    """As far as the servers, which are not there."""
+    tokenizer = tiny.build_tokenizer(["a b"])
+    policy = Policy(tiny.build_model(len(tokenizer), hidden=32, layers=1, heads=2, kv_heads=1), tokenizer)
+    renderer = Renderer(tokenizer)
+
+    class AsFarAsHere(Exception):
+        pass
+
+    def refuse(*args, **kwargs):
+        raise AsFarAsHere
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(assembly.VLLMEngine, "connect", refuse)
+        patch.setattr(assembly, "start_server", lambda *args, **kwargs: None)
+        with pytest.raises(AsFarAsHere):
+            await assembly.engine_of(resolve(["engine.name=vllm"])[0], policy, renderer)
+    assembly.check_engine(resolve(["engine.name=sglang", "engine.sglang.base_url=http://127.0.0.1:1"])[0])
+
+
+def test_every_key_of_sft_is_read(tmp_path):
+    more = ["sft.demonstrations=8", "sft.steps=1", "sft.batch_size=4", f"trainer.default_local_dir={tmp_path}/run"]
+    with watched() as read:
+        assert sft.main([*TINY, *more]) == 0
+        assembly.run_folder(resolve([], SFTConfig)[0].trainer)
+    assert unread(SFTConfig, read) == []
+
+
+def test_every_key_of_generate_is_read(tmp_path):
+    tokenizer = tiny.build_tokenizer(["a b"])
+    tiny.save(tmp_path / "model", tiny.build_model(len(tokenizer), hidden=32, layers=1, heads=2), tokenizer)
+    write_parquet(GeneratedMath("easy", seed=0), tmp_path / "prompts.parquet", count=1)
+    where = [f"model.path={tmp_path}/model", f"data.path={tmp_path}/prompts.parquet", "rollout.response_length=4"]
+    with watched() as read:
+        assert generate.main([*where, f"data.output_path={tmp_path}/out.parquet", "trainer.threads=1"]) == 0
+    # Those of servers are read where a run's are, as above.
+    assert [
+        name for name in unread(GenerateConfig, read) if not name.startswith(("engine.vllm", "engine.sglang"))
+    ] == []
+
+
+def test_every_key_of_evaluate_is_read(tmp_path):
+    columns = {"responses": ["#### 1"], "data_source": ["openai/gsm8k"], "reward_model": [{"ground_truth": "1"}]}
+    parquet.write_table(pa.table(columns), tmp_path / "replies.parquet")
+    with watched() as read:
+        where = [f"data.path={tmp_path}/replies.parquet", f"report.output_path={tmp_path}/scores.jsonl"]
+        assert evaluate.main(where) == 0
+    assert json.loads((tmp_path / "scores.jsonl").read_text())["score"] == 1.0
+    assert unread(EvaluateConfig, read) == []

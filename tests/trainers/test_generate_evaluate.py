@@ -1,0 +1,199 @@
+"""``python -m trainers.generate`` and ``python -m trainers.evaluate``: files of replies, and their scores."""
+
+import json
+import math
+from itertools import combinations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from textenvs.tasks.files import write_parquet
+from textenvs.tasks.generated import GeneratedMath
+from trainers import evaluate, generate, tiny
+from trainers.evaluate import Outcome, report
+from trainers.scoring.builtin import compute_score
+
+# ------------------------------------------------------------------ generate
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    tokenizer = tiny.build_tokenizer(["a b"])
+    model = tiny.build_model(len(tokenizer), hidden=16, layers=1, heads=2, kv_heads=1, max_context=512)
+    tiny.save(folder, model, tokenizer)
+    return folder
+
+
+@pytest.fixture
+def prompts(tmp_path):
+    return write_parquet(GeneratedMath("easy", seed=0), tmp_path / "prompts.parquet", count=5)
+
+
+def command(model, prompts, output, *more):
+    small = ["rollout.response_length=6", "rollout.prompt_length=300", "data.batch_size=2", "data.n_samples=3"]
+    where = [f"model.path={model}", f"data.path={prompts}", f"data.output_path={output}"]
+    return [*where, *small, "trainer.threads=1", "engine.threads=1", *more]
+
+
+def test_replies_to_every_prompt_and_a_kill_changes_nothing(model, prompts, tmp_path, monkeypatch):
+    assert generate.main(command(model, prompts, tmp_path / "out.parquet")) == 0
+    table = parquet.read_table(tmp_path / "out.parquet")
+    assert table.num_rows == 5
+    assert set(parquet.read_table(prompts).column_names) < set(table.column_names)
+    for row in table.to_pylist():
+        assert len(row["responses"]) == len(row["response_lengths"]) == len(row["finish_reasons"]) == 3
+        for length, reason in zip(row["response_lengths"], row["finish_reasons"], strict=True):
+            assert 1 <= length <= 6
+            assert reason == "length" if length == 6 and reason != "stop" else reason == "stop"
+    assert len({tuple(row["responses"]) for row in table.to_pylist()}) == 5, "each has randomness of its own"
+    assert not (tmp_path / "out.parquet.parts").exists()
+
+    # Killed while the second of three batches is written.
+    written, write = [], generate.write_table
+
+    def write_and_die(path, table):
+        if len(written) == 1:
+            raise KeyboardInterrupt
+        written.append(path)
+        write(path, table)
+
+    monkeypatch.setattr(generate, "write_table", write_and_die)
+    again = command(model, prompts, tmp_path / "again.parquet")
+    assert generate.main(again) == 130
+    assert not (tmp_path / "again.parquet").exists()
+    written.clear()
+    monkeypatch.setattr(generate, "write_table", lambda path, table: (written.append(path), write(path, table)))
+    assert generate.main(again) == 0
+    assert len(written) == 2 + 1, "two batches that were missing, and the whole"
+    assert parquet.read_table(tmp_path / "again.parquet").equals(table)
+
+
+def test_what_cannot_be_gone_on_with_is_refused(model, prompts, tmp_path, capsys):
+    output = tmp_path / "out.parquet"
+    parts = tmp_path / "out.parquet.parts"
+    parts.mkdir()
+    (parts / "run.json").write_text('{"seed": 9}')
+    assert generate.main(command(model, prompts, output)) == 1
+    assert "batches of another run" in capsys.readouterr().err
+    output.write_text("mine")
+    assert generate.main(command(model, prompts, output)) == 1
+    assert "is there already" in capsys.readouterr().err
+    assert output.read_text() == "mine"
+
+
+def test_bad_prompts_are_listed_by_row(model, tmp_path, capsys):
+    def refused(column, *more):
+        parquet.write_table(pa.table({"prompt": column}), tmp_path / "bad.parquet")
+        assert generate.main(command(model, tmp_path / "bad.parquet", tmp_path / "out.parquet", *more)) == 1
+        return capsys.readouterr().err
+
+    good = [{"role": "user", "content": "one two three four five"}]
+    assert "row 2: " in refused([good, [{"role": "nobody", "content": "x"}], good])
+    assert "row 1: column 'prompt' is empty" in refused([[], good])
+    assert "row 1: " in refused(["text", "text"])
+    said = refused([good], "rollout.prompt_length=4")
+    assert "row 1: " in said
+    assert "more than rollout.prompt_length=4" in said
+    assert "no column 'question'" in refused([good], "data.prompt_key=question")
+
+
+@pytest.mark.parametrize(
+    ("argument", "said"),
+    [
+        ("model.path=tiny", "model.path: must be given"),
+        ("data.path=", "data.path: must be given"),
+        ("rollout.n=2", "2 cannot be had: data.n_samples decides"),
+    ],
+)
+def test_mistakes_in_keys(model, prompts, tmp_path, capsys, argument, said):
+    with pytest.raises(SystemExit, match="2"):
+        generate.main(command(model, prompts, tmp_path / "out.parquet", argument))
+    assert said in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------ evaluate
+
+
+def replies(tmp_path, rows):
+    columns = {
+        "responses": [row[1] for row in rows],
+        "data_source": [row[0] for row in rows],
+        "reward_model": [{"style": "rule", "ground_truth": row[2]} for row in rows],
+    }
+    parquet.write_table(pa.table(columns), tmp_path / "replies.parquet")
+    return f"data.path={tmp_path}/replies.parquet"
+
+
+def test_the_built_in_scorers_by_data_source(tmp_path, capsys):
+    path = replies(
+        tmp_path,
+        [
+            ("openai/gsm8k", ["#### 7", "#### 8", "7", "#### 7"], "7"),
+            ("openai/gsm8k", ["#### 1"] * 4, "7"),
+            ("hotpotqa/hotpot_qa", ["Answer: Paris", "Paris"], "Paris"),
+        ],
+    )
+    assert evaluate.main([path, f"report.output_path={tmp_path}/scores.jsonl"]) == 0
+    out = capsys.readouterr().out
+    assert "openai/gsm8k: 2 rows, 8 replies" in out
+    assert "mean score  0.2500" in out
+    assert "pass@1     0.2500" in out
+    assert f"pass@2     {(1 - 1 / 6) / 2:.4f}" in out
+    assert "pass@4     0.5000" in out
+    assert "hotpotqa/hotpot_qa: 1 rows, 2 replies" in out
+    rows = [json.loads(line) for line in (tmp_path / "scores.jsonl").read_text().splitlines()]
+    assert [row["score"] for row in rows] == [1, 0, 0, 1, 0, 0, 0, 0, 1, 0]
+
+
+def test_what_cannot_be_scored_is_said_by_row_and_never_a_zero(tmp_path, capsys):
+    (tmp_path / "score.py").write_text(
+        "def mine(data_source, solution_str, ground_truth, extra_info):\n"
+        "    return {'raise': 1 / (solution_str != 'raise'), 'nan': float('nan')}.get(solution_str, 0.5)\n"
+    )
+    path = replies(tmp_path, [("a", ["x", "nan"], "1"), ("a", ["raise"], "1"), ("b", ["nan"], "1")])
+    mine = [f"custom_reward_function.path={tmp_path}/score.py", "custom_reward_function.name=mine"]
+    assert evaluate.main([path, *mine]) == 1
+    said = capsys.readouterr()
+    assert "a: 2 rows, 3 replies, 2 NOT SCORED" in said.out
+    assert "mean score  0.5000" in said.out
+    assert "b: 1 rows, 1 replies, 1 NOT SCORED" in said.out
+    assert said.out.count("mean score") == 1
+    assert "row 1, reply 2: mine failed: it returned nan, which is no finite number" in said.err
+    assert "row 2, reply 1: " in said.err
+    assert "ZeroDivisionError" in said.err
+
+
+def test_a_file_that_cannot_be_scored_is_refused(tmp_path, capsys):
+    path = replies(tmp_path, [("a", [], "1"), ("a", ["x"], None)])
+    assert evaluate.main([path]) == 1
+    said = capsys.readouterr().err
+    assert "row 1: column 'responses'" in said
+    assert "row 2: column 'reward_model' has no ground_truth" in said
+    assert evaluate.main([path, "data.response_key=answers"]) == 1
+    assert "no column 'answers'; it has responses, data_source, reward_model" in capsys.readouterr().err
+    assert evaluate.main(["data.path=nowhere.parquet"]) == 1
+    assert "there is no file nowhere.parquet" in capsys.readouterr().err
+
+
+def test_an_unknown_data_source_names_the_known_ones():
+    with pytest.raises(ValueError, match="known are openai/gsm8k"):
+        compute_score("nowhere", "x", "1")
+
+
+@settings(max_examples=40)
+@given(st.lists(st.lists(st.booleans(), min_size=1, max_size=5), min_size=1, max_size=4))
+def test_pass_at_k_is_the_share_of_draws_that_have_a_success(passes):
+    """Its definition: over all ways to draw k of a row's replies; rows with fewer replies are left out, and counted."""
+    outcomes = [
+        Outcome(row, sample, "s", float(good)) for row, some in enumerate(passes, 1) for sample, good in enumerate(some)
+    ]
+    text = report(outcomes, 0.5)
+    for k in (1, 2, 4, max(map(len, passes))):
+        rates = [sum(map(any, combinations(some, k))) / math.comb(len(some), k) for some in passes if len(some) >= k]
+        if rates:
+            assert f"pass@{k:<5} {sum(rates) / len(rates):.4f}" in text
+            assert (f"({len(rates)} rows have so many)" in text) or len(rates) == len(passes)

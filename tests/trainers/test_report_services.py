@@ -1,0 +1,48 @@
+"""wandb (offline) and MLflow (files), with the real packages: points arrive, and a resumed run is one run."""
+
+import pytest
+
+from trainers.report.loggers import MLflowLogger, WandbLogger
+from trainers.report.reporter import Reporter
+
+CONFIG = {"actor": {"lr": 1e-4}, "trainer": {"logger": ["mlflow"]}}
+
+
+def test_mlflow_goes_on_with_the_same_run(tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow", reason="needs the extra 'mlflow'")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    first = MLflowLogger(tmp_path, project="project", name="name", config=CONFIG)
+    first.log(1, {"train/reward": 0.5, "val/source/openai/gsm8k/reward": float("nan")})
+    first.log(2, {f"metrics/{i}": float(i) for i in range(1200)})  # more than a call takes
+    first.close()
+    first.close()
+    again = MLflowLogger(tmp_path, project="project", name="name", config=CONFIG, first_step=3)
+    again.log(3, {"train/reward": 0.75})
+    again.close()
+    client = mlflow.MlflowClient(tracking_uri=(tmp_path / "mlruns").as_uri())
+    (run,) = client.search_runs([client.get_experiment_by_name("project").experiment_id])
+    assert run.info.run_name == "name"
+    assert run.info.status == "FINISHED"
+    assert run.data.params == {"actor.lr": "0.0001", "trainer.logger": "['mlflow']"}
+    points = client.get_metric_history(run.info.run_id, "train/reward")
+    assert [(point.step, point.value) for point in points] == [(1, 0.5), (3, 0.75)]
+    assert run.data.metrics["metrics/1199"] == 1199.0
+
+
+def test_wandb_offline_goes_on_with_the_same_run(tmp_path, monkeypatch):
+    pytest.importorskip("wandb", reason="needs the extra 'wandb'")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    for name in ("WANDB_CONFIG_DIR", "WANDB_CACHE_DIR", "WANDB_DATA_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+    for first_step in (0, 2):
+        reporter = Reporter(tmp_path / "run", ["wandb"], total=3, project="project", first_step=first_step)
+        reporter.iteration(first_step + 1, {"train/reward": 0.5}, [])
+        reporter.close()
+    number = (tmp_path / "run" / "wandb_run.txt").read_text().strip()
+    files = sorted((tmp_path / "run" / "wandb").glob("offline-run-*/run-*.wandb"))
+    assert [file.stem for file in files] == [f"run-{number}"] * 2
+    assert all(b"train/reward" in file.read_bytes() for file in files)
+    fresh = WandbLogger(tmp_path / "run", project="project", name="name")
+    fresh.close()
+    assert (tmp_path / "run" / "wandb_run.txt").read_text().strip() != number, "a run that starts afresh is a new one"

@@ -1,0 +1,100 @@
+"""The keys of ``python -m trainers.generate`` and ``python -m trainers.evaluate``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from pydantic import Field
+
+from .checks import engine_checks, reward_function_checks
+from .schema import RewardFunctionSection, RunConfig, Section, ServingSection
+
+
+class PromptsSection(Section):
+    """The prompts, and where their replies go."""
+
+    path: str | None = Field(None, min_length=1, description="Parquet file with the prompts; needed.")
+    prompt_key: str = Field("prompt", min_length=1, description="Column with them: chat messages.")
+    n_samples: int = Field(5, ge=1, description="Replies to each prompt.")
+    output_path: str | None = Field(
+        None, min_length=1, description="Parquet file to write: all columns of `path`, and `responses`; needed."
+    )
+    batch_size: int = Field(128, ge=1, description="Prompts between two savings; a kill loses at most so many.")
+
+
+class LoadedModelSection(Section):
+    """The model that replies."""
+
+    path: str | None = Field(None, min_length=1, description="Folder of a Hugging Face model; needed.")
+    dtype: Literal["float32", "bfloat16"] = Field("float32", description="Type to compute in.")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="`auto` is cuda where there is one.")
+
+
+class ReplySection(Section):
+    """How replies are sampled."""
+
+    temperature: float = Field(1.0, ge=0, description="Sampling temperature; 0 is greedy.")
+    top_k: int = Field(0, ge=0, description="Sample from the k likeliest tokens; 0 is all.")
+    top_p: float = Field(1.0, gt=0, le=1, description="Sample from the smallest set with this probability; 1 is all.")
+    prompt_length: int = Field(512, ge=1, description="Tokens a prompt has at most; a longer one is an error.")
+    response_length: int = Field(512, ge=1, description="Tokens a reply has at most.")
+    ignore_eos: bool = Field(False, description="Go on behind the model's own end, to the full length.")
+
+
+class GenerateRunSection(Section):
+    """The run."""
+
+    seed: int = Field(0, ge=0, description="Decides every reply: the same seed, prompts and engine give the same.")
+    threads: int | None = Field(None, ge=1, description="CPU threads of torch; null is torch's choice.")
+
+
+class GenerateConfig(RunConfig):
+    """Configuration of `python -m trainers.generate`."""
+
+    data: PromptsSection = PromptsSection()
+    model: LoadedModelSection = LoadedModelSection()
+    engine: ServingSection = ServingSection()
+    rollout: ReplySection = ReplySection()
+    trainer: GenerateRunSection = GenerateRunSection()
+
+    def checks(self) -> Iterator[tuple[str, str]]:
+        """What does not go together: pairs of a key and what is wrong, in words."""
+        yield from engine_checks(self.engine)
+        if self.model.path is None or self.model.path == "tiny":
+            yield "model.path", "must be given, as a model's folder: a model from scratch has no words"
+        for name in ("path", "output_path"):
+            if getattr(self.data, name) is None:
+                yield f"data.{name}", "must be given"
+
+
+class RepliesSection(Section):
+    """The file with the replies, and its columns."""
+
+    path: str | None = Field(None, min_length=1, description="Parquet file with the replies; needed.")
+    response_key: str = Field("responses", min_length=1, description="Column with them: text, or a list of texts.")
+    data_source_key: str = Field("data_source", min_length=1, description="Column with where a row comes from.")
+    reward_model_key: str = Field("reward_model", min_length=1, description="Column with `{style, ground_truth}`.")
+
+
+class ScoreSection(Section):
+    """What is reported."""
+
+    pass_threshold: float = Field(0.5, description="A reply passes whose score is at least this.")
+    output_path: str | None = Field(
+        None, min_length=1, description="JSON lines to write, one a reply: its row, its score or what went wrong."
+    )
+
+
+class EvaluateConfig(RunConfig):
+    """Configuration of `python -m trainers.evaluate`."""
+
+    data: RepliesSection = RepliesSection()
+    custom_reward_function: RewardFunctionSection = RewardFunctionSection()
+    report: ScoreSection = ScoreSection()
+
+    def checks(self) -> Iterator[tuple[str, str]]:
+        """What does not go together: pairs of a key and what is wrong, in words."""
+        yield from reward_function_checks(self.custom_reward_function)
+        if self.data.path is None:
+            yield "data.path", "must be given"

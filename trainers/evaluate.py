@@ -1,0 +1,187 @@
+"""Scores of the replies in a Parquet file, as ``python -m trainers.generate`` writes it.
+
+    python -m trainers.evaluate data.path=replies.parquet [custom_reward_function.path=score.py]
+
+Replies are scored in processes by a function of your own, or by the scorer of their data source. Means and pass@k (the
+unbiased estimate) come by data source with 95 % intervals, which resample rows. What cannot be scored is counted and
+listed by row, never taken for 0; the exit status is then 1.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from textenvs.evaluate.statistics import mean_interval, pass_at_k
+
+from .config import load_config
+from .config.commands import EvaluateConfig
+from .parquet import TableError, read_table
+from .scoring import FunctionError, FunctionPool, Scored, ScoreError
+
+log = logging.getLogger("trainers")
+
+_LISTED = 10  # failures that are shown
+_AHEAD = 8  # replies that wait for each process
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of the file."""
+
+    number: int
+    source: str
+    responses: tuple[str, ...]
+    ground_truth: Any
+    extra: Any
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one reply: a score, or what went wrong."""
+
+    row: int
+    sample: int
+    source: str
+    score: float | None
+    error: str | None = None
+
+
+def rows_of(config: EvaluateConfig) -> list[Row]:
+    """The rows of the file.
+
+    Raises:
+        TableError: It cannot be used; bad rows are listed.
+    """
+    data = config.data
+    assert data.path is not None
+    path = Path(data.path).expanduser()
+    columns = [data.response_key, data.data_source_key, data.reward_model_key]
+    rows, problems = [], []
+    for number, row in enumerate(read_table(path, columns).to_pylist(), 1):
+        responses = row[data.response_key]
+        responses = [responses] if isinstance(responses, str) else responses
+        model = row[data.reward_model_key]
+        if not responses or not all(isinstance(each, str) for each in responses):
+            problems.append(f"row {number}: column {data.response_key!r} is neither text nor a list of texts")
+        elif row[data.data_source_key] is None:
+            problems.append(f"row {number}: column {data.data_source_key!r} is null")
+        elif not isinstance(model, dict) or model.get("ground_truth") is None:
+            problems.append(f"row {number}: column {data.reward_model_key!r} has no ground_truth")
+        else:
+            extra = row.get("extra_info")
+            source = str(row[data.data_source_key])
+            rows.append(Row(number, source, tuple(responses), model["ground_truth"], extra))
+    if problems:
+        more = f"\n  and {len(problems) - _LISTED} more" if len(problems) > _LISTED else ""
+        raise TableError(f"{path}: these rows cannot be scored:\n  " + "\n  ".join(problems[:_LISTED]) + more)
+    return rows
+
+
+def score(rows: Sequence[Row], pool: FunctionPool, ahead: int) -> Iterator[Outcome]:
+    """Every reply's outcome, in the order of the rows; ``ahead`` are asked for at a time."""
+    waiting: deque[tuple[Row, int, Future[Scored]]] = deque()
+
+    def settled() -> Outcome:
+        row, sample, future = waiting.popleft()
+        try:
+            return Outcome(row.number, sample, row.source, future.result().score)
+        except ScoreError as error:
+            return Outcome(row.number, sample, row.source, None, str(error))
+
+    for row in rows:
+        for sample, response in enumerate(row.responses):
+            question = {"data_source": row.source, "solution_str": response, "ground_truth": row.ground_truth}
+            waiting.append((row, sample, pool.submit(**question, extra_info=row.extra)))
+            if len(waiting) >= ahead:
+                yield settled()
+    while waiting:
+        yield settled()
+
+
+def report(outcomes: Sequence[Outcome], threshold: float) -> str:
+    """The results by data source, as a table for people."""
+    lines = []
+    for source in dict.fromkeys(outcome.source for outcome in outcomes):
+        mine = [outcome for outcome in outcomes if outcome.source == source]
+        groups: dict[int, list[float]] = {}
+        for outcome in mine:
+            if outcome.score is not None:
+                groups.setdefault(outcome.row, []).append(outcome.score)
+        failed = sum(outcome.score is None for outcome in mine)
+        said = f", {failed} NOT SCORED" if failed else ""
+        lines.append(f"{source}: {len({outcome.row for outcome in mine})} rows, {len(mine)} replies{said}")
+        if not groups:
+            continue
+        values = list(groups.values())
+        mean = sum(map(sum, values)) / sum(map(len, values))
+        lines.append(f"  mean score  {mean:.4f}{_interval(values)}")
+        most = max(map(len, values))
+        for k in [k for k in (1, 2, 4, 8, 16, 32, 64, 128, 256) if k < most] + [most]:
+            chances = [
+                [pass_at_k(sum(each >= threshold for each in some), len(some), k)] for some in values if len(some) >= k
+            ]
+            rate = sum(each[0] for each in chances) / len(chances)
+            fewer = "" if len(chances) == len(values) else f"  ({len(chances)} rows have so many)"
+            lines.append(f"  pass@{k:<5} {rate:.4f}{_interval(chances)}{fewer}")
+    return "\n".join(lines)
+
+
+def _interval(groups: Sequence[Sequence[float]]) -> str:
+    found = mean_interval(groups)
+    return "" if found is None else f"  [{found[0]:.4f}, {found[1]:.4f}]"
+
+
+def run(config: EvaluateConfig) -> int:
+    """The whole command; the exit status.
+
+    Raises:
+        TableError: The file cannot be used.
+        FunctionError: The function cannot be had.
+    """
+    rows = rows_of(config)
+    function = config.custom_reward_function
+    path = Path(__file__).with_name("scoring") / "builtin.py" if function.path is None else Path(function.path)
+    with FunctionPool(path, function.name, workers=function.workers, timeout_s=function.timeout_s) as pool:
+        outcomes = list(score(rows, pool, _AHEAD * function.workers))
+    if config.report.output_path is not None:
+        target = Path(config.report.output_path).expanduser()
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text("".join(json.dumps(vars(each), ensure_ascii=False) + "\n" for each in outcomes), "utf-8")
+    print(report(outcomes, config.report.pass_threshold))
+    failed = [outcome for outcome in outcomes if outcome.error is not None]
+    for outcome in failed[:_LISTED]:
+        assert outcome.error is not None
+        lines = outcome.error.strip().splitlines()
+        said = lines[0] if len(lines) == 1 else f"{lines[0]} ... {lines[-1]}"
+        print(f"row {outcome.row}, reply {outcome.sample + 1}: {said}", file=sys.stderr)
+    if len(failed) > _LISTED:
+        print(f"and {len(failed) - _LISTED} more; report.output_path=FILE.jsonl has them all", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """``python -m trainers.evaluate``."""
+    config, _ = load_config(
+        sys.argv[1:] if argv is None else argv, schema=EvaluateConfig, usage="python -m trainers.evaluate"
+    )
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    try:
+        return run(config)
+    except (FunctionError, TableError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

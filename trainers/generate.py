@@ -1,0 +1,238 @@
+"""Replies to every prompt of a Parquet file, several each, in batches that survive a kill.
+
+    python -m trainers.generate data.path=test.parquet data.output_path=replies.parquet model.path=FOLDER
+
+The output has all columns of the input, and ``responses``, ``response_lengths`` (tokens, the stop token included) and
+``finish_reasons`` (``stop`` or ``length``): lists of ``data.n_samples``. Each batch is a file in a folder beside the
+output until all are there; the same command goes on where a killed one stopped. Every reply has a seed of its own,
+made of ``trainer.seed``, its row and its number, so where it was batched, and whether the run was interrupted, changes
+nothing but the last bit of floating-point arithmetic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from transformers.utils.logging import disable_progress_bar
+
+from textenvs.messages import Messages, check_conversation, copy_messages
+
+from . import assembly
+from .config import PPOConfig, load_config
+from .config.commands import GenerateConfig
+from .config.schema import EngineSection, ModelSection
+from .engines.base import Engine, EngineError, Generation, Sampling
+from .parquet import TableError, read_table, write_table
+from .policy import PolicyError, load, resolve_device
+from .rollout.renderer import Renderer, RendererError
+from .rollout.tasks import derive_seed
+
+log = logging.getLogger("trainers")
+
+_LISTED = 5  # bad rows in an error
+_COLUMNS = ("responses", "response_lengths", "finish_reasons")
+
+
+async def generate(config: GenerateConfig) -> Path:
+    """The whole command; returns the file that was written.
+
+    Raises:
+        TableError: The prompts cannot be used, or the output is there already.
+        assembly.SetupError: The engine cannot be had.
+    """
+    assert config.data.path is not None
+    assert config.data.output_path is not None
+    source, output = Path(config.data.path).expanduser(), Path(config.data.output_path).expanduser()
+    if output.exists():
+        raise TableError(f"{output} is there already: move it away, or give another data.output_path")
+    table = read_table(source, [config.data.prompt_key])
+    prompts = _prompts(table.column(config.data.prompt_key).to_pylist(), config.data.prompt_key)
+    parts = output.with_name(output.name + ".parts")
+    _open(parts, _identity(config, source))
+    policy = load(_model(config), lambda: iter(()), max_context=0, seed=config.trainer.seed)
+    policy.to(resolve_device(config.model.device))
+    assembly.set_threads(policy, config.trainer.threads)
+    renderer = Renderer(policy.tokenizer)
+    rendered = _rendered(prompts, renderer, config.rollout.prompt_length)
+    size = config.data.batch_size
+    starts = range(0, len(prompts), size)
+    missing = [start for start in starts if not _part(parts, start).is_file()]
+    if len(missing) < len(starts):
+        log.info("%d of %d batches are there already", len(starts) - len(missing), len(starts))
+    if missing:
+        engine = await assembly.engine_of(_as_run(config, parts), policy, renderer)
+        try:
+            for start in missing:
+                rows = range(start, min(start + size, len(prompts)))
+                replies = await asyncio.gather(
+                    *(_replies(config, engine, renderer, rendered[row], row) for row in rows)
+                )
+                write_table(_part(parts, start), _table(replies, renderer))
+                log.info("%d/%d prompts", rows.stop, len(prompts))
+        finally:
+            await engine.close()
+    _join(table, [_part(parts, start) for start in starts], output)
+    shutil.rmtree(parts)
+    return output
+
+
+async def _replies(
+    config: GenerateConfig, engine: Engine, renderer: Renderer, prompt: Sequence[int], row: int
+) -> list[Generation]:
+    """All replies to one prompt."""
+    rollout = config.rollout
+
+    async def reply(sample: int) -> Generation:
+        sampling = Sampling(
+            temperature=rollout.temperature,
+            top_p=rollout.top_p,
+            top_k=rollout.top_k,
+            max_new_tokens=rollout.response_length,
+            stop_token_ids=renderer.stop_token_ids,
+            ignore_stop=rollout.ignore_eos,
+            seed=derive_seed(config.trainer.seed, "generate", row, sample),
+        )
+        return await engine.generate(prompt, sampling)
+
+    return list(await asyncio.gather(*map(reply, range(config.data.n_samples))))
+
+
+def _prompts(column: Sequence[Any], name: str) -> list[Messages]:
+    prompts, problems = [], []
+    for number, value in enumerate(column, 1):
+        try:
+            cleaned = [{k: v for k, v in m.items() if v is not None} for m in value or ()]
+            messages = copy_messages(check_conversation(cleaned, f"column {name!r}"))
+            if not messages:
+                raise ValueError(f"column {name!r} is empty")
+            prompts.append(messages)
+        except (AttributeError, TypeError, ValueError) as error:
+            problems.append(f"row {number}: {error}")
+    _refuse(problems)
+    return prompts
+
+
+def _rendered(prompts: Sequence[Messages], renderer: Renderer, longest: int) -> list[list[int]]:
+    rendered = [renderer.render(prompt) for prompt in prompts]
+    _refuse(
+        [
+            f"row {number}: {len(ids)} tokens, more than rollout.prompt_length={longest}"
+            for number, ids in enumerate(rendered, 1)
+            if len(ids) > longest
+        ]
+    )
+    return rendered
+
+
+def _refuse(problems: Sequence[str]) -> None:
+    if problems:
+        more = f"\n  and {len(problems) - _LISTED} more" if len(problems) > _LISTED else ""
+        listed = "\n  ".join(problems[:_LISTED])
+        raise TableError(f"these prompts cannot be used (rows counted from 1):\n  {listed}{more}")
+
+
+def _table(replies: Sequence[Sequence[Generation]], renderer: Renderer) -> Any:
+    import pyarrow as pa
+
+    text, numbers = pa.list_(pa.string()), pa.list_(pa.int64())
+    columns = [
+        pa.array([[renderer.decode(each.token_ids.tolist()) for each in some] for some in replies], text),
+        pa.array([[len(each.token_ids) for each in some] for some in replies], numbers),
+        pa.array([[each.finish_reason for each in some] for some in replies], text),
+    ]
+    return pa.Table.from_arrays(columns, names=list(_COLUMNS))
+
+
+def _join(table: Any, parts: Sequence[Path], output: Path) -> None:
+    import pyarrow as pa
+
+    replies = pa.concat_tables([read_table(path, _COLUMNS) for path in parts])
+    assert replies.num_rows == table.num_rows, "a batch of another length"
+    for name in _COLUMNS:
+        if name in table.column_names:
+            table = table.drop_columns([name])
+        table = table.append_column(name, replies.column(name))
+    write_table(output, table)
+
+
+def _part(folder: Path, start: int) -> Path:
+    return folder / f"{start:09d}.parquet"
+
+
+def _identity(config: GenerateConfig, source: Path) -> dict[str, Any]:
+    """What a folder of batches belongs to: another of these is another set of replies."""
+    sampling = config.rollout.model_dump(mode="json")
+    rows = {"prompts": hashlib.sha256(source.read_bytes()).hexdigest(), "prompt_key": config.data.prompt_key}
+    sizes = {"n_samples": config.data.n_samples, "batch_size": config.data.batch_size}
+    model = {"model": str(Path(_model(config).path).expanduser().absolute()), "dtype": config.model.dtype}
+    return {**rows, **sizes, **model, "engine": config.engine.name, "seed": config.trainer.seed, **sampling}
+
+
+def _open(folder: Path, identity: dict[str, Any]) -> None:
+    note = folder / "run.json"
+    if note.is_file():
+        found = json.loads(note.read_text(encoding="utf-8"))
+        if differ := sorted(name for name in {*found, *identity} if found.get(name) != identity.get(name)):
+            raise TableError(
+                f"{folder} has batches of another run, which differs in {', '.join(differ)}: remove it, or give "
+                "another data.output_path"
+            )
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    unfinished = note.with_suffix(".tmp")
+    unfinished.write_text(json.dumps(identity), encoding="utf-8")
+    unfinished.replace(note)
+
+
+def _model(config: GenerateConfig) -> ModelSection:
+    assert config.model.path is not None
+    return ModelSection(path=config.model.path, dtype=config.model.dtype, device=config.model.device)
+
+
+def _as_run(config: GenerateConfig, folder: Path) -> PPOConfig:
+    """The part of a run's configuration that engines are made from."""
+    rollout = config.rollout
+    context = rollout.prompt_length + rollout.response_length
+    engine = EngineSection(
+        **{name: getattr(config.engine, name) for name in type(config.engine).model_fields}, max_context=context
+    )
+    return PPOConfig.model_validate(
+        {
+            "model": _model(config),
+            "engine": engine,
+            "rollout": {"max_response_length": rollout.response_length},
+            "actor": {"max_tokens_per_micro_batch": context},
+            "trainer": {"seed": config.trainer.seed, "default_local_dir": str(folder)},
+        }
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """``python -m trainers.generate``."""
+    config, _ = load_config(
+        sys.argv[1:] if argv is None else argv, schema=GenerateConfig, usage="python -m trainers.generate"
+    )
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    disable_progress_bar()
+    try:
+        output = asyncio.run(generate(config))
+    except (assembly.SetupError, EngineError, PolicyError, RendererError, TableError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        print("stopped; whole batches are kept, and the same command goes on", file=sys.stderr)
+        return 130
+    log.info("replies: %s", output)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

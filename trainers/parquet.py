@@ -1,0 +1,48 @@
+"""Parquet files of ``generate`` and ``evaluate``: read with their columns checked, written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+
+class TableError(ValueError):
+    """A file cannot be used; the message says which, why, and what to do."""
+
+
+def read_table(path: Path, columns: Sequence[str]) -> Any:
+    """A ``pyarrow.Table``.
+
+    Raises:
+        TableError: The file is missing, not Parquet, has no rows, or lacks one of ``columns``.
+    """
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    if not path.is_file():
+        raise TableError(f"there is no file {path}")
+    try:
+        table = parquet.read_table(path)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise TableError(f"{path} is not a readable Parquet file ({error})") from error
+    for column in columns:
+        if column not in table.column_names:
+            raise TableError(f"{path} has no column {column!r}; it has {', '.join(table.column_names)}")
+    if table.num_rows == 0:
+        raise TableError(f"{path} has no rows")
+    return table
+
+
+def write_table(path: Path, table: Any) -> None:
+    """Write a ``pyarrow.Table``; an older file is replaced in one go."""
+    from pyarrow import parquet
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        parquet.write_table(table, unfinished, compression="zstd")
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)

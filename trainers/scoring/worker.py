@@ -1,0 +1,106 @@
+"""The program of a scoring process: loads a function from a file, and calls it for each question on its stdin.
+
+Run by its path, with the file, the function's name, and the number of the pipe for answers. Questions are pickles of
+keyword arguments behind 8 bytes of length; answers are lines of JSON. What the function prints goes to stderr.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import inspect
+import json
+import math
+import numbers
+import os
+import pickle
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+def main(path: str, name: str, answers: int) -> None:
+    """Serve until stdin ends."""
+    questions = os.fdopen(os.dup(0), "rb")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # a function that reads stdin must not eat questions
+    os.dup2(2, 1)
+    with os.fdopen(answers, "w", encoding="utf-8") as out:
+
+        def say(answer: Mapping[str, Any]) -> None:
+            out.write(json.dumps(answer) + "\n")
+            out.flush()
+
+        try:
+            function = _load(path, name)
+        except BaseException as error:
+            say({"error": str(error) if isinstance(error, _Refused) else _told(error)})
+            return
+        say({"ready": True})
+        while len(head := questions.read(8)) == 8:
+            try:
+                question = pickle.loads(questions.read(int.from_bytes(head, "big")))
+                say(_call(function, question))
+            except BaseException as error:
+                say({"error": str(error) if isinstance(error, _Refused) else _told(error)})
+
+
+class _Refused(Exception):
+    """What is wrong, in words that need no traceback."""
+
+
+def _load(path: str, name: str) -> Callable[..., Any]:
+    folder = os.path.dirname(os.path.abspath(path))
+    sys.path.insert(0, folder)  # for modules beside it
+    spec = importlib.util.spec_from_file_location("custom_reward_function", path)
+    if spec is None or spec.loader is None:
+        raise _Refused(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    function = getattr(module, name, None)
+    if not callable(function):
+        there = [each for each, value in vars(module).items() if inspect.isfunction(value)]
+        raise _Refused(f"{path} has no function {name}" + (f"; it has {', '.join(there)}" if there else ""))
+    return function  # type: ignore[no-any-return]
+
+
+def _call(function: Callable[..., Any], question: Mapping[str, Any]) -> dict[str, Any]:
+    result = function(**question)
+    if inspect.isawaitable(result):
+        result = asyncio.run(_awaited(result))
+    more: Mapping[Any, Any] = {}
+    score = result
+    if isinstance(result, Mapping):
+        if "score" not in result:
+            raise _Refused(f"it returned a mapping without 'score': {result!r:.200}")
+        score, more = result["score"], result
+    number = _number(score)
+    if number is None or not math.isfinite(number):
+        raise _Refused(f"it returned {score!r:.200}, which is no finite number")
+    others = {str(key): _number(value) for key, value in more.items() if key != "score"}
+    return {"score": number, "more": {k: v for k, v in others.items() if v is not None and math.isfinite(v)}}
+
+
+async def _awaited(value: Any) -> Any:
+    return await value
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, numbers.Real):
+        return float(value)
+    item = getattr(value, "item", None)  # a NumPy or torch scalar
+    if callable(item) and getattr(value, "size", None) in (1, None) or callable(getattr(value, "numel", None)):
+        try:
+            return float(item())  # type: ignore[misc]
+        except (TypeError, ValueError, RuntimeError):
+            return None
+    return None
+
+
+def _told(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error)).rstrip()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
