@@ -1,1 +1,1 @@
-"""vLLM as an engine: a server under its own Python (:mod:`.server`), and its client here (:mod:`.client`)."""
+"""vLLM as an engine: a server of our own and its client (:mod:`.client`), or one that runs already (:mod:`.served`)."""
