@@ -57,3 +57,15 @@ def test_an_installed_wheel_makes_environments_anywhere(wheel, tmp_path):
     places, role = done.stdout.splitlines()
     assert all(place.startswith("site/") or str(tmp_path) in place for place in places.split())
     assert role == "user"
+
+
+@pytest.mark.parametrize("command", ["ppo", "sft"])
+def test_without_torch_training_names_the_extra(command):
+    code = (
+        "import runpy, sys\n"
+        "sys.modules['torch'] = None  # as if it were not installed\n"
+        f"runpy.run_module('trainers.{command}', run_name='__main__')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 1
+    assert done.stderr.strip().endswith("training needs torch: pip install 'textenvs[train]'")

@@ -5,13 +5,16 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import gymnasium
 import numpy as np
 
 from .env import TextEnv
 from .messages import Message, Messages
+
+GivenT = TypeVar("GivenT")
+MadeT = TypeVar("MadeT")
 
 #: Replies to a conversation, at once or when awaited. A plain function that waits (for a service, a model) holds up
 #: every other episode of its event loop: make it ``async``.
@@ -59,6 +62,18 @@ def check_env(what: str, env: Any) -> None:
     if not isinstance(env, TextEnv):
         hint = "its unwrapped" if isinstance(env, gymnasium.Env) else "textenvs.make(...)"
         raise TypeError(f"{what} forks a TextEnv, and this is a {type(env).__name__}; give {hint}")
+
+
+def make_of(option: str, made: Callable[[GivenT], MadeT], given: GivenT) -> MadeT:
+    """``made(given)``; an error of it names the option that ``given`` was the value of.
+
+    Raises:
+        ValueError: ``made`` raised it, or ``TypeError``.
+    """
+    try:
+        return made(given)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{option}: {error}") from error
 
 
 def check_count(name: str, value: Any, least: int) -> None:

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .learner.checkpoint import Background
+
 _NAME = re.compile(r"iteration_(\d{6,})")
 _STATE = "state.json"
 
@@ -52,6 +54,7 @@ class Checkpoints:
             raise ValueError(f"keep must be at least 1, not {keep}")
         self.folder = folder
         self.keep = keep
+        self._background = Background()
 
     def save(self, iteration: int, state: Mapping[str, Any], *writers: Callable[[Path], None]) -> Path:
         """Write a checkpoint, then delete the oldest beyond ``keep``.
@@ -90,6 +93,28 @@ class Checkpoints:
             if path not in kept:
                 _delete(path)
         return final
+
+    def save_in_background(self, iteration: int, state: Mapping[str, Any], *writers: Callable[[Path], None]) -> None:
+        """As :meth:`save`, in a thread; returns at once, or when the save before this one is done.
+
+        Args:
+            iteration: Iterations done.
+            state: JSON, as it is now.
+            writers: What they write must not change any more.
+
+        Raises:
+            Exception: What went wrong in the save before this one; this one is not started.
+        """
+        state = json.loads(json.dumps(dict(state)))  # as it is now
+        self._background.start(lambda: self.save(iteration, state, *writers), "checkpoint")
+
+    def wait(self) -> None:
+        """Until a save in the background is done.
+
+        Raises:
+            Exception: What went wrong in it; once.
+        """
+        self._background.wait()
 
     def newest(self) -> Checkpoint | None:
         """The newest complete checkpoint, or ``None``.

@@ -21,29 +21,38 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
+
+try:
+    import torch
+except ImportError as error:
+    raise ImportError("training needs torch: pip install 'textenvs[train]'") from error
 from numpy.typing import NDArray
 from torch import Tensor
 from transformers.utils.logging import disable_progress_bar
 
 from . import assembly, checkpoints, sft
-from .algorithms.advantages import ESTIMATORS, Advantages, normalize
+from .algorithms import off_policy
+from .algorithms.advantages import ESTIMATORS, NEEDS_ANCHOR, NEEDS_GREEDY, Advantages, normalize, restrict
 from .algorithms.aggregation import token_weights
-from .algorithms.batch import ActionBatch, gather
+from .algorithms.batch import ActionBatch, anchor_states, gather, shared_anchors
 from .algorithms.kl import AdaptiveKL, FixedKL, KLController, kl_estimate
-from .algorithms.policy_losses import importance_weights, ppo_clip, value_loss
+from .algorithms.policy_losses import policy_loss as policy_loss_of
+from .algorithms.policy_losses import value_loss
+from .cluster.group import LearnerGroup, RankError
+from .cluster.plan import PlanError, describe
+from .cluster.recipe import MadeThere
 from .config import PPOConfig, load_config
 from .config.checks import estimator_keys
 from .config.schema import ActorSection, AlgorithmSection, CriticSection, WarmStartSection
 from .demonstrations import DemonstrationError
 from .engines.base import Sampling
 from .heap import settled
-from .learner import Learner
+from .learner import Learner, Parallel
 from .policy import Policy, PolicyError
 from .report.metrics import Phases, episode_metrics
 from .report.profile import profiled
@@ -66,7 +75,7 @@ class Run:
 
     config: PPOConfig
     folder: Path
-    learner: Learner
+    learner: Learner | LearnerGroup
     collector: Collector
     validation: Backend
     validation_tasks: Sequence[int]
@@ -74,6 +83,7 @@ class Run:
     reporter: Reporter
     saved: checkpoints.Checkpoints
     tokenizer: Any
+    sleeper: Any = None  # the engine, where it gives its memory back while the learner learns
     trace: TraceFile | None = None
     iteration: int = 0  # iterations done
     trained_s: float = 0.0  # seconds of training, over all resumptions
@@ -118,6 +128,7 @@ async def train(run: Run) -> None:
             saved_at = run.iteration
     if saved_at != run.iteration:
         save(run)
+    run.saved.wait()
     if validated_at != run.iteration and not run.stop.is_set():
         await validate(run)
 
@@ -133,10 +144,16 @@ def warn(run: Run, batch: Batch) -> None:
 async def iterate(run: Run, batch: Batch, phases: Phases) -> dict[str, float]:
     """One batch: credit, steps, new weights to the engine. Returns metrics."""
     trajectories = batch.trajectories
+    if run.sleeper is not None:
+        with phases("sleep"):
+            await run.sleeper.sleep()
     # The learner computes in a thread of its own, so that episodes go on meanwhile.
     with phases("learn"):
-        metrics = await asyncio.to_thread(learn, run, trajectories)
+        greedy = {group: episode.total_reward for group, episode in batch.greedy.items()}
+        metrics = await asyncio.to_thread(learn, run, trajectories, greedy)
     with phases("publish"):
+        if run.sleeper is not None:
+            await run.sleeper.wake()
         weights = await asyncio.to_thread(run.learner.weights)
         await run.collector.update_weights(weights, batch.version + 1, run.config.rollout.update_mode)
     times = phases.finish()
@@ -151,10 +168,10 @@ async def iterate(run: Run, batch: Batch, phases: Phases) -> dict[str, float]:
     }
 
 
-def learn(run: Run, trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """All optimizer steps of an iteration."""
+def learn(run: Run, trajectories: Sequence[Trajectory], greedy: Mapping[str, float] | None = None) -> dict[str, float]:
+    """All optimizer steps of an iteration; for ``greedy`` see :func:`credit`."""
     config, learner = run.config, run.learner
-    columns, advantages, metrics = credit(run, trajectories)
+    columns, advantages, metrics = credit(run, trajectories, greedy)
     rng = np.random.default_rng((config.trainer.seed, run.iteration))
     train_actor = run.iteration >= config.critic.warmup or learner.critic is None
     steps: dict[str, list[float]] = {}
@@ -170,20 +187,29 @@ def learn(run: Run, trajectories: Sequence[Trajectory]) -> dict[str, float]:
             if train_actor and (mask := advantages.policy_mask[where]).any():
                 weight = token_weights(config.actor.loss_agg_mode, _offsets(part), mask, _norm_length(config))
                 more = {"weight": weight, "share": mask / mask.sum()}
-                _note(steps, "actor", learner.update_actor(part, given | more, policy_loss(config.actor)))
+                loss = MadeThere(policy_loss, config.actor)
+                _note(steps, "actor", learner.update_actor(part, given | more, loss))
             if learner.critic is not None:
                 assert advantages.value_mask is not None
                 mask = advantages.value_mask[where]
                 more = {"weight": mask / max(mask.sum(), 1)}
-                _note(steps, "critic", learner.update_critic(part, given | more, critic_loss(config.critic)))
+                value_loss_fn = MadeThere(critic_loss, config.critic)
+                _note(steps, "critic", learner.update_critic(part, given | more, value_loss_fn))
     return metrics | {name: float(np.mean(values)) for name, values in steps.items()}
 
 
 # ------------------ from rewards to losses
 
 
-def credit(run: Run, trajectories: Sequence[Trajectory]) -> tuple[dict[str, Floats], Advantages, dict[str, float]]:
+def credit(
+    run: Run, trajectories: Sequence[Trajectory], greedy: Mapping[str, float] | None = None
+) -> tuple[dict[str, Floats], Advantages, dict[str, float]]:
     """From turn rewards to a number for each action token.
+
+    Args:
+        run: The run.
+        trajectories: The batch.
+        greedy: What a greedy episode earned, by group, where the estimator asks for it.
 
     Returns:
         What the losses need, ``[N]`` each by name; the advantages; metrics.
@@ -191,17 +217,14 @@ def credit(run: Run, trajectories: Sequence[Trajectory]) -> tuple[dict[str, Floa
     config, learner = run.config, run.learner
     rollout = gather(trajectories, [t.logprobs for t in trajectories]).astype(np.float64)
     metrics: dict[str, float] = {}
-    old = rollout
-    if config.actor.old_logprobs == "recompute":
-        old = _flat(learner.logprobs(trajectories))
-        metrics["actor/engine_logprob_gap"] = float(np.abs(old - rollout).max(initial=0.0))
+    old, kept = rollout, np.ones(len(rollout), np.bool_)
     columns = {"old_logprobs": old}
-    correction = importance_weights(
-        config.actor.importance_correction, torch.from_numpy(old), torch.from_numpy(rollout), cap=config.actor.tis_cap
-    )
-    if correction is not None:
-        columns["importance"] = correction.numpy()
-        metrics["actor/importance_mean"] = float(correction.mean())
+    if config.actor.old_logprobs == "recompute":
+        old = columns["old_logprobs"] = _flat(learner.logprobs(trajectories))
+        weights, kept, found = off_policy_correction(config.actor, old, rollout, _offsets(trajectories))
+        metrics |= {f"actor/{name}": value for name, value in found.items()}
+        if weights is not None:
+            columns["importance"] = weights
 
     penalty = None
     if learner.reference is not None:
@@ -220,7 +243,10 @@ def credit(run: Run, trajectories: Sequence[Trajectory]) -> tuple[dict[str, Floa
         parts, bootstrap = learner.values(trajectories)
         values = columns["old_values"] = _flat(parts)
     batch = ActionBatch.from_trajectories(trajectories, values=values, bootstrap=bootstrap, penalty=penalty)
+    batch, found = compared_with(config.algorithm, batch, trajectories, greedy or {})
+    metrics |= {f"actor/{name}": value for name, value in found.items()}
     advantages = ESTIMATORS[config.algorithm.adv_estimator](batch, **estimator_options(config.algorithm))
+    advantages = restrict(advantages, kept)
     counted = advantages.advantages[advantages.policy_mask]
     metrics |= {
         "actor/advantage_std": float(counted.std()) if counted.size else 0.0,
@@ -237,22 +263,53 @@ def credit(run: Run, trajectories: Sequence[Trajectory]) -> tuple[dict[str, Floa
     return columns, advantages, metrics
 
 
+def off_policy_correction(
+    section: ActorSection, old: Floats, rollout: Floats, offsets: NDArray[np.int64]
+) -> tuple[Floats | None, NDArray[np.bool_], dict[str, float]]:
+    """From the policy that sampled to the one that the update starts from: weights, tokens to keep, metrics."""
+    mode, cap = section.importance_correction, section.tis_cap
+    weights = off_policy.importance_weights(mode, old, rollout, offsets, cap)
+    kept = off_policy.kept(section.rejection, old, rollout, offsets, section.rejection_low, section.rejection_high)
+    metrics = off_policy.mismatch(old, rollout)
+    if weights is not None:
+        metrics |= off_policy.weight_metrics(weights, mode, cap)
+    if section.rejection != "none" and kept.size:
+        metrics["rejected"] = 1.0 - float(kept.mean())
+    return weights, kept, metrics
+
+
+def compared_with(
+    section: AlgorithmSection, batch: ActionBatch, trajectories: Sequence[Trajectory], greedy: Mapping[str, float]
+) -> tuple[ActionBatch, dict[str, float]]:
+    """The batch with what the estimator compares episodes with, besides each other; and metrics."""
+    if section.adv_estimator in NEEDS_GREEDY:
+        returns = np.array([greedy[trajectory.group_id] for trajectory in trajectories], np.float64)
+        return replace(batch, greedy=returns), {"greedy_reward": float(np.mean(list(greedy.values())))}
+    if section.adv_estimator in NEEDS_ANCHOR:
+        batch = replace(batch, anchor=anchor_states(trajectories, section.anchor))
+        return batch, {"anchored": float(np.mean(shared_anchors(batch)))}
+    return batch, {}
+
+
 def estimator_options(section: AlgorithmSection) -> dict[str, Any]:
     """The keys that the chosen estimator reads."""
     options = {name: getattr(section, name) for name in estimator_keys(section.adv_estimator)}
+    options.pop("anchor", None)  # it says what the batch holds
     if options.get("norm_by_std", False) is None:
         del options["norm_by_std"]  # the estimator's own habit
     return options
 
 
 def policy_loss(section: ActorSection) -> Any:
-    """PPO's clipped surrogate, an entropy bonus, and the KL to the reference if asked for; see ``Learner``."""
+    """The policy's loss, an entropy bonus, and the KL to the reference if asked for; see ``Learner``."""
 
     def loss(logprobs: Tensor, entropy: Tensor, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        surrogate = ppo_clip(
+        surrogate = policy_loss_of(
+            section.policy_loss,
             logprobs,
             batch["old_logprobs"],
             batch["advantages"],
+            batch["trajectory"],
             clip_low=section.clip_ratio_low,
             clip_high=section.clip_ratio_high,
             dual_clip=section.clip_ratio_c,
@@ -342,12 +399,23 @@ def save(run: Run) -> None:
         "config": run.config.model_dump(mode="json"),
     }
     with traced(run, "save"):
-        run.saved.save(
-            run.iteration,
-            state,
-            lambda folder: run.learner.save(folder / "learner"),
-            lambda folder: run.learner.export_hf(folder / "model", run.tokenizer),
-        )
+        if run.config.trainer.async_save:
+            assert isinstance(run.learner, Learner)  # the configuration was checked
+            run.saved.wait()  # before copies are taken: there are never two
+            state_writer, model_writer = run.learner.prepare_save(), run.learner.prepare_export(run.tokenizer)
+            run.saved.save_in_background(
+                run.iteration,
+                state,
+                lambda folder: state_writer(folder / "learner"),
+                lambda folder: model_writer(folder / "model"),
+            )
+        else:
+            run.saved.save(
+                run.iteration,
+                state,
+                lambda folder: run.learner.save(folder / "learner"),
+                lambda folder: run.learner.export_hf(folder / "model", run.tokenizer),
+            )
 
 
 @contextlib.contextmanager
@@ -372,7 +440,8 @@ def resume(run: Run, checkpoint: checkpoints.Checkpoint) -> None:
 
 # What a checkpoint is made of. Another learning rate may go on from it, another model may not.
 _FIXED = (
-    "model",
+    *(f"model.{name}" for name in ("path", "family", "hidden", "intermediate", "layers", "heads", "kv_heads")),
+    *(f"model.{name}" for name in ("vocab_size", "dtype", "device", "lora_rank", "lora_alpha", "target_modules")),
     "env.id",
     "data.train_files",
     "algorithm.adv_estimator",
@@ -384,7 +453,7 @@ _FIXED = (
 
 def refuse_other_run(before: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> None:
     """Raise ``CheckpointError`` when a checkpoint's configuration differs where it must not."""
-    differ = [name for name in _FIXED if _at(before, name) != _at(now, name)]
+    differ = [name for name in _FIXED if _at(before, name) not in (_at(now, name), _UNKNOWN)]
     if differ:
         changes = ", ".join(f"{name} was {_at(before, name)} and is now {_at(now, name)}" for name in differ)
         raise checkpoints.CheckpointError(
@@ -396,8 +465,13 @@ def refuse_other_run(before: Mapping[str, Any], now: Mapping[str, Any], path: Pa
 def _at(tree: Mapping[str, Any], name: str) -> Any:
     value: Any = tree
     for part in name.split("."):
+        if part not in value:  # an older version did not have this key
+            return _UNKNOWN
         value = value[part]
     return value
+
+
+_UNKNOWN: Any = object()
 
 
 def every(frequency: int, iteration: int) -> bool:
@@ -416,6 +490,7 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
     checkpoint = assembly.checkpoint_to_resume(config.trainer, saved)
     if checkpoint is not None:
         refuse_other_run(checkpoint.state["config"], config.model_dump(mode="json"), checkpoint.path)
+    plan = assembly.plan_of(config)
     assembly.check_environments(config)
     assembly.check_engine(config)
     kwargs, seed = assembly.training_kwargs(config), config.trainer.seed
@@ -428,7 +503,8 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
         seed=seed,
         checkpoint=checkpoint,
     )
-    policy.to(assembly.resolve_device(config.model.device))
+    assembly.check_learner(config.model, config.trainer, policy, config.cluster.learner_ranks)
+    policy.to(assembly.driver_device(config))
     assembly.set_threads(policy, config.trainer.threads)
     renderer = Renderer(policy.tokenizer)
     trace = assembly.trace_of(config)
@@ -445,6 +521,7 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
         on_phase=None if trace is None else trace.phase,
     )
     async with contextlib.AsyncExitStack() as stack:
+        stack.callback(saved.wait)  # what is being written in the background is finished, or said to have failed
         stack.callback(reporter.close)
         if trace is not None:
             stack.callback(trace.close)
@@ -458,13 +535,16 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
             reporter.say(f"resuming from {checkpoint.path}")
         elif warm_start_wanted(config):
             await asyncio.to_thread(warm_up, config, policy, renderer, reporter, given_up)
-        learner = assembly.learner_of(config, policy)
+        cluster = stack.enter_context(assembly.cluster_of(config, plan))
+        learner = await asyncio.to_thread(assembly.learner_of, config, policy, cluster)
+        if isinstance(learner, LearnerGroup):
+            stack.callback(learner.close)
         kl = config.algorithm.kl_ctrl
         controller: KLController = (
             AdaptiveKL(kl.kl_coef, kl.target_kl, kl.horizon) if kl.type == "adaptive" else FixedKL(kl.kl_coef)
         )
         version = 0 if checkpoint is None else checkpoint.iteration
-        engine = await assembly.engine_of(config, policy, renderer, version=version)
+        engine = await assembly.engine_of(config, policy, renderer, version=version, cluster=cluster, learner=learner)
         stack.push_async_callback(engine.close)
         training = await stack.enter_async_context(assembly.backend_of(config, validation=False))
         validation = await stack.enter_async_context(assembly.backend_of(config, validation=True))
@@ -482,6 +562,7 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
             reporter=reporter,
             saved=saved,
             tokenizer=policy.tokenizer,
+            sleeper=engine if assembly.sleeps(config) else None,
             trace=trace,
             given_up=given_up,
         )
@@ -501,6 +582,11 @@ def warm_up(
         parts.append(("careless", section.model_copy(update=careless(section)), seed + 1))
     kwargs = assembly.training_kwargs(config)
     # All of them first: what cannot be had should be known before anything is trained.
+    options = assembly.learner_options(config.model, config.trainer)
+    if config.model.path == "tiny":
+        options["lora"] = None  # a model from scratch has nothing yet that an adapter could stand on
+    if config.cluster.learner_ranks > 1:
+        options["parallel"] = Parallel()  # this process does it alone
     given = [sft.examples_of(config.env.id, kwargs, part, policy, renderer, part_seed) for _, part, part_seed in parts]
     for (name, part, part_seed), examples in zip(parts, given, strict=True):
         report = progress(reporter, name, part.steps)
@@ -510,7 +596,7 @@ def warm_up(
                 raise asyncio.CancelledError
             report(step, metrics)
 
-        sft.fit(policy, examples, part, seed=part_seed, on_step=on_step, fsdp=config.trainer.fsdp)
+        sft.fit(policy, examples, part, seed=part_seed, on_step=on_step, options=options)
 
 
 def warm_start_wanted(config: PPOConfig) -> bool:
@@ -598,14 +684,18 @@ _SAID_PLAINLY = (
     CollectionError,
     DemonstrationError,
     FloatingPointError,
+    PlanError,
     PolicyError,
+    RankError,
     RendererError,
 )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """``python -m trainers.ppo``."""
-    config: PPOConfig = load_config(sys.argv[1:] if argv is None else argv)[0]
+    config: PPOConfig = load_config(
+        sys.argv[1:] if argv is None else argv, plan=lambda config: describe(assembly.plan_of(config))
+    )[0]
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     disable_progress_bar()  # transformers' own, for every file it reads or writes
     try:
@@ -628,4 +718,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    # Under the module's own name, so that the learner's ranks can import what they are sent.
+    from trainers.ppo import main as _main
+
+    raise SystemExit(_main())

@@ -11,10 +11,14 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-import torch
+
+try:
+    import torch
+except ImportError as error:
+    raise ImportError("training needs torch: pip install 'textenvs[train]'") from error
 from transformers.utils.logging import disable_progress_bar
 
 from . import assembly
@@ -47,7 +51,7 @@ def fit(
     *,
     seed: int,
     on_step: OnStep,
-    fsdp: Literal["auto", "always", "never"] = "auto",
+    options: Mapping[str, Any] | None = None,
 ) -> None:
     """Train ``policy.model`` in place.
 
@@ -57,7 +61,7 @@ def fit(
         section: Steps, batch size, learning rate.
         seed: Decides the order.
         on_step: Called after every step with its number (from 1) and metrics.
-        fsdp: Whether to shard the model, see :class:`~trainers.learner.Learner`.
+        options: More of the learner's, see :func:`trainers.assembly.learner_options`. Adapters are merged in the end.
 
     Raises:
         DemonstrationError: There is nothing to learn from.
@@ -78,8 +82,8 @@ def fit(
         ),
         max_tokens_per_micro_batch=section.max_tokens_per_micro_batch,
         dtype="bfloat16" if policy.model.dtype == torch.bfloat16 else "float32",
-        fsdp=fsdp,
         device=policy.model.device,
+        **(options or {}),
     )
     order: list[int] = []
     epoch = 0
@@ -118,6 +122,7 @@ def run(config: SFTConfig) -> None:
         config.model, config.env.id, kwargs, config.sft, max_context=config.sft.max_context, seed=seed
     )
     policy.to(resolve_device(config.model.device))
+    assembly.check_learner(config.model, config.trainer, policy)
     assembly.set_threads(policy, config.trainer.threads)
     renderer = Renderer(policy.tokenizer)
     examples = examples_of(config.env.id, kwargs, config.sft, policy, renderer, seed)
@@ -142,7 +147,8 @@ def run(config: SFTConfig) -> None:
             log.info("step %d/%d  loss %.4f", step, config.sft.steps, metrics["loss"])
 
     with logger:
-        fit(policy, examples, config.sft, seed=seed, on_step=on_step, fsdp=config.trainer.fsdp)
+        options = assembly.learner_options(config.model, config.trainer)
+        fit(policy, examples, config.sft, seed=seed, on_step=on_step, options=options)
     policy.model.save_pretrained(folder / "model")
     policy.tokenizer.save_pretrained(folder / "model")
     log.info("model: %s", folder / "model")

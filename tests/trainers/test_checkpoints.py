@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -212,3 +214,40 @@ def test_the_state_must_be_json(tmp_path):
     with pytest.raises(TypeError):
         saved.save(2, {"tensor": object()})
     assert json.loads((saved.newest().path / "state.json").read_text())["iteration"] == 1
+
+
+# ------------------ in the background
+
+
+def test_a_save_in_the_background_is_of_the_moment_it_was_asked_for(tmp_path):
+    saved, go_on = Checkpoints(tmp_path, keep=2), threading.Event()
+    state = {"frontier": [1]}
+
+    def slow(folder: Path) -> None:
+        assert go_on.wait(30)
+        write("x")(folder)
+
+    saved.save_in_background(1, state, slow)
+    state["frontier"].append(2)
+    assert saved.newest() is None
+    go_on.set()
+    saved.save_in_background(2, state, write("y"))  # after the first
+    saved.wait()
+    assert [load(path).state["frontier"] for path in sorted(tmp_path.iterdir())] == [[1], [1, 2]]
+
+
+def test_what_went_wrong_in_the_background_is_said_once_by_what_comes_next(tmp_path):
+    saved = Checkpoints(tmp_path, keep=2)
+
+    def full(folder: Path) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    save(saved, 1)
+    saved.save_in_background(2, {}, full)
+    with pytest.raises(OSError, match="no space left"):
+        saved.save_in_background(3, {}, write("z"))
+    saved.wait()
+    assert saved.newest().iteration == 1
+    saved.save_in_background(3, {}, write("z"))
+    saved.wait()
+    assert saved.newest().iteration == 3

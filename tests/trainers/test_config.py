@@ -123,7 +123,7 @@ def test_a_configuration_cannot_be_changed_by_accident():
         ("trainer.logger=[console, swanlab]", "[console, swanlab] is not allowed; it must be one of console, jsonl"),
         ("actor.betas=[0.9]", "[0.9] is not allowed; it must be a list of 2: a number >= 0 and < 1; a number >= 0"),
         ("actor.betas=[0.9, 1]", "[0.9, 1] is not allowed; it must be a list of 2"),
-        ("algorithm.adv_estimator=ppo", "one of gae, turn_gae, grpo, rloo, turn_grpo"),
+        ("algorithm.adv_estimator=ppo", "one of gae, turn_gae, bilevel_gae, grpo"),
         ("env.kwargs=5", "env.kwargs: 5 is not allowed; it must be a mapping"),
         ("env.kwargs={a: ", "is not YAML"),
         ("env.kwargs={a: 1, a: 2}", "'a' stands twice"),
@@ -147,6 +147,13 @@ def test_a_configuration_cannot_be_changed_by_accident():
         ("engine.vllm.python=x", "engine.vllm.python: has no effect with engine.name=torch"),
         ("engine.sglang.seeds=false", "engine.sglang.seeds: has no effect with engine.name=torch"),
         ("engine.vllm.block_size=32", "engine.vllm.block_size: has no effect with engine.name=torch"),
+        ("algorithm.turn_gamma=0.5", "has no effect with algorithm.adv_estimator=turn_grpo; it is read by bilevel_gae"),
+        ("algorithm.anchor=history", "it is read by gigpo"),
+        ("actor.policy_loss=gspo", "algorithm.adv_estimator=turn_grpo gives turns or tokens their own"),
+        ("actor.rejection=token", "needs actor.old_logprobs=recompute"),
+        ("actor.importance_correction=decoupled", "needs actor.old_logprobs=recompute"),
+        ("actor.rejection_high=2", "has no effect with actor.rejection=none"),
+        ("actor.tis_cap=3", "has no effect with actor.importance_correction=none"),
         ("algorithm.lam=0.5", "has no effect with algorithm.adv_estimator=turn_grpo; it is read by gae, turn_gae"),
     ],
 )
@@ -164,6 +171,20 @@ def test_conflicts_between_keys_name_the_one_to_change():
     assert [line.partition(":")[0] for line in lines] == ["rollout.n", "rollout.n"]
     (line,) = problems("model.path=pyproject.toml", "model.hidden=64")
     assert "model.hidden: only shapes model.path=tiny" in line
+
+
+def test_losses_and_estimators_must_suit_each_other():
+    corrected = ("actor.old_logprobs=recompute", "actor.importance_correction=token_tis", "actor.rejection=token")
+    lines = problems("actor.policy_loss=gspo", "algorithm.adv_estimator=rloo", "actor.clip_ratio_c=3", *corrected)
+    assert [line.partition(":")[0] for line in lines] == [
+        *("actor.clip_ratio_c", "actor.importance_correction", "actor.rejection")
+    ]
+    (line,) = problems("algorithm.adv_estimator=reinforce_pp", "algorithm.norm_adv=false")
+    assert "defined by that normalisation" in line
+    for estimator in ("grpo", "dr_grpo", "reinforce_pp_baseline", "gigpo"):
+        (line,) = problems("rollout.n=1", f"algorithm.adv_estimator={estimator}")
+        assert "one alone teaches nothing" in line
+    load_config(["rollout.n=1", "algorithm.adv_estimator=remax", "rollout.filter_zero_variance=true"])
 
 
 def test_all_mistakes_at_once_each_with_its_place(tmp_path):

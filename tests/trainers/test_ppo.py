@@ -23,9 +23,10 @@ import torch
 from PIL import Image
 
 from trainers import checkpoints, tiny
+from trainers.algorithms.advantages import ESTIMATORS, NEEDS_CRITIC
 from trainers.config import load_config
 from trainers.learner import Learner
-from trainers.ppo import Run, assemble, main, train
+from trainers.ppo import Run, assemble, credit, main, train
 from trainers.rollout.slots import FilterExhaustedError
 from trainers.trajectory import Trajectory, read_parquet
 
@@ -185,7 +186,7 @@ def test_real_rows(tmp_path):
 # ------------------------------------------------------------------ every option
 
 
-@pytest.mark.parametrize("estimator", ["gae", "turn_gae", "grpo", "rloo", "turn_grpo"])
+@pytest.mark.parametrize("estimator", sorted(ESTIMATORS))
 def test_every_estimator_trains(tmp_path, estimator):
     before: dict[str, torch.Tensor] = {}
     run = in_process(
@@ -199,7 +200,9 @@ def test_every_estimator_trains(tmp_path, estimator):
         assert finite(row)
         assert row["actor/grad_norm"] > 0
         assert row["actor/advantage_std"] > 0
-        assert ("critic/loss" in row) == (estimator in ("gae", "turn_gae"))
+        assert ("critic/loss" in row) == (estimator in NEEDS_CRITIC)
+        assert ("actor/greedy_reward" in row) == (estimator == "remax")
+        assert ("actor/anchored" in row) == (estimator == "gigpo")
     assert any(not torch.equal(value, before[name]) for name, value in run.learner.weights().items())
     assert run.collector._engine.version == 2
 
@@ -211,6 +214,14 @@ OPTIONS = [
     ["actor.loss_agg_mode=seq-mean-token-sum-norm"],
     ["actor.old_logprobs=recompute actor.importance_correction=token_tis actor.tis_cap=1.5"],
     ["algorithm.adv_estimator=turn_gae algorithm.gamma=0.9 algorithm.lam=0.8 critic.cliprange_value=null"],
+    ["actor.old_logprobs=recompute actor.importance_correction=sequence_tis actor.rejection=geometric"],
+    ["actor.old_logprobs=recompute actor.importance_correction=decoupled actor.tis_cap=null actor.rejection=token"],
+    ["actor.policy_loss=gspo_token actor.clip_ratio_low=0.001 actor.clip_ratio_high=0.002 actor.ppo_epochs=2"],
+    ["actor.policy_loss=gspo algorithm.adv_estimator=dr_grpo actor.loss_agg_mode=seq-mean-token-mean"],
+    ["actor.policy_loss=cispo actor.clip_ratio_low=1.0"],
+    ["algorithm.adv_estimator=bilevel_gae algorithm.turn_gamma=0.9 algorithm.turn_lam=0.8 algorithm.lam=0.7"],
+    ["algorithm.adv_estimator=gigpo algorithm.step_weight=0.5 algorithm.anchor=history algorithm.norm_by_std=false"],
+    ["algorithm.adv_estimator=remax rollout.n=1 rollout.groups_per_batch=4 rollout.filter_zero_variance=true"],
     ["algorithm.adv_estimator=grpo algorithm.norm_by_std=false algorithm.truncated=drop"],
     ["algorithm.adv_estimator=rloo algorithm.baseline=mixed algorithm.norm_adv=false"],
     ["algorithm.adv_estimator=turn_grpo algorithm.zero_pad=true algorithm.outcome_mix=0.3 algorithm.norm_by_std=true"],
@@ -223,6 +234,9 @@ OPTIONS = [
     ["rollout.max_running=auto engine.replicas=2"],
     ["model.dtype=bfloat16"],
     ["trainer.fsdp=never rollout.n=1 rollout.groups_per_batch=4"],
+    ["model.lora_rank=4 model.target_modules=[q_proj,v_proj] actor.use_kl_loss=true trainer.fsdp=always"],
+    ["model.enable_gradient_checkpointing=true model.use_remove_padding=true trainer.peak_tflops=1"],
+    ["model.attn_implementation=eager trainer.async_save=true"],
 ]
 
 
@@ -236,6 +250,52 @@ def test_every_option_trains(tmp_path, options):
         assert row["actor/ref_kl"] == pytest.approx(0.0, abs=1e-5)
     if "recompute" in options:
         assert row["actor/importance_mean"] == pytest.approx(1.0, abs=1e-4)
+        assert row["actor/importance_clipped"] == 0.0
+        assert row["actor/mismatch_kl"] == pytest.approx(0.0, abs=1e-6)
+        assert row.get("actor/rejected", 0.0) == 0.0
+
+
+def test_old_weights_are_seen_and_corrected(tmp_path):
+    """One iteration behind, and the policy moves: weights are not 1, and a narrow band rejects tokens."""
+    more = ["rollout.staleness=1", "actor.old_logprobs=recompute", "actor.importance_correction=decoupled"]
+    more += ["actor.rejection=token", "actor.rejection_low=0.99", "actor.rejection_high=1.01", "actor.lr=0.01"]
+    in_process(tmp_path, *more, "trainer.total_iterations=4")
+    first, *_, last = training_of(tmp_path)
+    assert first["actor/rejected"] == 0.0, "nothing is old yet"
+    assert 0.0 < last["actor/rejected"] <= 1.0
+    assert last["actor/mismatch_kl"] > 1e-6
+    assert last["actor/importance_ess"] < 1.0
+
+
+def test_greedy_episodes_are_compared_with_and_not_trained_on(tmp_path):
+    seen: list[Any] = []
+
+    def look(run: Run) -> None:
+        following = run.collector.next_batch
+
+        async def next_batch() -> Any:
+            seen.append(await following())
+            return seen[-1]
+
+        run.collector.next_batch = next_batch  # type: ignore[method-assign]
+
+    more = ["algorithm.adv_estimator=remax", "algorithm.norm_adv=false", f"trainer.rollout_data_dir={tmp_path}/dumps"]
+    run = in_process(tmp_path, *more, "trainer.total_iterations=2", look=look)
+    for number, (batch, row) in enumerate(zip(seen, training_of(tmp_path), strict=True), 1):
+        episodes = read_parquet(tmp_path / "dumps" / f"{number:06d}.parquet")
+        assert len(episodes) == 4
+        assert not any("greedy" in episode.episode_id for episode in episodes)
+        assert set(batch.greedy) == {episode.group_id for episode in episodes}
+        assert all("greedy" in episode.episode_id for episode in batch.greedy.values())
+        assert row["actor/greedy_reward"] == pytest.approx(np.mean([e.total_reward for e in batch.greedy.values()]))
+    batch = seen[-1]
+    _, advantages, _ = credit(run, batch.trajectories, {g: e.total_reward for g, e in batch.greedy.items()})
+    expected = [
+        episode.total_reward - batch.greedy[episode.group_id].total_reward
+        for episode in batch.trajectories
+        for _ in range(int(episode.action_mask.sum()))
+    ]
+    np.testing.assert_allclose(advantages.advantages, expected)
 
 
 def test_a_run_goes_on_when_a_replica_is_lost(tmp_path):
@@ -447,14 +507,16 @@ PASSING = (
 
 
 def comparable(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    speed = ("tokens_per_s", "tflops")
     return [
-        {name: v for name, v in row.items() if not name.startswith(PASSING) and not name.endswith("tokens_per_s")}
+        {name: v for name, v in row.items() if not name.startswith(PASSING) and not name.endswith(speed)}
         for row in rows
     ]
 
 
 def all_tensors(run: Run) -> dict[str, torch.Tensor]:
-    return {name: value.detach().clone() for name, value in run.learner._tensors().items() if name != "rng"}
+    learned, frozen = run.learner._state._tensors()
+    return {name: value.detach().clone() for name, value in (learned | frozen).items() if name != "rng"}
 
 
 ADAPTIVE = "algorithm.use_kl_in_reward=true algorithm.kl_ctrl.type=adaptive algorithm.kl_ctrl.horizon=40"
@@ -467,6 +529,8 @@ ADAPTIVE = "algorithm.use_kl_in_reward=true algorithm.kl_ctrl.type=adaptive algo
         "algorithm.adv_estimator=gae critic.warmup=1 actor.lr_warmup_steps=6",
         f"algorithm.adv_estimator=turn_gae {ADAPTIVE}",
         "algorithm.adv_estimator=rloo actor.use_kl_loss=true env.kwargs.tasks=5 actor.ppo_epochs=2",
+        "model.lora_rank=4 actor.use_kl_loss=true trainer.async_save=true trainer.save_freq=1",
+        "algorithm.adv_estimator=remax actor.policy_loss=gspo actor.clip_ratio_low=0.001 actor.clip_ratio_high=0.001",
     ],
 )
 def test_resuming_is_exact(tmp_path, options):
@@ -721,6 +785,34 @@ def test_a_model_that_does_not_do(tmp_path, capsys):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_device_that_is_not_there(tmp_path, capsys):
     refused(capsys, arguments(tmp_path / "run", *QUICK, "model.device=cuda"), "torch sees no GPU")
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ("model.kv_heads=2 trainer.tensor_parallel_size=2", ("1 ranks cannot be cut", "start a multiple of 2")),
+        ("trainer.fsdp_size=4", ("fsdp_size=4 does not divide",)),
+        ("trainer.offload=true", ("trainer.offload", "there is no GPU")),
+        ("model.lora_rank=2 model.target_modules=[query]", ("query: this model has no linear layer", "q_proj")),
+        ("model.attn_implementation=flash_atention_2", ("the learner:", "flash_atention_2")),
+    ],
+)
+def test_a_learner_that_cannot_be_had_is_refused_before_anything_is_trained(tmp_path, capsys, more, words):
+    refused(capsys, arguments(tmp_path / "run", *QUICK, *more.split(" ")), *words)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["model.target_modules=[q_proj]"], ("model.target_modules", "has no effect without model.lora_rank")),
+        (["model.lora_rank=2", "model.target_modules=q_proj"], ("model.target_modules", "a list of names")),
+        (["model.enable_activation_offload=true"], ("needs model.enable_gradient_checkpointing=true",)),
+        (["trainer.offload=true", "model.device=cpu"], ("trainer.offload", "model.device=cpu")),
+        (["trainer.tensor_parallel_size=3"], ("trainer.tensor_parallel_size", "does not divide model.heads=2")),
+    ],
+)
+def test_keys_of_the_learner_that_do_not_go_together(tmp_path, capsys, more, words):
+    refused(capsys, arguments(tmp_path / "run", *more), *words, code=2)
 
 
 def test_a_checkpoint_of_another_run_is_refused_and_nothing_is_lost(tmp_path, capsys):

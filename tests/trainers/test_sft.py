@@ -14,7 +14,7 @@ from textenvs.messages import assistant, user
 from trainers import sft
 from trainers.config.schema import ModelSection, SFTSection, SupervisedSection
 from trainers.demonstrations import Demonstration, DemonstrationError, Example, encode
-from trainers.learner import Learner
+from trainers.learner import Learner, LoRASettings
 from trainers.policy import Policy, load
 from trainers.rollout.renderer import Renderer
 
@@ -80,6 +80,26 @@ def test_it_learns_what_is_to_be_imitated():
     assert all(likelihood(who, example)[0] > math.log(0.9) for example in given)
     assert steps[4]["lr"] == pytest.approx(0.01)
     assert steps[-1]["lr"] == pytest.approx(0.001, rel=0.1)
+
+
+def test_adapters_learn_and_are_merged_into_the_policy():
+    who = policy()
+    before = {name: value.clone() for name, value in who.model.state_dict().items()}
+    given = examples(who, (RIGHT,))
+    steps: list[float] = []
+    sft.fit(
+        who,
+        given,
+        section(steps=20, batch_size=1),
+        seed=0,
+        on_step=lambda step, metrics: steps.append(metrics["loss"]),
+        options={"lora": LoRASettings(4)},
+    )
+    assert steps[-1] < steps[0]
+    after = who.model.state_dict()
+    assert after.keys() == before.keys()
+    changed = {name for name, value in after.items() if not torch.equal(value, before[name])}
+    assert changed == {name for name in after if name.endswith("_proj.weight")}
 
 
 @pytest.mark.parametrize(("weight", "learned"), [(0.0, False), (1.0, True)])

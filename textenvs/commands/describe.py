@@ -15,7 +15,7 @@ from ..env import TextEnv
 from ..evaluate.baselines import has_script, play_script
 from ..evaluate.policies import SCRIPTS
 from ..evaluate.records import Record
-from ..evaluate.report import table
+from ..evaluate.report import failures, table
 from ..evaluate.runner import Stopped
 from ..evaluate.summary import summarize
 from ..messages import transcript
@@ -166,7 +166,8 @@ def _earnings(played: Mapping[str, Sequence[Record]]) -> str:
         ["reward term", *numbers],
         right=range(1, 1 + len(numbers)),
     )
-    return f"Over {count} tasks, an episode each\n\n{policies}\n\n{parts}"
+    causes = [f"{script}: {failures(found)}" for script, found in numbers.items() if found["failed"]]
+    return "\n\n".join((f"Over {count} tasks, an episode each", policies, *([parts] if terms else []), *causes))
 
 
 def _paragraph(text: str, width: int = _WIDTH) -> str:

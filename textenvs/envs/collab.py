@@ -9,9 +9,9 @@ from __future__ import annotations
 import inspect
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, TypeVar, get_args
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from ..chat.spec import SpecLike
 from ..env import EpisodeState, TextEnv, Turn
 from ..judges.interactivity import InteractivityJudge
 from ..messages import Message, user, visible_text
+from ..options import make_of
 from ..scoring.collab import Domain, FormulaName
 from ..scoring.collab import formula as formula_of
 from ..tasks.base import Split, Task
@@ -31,7 +32,6 @@ from ..users.base import take_turn
 from ..users.collab import Accepts, CollabUser, Delivery, Manners, Memory, Reaction
 from ..users.llm import LLMUser
 
-ModelT = TypeVar("ModelT")
 TaskReward = Literal["final", "increment"]
 TASK_REWARDS: tuple[str, ...] = get_args(TaskReward)
 
@@ -149,8 +149,8 @@ class Collab(TextEnv[CollabState], ABC):
         self.interactivity = interactivity
         self.manners = Manners(answers, patience, accepts)
         self.task_reward = task_reward
-        self.player = None if user is None else _model("user", LLMUser, user)
-        self.judge = None if judge is None else _model("judge", InteractivityJudge, judge)
+        self.player = None if user is None else make_of("user", LLMUser, user)
+        self.judge = None if judge is None else make_of("judge", InteractivityJudge, judge)
         self._known: tuple[Task | None, Goal | None] = (None, None)  # the goal read last; it follows from the task
         super().__init__(
             open_source(tasks, reader_of(self.domain), level=level, split=split, seed=seed),
@@ -306,10 +306,3 @@ class Collab(TextEnv[CollabState], ABC):
 
 def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _model(option: str, made: Callable[[SpecLike], ModelT], spec: SpecLike) -> ModelT:
-    try:
-        return made(spec)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{option}: {error}") from error

@@ -57,9 +57,10 @@ def choose_tasks(tasks: TaskSet, count: int | None, seed: int) -> tuple[int, ...
         if size is None:
             raise ValueError(f"{tasks.name} is endless; say how many tasks to play")
         return tuple(range(size))
-    if count < 1 or (size is not None and count > size):
-        there = "endlessly many" if size is None else size
-        raise ValueError(f"cannot play {count} tasks: {tasks.name} has {there}")
+    if count < 1:
+        raise ValueError(f"cannot play {count} tasks; it must be at least 1")
+    if size is not None and count > size:
+        raise ValueError(f"cannot play {count} tasks: {tasks.name} has {size}")
     if count == size:
         return tuple(range(count))
     rng = np.random.default_rng([seed, 0])

@@ -21,7 +21,7 @@ def report(summary: Mapping[str, Any]) -> str:
     if len(summary["data_sources"]) > 1:
         parts.append(_sources(summary["data_sources"]))
     if everything["failed"]:
-        parts.append(_failures(everything))
+        parts.append(failures(everything))
     return "\n\n".join(parts)
 
 
@@ -113,7 +113,12 @@ def _sources(sources: Mapping[str, Any]) -> str:
     return table(rows, header, right=(1, 2, 3, 4, *range(6, len(header))))
 
 
-def _failures(numbers: Mapping[str, Any]) -> str:
+def failures(numbers: Mapping[str, Any]) -> str:
+    """How many episodes failed, and of what.
+
+    Args:
+        numbers: What :func:`~textenvs.evaluate.summary.summarize` makes of episodes, for one data source or all.
+    """
     lines = [f"{numbers['failed']} of {numbers['episodes']} episodes FAILED and are in none of the numbers above:"]
     causes = list(numbers["failures"].items())
     lines += [f"  {count} x {cause}" for cause, count in causes[:_CAUSES]]

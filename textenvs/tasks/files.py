@@ -307,5 +307,5 @@ def import_pyarrow() -> tuple[Any, Any]:
         import pyarrow
         from pyarrow import parquet
     except ImportError as error:
-        raise ImportError("Parquet needs pyarrow: pip install textenvs[data]") from error
+        raise ImportError("Parquet needs pyarrow: pip install 'textenvs[data]'") from error
     return pyarrow, parquet

@@ -78,7 +78,7 @@ def hub_rows(
     try:
         from datasets import load_dataset
     except ImportError as error:
-        raise ImportError("the Hub needs datasets: pip install textenvs[hub]") from error
+        raise ImportError("the Hub needs datasets: pip install 'textenvs[hub]'") from error
     config = config or _DEFAULT_CONFIG.get(repository)
     name = f"hub:{repository}{f':{config}' if config else ''} ({split})"
     try:

@@ -91,6 +91,45 @@ def turn_gae(batch: ActionBatch, *, gamma: float = 1.0, lam: float = 1.0) -> Adv
     return Advantages(by_turn[batch.turn_of_token], np.ones(batch.num_tokens, np.bool_), returns, value_mask)
 
 
+def bilevel_gae(
+    batch: ActionBatch, *, gamma: float = 1.0, lam: float = 1.0, turn_gamma: float = 0.99, turn_lam: float = 1.0
+) -> Advantages:
+    r"""Bi-level GAE: first over turns, then over the tokens inside each turn (VAGEN, arXiv 2510.16907).
+
+    With ``e_k`` the last token of turn ``k``, over turns: ``delta_k = r_k + turn_gamma V_{e_{k+1}} - V_{e_k}`` and
+    ``A_{e_k} = delta_k + turn_gamma turn_lam A_{e_{k+1}}``. Then inside each turn, backwards from ``A_{e_k}`` at its
+    last token: ``A_i = gamma V_{i+1} - V_i + gamma lam A_{i+1}``. (The paper's text and its released code differ at the
+    last token; this is the code: ``A_{e_k}`` replaces what token-level GAE would say there.) So an error of the critic
+    late in the episode is discounted by the turns between, not by their tokens. The critic's target is ``A_i + V_i``.
+
+    Without any discount and any lambda (all four 1) it *is* :func:`gae`. Tokens' penalties count where they fall: those
+    of a turn's tokens before its last stand between the two states, like ``V_{e_{k+1}}``.
+
+    Args:
+        batch: With ``values``, and ``bootstrap`` if an episode was truncated.
+        gamma: Discount a token, inside a turn; in [0, 1].
+        lam: Inside a turn; in [0, 1].
+        turn_gamma: Discount a turn, in [0, 1]; the default is that of the released configuration.
+        turn_lam: Over turns; in [0, 1].
+
+    Raises:
+        ValueError: ``values`` or a needed ``bootstrap`` is missing, or a factor is outside [0, 1].
+    """
+    _check_factors(gamma=gamma, lam=lam, turn_gamma=turn_gamma, turn_lam=turn_lam)
+    values, bootstrap = _critic(batch)
+    rewards, ends = batch.token_rewards, batch.turn_ends
+    before_end = np.bincount(batch.turn_of_token, rewards, minlength=len(ends)) - rewards[ends]
+    following_turn = np.append(before_end[1:], 0.0)[: len(ends)]
+    following_turn[batch.turn_offsets[1:][np.diff(batch.turn_offsets) > 0] - 1] = 0.0
+    turn_rewards = rewards[ends] + turn_gamma * following_turn
+    by_turn = _gae(turn_rewards, values[ends], bootstrap, batch.turn_offsets, turn_gamma, turn_lam)
+    errors = rewards + gamma * np.append(values[1:], 0.0)[: len(values)] - values
+    errors[ends] = by_turn
+    advantages = discounted_sums(errors, np.append(batch.turn_starts, batch.num_tokens), gamma * lam)
+    everything = np.ones(batch.num_tokens, np.bool_)
+    return Advantages(advantages, everything, advantages + values, everything)
+
+
 def _critic(batch: ActionBatch) -> tuple[Floats, Floats]:
     """The values, and the value after each episode's last token: 0 if it terminated."""
     if batch.values is None:
@@ -108,8 +147,7 @@ def _critic(batch: ActionBatch) -> tuple[Floats, Floats]:
 
 def _gae(rewards: Floats, values: Floats, bootstrap: Floats, offsets: Ints, gamma: float, lam: float) -> Floats:
     """The recursion, over steps of whatever kind."""
-    for name, factor in (("gamma", gamma), ("lam", lam)):
-        _check_factor(name, factor)
+    _check_factors(gamma=gamma, lam=lam)
     following = np.append(values[1:], 0.0)[: len(values)]
     has_steps = np.diff(offsets) > 0
     following[offsets[1:][has_steps] - 1] = bootstrap[has_steps]
@@ -127,7 +165,7 @@ def discounted_sums(x: Floats, offsets: Ints, factor: float) -> Floats:
         offsets: int ``[E + 1]``; where episodes start in ``x``.
         factor: In [0, 1].
     """
-    _check_factor("factor", factor)
+    _check_factors(factor=factor)
     lengths = np.diff(offsets)
     left = np.repeat(offsets[1:], lengths) - np.arange(len(x))  # steps from i to the end of its episode
     y, span, longest = x.astype(np.float64), 1, int(lengths.max(initial=0))
@@ -137,9 +175,10 @@ def discounted_sums(x: Floats, offsets: Ints, factor: float) -> Floats:
     return y
 
 
-def _check_factor(name: str, factor: float) -> None:
-    if not 0.0 <= factor <= 1.0:
-        raise ValueError(f"{name} must be in [0, 1], not {factor!r}")
+def _check_factors(**factors: float) -> None:
+    for name, factor in factors.items():
+        if not 0.0 <= factor <= 1.0:
+            raise ValueError(f"{name} must be in [0, 1], not {factor!r}")
 
 
 # --- without a critic
@@ -155,15 +194,77 @@ def grpo(
 
     Args:
         batch: Episodes in groups.
-        norm_by_std: Divide by the standard deviation. Without it, groups that are nearly solved or nearly hopeless are
-            not blown up (Dr. GRPO, arXiv 2503.20783; aggregate with ``seq-mean-token-sum-norm`` for the whole of it).
+        norm_by_std: Divide by the standard deviation. Without it this is :func:`dr_grpo`.
         truncated: Whether truncated episodes count as they are or are left out.
         eps: Keeps the division finite.
     """
     kept = _kept(batch, truncated)
-    group, returns = batch.group[kept], _totals(batch)[kept]
-    centred = returns - _sums(returns, group) / _counts(group)
-    return _to_tokens(batch, kept, _divide_by_rms(centred, group, eps) if norm_by_std else centred)
+    return _to_tokens(batch, kept, _relative(_totals(batch)[kept], batch.group[kept], norm_by_std, eps))
+
+
+def dr_grpo(batch: ActionBatch, *, truncated: Truncated = "count") -> Advantages:
+    """GRPO without the division (Dr. GRPO, "GRPO done right", arXiv 2503.20783): ``A = R - mean(R)``.
+
+    The mean is over the group, the episode included, so the gradient is ``(G - 1) / G`` times that of :func:`rloo`:
+    right in direction. Groups that are nearly solved or nearly hopeless are not blown up as by GRPO. The other half of
+    the method is the aggregation: ``seq-mean-token-sum-norm`` instead of a mean over each episode's tokens.
+
+    Args:
+        batch: Episodes in groups. A group of one gets 0.
+        truncated: Whether truncated episodes count as they are or are left out.
+    """
+    return grpo(batch, norm_by_std=False, truncated=truncated)
+
+
+def reinforce_pp(batch: ActionBatch, *, gamma: float = 1.0, truncated: Truncated = "count") -> Advantages:
+    """REINFORCE++ (arXiv 2501.03262): each token's reward-to-go, normalised over the whole batch.
+
+    ``G_i = r_i - beta kl_i + gamma G_{i+1}`` over action tokens, to the end of the episode, then :func:`normalize`.
+    (``beta kl_i`` is the batch's ``penalty``; the paper puts ``k1`` there.) The batch's mean is the baseline, so groups
+    are not needed. It holds the episode itself and divides by a deviation: biased, less the larger the batch.
+
+    Args:
+        batch: Any episodes.
+        gamma: Discount a token, in [0, 1].
+        truncated: Whether truncated episodes count as they are or are left out.
+
+    Raises:
+        ValueError: ``gamma`` is outside [0, 1].
+    """
+    kept = _kept(batch, truncated)[batch.episode_of_token]
+    to_go = discounted_sums(batch.token_rewards, batch.token_offsets, gamma)
+    return normalize(Advantages(np.where(kept, to_go, 0.0), kept))
+
+
+def reinforce_pp_baseline(batch: ActionBatch, *, truncated: Truncated = "count") -> Advantages:
+    """REINFORCE++ with a baseline (arXiv 2501.03262): ``R - mean(R)`` of the group, normalised over the whole batch.
+
+    Every token of an episode gets the same. Dividing by the batch's deviation instead of the group's (GRPO) weighs
+    all tasks alike. The paper puts the KL in the loss here, as ``k2``.
+
+    Args:
+        batch: Episodes in groups. A group of one gets what is left of 0 after the batch's mean.
+        truncated: Whether truncated episodes count as they are or are left out.
+    """
+    return normalize(dr_grpo(batch, truncated=truncated))
+
+
+def remax(batch: ActionBatch, *, truncated: Truncated = "count") -> Advantages:
+    """ReMax (arXiv 2310.10505): total reward minus that of greedy decoding on the same task.
+
+    What greedy decoding earns does not depend on the episode's actions, so this is unbiased, also for single episodes.
+
+    Args:
+        batch: With ``greedy``.
+        truncated: Whether truncated episodes count as they are or are left out (a greedy one always counts).
+
+    Raises:
+        ValueError: ``greedy`` is missing.
+    """
+    if batch.greedy is None:
+        raise ValueError("remax needs greedy [E], the total reward of a greedy episode of each episode's task")
+    kept = _kept(batch, truncated)
+    return _to_tokens(batch, kept, (_totals(batch) - batch.greedy)[kept])
 
 
 def rloo(batch: ActionBatch, *, baseline: Baseline = "group", truncated: Truncated = "count") -> Advantages:
@@ -219,8 +320,7 @@ def turn_grpo(
     Raises:
         ValueError: A factor is outside [0, 1].
     """
-    for name, factor in (("gamma", gamma), ("outcome_mix", outcome_mix)):
-        _check_factor(name, factor)
+    _check_factors(gamma=gamma, outcome_mix=outcome_mix)
     kept = _kept(batch, truncated)
     episode = batch.episode_of_turn
     turns = np.flatnonzero(kept[episode])
@@ -234,6 +334,50 @@ def turn_grpo(
     advantages = np.zeros(len(episode))
     advantages[turns] = by_turn
     return Advantages(advantages[batch.turn_of_token], kept[batch.episode_of_token])
+
+
+def gigpo(
+    batch: ActionBatch,
+    *,
+    gamma: float = 1.0,
+    step_weight: float = 1.0,
+    norm_by_std: bool = True,
+    truncated: Truncated = "count",
+    eps: float = 1e-6,
+) -> Advantages:
+    """Group-in-group policy optimisation (GiGPO, arXiv 2505.10978): the episode among its group, the turn in its state.
+
+    ``A_t = A^E + step_weight A^S_t``. ``A^E`` is :func:`grpo`'s. For ``A^S_t``, the turns of the group that began in
+    the same *anchor state*, in whichever episode and at whichever turn, are compared like the episodes of a group:
+    ``A^S_t = (G_t - mean(G)) / (std(G) + eps)`` with ``G_t = r_t + gamma G_{t+1}``. A turn whose state nobody else met
+    has ``A^S_t = 0``; where no state is met twice, GiGPO is GRPO.
+
+    Biased: by the deviations, and because a state met twice in one episode is compared with its own future.
+
+    Args:
+        batch: Episodes in groups, with ``anchor``.
+        gamma: Discount a turn in ``G_t``, in [0, 1] (the paper: 0.95).
+        step_weight: The paper's ``omega``, at least 0 (there 1).
+        norm_by_std: Divide by the standard deviations; the paper has both forms.
+        truncated: Whether truncated episodes count as they are or are left out.
+        eps: Keeps the divisions finite.
+
+    Raises:
+        ValueError: ``anchor`` is missing, or a number is outside its range.
+    """
+    if batch.anchor is None:
+        raise ValueError("gigpo needs anchor [K], the state that each turn began in (see batch.anchor_states)")
+    if not 0.0 <= step_weight < float("inf"):
+        raise ValueError(f"step_weight must be at least 0 and finite, not {step_weight!r}")
+    of_episode = grpo(batch, norm_by_std=norm_by_std, truncated=truncated, eps=eps)
+    kept = _kept(batch, truncated)
+    turns = np.flatnonzero(kept[batch.episode_of_turn])
+    to_go = discounted_sums(batch.net_turn_rewards, batch.turn_offsets, gamma)
+    state = (batch.group[batch.episode_of_turn] * (batch.anchor.max(initial=0) + 1) + batch.anchor)[turns]
+    of_turn = np.zeros(len(to_go))
+    of_turn[turns] = _relative(to_go[turns], state, norm_by_std, eps)
+    advantages = of_episode.advantages + step_weight * of_turn[batch.turn_of_token]
+    return replace(of_episode, advantages=advantages)
 
 
 def _kept(batch: ActionBatch, truncated: Truncated) -> Bools:
@@ -285,6 +429,12 @@ def _counts(key: Ints) -> Ints:
     return np.bincount(key)[key]
 
 
+def _relative(x: Floats, key: Ints, norm_by_std: bool, eps: float) -> Floats:
+    """Each entry minus the mean of the entries with its key, itself included; divided by their deviation if wanted."""
+    centred = x - _sums(x, key) / _counts(key)
+    return _divide_by_rms(centred, key, eps) if norm_by_std else centred
+
+
 def _divide_by_rms(x: Floats, group: Ints, eps: float) -> Floats:
     """For centred ``x``, the population standard deviation; at most ``sqrt(n)`` comes out, so nothing explodes."""
     return x / (np.sqrt(_sums(x * x, group) / _counts(group)) + eps)
@@ -307,13 +457,29 @@ def normalize(result: Advantages, eps: float = 1e-8) -> Advantages:
     return replace(result, advantages=np.where(mask, centred / (centred[mask].std() + eps), 0.0))
 
 
+def restrict(result: Advantages, kept: Bools) -> Advantages:
+    """Train the policy on these tokens only (bool ``[N]``), of those that it would be trained on."""
+    mask = result.policy_mask & kept
+    return replace(result, advantages=np.where(mask, result.advantages, 0.0), policy_mask=mask)
+
+
 Estimator = Callable[..., Advantages]
 
 ESTIMATORS: dict[str, Estimator] = {
     "gae": gae,
     "turn_gae": turn_gae,
+    "bilevel_gae": bilevel_gae,
     "grpo": grpo,
+    "dr_grpo": dr_grpo,
     "rloo": rloo,
+    "reinforce_pp": reinforce_pp,
+    "reinforce_pp_baseline": reinforce_pp_baseline,
+    "remax": remax,
     "turn_grpo": turn_grpo,
+    "gigpo": gigpo,
 }
-NEEDS_CRITIC = frozenset({"gae", "turn_gae"})
+NEEDS_CRITIC = frozenset({"gae", "turn_gae", "bilevel_gae"})
+#: These compare with a greedy episode of each task.
+NEEDS_GREEDY = frozenset({"remax"})
+#: These compare turns that began in the same state.
+NEEDS_ANCHOR = frozenset({"gigpo"})

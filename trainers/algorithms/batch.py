@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -41,6 +41,9 @@ class ActionBatch:
         bootstrap: float ``[E]``; the value of the state that each truncated episode ended in: the critic's output at
             the episode's last position. Read for truncated episodes only.
         penalty: float ``[N]``; subtracted from each token's reward (``beta * kl``, for a KL penalty in the reward).
+        anchor: int ``[K]``, at least 0; the turns of a group with the same number began in the same state; see
+            :func:`anchor_states`.
+        greedy: float ``[E]``; the total reward that greedy decoding earned on each episode's task.
 
     Raises:
         ValueError: Shapes do not fit, a turn has no token, an episode with tokens neither terminated nor was truncated,
@@ -57,6 +60,8 @@ class ActionBatch:
     values: Floats | None = None
     bootstrap: Floats | None = None
     penalty: Floats | None = None
+    anchor: Ints | None = None
+    greedy: Floats | None = None
 
     @classmethod
     def from_trajectories(
@@ -65,6 +70,8 @@ class ActionBatch:
         values: ArrayLike | None = None,
         bootstrap: ArrayLike | None = None,
         penalty: ArrayLike | None = None,
+        anchor: ArrayLike | None = None,
+        greedy: ArrayLike | None = None,
     ) -> ActionBatch:
         """Leave out the observations. An empty ``group_id`` means that the episode is a group of its own.
 
@@ -73,6 +80,8 @@ class ActionBatch:
             values: ``[N]``, see the class; :func:`gather` makes it from arrays of ``[T]`` an episode.
             bootstrap: ``[E]``, see the class.
             penalty: ``[N]``, see the class.
+            anchor: ``[K]``, see the class.
+            greedy: ``[E]``, see the class.
 
         Raises:
             ValueError: An episode failed (its rewards do not mean what they say), or see the class.
@@ -96,6 +105,8 @@ class ActionBatch:
             values=None if values is None else np.asarray(values, np.float64),
             bootstrap=None if bootstrap is None else np.asarray(bootstrap, np.float64),
             penalty=None if penalty is None else np.asarray(penalty, np.float64),
+            anchor=None if anchor is None else np.asarray(anchor, np.int64),
+            greedy=None if greedy is None else np.asarray(greedy, np.float64),
         )
 
     def __post_init__(self) -> None:
@@ -111,6 +122,8 @@ class ActionBatch:
             ("values", tokens),
             ("bootstrap", episodes),
             ("penalty", tokens),
+            ("anchor", turns),
+            ("greedy", episodes),
         ):
             array = getattr(self, name)
             if array is not None and array.shape != (length,):
@@ -131,6 +144,10 @@ class ActionBatch:
             self._refuse(~np.isfinite(self.values), self.episode_of_token, "has a value that is not finite")
         if self.penalty is not None:
             self._refuse(~np.isfinite(self.penalty), self.episode_of_token, "has a penalty that is not finite")
+        if self.anchor is not None:
+            self._refuse(self.anchor < 0, self.episode_of_turn, "has a negative anchor")
+        if self.greedy is not None:
+            self._refuse(~np.isfinite(self.greedy), np.arange(episodes), "has a greedy return that is not finite")
         if self.bootstrap is not None:
             bad = ~np.isfinite(self.bootstrap) & self.truncated & ~self.terminated
             self._refuse(bad, np.arange(episodes), "was truncated and has a bootstrap value that is not finite")
@@ -205,6 +222,52 @@ class ActionBatch:
         if self.penalty is None:
             return self.turn_rewards
         return self.turn_rewards - np.bincount(self.turn_of_token, self.penalty, minlength=len(self.turn_rewards))
+
+
+Anchor = Literal["observation", "history"]
+
+
+def anchor_states(trajectories: Sequence[Trajectory], kind: Anchor = "observation") -> Ints:
+    """Number the states that turns begin in, by what the policy was shown; equal states have equal numbers.
+
+    Identity is that of token ids, so it does not depend on how an environment formats its messages.
+
+    Args:
+        trajectories: ``E`` episodes with ``K`` turns in all.
+        kind: ``observation``: the tokens since the turn before (for a first turn, the opening; where history was
+            rewritten, the whole new rendering). ``history``: everything that the policy sees at that point, its own
+            words included; all that a policy of the conversation can depend on, but rarely the same twice.
+
+    Returns:
+        int ``[K]``, from 0.
+
+    Raises:
+        ValueError: The kind is unknown.
+    """
+    if kind not in get_args(Anchor):
+        raise ValueError(f"anchor must be one of {', '.join(get_args(Anchor))}, not {kind!r}")
+    numbers: dict[bytes, int] = {}
+    states = []
+    for trajectory in trajectories:
+        actions = np.flatnonzero(trajectory.action_mask)
+        starts = actions[np.diff(trajectory.turn_id[actions], prepend=-1) > 0]
+        if kind == "observation":
+            begins = np.append(0, trajectory.turn_ends()[:-1] + 1)
+        else:
+            segment = np.searchsorted(trajectory.segment_starts, starts, side="right") - 1
+            begins = trajectory.segment_starts[segment]
+        for begin, start in zip(begins[: len(starts)], starts, strict=True):
+            state = trajectory.token_ids[begin:start].tobytes()
+            states.append(numbers.setdefault(state, len(numbers)))
+    return np.array(states, np.int64)
+
+
+def shared_anchors(batch: ActionBatch) -> Bools:
+    """Whether another turn of the same group began in the same state, bool ``[K]``; the batch has ``anchor``."""
+    assert batch.anchor is not None
+    states = np.stack([batch.group[batch.episode_of_turn], batch.anchor])
+    _, number, count = np.unique(states, axis=1, return_inverse=True, return_counts=True)
+    return np.asarray(count[number.ravel()] > 1, np.bool_)
 
 
 def gather(trajectories: Sequence[Trajectory], arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:

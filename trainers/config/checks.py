@@ -7,26 +7,51 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .schema import AlgorithmSection, ModelSection, PPOConfig, RewardFunctionSection, Section, ServingSection
+    from .schema import (
+        ActorSection,
+        AlgorithmSection,
+        ModelSection,
+        PPOConfig,
+        RewardFunctionSection,
+        RunSection,
+        Section,
+        ServingSection,
+    )
 
 Problems = Iterator[tuple[str, str]]
 
 #: Estimators that learn a value function.
-WITH_CRITIC = frozenset({"gae", "turn_gae"})
+WITH_CRITIC = ("gae", "turn_gae", "bilevel_gae")
 
-#: Engines that a run can have several of.
-_WITH_REPLICAS = frozenset({"torch"})
+# Keys of `engine.NAME` that start a server, and those that only a server which runs already is told.
+_STARTING = {
+    "vllm": (
+        *("python", "gpu_memory_utilization", "kv_cache_gib", "block_size", "enforce_eager", "sleep_mode", "args"),
+    ),
+    "sglang": ("python", "seeds", "server_args"),
+}
+_RUNNING = {"vllm": ("transport", "update_folder", "health_timeout_s", "stall_timeout_s"), "sglang": ()}
 
 # Keys of `algorithm` that only some estimators read. Elsewhere they would silently do nothing.
 _ONLY_WITH = {
-    "lam": ("gae", "turn_gae"),
-    "gamma": ("gae", "turn_gae", "turn_grpo"),
-    "norm_by_std": ("grpo", "turn_grpo"),
+    "lam": WITH_CRITIC,
+    "gamma": (*WITH_CRITIC, "reinforce_pp", "turn_grpo", "gigpo"),
+    "turn_gamma": ("bilevel_gae",),
+    "turn_lam": ("bilevel_gae",),
+    "norm_by_std": ("grpo", "turn_grpo", "gigpo"),
     "baseline": ("rloo", "turn_grpo"),
     "zero_pad": ("turn_grpo",),
     "outcome_mix": ("turn_grpo",),
-    "truncated": ("grpo", "rloo", "turn_grpo"),
+    "step_weight": ("gigpo",),
+    "anchor": ("gigpo",),
+    "truncated": ("grpo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "remax", "turn_grpo", "gigpo"),
 }
+#: Estimators that learn nothing from a group of one.
+_COMPARE_SIBLINGS = frozenset({"grpo", "dr_grpo", "reinforce_pp_baseline", "gigpo"})
+#: Estimators that give all tokens of an episode the same advantage.
+_BY_EPISODE = ("grpo", "dr_grpo", "rloo", "reinforce_pp_baseline", "remax")
+#: Estimators that normalise over the batch by definition.
+_NORMALISED = frozenset({"reinforce_pp", "reinforce_pp_baseline"})
 _TINY_ONLY = ("family", "hidden", "intermediate", "layers", "heads", "kv_heads", "vocab_size")
 _FILES = (".jsonl", ".parquet")
 _NO_FILES = ("generated:", "hub:")  # sources of tasks that are not on this disk
@@ -35,6 +60,7 @@ _NO_FILES = ("generated:", "hub:")  # sources of tasks that are not on this disk
 def ppo_checks(config: PPOConfig) -> Problems:
     """The checks across the sections of a PPO run; nothing here touches the disk."""
     yield from model_checks(config.model)
+    yield from learner_checks(config.model, config.trainer)
     yield from _estimator_checks(config.algorithm)
     engine, rollout, trainer = config.engine, config.rollout, config.trainer
 
@@ -52,6 +78,12 @@ def ppo_checks(config: PPOConfig) -> Problems:
         for name in ("workers", "timeout_s"):
             if _changed(config.custom_reward_function, name):
                 yield f"custom_reward_function.{name}", "has no effect without custom_reward_function.path"
+    if config.cluster.backend == "ray" and engine.base_urls:
+        yield (
+            f"engine.{engine.name}.base_url",
+            "names servers that run already, and with cluster.backend=ray every replica starts its own",
+        )
+    yield from _cluster_checks(config)
     most = rollout.staleness * rollout.groups_per_batch + 1
     if rollout.window > most:
         yield (
@@ -68,10 +100,10 @@ def ppo_checks(config: PPOConfig) -> Problems:
     if rollout.partial_max_age is not None and not rollout.partial:
         yield "rollout.partial_max_age", "needs rollout.partial=true"
     if rollout.n < 2:
-        if rollout.filter_zero_variance:
+        if rollout.filter_zero_variance and config.algorithm.adv_estimator != "remax":
             yield "rollout.n", "must be at least 2 with rollout.filter_zero_variance: one episode alone never differs"
-        if config.algorithm.adv_estimator == "grpo":
-            yield "rollout.n", "must be at least 2 with algorithm.adv_estimator=grpo: a group of one teaches nothing"
+        if (estimator := config.algorithm.adv_estimator) in _COMPARE_SIBLINGS:
+            yield "rollout.n", f"must be at least 2 with algorithm.adv_estimator={estimator}: one alone teaches nothing"
     episodes = rollout.groups_per_batch * rollout.n
     if config.actor.mini_batches > episodes:
         yield (
@@ -85,8 +117,7 @@ def ppo_checks(config: PPOConfig) -> Problems:
             f"is {config.actor.max_tokens_per_micro_batch}; the longest episode, engine.max_context="
             f"{engine.max_context}, must fit",
         )
-    if config.actor.importance_correction != "none" and config.actor.old_logprobs != "recompute":
-        yield "actor.importance_correction", "needs actor.old_logprobs=recompute: otherwise both policies are the same"
+    yield from _loss_checks(config.actor, config.algorithm.adv_estimator)
     if (trainer.resume_mode == "resume_path") != (trainer.resume_from_path is not None):
         yield "trainer.resume_from_path", "goes together with trainer.resume_mode=resume_path, and only with it"
 
@@ -98,12 +129,28 @@ def engine_checks(engine: ServingSection) -> Problems:
         for name in type(options).model_fields:
             if engine.name != section and _changed(options, name):
                 yield f"engine.{section}.{name}", f"has no effect with engine.name={engine.name}"
-    if engine.name == "sglang" and engine.sglang.base_url is not None:
-        for name in ("python", "seeds", "server_args"):
-            if _changed(engine.sglang, name):
-                yield f"engine.sglang.{name}", "starts a server, and engine.sglang.base_url names one that runs already"
-    if engine.replicas > 1 and engine.name not in _WITH_REPLICAS:
-        yield "engine.replicas", f"is {engine.replicas}; engine.name={engine.name} is one engine"
+    yield from _server_checks(engine)
+
+
+def _server_checks(engine: ServingSection) -> Problems:
+    name, urls = engine.name, engine.base_urls
+    if name == "openai" and engine.replicas > 1:
+        yield "engine.replicas", f"is {engine.replicas}; engine.name={name} is one engine"
+    if name not in _STARTING:
+        return
+    options = getattr(engine, name)
+    for key in _STARTING[name] if urls else _RUNNING[name]:
+        if _changed(options, key):
+            yield (
+                f"engine.{name}.{key}",
+                f"starts a server, and engine.{name}.base_url names one that runs already"
+                if urls
+                else f"is for a server that runs already; give engine.{name}.base_url",
+            )
+    if engine.replicas > 1 and urls:
+        yield "engine.replicas", f"is {engine.replicas}; each address in engine.{name}.base_url is a replica already"
+    if len(set(urls)) < len(urls):
+        yield f"engine.{name}.base_url", "names a server twice; a server has one trainer at a time"
 
 
 def reward_function_checks(function: RewardFunctionSection) -> Problems:
@@ -113,9 +160,75 @@ def reward_function_checks(function: RewardFunctionSection) -> Problems:
             yield f"custom_reward_function.{name}", "has no effect without custom_reward_function.path"
 
 
+def _cluster_checks(config: PPOConfig) -> Problems:
+    cluster, on_ray = config.cluster, config.cluster.backend == "ray"
+    if not on_ray:
+        if cluster.nnodes > 1:
+            yield "cluster.nnodes", f"is {cluster.nnodes}; several machines need cluster.backend=ray"
+        for name in ("cpus_per_actor", "bucket_mib"):
+            if _changed(cluster, name):
+                yield f"cluster.{name}", "has no effect with cluster.backend=local"
+        for name in ("silence_s", "stall_s"):
+            if cluster.learner_ranks == 1 and _changed(cluster, name):
+                yield f"cluster.{name}", "has no effect with cluster.learner_ranks=1 in this process"
+    if config.env.backend != "ray":
+        if cluster.cpus_per_env:
+            yield "cluster.cpus_per_env", f"has no effect with env.backend={config.env.backend}"
+        for name in type(config.ray_init).model_fields:
+            if not on_ray and _changed(config.ray_init, name):
+                yield f"ray_init.{name}", "has no effect without Ray (cluster.backend=ray or env.backend=ray)"
+    if config.engine.vllm.sleep_mode:
+        if not cluster.colocate:
+            yield "engine.vllm.sleep_mode", "has no effect with cluster.colocate=false: nobody needs the memory"
+        if config.rollout.staleness:
+            yield (
+                "engine.vllm.sleep_mode",
+                "needs rollout.staleness=0: the engine sleeps while the learner learns, and episodes could not go on",
+            )
+    if config.ray_init.address not in (None, "local") and config.ray_init.num_cpus is not None:
+        yield "ray_init.num_cpus", f"is for a Ray of the run's own; {config.ray_init.address} has the CPUs that it has"
+    if config.trainer.async_save and (on_ray or cluster.learner_ranks > 1):
+        yield "trainer.async_save", "is for a learner in this process: one rank, and cluster.backend=local"
+    if cluster.learner_ranks > 1 and config.trainer.fsdp == "never":
+        yield "trainer.fsdp", f"must not be never with cluster.learner_ranks={cluster.learner_ranks}"
+
+
 def estimator_keys(estimator: str) -> tuple[str, ...]:
     """The keys of `algorithm` that this estimator reads, apart from those that every one is followed by."""
     return tuple(name for name, estimators in _ONLY_WITH.items() if estimator in estimators)
+
+
+def learner_checks(model: ModelSection, run: RunSection) -> Problems:
+    """What the learner's keys must agree on, as far as that does not depend on the machine."""
+    for name in ("lora_alpha", "target_modules"):
+        if not model.lora_rank and _changed(model, name):
+            yield f"model.{name}", "has no effect without model.lora_rank"
+    if isinstance(model.target_modules, str) and model.target_modules != "all-linear":
+        yield "model.target_modules", f"is {model.target_modules!r}; it must be a list of names, or all-linear"
+    if not model.target_modules:
+        yield "model.target_modules", "is empty: no layer would be trained"
+    if model.enable_activation_offload and not model.enable_gradient_checkpointing:
+        yield "model.enable_activation_offload", "needs model.enable_gradient_checkpointing=true"
+    for key, wanted in (
+        ("model.enable_activation_offload", model.enable_activation_offload),
+        ("trainer.offload", run.offload),
+    ):
+        if wanted and model.device == "cpu":
+            yield key, "moves what is on a GPU to the CPU; model.device=cpu has it there already"
+    if run.offload and run.fsdp == "never":
+        yield "trainer.offload", "is a part of FSDP2: use trainer.fsdp=auto or always"
+    if run.ulysses_sequence_parallel_size > 1 and model.attn_implementation is not None:
+        yield (
+            "model.attn_implementation",
+            "does not go with trainer.ulysses_sequence_parallel_size, which brings its own",
+        )
+    if model.path == "tiny":
+        for name, heads in (("heads", model.heads), ("kv_heads", model.kv_heads)):
+            if heads % run.tensor_parallel_size:
+                yield (
+                    "trainer.tensor_parallel_size",
+                    f"is {run.tensor_parallel_size}, which does not divide model.{name}={heads}",
+                )
 
 
 def model_checks(model: ModelSection) -> Problems:
@@ -143,6 +256,35 @@ def _estimator_checks(algorithm: AlgorithmSection) -> Problems:
                 f"has no effect with algorithm.adv_estimator={algorithm.adv_estimator}; it is read by "
                 f"{', '.join(estimators)}",
             )
+
+    if algorithm.adv_estimator in _NORMALISED and not algorithm.norm_adv:
+        yield "algorithm.norm_adv", f"cannot be false: {algorithm.adv_estimator} is defined by that normalisation"
+
+
+def _loss_checks(actor: ActorSection, estimator: str) -> Problems:
+    for name in ("importance_correction", "rejection"):
+        if getattr(actor, name) != "none" and actor.old_logprobs != "recompute":
+            yield f"actor.{name}", "needs actor.old_logprobs=recompute: otherwise both policies are the same"
+    if actor.importance_correction == "none" and _changed(actor, "tis_cap"):
+        yield "actor.tis_cap", "has no effect with actor.importance_correction=none"
+    for name in ("rejection_low", "rejection_high"):
+        if actor.rejection == "none" and _changed(actor, name):
+            yield f"actor.{name}", "has no effect with actor.rejection=none"
+    if actor.clip_ratio_c is not None and actor.policy_loss != "ppo":
+        yield "actor.clip_ratio_c", f"is for actor.policy_loss=ppo; {actor.policy_loss} has no dual clip"
+    if actor.policy_loss != "gspo":
+        return
+    instead = "use actor.policy_loss=gspo_token"
+    if estimator not in _BY_EPISODE:
+        yield (
+            "actor.policy_loss",
+            f"gspo spreads each advantage over its whole episode, and algorithm.adv_estimator={estimator} gives turns "
+            f"or tokens their own: {instead}, or one of {', '.join(_BY_EPISODE)}",
+        )
+    if actor.importance_correction in ("token_tis", "decoupled"):
+        yield "actor.importance_correction", f"gspo is of whole episodes: use sequence_tis, or {instead}"
+    if actor.rejection == "token":
+        yield "actor.rejection", f"gspo is of whole episodes: use sequence or geometric, or {instead}"
 
 
 def _changed(section: Section, name: str) -> bool:

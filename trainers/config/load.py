@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
 
@@ -61,6 +61,7 @@ def load_config(
     *,
     schema: type[ConfigT] = PPOConfig,  # type: ignore[assignment]
     usage: str = "python -m trainers.ppo",
+    plan: Callable[[ConfigT], str] | None = None,
 ) -> tuple[ConfigT, Flags]:
     """Read a command line; for the ``main`` of a program.
 
@@ -71,6 +72,8 @@ def load_config(
         argv: The arguments without the program's name.
         schema: What may be configured.
         usage: The program as the user calls it, for ``--help``.
+        plan: From the configuration to what would be started where, in words, which ``--dry-run`` prints beneath it. A
+            ``ValueError`` of it is a problem of the configuration.
 
     Returns:
         The frozen configuration, and where its values came from.
@@ -86,8 +89,15 @@ def load_config(
         config, flags = resolve_with_notes([argument for argument in argv if argument != "--dry-run"], schema)
     except ConfigError as error:
         _exit(f"{error}\nNothing was started. --help lists every key, --dry-run shows what would be used.")
+    said = ""
+    if plan is not None:
+        try:
+            said = plan(config)
+        except ValueError as error:
+            _exit(f"the configuration cannot be placed:\n  {error}\nNothing was started.")
     if dry_run:
         print(render(config, flags.sources, flags.notes), end="")
+        print("".join(f"# {line}\n" for line in said.splitlines()), end="")  # the whole is still YAML
         raise SystemExit(0)
     for note in flags.notes:
         print(note, file=sys.stderr)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-from .checks import model_checks, ppo_checks
+from .checks import learner_checks, model_checks, ppo_checks
 
 
 def _one_or_many(value: Any) -> Any:
@@ -20,6 +20,8 @@ def _one_or_many(value: Any) -> Any:
 
 
 Files: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_one_or_many), Field(min_length=1)]
+#: Of servers that run already.
+Addresses: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_one_or_many), Field(min_length=1)]
 Loggers: TypeAlias = Annotated[
     tuple[Literal["console", "jsonl", "tensorboard", "wandb", "mlflow"], ...], BeforeValidator(_one_or_many)
 ]
@@ -28,6 +30,12 @@ Frequency: TypeAlias = Literal[-1] | Annotated[int, Field(ge=1)]
 DecayRate: TypeAlias = Annotated[float, Field(ge=0, lt=1)]
 Fraction: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 Aggregation: TypeAlias = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
+# fmt: off
+Estimator: TypeAlias = Literal[
+    "gae", "turn_gae", "bilevel_gae", "grpo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "remax",
+    "turn_grpo", "gigpo",
+]
+# fmt: on
 KLEstimate: TypeAlias = Literal["k1", "k2", "k3", "low_var_kl", "abs"]
 
 
@@ -115,6 +123,31 @@ class ModelSection(Section):
     vocab_size: int = Field(512, ge=300, description="Tokens at most; 256 are bytes.")
     dtype: Literal["float32", "bfloat16"] = Field("float32", description="Type to compute in.")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="`auto` is cuda where there is one.")
+    lora_rank: int = Field(
+        0,
+        ge=0,
+        description="Train LoRA adapters of this rank instead of all parameters (`textenvs[lora]`); 0 does not.",
+    )
+    lora_alpha: float = Field(16.0, gt=0, description="Adapters count `lora_alpha` / `lora_rank`.")
+    target_modules: tuple[str, ...] | str = Field(
+        "all-linear", description="Names of the linear layers that get an adapter, or `all-linear`."
+    )
+    enable_gradient_checkpointing: bool = Field(
+        False, description="Compute activations again in the backward pass instead of keeping them."
+    )
+    enable_activation_offload: bool = Field(
+        False, description="Keep what gradient checkpointing keeps on the CPU; for cuda."
+    )
+    use_remove_padding: bool = Field(
+        False,
+        description="Pack sequences instead of padding them. For cuda; on the CPU it works, slower than padding.",
+    )
+    attn_implementation: str | None = Field(
+        None,
+        min_length=1,
+        description="The learner's attention, by transformers' name (`sdpa`, `flash_attention_2`, `flex_attention`, "
+        "...); null is its choice, and torch's variable-length attention with `use_remove_padding`.",
+    )
 
 
 class SupervisedSection(Section):
@@ -163,13 +196,30 @@ class WarmStartSection(SupervisedSection):
 
 
 class VLLMSection(Section):
-    """Of `engine.name=vllm`: a vLLM server that the run starts and ends. See docs/engines.md."""
+    """Of `engine.name=vllm`: a vLLM server, started by the run or running already. See docs/engines.md."""
 
     python: str | None = Field(
         None,
         min_length=1,
         description="Python that has vLLM, for example .venv-vllm/bin/python (`make venv-vllm`); null is the one that "
         "runs the trainer.",
+    )
+    base_url: Addresses | None = Field(
+        None,
+        description="Address of a `vllm serve` that runs already, for example http://127.0.0.1:8000; several are "
+        "replicas; null starts a server.",
+    )
+    transport: Literal["http", "local"] = Field(
+        "http",
+        description="How weights travel to `base_url`: by value over HTTP, or on this machine (CUDA IPC on the same "
+        "GPU, else through a file).",
+    )
+    update_folder: str | None = Field(
+        None, description="Folder of the files of `transport=local`; null is shared memory."
+    )
+    health_timeout_s: float = Field(5.0, gt=0, description="Seconds that `base_url` may take to say that it lives.")
+    stall_timeout_s: float = Field(
+        60.0, gt=0, description="Seconds without a token, after which `base_url` must show that it computes."
     )
     gpu_memory_utilization: float = Field(
         0.5, gt=0, le=1, description="Share of the GPU's memory that vLLM takes, weights included."
@@ -186,8 +236,10 @@ class VLLMSection(Section):
     enforce_eager: bool | None = Field(
         None, description="Neither compile nor capture graphs; null does on a GPU and not on a CPU."
     )
-    sleep_mode: bool = Field(False, description="Let the engine's `sleep` give the GPU's memory back.")
-    start_timeout_s: float = Field(600.0, gt=0, description="Seconds that the server may take to start.")
+    sleep_mode: bool = Field(
+        False, description="Give the GPU's memory back while the learner learns, where they share GPUs."
+    )
+    start_timeout_s: float = Field(600.0, gt=0, description="Seconds until the server must be ready.")
     args: dict[str, Any] = Field(
         default_factory=dict,
         description="More engine arguments of vLLM, under its own names; `engine.vllm.args.NAME=value` sets one.",
@@ -203,8 +255,10 @@ class SGLangSection(Section):
         description="Python that has SGLang, for example .venv-sglang/bin/python (`make venv-sglang`); null is the one "
         "that runs the trainer.",
     )
-    base_url: str | None = Field(
-        None, description="Address of a server that runs already, for example http://127.0.0.1:30000; null starts one."
+    base_url: Addresses | None = Field(
+        None,
+        description="Address of a server that runs already, for example http://127.0.0.1:30000; several are replicas; "
+        "null starts one.",
     )
     seeds: bool = Field(
         True,
@@ -242,8 +296,8 @@ class ServingSection(Section):
     replicas: int = Field(
         1,
         ge=1,
-        description="Engines side by side, each with a copy of the weights and a thread of its own; a lost one is "
-        "replaced.",
+        description="Engines side by side, each with a copy of the weights and a thread or servers of its own; a lost "
+        "one is replaced. Several addresses in `base_url` are so many replicas without this.",
     )
     max_slots: int = Field(128, ge=1, description="Requests decoded at a time (in each replica); more wait.")
     threads: int | None = Field(
@@ -254,6 +308,16 @@ class ServingSection(Section):
     )
     vllm: VLLMSection = VLLMSection()
     sglang: SGLangSection = SGLangSection()
+
+    @property
+    def base_urls(self) -> tuple[str, ...]:
+        """The servers that run already, where such are used."""
+        return {"vllm": self.vllm.base_url, "sglang": self.sglang.base_url}.get(self.name) or ()
+
+    @property
+    def engines(self) -> int:
+        """How many there are: one for each server that runs already, else ``replicas``."""
+        return len(self.base_urls) or self.replicas
 
 
 class EngineSection(ServingSection):
@@ -339,14 +403,24 @@ class KLControlSection(Section):
 class AlgorithmSection(Section):
     """From rewards to advantages."""
 
-    adv_estimator: Literal["gae", "turn_gae", "grpo", "rloo", "turn_grpo"] = Field(
-        "turn_grpo", description="`gae` and `turn_gae` train a critic; the others compare the episodes of a group."
+    adv_estimator: Estimator = Field(
+        "turn_grpo",
+        description="`gae`, `turn_gae` and `bilevel_gae` train a critic; `reinforce_pp` compares with the batch, "
+        "`remax` with a greedy episode of each task (one more to play); the others compare the episodes of a group.",
     )
-    gamma: Fraction = Field(1.0, description="Discount, a token for `gae`, a turn for `turn_gae` and `turn_grpo`.")
-    lam: Fraction = Field(1.0, description="λ of `gae` and `turn_gae`; 1 is Monte Carlo.")
+    gamma: Fraction = Field(
+        1.0,
+        description="Discount: a token for `gae`, `bilevel_gae` and `reinforce_pp`, a turn for `turn_gae`, `turn_grpo` "
+        "and `gigpo`.",
+    )
+    lam: Fraction = Field(1.0, description="λ of the estimators with a critic; 1 is Monte Carlo.")
+    turn_gamma: Fraction = Field(0.99, description="Of `bilevel_gae`: discount a turn.")
+    turn_lam: Fraction = Field(1.0, description="Of `bilevel_gae`: λ over turns.")
     norm_adv: bool = Field(True, description="Scale the batch's advantages to mean 0 and variance 1.")
     norm_by_std: bool | None = Field(
-        None, description="Divide by the group's deviation; null is the estimator's habit: `grpo` yes, `turn_grpo` no."
+        None,
+        description="Divide by the group's deviation; null is the estimator's habit: `grpo` and `gigpo` yes, "
+        "`turn_grpo` no.",
     )
     baseline: Literal["group", "mixed"] = Field(
         "mixed",
@@ -354,6 +428,12 @@ class AlgorithmSection(Section):
     )
     zero_pad: bool = Field(False, description="Of `turn_grpo`: episodes over before a turn count there, with 0.")
     outcome_mix: Fraction = Field(0.0, description="Of `turn_grpo`: the share of the whole episode's advantage.")
+    step_weight: float = Field(1.0, ge=0, description="Of `gigpo`: weight of the comparison of turns (ω).")
+    anchor: Literal["observation", "history"] = Field(
+        "observation",
+        description="Of `gigpo`: turns began in the same state when the last observation was the same, or the whole "
+        "conversation.",
+    )
     truncated: Literal["count", "drop"] = Field(
         "count", description="Without a critic, episodes cut by a budget count as they are, or are left out."
     )
@@ -376,21 +456,40 @@ class ActorSection(Section):
     ppo_epochs: int = Field(1, ge=1, description="Passes over the batch.")
     mini_batches: int = Field(2, ge=1, description="Optimizer steps a pass.")
     max_tokens_per_micro_batch: int = Field(2048, ge=1, description="Tokens in one forward and backward pass at most.")
-    clip_ratio_low: float = Field(0.2, ge=0, lt=1, description="The ratio is clipped at 1 minus this.")
-    clip_ratio_high: float = Field(0.28, ge=0, description="The ratio is clipped at 1 plus this.")
+    policy_loss: Literal["ppo", "gspo", "gspo_token", "cispo"] = Field(
+        "ppo",
+        description="`ppo` clips the ratio of each token, `gspo` that of the whole episode (`gspo_token` with each "
+        "token's own advantage), `cispo` clips it as a weight and keeps the gradient.",
+    )
+    clip_ratio_low: Fraction = Field(
+        0.2, description="The ratio is clipped at 1 minus this; 1 is no limit. For `gspo` about 0.0003."
+    )
+    clip_ratio_high: float = Field(
+        0.28, ge=0, description="The ratio is clipped at 1 plus this. For `gspo` about 0.0004."
+    )
     clip_ratio_c: float | None = Field(
-        None, gt=1, description="Dual clip: with a negative advantage the ratio counts up to this; null is no limit."
+        None,
+        gt=1,
+        description="Dual clip of `ppo`: with a negative advantage the ratio counts up to this; null is no limit.",
     )
     old_logprobs: Literal["rollout", "recompute"] = Field(
         "rollout",
-        description="What the ratio of PPO starts from: the log-probabilities the engine sampled with, or the "
+        description="What the loss's ratio starts from: the log-probabilities the engine sampled with, or the "
         "learner's own before the first step.",
     )
-    importance_correction: Literal["none", "token_tis"] = Field(
+    importance_correction: Literal["none", "token_tis", "sequence_tis", "decoupled"] = Field(
         "none",
-        description="With `old_logprobs=recompute`: weigh tokens by truncated importance ratios of learner to engine.",
+        description="With `old_logprobs=recompute`: weigh losses by the ratio of learner to engine, of each token or "
+        "of the whole episode, truncated at `tis_cap`; `decoupled` drops tokens beyond it instead.",
     )
-    tis_cap: float = Field(2.0, gt=0, description="The greatest such weight.")
+    tis_cap: float | None = Field(2.0, gt=0, description="The greatest such weight; null is no limit.")
+    rejection: Literal["none", "token", "sequence", "geometric"] = Field(
+        "none",
+        description="With `old_logprobs=recompute`: leave out tokens, or whole episodes, whose ratio of learner to "
+        "engine (the token's, the episode's product, or its geometric mean) is outside the band.",
+    )
+    rejection_low: Fraction = Field(0.5, description="Lower end of that band.")
+    rejection_high: float = Field(5.0, ge=1, description="Upper end of that band.")
     loss_agg_mode: Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"] = (
         Field("token-mean", description="How token losses become one; always over the global batch.")
     )
@@ -401,7 +500,7 @@ class ActorSection(Section):
 
 
 class CriticSection(Section):
-    """Training the value function; only for `gae` and `turn_gae`."""
+    """Training the value function; only for `gae`, `turn_gae` and `bilevel_gae`."""
 
     lr: float = Field(1e-3, gt=0, description="Learning rate.")
     lr_warmup_steps: int = Field(0, ge=0, description="Optimizer steps of linear rise to `lr`.")
@@ -430,6 +529,20 @@ class RunSection(Section):
     fsdp: Literal["auto", "always", "never"] = Field(
         "auto", description="Shard the model with FSDP2; `auto` does with more than one process."
     )
+    fsdp_size: int | None = Field(
+        None, ge=1, description="Shard over so many ranks, and keep copies beyond them (HSDP); null is all ranks."
+    )
+    tensor_parallel_size: int = Field(1, ge=1, description="Ranks that share each matrix; divides the model's heads.")
+    ulysses_sequence_parallel_size: int = Field(
+        1, ge=1, description="Ranks that share each sequence; divides the model's heads."
+    )
+    offload: bool = Field(
+        False, description="Keep parameters, gradients and optimizer states on the CPU between uses; for cuda."
+    )
+    use_torch_compile: bool = Field(False, description="Compile the learner's layers with torch.compile.")
+    peak_tflops: float | None = Field(
+        None, gt=0, description="The device's peak in TFLOP/s, for `mfu`; null is its data sheet's, where known."
+    )
 
 
 class TrainerSection(RunSection):
@@ -442,6 +555,9 @@ class TrainerSection(RunSection):
     test_freq: Frequency = Field(20, description="Validate every so many iterations; -1 only at the end.")
     save_freq: Frequency = Field(50, description="Save a checkpoint every so many iterations; -1 only at the end.")
     keep_last_n: int = Field(2, ge=1, description="Checkpoints to keep.")
+    async_save: bool = Field(
+        False, description="Write checkpoints in the background, from a copy on the CPU, while training goes on."
+    )
     resume_mode: Literal["auto", "disable", "resume_path"] = Field(
         "auto", description="Go on from the run's last checkpoint if there is one, start afresh, or from a given one."
     )
@@ -475,6 +591,57 @@ class EpisodeRewardFunctionSection(RewardFunctionSection):
     replace: bool = Field(True, description="What the environment pays does not count then; false adds the two.")
 
 
+class ClusterSection(Section):
+    """Where the run's parts are. See docs/cluster.md."""
+
+    backend: Literal["local", "ray"] = Field(
+        "local",
+        description="`local`: one process, and one more for each learner rank where there are several. `ray`: learner "
+        "ranks and engines are Ray actors.",
+    )
+    nnodes: int = Field(1, ge=1, description="Machines; more than one needs `backend=ray`.")
+    n_gpus_per_node: int | None = Field(
+        None,
+        ge=0,
+        description="GPUs to use of each machine; null is what torch sees here.",
+    )
+    learner_ranks: int = Field(1, ge=1, description="Processes that train, with a GPU each where there are GPUs.")
+    colocate: bool = Field(
+        True, description="Engines share GPUs (or, on Ray, the places) of the learner; otherwise they have their own."
+    )
+    cpus_per_actor: int = Field(1, ge=1, description="With Ray: CPUs that a learner rank and an engine take each.")
+    cpus_per_env: float = Field(
+        0.0, ge=0, description="With `env.backend=ray`: CPUs that an environment takes; 0 does not count them."
+    )
+    bucket_mib: int = Field(256, ge=1, description="With Ray: MiB of weights that travel as one object.")
+    silence_s: float = Field(
+        30.0, gt=0, description="Seconds without a sign of life after which a learner rank is taken to be lost."
+    )
+    stall_s: float = Field(
+        300.0, gt=0, description="Seconds that a learner rank may stand at one place before the run gives up."
+    )
+    start_timeout_s: float = Field(300.0, gt=0, description="Seconds that actors and ranks may take to start.")
+
+
+class RayInitSection(Section):
+    """Ray itself; for `cluster.backend=ray` and `env.backend=ray`."""
+
+    address: str | None = Field(
+        None,
+        description="Cluster to join, `auto` for the one of this machine; null is what RAY_ADDRESS says, and else a "
+        "Ray of the run's own.",
+    )
+    num_cpus: int | None = Field(
+        None,
+        ge=1,
+        description="CPUs of a Ray of the run's own (under SLURM, those of the allocation); null is what the machine "
+        "has, or what the run needs, where that is more.",
+    )
+    timeline_json_file: str | None = Field(
+        None, description="Write Ray's timeline here at the end, for ui.perfetto.dev or chrome://tracing."
+    )
+
+
 class RunConfig(Section):
     """What all runs have; subclasses add sections, and checks across them."""
 
@@ -504,6 +671,8 @@ class PPOConfig(RunConfig):
     actor: ActorSection = ActorSection()
     critic: CriticSection = CriticSection()
     trainer: TrainerSection = TrainerSection()
+    cluster: ClusterSection = ClusterSection()
+    ray_init: RayInitSection = RayInitSection()
 
     def checks(self) -> Iterator[tuple[str, str]]:
         """What does not go together: pairs of a key and what is wrong, in words."""
@@ -527,4 +696,5 @@ class SFTConfig(RunConfig):
 
     def checks(self) -> Iterator[tuple[str, str]]:
         """What does not go together: pairs of a key and what is wrong, in words."""
-        return model_checks(self.model)
+        yield from model_checks(self.model)
+        yield from learner_checks(self.model, self.trainer)

@@ -140,7 +140,7 @@ class Replicas:
         self._changed = asyncio.Event()  # replaced at every change of a replica's state
         self._background: set[asyncio.Task[Any]] = set()
         self._chores: set[asyncio.Task[Any]] = set()  # of those, what ends with this
-        self._watching = False
+        self._watching = self._asleep = False
         self._closed = False
 
     # ------------------------------------------------------------------ the protocol
@@ -237,6 +237,31 @@ class Replicas:
         """See :meth:`trainers.engines.base.Engine.release`."""
         for index in self._router.release(session):
             await self._release_at(self._replicas[index], session)
+
+    async def sleep(self) -> None:
+        """Let the replicas give their memory back until :meth:`wake`; requests wait. All must be able to.
+
+        Nobody looks after their health meanwhile. One that does not fall asleep is taken out.
+        """
+        self._asleep = True
+        await self._tell_all("sleep")
+
+    async def wake(self) -> None:
+        """Undo :meth:`sleep`; a replica that does not wake up is taken out."""
+        await self._tell_all("wake")
+        for replica in self._up():
+            replica.active = asyncio.get_running_loop().time()
+        self._asleep = False
+
+    async def _tell_all(self, what: str) -> None:
+        async def tell(replica: Replica) -> None:
+            try:
+                async with asyncio.timeout(self._update_timeout):
+                    await getattr(replica.engine, what)()
+            except (EngineError, TimeoutError) as error:
+                self._take_out(replica, EngineError(f"it did not {what}: {type(error).__name__}: {error}"))
+
+        await asyncio.gather(*map(tell, self._up()))
 
     def stats(self) -> dict[str, float]:
         """Sums over the replicas, and the numbers of each as ``replica0_...``.
@@ -394,8 +419,9 @@ class Replicas:
         """What a replica that comes later is given."""
         if self._restart is None:
             return None
-        tensors = isinstance(weights, Mapping) and any(hasattr(value, "clone") for value in weights.values())
-        if not (self._copy and tensors):
+        if not (self._copy and isinstance(weights, Mapping)):
+            return weights
+        if not any(hasattr(value, "clone") for value in weights.values()):
             return weights
         return await _in_a_thread(lambda: {name: _copied(value) for name, value in weights.items()})
 
@@ -404,6 +430,8 @@ class Replicas:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(self._probe_interval)
+            if self._asleep:
+                continue
             for replica in self._up():
                 self._look_at(replica)
 

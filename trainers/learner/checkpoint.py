@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 import warnings
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -42,10 +44,12 @@ def replace_folder(path: str | Path, ranks: Ranks) -> Iterator[Path]:
 
     Raises:
         NotADirectoryError: ``path`` is a file.
+        RuntimeError: Another rank failed; the old folder stays.
     """
     path = Path(path).absolute()
     partial, previous = _aside(path)
-    if ranks.first:
+
+    def prepare() -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         recover(path)
         if path.exists() and not path.is_dir():
@@ -53,10 +57,8 @@ def replace_folder(path: str | Path, ranks: Ranks) -> Iterator[Path]:
         if partial.exists():  # of a process that was killed while it wrote
             shutil.rmtree(partial)
         partial.mkdir()
-    ranks.wait()
-    yield partial
-    ranks.wait()
-    if ranks.first:
+
+    def finish() -> None:
         _flush(partial)
         if path.exists():
             path.rename(previous)
@@ -64,7 +66,15 @@ def replace_folder(path: str | Path, ranks: Ranks) -> Iterator[Path]:
         _flush_entry(path.parent)
         if previous.exists():
             shutil.rmtree(previous)
-    ranks.wait()
+
+    ranks.first_does(prepare)
+    try:
+        yield partial
+    except BaseException as error:
+        ranks.agree(error)
+    else:
+        ranks.agree()
+    ranks.first_does(finish)
 
 
 def recover(path: str | Path) -> None:
@@ -78,20 +88,101 @@ def recover(path: str | Path) -> None:
             previous.rename(path)
 
 
-def write_tensors(folder: Path, tensors: dict[str, Tensor], ranks: Ranks) -> None:
+class LinkedTensors:
+    """Tensors that never change, written once: each further checkpoint gets hard links to the files of the one before.
+
+    Every checkpoint is whole without the others, because a file lives as long as one name of it does. The folder that
+    was written last is known by an open descriptor, so it may be renamed meanwhile; if it is gone, or links cannot be
+    made there, the tensors are written anew.
+    """
+
+    def __init__(self) -> None:
+        self._folder: int | None = None
+        self._close: Callable[[], object] | None = None
+
+    def write(self, folder: Path, tensors: Mapping[str, Tensor], ranks: Ranks) -> None:
+        """Make ``folder`` hold the tensors; all ranks write together."""
+        if not ranks.first_says(lambda: self._link(folder)):
+            write_tensors(folder, tensors, ranks)
+        self.remember(folder, ranks)
+
+    def remember(self, folder: Path, ranks: Ranks) -> None:
+        """Link to what stands in this folder from now on."""
+        if self._close is not None:
+            self._close()
+        if ranks.first:
+            self._folder = os.open(folder, os.O_RDONLY)
+            self._close = weakref.finalize(self, os.close, self._folder)
+
+    def _link(self, folder: Path) -> bool:
+        if self._folder is None or not (names := os.listdir(self._folder)):
+            return False
+        try:
+            folder.mkdir(parents=True)
+            for name in names:
+                os.link(name, folder / name, src_dir_fd=self._folder)
+        except OSError:  # on another disk, or a disk that has no links
+            shutil.rmtree(folder, ignore_errors=True)
+            return False
+        return True
+
+
+class Background:
+    """One job at a time in a thread; what goes wrong in it is raised by the next call."""
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    def start(self, job: Callable[[], object], name: str) -> None:
+        """Wait for the job before, then start this one.
+
+        Args:
+            job: What to do. The process does not end before it has.
+            name: Of the thread.
+
+        Raises:
+            BaseException: What went wrong in the job before; this one is not started then.
+        """
+        self.wait()
+
+        def run() -> None:
+            try:
+                job()
+            except BaseException as error:
+                self._error = error
+
+        self._thread = threading.Thread(target=run, name=name)
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Until the job is done.
+
+        Raises:
+            BaseException: What went wrong in it; once.
+        """
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+
+def write_tensors(folder: Path, tensors: Mapping[str, Tensor], ranks: Ranks) -> None:
     """Write this rank's shards; all ranks write together."""
     with _without_advice():
-        dcp.save(dict(tensors), checkpoint_id=folder, no_dist=ranks.count == 1)
+        dcp.save(dict(tensors), checkpoint_id=folder, process_group=ranks.group, no_dist=ranks.world == 1)
 
 
-def read_tensors(folder: Path, tensors: dict[str, Tensor], ranks: Ranks) -> None:
+def read_tensors(folder: Path, tensors: Mapping[str, Tensor], ranks: Ranks) -> None:
     """Read into ``tensors``, in place, whatever number of ranks wrote them; all ranks read together.
 
     Raises:
         torch.distributed.checkpoint.api.CheckpointException: A tensor is not there, or has another shape.
     """
     with _without_advice():
-        dcp.load(dict(tensors), checkpoint_id=folder, no_dist=ranks.count == 1)
+        dcp.load(dict(tensors), checkpoint_id=folder, no_dist=ranks.world == 1)
 
 
 @contextmanager

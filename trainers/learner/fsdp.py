@@ -1,57 +1,23 @@
-"""Many ranks as one: process groups, meshes, FSDP2, and whole tensors again. The same code on gloo/CPU and NCCL/CUDA.
+"""Many ranks as one: FSDP2, whole tensors again, and what ranks do together. The same code on gloo/CPU and NCCL/CUDA.
 
 Gradients of ranks are *summed*, never averaged: a loss is a sum of tokens that are weighted for the whole mini-batch.
 FSDP's own divisor of 1 needs NCCL's ``PREMUL_SUM``; asked to use plain sums, it works on gloo too.
-
-The mesh always names its device type: without one, torch picks CUDA wherever it sees a GPU, gloo or not.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch import Tensor, nn
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from trainers.learner.models import Critic, Policy
-
-FSDPMode = Literal["auto", "always", "never"]
-
-
-def make_mesh(mode: FSDPMode, device: torch.device, dtype: torch.dtype) -> DeviceMesh | None:
-    """The mesh to shard on, or ``None`` for plain modules.
-
-    Starts the process group if there is none: from torchrun's environment, or of this process alone.
-
-    Args:
-        mode: ``auto``: plain modules on one rank in float32, else sharded; ``always``; ``never``.
-        device: Where the rank computes.
-        dtype: Of the computation. Mixed precision is FSDP's (float32 parameters, cast for use).
-
-    Raises:
-        ValueError: ``never`` with several ranks or with another dtype than float32, or an unknown mode.
-    """
-    if mode not in ("auto", "always", "never"):
-        raise ValueError(f"fsdp must be 'auto', 'always' or 'never', not {mode!r}")
-    world = dist.get_world_size() if dist.is_initialized() else int(os.environ.get("WORLD_SIZE", "1"))
-    plain = world == 1 and dtype == torch.float32
-    if mode == "never" and not plain:
-        raise ValueError(f"fsdp='never' is for one rank in float32, not for {world} in {dtype}; use fsdp='auto'")
-    if mode == "never" or (mode == "auto" and plain):
-        return None
-    if not dist.is_initialized():
-        backend = "nccl" if device.type == "cuda" else "gloo"
-        if "WORLD_SIZE" in os.environ:
-            dist.init_process_group(backend)
-        else:
-            dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
-    return init_device_mesh(device.type, (world,), mesh_dim_names=("shard",))
+from trainers.learner.parallel import Meshes
 
 
 def rank_device(device: str | torch.device) -> torch.device:
@@ -64,13 +30,21 @@ def rank_device(device: str | torch.device) -> torch.device:
     return device
 
 
-def shard(model: Policy | Critic, mesh: DeviceMesh, dtype: torch.dtype) -> None:
-    """Shard a model's parameters over the ranks, in place: each layer a group, and one of the rest.
+def offload_policy(offload: bool, device: torch.device) -> OffloadPolicy:
+    """Where shards of parameters, gradients and optimizer states are kept between uses.
 
-    Args:
-        model: In float32, which stays the precision of parameters, gradients and their reduction.
-        mesh: One-dimensional.
-        dtype: Of the layers' computation. The value head computes in float32 whatever this is.
+    Raises:
+        ValueError: Offloading to the CPU what is on the CPU.
+    """
+    if not offload:
+        return OffloadPolicy()
+    if device.type == "cpu":
+        raise ValueError("offload=True moves parameters and optimizer to the CPU, where this model is already")
+    return CPUOffloadPolicy(pin_memory=True)
+
+
+def transformer_layers(model: Policy | Critic) -> list[nn.Module]:
+    """The blocks of a model, in order.
 
     Raises:
         ValueError: The model does not say what its layers are.
@@ -80,12 +54,28 @@ def shard(model: Policy | Critic, mesh: DeviceMesh, dtype: torch.dtype) -> None:
     layers = [module for module in backbone.modules() if type(module).__name__ in names]
     if not layers:
         raise ValueError(f"{type(backbone).__name__} names no layers to shard (_no_split_modules is {sorted(names)})")
+    return layers
+
+
+def shard(model: Policy | Critic, meshes: Meshes, dtype: torch.dtype, offload: OffloadPolicy | None = None) -> None:
+    """Shard a model's parameters over the ranks, in place: each layer a group, and one of the rest.
+
+    Args:
+        model: In float32, which stays the precision of parameters, gradients and their reduction.
+        meshes: Sharded over ``meshes.fsdp``.
+        dtype: Of the layers' computation. The value head computes in float32 whatever this is.
+        offload: See :func:`offload_policy`; by default nothing is offloaded.
+
+    Raises:
+        ValueError: The model does not say what its layers are.
+    """
+    options: dict[str, Any] = {"mesh": meshes.fsdp, "offload_policy": offload or OffloadPolicy()}
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
-    for layer in layers:
-        fully_shard(layer, mesh=mesh, mp_policy=policy)
+    for layer in transformer_layers(model):
+        fully_shard(layer, mp_policy=policy, **options)
     if isinstance(model, Critic):
-        fully_shard(model.value_head, mesh=mesh, mp_policy=MixedPrecisionPolicy(param_dtype=torch.float32))
-    fully_shard(model, mesh=mesh, mp_policy=policy)
+        fully_shard(model.value_head, mp_policy=MixedPrecisionPolicy(param_dtype=torch.float32), **options)
+    fully_shard(model, mp_policy=policy, **options)
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
@@ -98,34 +88,90 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 class Ranks:
-    """What the ranks of a mesh do together besides sharded models; without a mesh, one rank does nothing."""
+    """What ranks do together besides sharded models; without meshes, one rank does nothing.
 
-    def __init__(self, mesh: DeviceMesh | None) -> None:
-        self._group = None if mesh is None else mesh.get_group()
-        self.count = 1 if mesh is None else mesh.size()
-        self.number = 0 if mesh is None else mesh.get_rank()
+    ``number`` of ``count`` is this rank's share of the data. Ranks that share sequences or matrices have the same
+    number, compute the same trajectories, and get the same results.
+
+    Args:
+        meshes: The run's.
+        group: A process group of all ranks, for objects and barriers; the default one by default.
+    """
+
+    def __init__(self, meshes: Meshes | None, group: dist.ProcessGroup | None = None) -> None:
+        self.meshes = meshes
+        self.group = group
+        self._data = None if meshes is None else meshes.data.get_group()
+        self.count = 1 if meshes is None else meshes.data.size()
+        self.number = 0 if meshes is None else meshes.data.get_local_rank()
+        self.world = 1 if meshes is None else dist.get_world_size()
 
     @property
     def first(self) -> bool:
         """Whether this is the rank that writes what is written once."""
-        return self.number == 0
+        return self.world == 1 or dist.get_rank() == 0
+
+    def apart(self) -> Ranks:
+        """The same ranks over a gloo group of their own, for a thread beside the one that trains.
+
+        All ranks must call this together.
+        """
+        return Ranks(self.meshes, dist.new_group(backend="gloo")) if self.world > 1 else self
 
     def add(self, tensor: Tensor) -> Tensor:
-        """The sum of all ranks' tensors, in place."""
+        """The sum of all shares' tensors, in place."""
         if self.count > 1:
-            dist.all_reduce(tensor, group=self._group)
+            dist.all_reduce(tensor, group=self._data)
         return tensor
 
     def add_numbers(self, numbers: Mapping[str, float]) -> dict[str, float]:
-        """The sums of all ranks' numbers, by name; not every rank needs to have every name."""
+        """The sums of all shares' numbers, by name; not every rank needs to have every name."""
         if self.count == 1:
             return dict(numbers)
         everyone: list[Any] = [None] * self.count
-        dist.all_gather_object(everyone, dict(numbers), group=self._group)
+        dist.all_gather_object(everyone, dict(numbers), group=self._data)
         names: Iterable[str] = dict.fromkeys(name for theirs in everyone for name in theirs)
         return {name: sum(theirs.get(name, 0.0) for theirs in everyone) for name in names}
 
     def wait(self) -> None:
         """Until all ranks are here."""
-        if self.count > 1:
-            dist.barrier(group=self._group)
+        if self.world > 1:
+            dist.barrier(group=self.group)
+
+    def agree(self, error: BaseException | None = None) -> None:
+        """Until all ranks are here; if one of them has failed, all of them raise.
+
+        Raises:
+            BaseException: ``error``, on the rank that has one.
+            RuntimeError: Another rank has one.
+        """
+        if self.world > 1:
+            everyone: list[str | None] = [None] * self.world
+            mine = None if error is None else f"{type(error).__name__}: {error}"
+            dist.all_gather_object(everyone, mine, group=self.group)
+            if error is None and (failed := [(rank, text) for rank, text in enumerate(everyone) if text is not None]):
+                raise RuntimeError("; ".join(f"rank {rank} failed with {text}" for rank, text in failed))
+        if error is not None:
+            raise error
+
+    def first_says(self, question: Callable[[], bool]) -> bool:
+        """The first rank's answer, on all ranks."""
+        answer = [question() if self.first else False]
+        if self.world > 1:
+            dist.broadcast_object_list(answer, src=0, group=self.group)
+        return answer[0]
+
+    def first_does(self, job: Callable[[], object]) -> None:
+        """Let the first rank do something that the others wait for; if it fails, all of them raise.
+
+        Raises:
+            Exception: What ``job`` raises, on the first rank.
+            RuntimeError: The job failed, on the others.
+        """
+        error = None
+        if self.first:
+            try:
+                job()
+            except Exception as problem:
+                error = problem
+        self.agree(error)

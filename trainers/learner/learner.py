@@ -11,7 +11,6 @@ share of the trajectories.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -22,10 +21,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from trainers.learner.checkpoint import read_tensors, recover, replace_folder, write_tensors
-from trainers.learner.fsdp import FSDPMode, Ranks, make_mesh, rank_device, shard, whole
-from trainers.learner.models import Critic, Policy, Source, checkpoint_gradients, load_causal_lm
-from trainers.learner.onednn import is_faster, use_onednn
+from trainers.learner.checkpoint import Background, replace_folder
+from trainers.learner.flops import peak_tflops as peak_tflops_of
+from trainers.learner.fsdp import Ranks, offload_policy, rank_device, whole
+from trainers.learner.inputs import inputs_of
+from trainers.learner.lora import LoRASettings, WithoutAdapters, adapter_state, merged_state, write_adapter
+from trainers.learner.models import Critic, Policy, Source, load_causal_lm
 from trainers.learner.optim import Optimizer, OptimizerSettings
 from trainers.learner.packing import (
     IDLE,
@@ -37,6 +38,9 @@ from trainers.learner.packing import (
     micro_batches,
     value_rows,
 )
+from trainers.learner.parallel import FSDPMode, Parallel, check_model, make_meshes
+from trainers.learner.setup import Setup, attention_of
+from trainers.learner.state import LearnerState
 from trainers.trajectory import Trajectory
 
 Floats = NDArray[np.float32]
@@ -49,8 +53,6 @@ TokenBatch = Mapping[str, Tensor]
 Loss = tuple[Tensor, Mapping[str, Tensor | float]]
 PolicyLoss = Callable[[Tensor, Tensor, TokenBatch], Loss]
 ValueLoss = Callable[[Tensor, TokenBatch], Loss]
-
-_FORMAT = 1  #: of checkpoints
 
 
 class Learner:
@@ -71,10 +73,21 @@ class Learner:
         fsdp: ``auto``: plain modules on one rank in float32, else FSDP2; ``always``; ``never``.
         device: Where to compute; ``cuda`` alone means the GPU of this rank.
         threads: Threads of an operation on the CPU, process-wide; ``None`` leaves them as they are.
+        lora: Train adapters of the actor and of the critic's backbone instead of all parameters. The reference that
+            ``reference=True`` means is then the actor without its adapters, which takes no memory.
+        parallel: How several ranks share the work: hybrid sharding, tensor and sequence parallelism.
+        offload: Keep shards of parameters, gradients and optimizer states on the CPU; the optimizer computes there.
+        activation_offload: With ``gradient_checkpointing``: keep the layers' inputs on the CPU.
+        compile: Compile each layer with torch.compile.
+        remove_padding: Pack rows one after another instead of padding them.
+        attn_implementation: transformers' name of what computes attention; ``None`` is its own choice, or with
+            ``remove_padding`` torch's variable-length attention (:mod:`trainers.learner.attention`).
+        peak_tflops: Of the device, for ``mfu``; by default of its data sheet, where known.
 
     Raises:
-        ValueError: A model that the learner cannot train rightly (see :func:`trainers.learner.models.check_head`), or a
-            setting outside its range.
+        ValueError: A model that the learner cannot train rightly (see :func:`trainers.learner.models.check_head`) or
+            cannot cut as ``parallel`` says (no process group is started then), or a setting outside its range.
+        ModuleNotFoundError: ``lora`` without peft.
     """
 
     def __init__(
@@ -93,6 +106,14 @@ class Learner:
         fsdp: FSDPMode = "auto",
         device: str | torch.device = "cpu",
         threads: int | None = None,
+        lora: LoRASettings | None = None,
+        parallel: Parallel | None = None,
+        offload: bool = False,
+        activation_offload: bool = False,
+        compile: bool = False,
+        remove_padding: bool = False,
+        attn_implementation: str | None = None,
+        peak_tflops: float | None = None,
     ) -> None:
         if not temperature > 0:
             raise ValueError(f"temperature must be above 0, not {temperature}: greedy decoding has no gradient")
@@ -100,33 +121,59 @@ class Learner:
             torch.set_num_threads(threads)
         self.device = rank_device(device)
         precision = _precision(dtype, self.device)
-        mesh = make_mesh(fsdp, self.device, precision)
-        self.ranks = Ranks(mesh)
+        parallel = parallel or Parallel()
+        if activation_offload and not gradient_checkpointing:
+            raise ValueError(
+                "activation_offload keeps what gradient_checkpointing keeps on the CPU: switch that on too"
+            )
+        if activation_offload and self.device.type == "cpu":
+            raise ValueError("activation_offload moves activations to the CPU, where this model is already")
+        offloading = offload_policy(offload, self.device)
+        attention = attention_of(attn_implementation, remove_padding, parallel)
+        policy = load_causal_lm(actor)
+        check_model(policy.config, parallel)
+        meshes = make_meshes("always" if offload and fsdp == "auto" else fsdp, self.device, precision, parallel)
+        if offload and meshes is None:
+            raise ValueError("offload=True is a part of FSDP2; use fsdp='auto' or 'always'")
+        self.ranks = Ranks(meshes)
+        self.lora = lora
         self.temperature = temperature
         self.max_tokens_per_micro_batch = max_tokens_per_micro_batch
+        self.remove_padding = remove_padding
+        self.peak_tflops = peak_tflops or peak_tflops_of(self.device)
+        self._sequence = None if meshes is None else meshes.sequence
         settings = optimizer or OptimizerSettings()
 
-        self.actor = Policy(load_causal_lm(actor), chunk_size)
-        self.reference: Policy | None = None
-        if reference is not False:
+        self.actor = Policy(policy, chunk_size)
+        self.reference: Policy | WithoutAdapters | None = None
+        if reference is True and lora is not None:
+            self.reference = WithoutAdapters(self.actor)
+        elif reference is not False:
             source = self.actor.lm if reference is True else reference
             self.reference = Policy(load_causal_lm(source), chunk_size).requires_grad_(False)
         self.critic: Critic | None = None
         if critic is not False:
             source = self.actor.lm if critic is True else critic
             self.critic = Critic(load_causal_lm(source).base_model)
-        for model in self._models().values():
-            model.to(self.device)
-            if self.device.type == "cpu" and precision == torch.float32 and is_faster():
-                use_onednn(model.lm if isinstance(model, Policy) else model.backbone)
-            if mesh is not None:
-                shard(model, mesh, precision)
-        if gradient_checkpointing:
-            checkpoint_gradients(self.actor.lm)
-            if self.critic is not None:
-                checkpoint_gradients(self.critic.backbone)
+        setup = Setup(
+            device=self.device,
+            dtype=precision,
+            parallel=parallel,
+            meshes=meshes,
+            offload=offloading,
+            attention=attention,
+            lora=lora,
+            checkpointing=gradient_checkpointing,
+            activation_offload=activation_offload,
+            compile=compile,
+        )
+        self._flops = {name: setup.apply(each, learns=name != "reference") for name, each in self._models().items()}
         self.actor_optimizer = Optimizer(self.actor, settings)
         self.critic_optimizer = Optimizer(self.critic, critic_optimizer or settings) if self.critic else None
+        adapters = None if lora is None else lora.as_json()
+        self._state = LearnerState(self._models(), self._optimizers(), adapters, self.ranks)
+        self._background = Background()
+        self._apart: Ranks | None = None
 
     # ------------------------------------------------------------------ reading
 
@@ -213,8 +260,9 @@ class Learner:
 
         Returns:
             ``loss``, ``entropy`` (mean over the action tokens), ``grad_norm`` (before clipping), ``lr``, ``skipped``,
-            ``tokens`` (read by the model, without padding), ``tokens_per_s``, ``padding`` (its share), and
-            ``loss_fn``'s sums over the mini-batch.
+            ``tokens`` (read by the model, without padding), ``tokens_per_s`` (of all ranks), ``padding`` (its share),
+            ``tflops`` (model TFLOP/s of a rank, see :mod:`trainers.learner.flops`), ``mfu`` (its share of the peak,
+            where that is known), and ``loss_fn``'s sums over the mini-batch.
 
         Raises:
             ValueError: Numbers do not fit the trajectories or are not finite, or there is no action token.
@@ -299,7 +347,7 @@ class Learner:
         columns = {name: self._tensor(_column(name, given, offsets)) for name, given in per_token.items()}
         columns["trajectory"] = self._tensor(np.repeat(np.arange(len(trajectories)), np.diff(offsets)))
         sums: dict[str, Tensor] = {}
-        tokens = size = 0
+        tokens = size = squares = 0
         optimizer.zero_grad()
         for batch in self._cut(action_rows(trajectories)):
             outputs = forward(batch)
@@ -313,63 +361,116 @@ class Learner:
                 number = torch.as_tensor(value, device=self.device).detach().double()
                 sums[name] = sums[name] + number if name in sums else number
             tokens, size = tokens + batch.num_tokens, size + batch.input_ids.size
+            squares += batch.squares
         local = {name: float(number) for name, number in sums.items()}
-        result = self.ranks.add_numbers({**local, "tokens": float(tokens), "padding": float(size)})
+        result = self.ranks.add_numbers(
+            {**local, "tokens": float(tokens), "padding": float(size), "squares": float(squares)}
+        )
+        flops = self._flops[role].of(result["tokens"], result.pop("squares"), float(offsets[-1]))
         result["padding"] = 1.0 - result["tokens"] / result["padding"]
         result |= optimizer.step(f"the {role} on {len(trajectories)} trajectories ({_some_names(trajectories)})")
-        result["tokens_per_s"] = result["tokens"] / (time.perf_counter() - started)
+        seconds = time.perf_counter() - started  # whole: reading the gradient's norm has waited for the device
+        result["tokens_per_s"] = result["tokens"] / seconds
+        result["tflops"] = flops / seconds / self.ranks.world / 1e12
+        if self.peak_tflops is not None:
+            result["mfu"] = result["tflops"] / self.peak_tflops
         return result
 
     # ------------------------------------------------------------------ weights
 
     def weights(self) -> dict[str, Tensor]:
-        """The actor's ``state_dict``: whole tensors in the model's own naming, copies on the CPU, for engines."""
-        copies: dict[int, Tensor] = {}  # tied parameters stay tied
+        """The actor's ``state_dict``: whole tensors in the model's own naming, copies on the CPU, for engines.
+
+        Adapters are merged into the matrices that they stand on, so any engine takes them.
+        """
+        copies: dict[int, tuple[Tensor, Tensor]] = {}  # tied parameters stay tied; the original keeps its id while here
         result = {}
-        for name, value in self.actor.lm.state_dict(keep_vars=True).items():
+        for name, value in merged_state(self.actor.lm):
             if id(value) not in copies:
-                copies[id(value)] = whole(value.detach()).to("cpu", copy=True)
-            result[name] = copies[id(value)]
+                copies[id(value)] = value, whole(value.detach()).to("cpu", copy=True)
+            result[name] = copies[id(value)][1]
         return result
 
     def export_hf(self, path: str | Path, tokenizer: Any) -> None:
         """Write the actor as a folder that transformers, vLLM and SGLang load; it appears whole, replacing any old one.
 
+        Adapters are merged. All ranks call this together.
+
         Args:
             path: The folder.
             tokenizer: Goes with it; anything with ``save_pretrained``.
         """
-        weights = self.weights()
+        self._export(tokenizer, self.ranks)(path)
+
+    def adapter_weights(self) -> dict[str, Tensor]:
+        """The actor's adapter alone: whole tensors by peft's names, copies on the CPU, for engines that take adapters.
+
+        Raises:
+            ValueError: There is no adapter.
+        """
+        self._need_lora()
+        return adapter_state(self.actor.lm)
+
+    def export_adapter(self, path: str | Path) -> None:
+        """Write the actor's adapter as a folder that peft, vLLM and SGLang load; all ranks call this together.
+
+        Raises:
+            ValueError: There is no adapter.
+        """
+        settings, state = self._need_lora(), self.adapter_weights()
         with replace_folder(path, self.ranks) as folder:
             if self.ranks.first:
-                self.actor.lm.save_pretrained(folder, state_dict=weights)
-                tokenizer.save_pretrained(folder)
+                write_adapter(folder, self.actor.lm, state, settings, str(self.actor.lm.config.name_or_path))
 
-    def save(self, path: str | Path, extra: Mapping[str, Any] | None = None) -> None:
+    def save(self, path: str | Path, extra: Mapping[str, Any] | None = None, *, wait: bool = True) -> None:
         """Write everything that the next update depends on: models, optimizers, schedules.
 
         With it goes torch's random state on the CPU, for what else in the process draws from it; the learner does not.
         The folder appears whole, replacing any old one: a kill at any moment leaves the old or the new one, and
-        :meth:`load` finds it.
+        :meth:`load` finds it. What is frozen (a reference, the matrices under adapters) is written once and linked
+        into later checkpoints.
 
         Args:
             path: The folder.
             extra: What else a run needs to go on, as JSON; :meth:`load` returns it.
+            wait: Return when all is written. Otherwise return after a copy on the CPU is taken, and write that in a
+                thread, while training goes on.
+
+        Raises:
+            Exception: What went wrong in the thread of the save before this one.
         """
-        record = {
-            "format": _FORMAT,
-            "models": sorted(self._models()),
-            "optimizers": {name: optimizer.progress for name, optimizer in self._optimizers().items()},
-            "extra": dict(extra or {}),
-        }
-        text = json.dumps(record, indent=1)
-        with replace_folder(path, self.ranks) as folder:
-            write_tensors(folder / "tensors", self._tensors(), self.ranks)
-            if self.ranks.first:
-                (folder / "learner.json").write_text(text)
+        if wait:
+            self.wait_until_saved()
+            self._state.writer(extra)(path)
+        else:
+            write = self.prepare_save(extra)
+            self._background.start(lambda: write(path), "learner-save")
+
+    def wait_until_saved(self) -> None:
+        """Until a save in the background is done.
+
+        Raises:
+            Exception: What went wrong in it; once.
+        """
+        self._background.wait()
+
+    def prepare_save(self, extra: Mapping[str, Any] | None = None) -> Callable[[str | Path], None]:
+        """The saving half of ``save(wait=False)``, for those who have a thread of their own.
+
+        Returns:
+            Writes the state as it is now, when and in which thread it is called; all ranks call it with the same path,
+            and what was prepared on all of them in the same order.
+        """
+        self.wait_until_saved()
+        return self._state.writer(extra, self._ranks_apart())
+
+    def prepare_export(self, tokenizer: Any) -> Callable[[str | Path], None]:
+        """As :meth:`prepare_save`, for :meth:`export_hf`."""
+        self.wait_until_saved()
+        return self._export(tokenizer, self._ranks_apart())
 
     def load(self, path: str | Path) -> dict[str, Any]:
-        """Go on from what :meth:`save` wrote, on the same or on another number of ranks.
+        """Go on from what :meth:`save` wrote, on the same or on another number of ranks, cut in another way or not.
 
         On the CPU, with as many threads and ranks, the next update is the same to the last bit.
 
@@ -378,44 +479,35 @@ class Learner:
 
         Raises:
             FileNotFoundError: There is no checkpoint at ``path``.
-            ValueError: It holds other models than this learner has, or is of another format.
+            ValueError: It holds other models or adapters than this learner has, or is of another format.
         """
-        if self.ranks.first:
-            recover(path)
-        self.ranks.wait()
-        record_path = Path(path) / "learner.json"
-        if not record_path.is_file():
-            raise FileNotFoundError(f"no checkpoint of a learner at {path}: {record_path.name} is not there")
-        record = json.loads(record_path.read_text())
-        if record["format"] != _FORMAT:
-            raise ValueError(f"{path} has checkpoint format {record['format']}; this version reads {_FORMAT}")
-        if record["models"] != sorted(self._models()):
-            raise ValueError(
-                f"{path} holds {', '.join(record['models'])}, but this learner has "
-                f"{', '.join(sorted(self._models()))}; it needs the same critic and reference"
-            )
-        tensors = self._tensors()
-        read_tensors(Path(path) / "tensors", tensors, self.ranks)
-        torch.set_rng_state(tensors["rng"])
-        for name, optimizer in self._optimizers().items():
-            optimizer.progress = record["optimizers"][name]
-        extra: dict[str, Any] = record["extra"]
-        return extra
+        self.wait_until_saved()
+        return self._state.load(path)
 
-    def _tensors(self) -> dict[str, Tensor]:
-        """The live tensors of a checkpoint, each once; writing into them is loading (but for the random state)."""
-        tensors = {"rng": torch.get_rng_state()}
-        for name, model in self._models().items():
-            state = model.state_dict(keep_vars=True)
-            tied = {id(value): key for key, value in reversed(state.items())}  # to the first of its names
-            tensors |= {f"{name}/{key}": value for key, value in state.items() if tied[id(value)] == key}
-        for name, optimizer in self._optimizers().items():
-            for key, moments in optimizer.state().items():
-                tensors |= {f"{name}/{key}/{moment}": value for moment, value in moments.items()}
-        return tensors
+    def _export(self, tokenizer: Any, ranks: Ranks) -> Callable[[str | Path], None]:
+        weights = self.weights()
+
+        def write(path: str | Path) -> None:
+            with replace_folder(path, ranks) as folder:
+                if ranks.first:
+                    self.actor.lm.save_pretrained(folder, state_dict=weights)
+                    tokenizer.save_pretrained(folder)
+
+        return write
+
+    def _ranks_apart(self) -> Ranks:
+        if self._apart is None:
+            self._apart = self.ranks.apart()
+        return self._apart
+
+    def _need_lora(self) -> LoRASettings:
+        if self.lora is None:
+            raise ValueError("this learner has no adapter; construct it with lora=LoRASettings(rank=...)")
+        return self.lora
 
     def _models(self) -> dict[str, Policy | Critic]:
-        models = {"actor": self.actor, "critic": self.critic, "reference": self.reference}
+        reference = None if isinstance(self.reference, WithoutAdapters) else self.reference
+        models = {"actor": self.actor, "critic": self.critic, "reference": reference}
         return {name: model for name, model in models.items() if model is not None}
 
     def _optimizers(self) -> dict[str, Optimizer]:
@@ -426,24 +518,23 @@ class Learner:
 
     def _cut(self, units: list[list[Row]]) -> list[MicroBatch]:
         """This rank's micro-batches, as many as every other rank has."""
-        if self.ranks.count == 1:
-            return micro_batches(units, self.max_tokens_per_micro_batch)
+        budget = self.max_tokens_per_micro_batch * (1 if self._sequence is None else self._sequence.size())
         shares = balance([sum(len(row.tokens) for row in unit) for unit in units], self.ranks.count)
-        cuts = [micro_batches([units[i] for i in share], self.max_tokens_per_micro_batch) for share in shares]
+        cuts = [micro_batches([units[i] for i in share], budget, packed=self.remove_padding) for share in shares]
         mine = cuts[self.ranks.number]
         return mine + [IDLE] * (max(map(len, cuts)) - len(mine))
 
     def _tensor(self, array: NDArray[np.generic]) -> Tensor:
         return torch.from_numpy(array).to(self.device)
 
-    def _score(self, policy: Policy, batch: MicroBatch, temperature: float) -> tuple[Tensor, Tensor]:
-        inputs = (self._tensor(array) for array in (batch.input_ids, batch.positions, batch.targets))
-        logprobs, entropy = policy(*inputs, temperature)
-        return logprobs, entropy
+    def _score(self, policy: Policy | WithoutAdapters, batch: MicroBatch, temperature: float) -> tuple[Tensor, Tensor]:
+        given = inputs_of(batch, self.device, self._sequence)
+        logprobs, entropy = policy(given.input_ids, given.positions, given.targets, temperature, **given.attention)
+        return given.join(logprobs), given.join(entropy)
 
     def _value(self, critic: nn.Module, batch: MicroBatch) -> Tensor:
-        values: Tensor = critic(self._tensor(batch.input_ids), self._tensor(batch.positions))
-        return values
+        given = inputs_of(batch, self.device, self._sequence)
+        return given.join(critic(given.input_ids, given.positions, **given.attention))
 
     def _need_critic(self) -> Critic:
         if self.critic is None:

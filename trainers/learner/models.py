@@ -10,6 +10,7 @@ Models stay in evaluation mode: with dropout, the ratio of new to old probabilit
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -72,12 +73,15 @@ class Policy(nn.Module):
         self.chunk_size = chunk_size
 
     def forward(
-        self, input_ids: Tensor, positions: Tensor, targets: Tensor, temperature: float
+        self, input_ids: Tensor, positions: Tensor, targets: Tensor, temperature: float, **attention: Any
     ) -> tuple[Tensor, Tensor]:
-        """Log-probabilities and entropies, each ``[n]``, of the targets after ``positions`` of ``[B, L]`` tokens."""
+        """Log-probabilities and entropies, each ``[n]``, of the targets after ``positions`` of ``[B, L]`` tokens.
+
+        ``attention`` is for the backbone; see :meth:`trainers.learner.inputs.Inputs.attention`.
+        """
         head = self.lm.get_output_embeddings()
         return token_logprobs(
-            _hidden(self.lm.base_model, input_ids, positions),
+            _hidden(self.lm.base_model, input_ids, positions, attention),
             head.weight,
             targets,
             bias=getattr(head, "bias", None),
@@ -101,22 +105,39 @@ class Critic(nn.Module):
         nn.init.zeros_(self.value_head.weight)
         nn.init.zeros_(self.value_head.bias)
 
-    def forward(self, input_ids: Tensor, positions: Tensor) -> Tensor:
+    def forward(self, input_ids: Tensor, positions: Tensor, **attention: Any) -> Tensor:
         """float32 ``[n]``: the values of the states at ``positions`` of ``[B, L]`` tokens."""
-        hidden = _hidden(self.backbone, input_ids, positions)
+        hidden = _hidden(self.backbone, input_ids, positions, attention)
         values: Tensor = self.value_head(hidden.float())
         return values[:, 0].clone()  # not a view: FSDP hooks its backward pass onto what a module returns
 
 
-def _hidden(backbone: Any, input_ids: Tensor, positions: Tensor) -> Tensor:
-    """``[n, H]``: the backbone's outputs at flat positions; without mask or position ids (see packing)."""
-    hidden: Tensor = backbone(input_ids=input_ids, use_cache=False).last_hidden_state
+def _hidden(backbone: Any, input_ids: Tensor, positions: Tensor, attention: Mapping[str, Any]) -> Tensor:
+    """``[n, H]``: the backbone's outputs at flat positions; without a mask (see packing)."""
+    hidden: Tensor = backbone(input_ids=input_ids, use_cache=False, **attention).last_hidden_state
     return hidden.reshape(-1, hidden.shape[-1]).index_select(0, positions)
 
 
-def checkpoint_gradients(model: PreTrainedModel) -> None:
-    """Keep only the inputs of each layer for the backward pass and compute the rest again."""
+def checkpoint_gradients(model: PreTrainedModel, *, offload: bool = False) -> None:
+    """Keep only the inputs of each layer for the backward pass and compute the rest again.
+
+    Args:
+        model: Changed in place.
+        offload: Keep those inputs on the CPU, in pinned memory.
+    """
     model.activation_checkpointing_enable()
-    for module in model.modules():
-        if isinstance(module, GradientCheckpointingLayer):
-            module.training = True  # the layer's own flag, which switches this on; its dropout stays off
+    layers: list[Any] = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    for layer in layers:
+        layer.training = True  # the layer's own flag, which switches this on; its dropout stays off
+        if offload:
+            layer._gradient_checkpointing_func = _on_cpu(layer._gradient_checkpointing_func)
+
+
+def _on_cpu(checkpoint: Callable[..., Any]) -> Callable[..., Any]:
+    """A checkpointing function that keeps what it saves (a layer's inputs, nothing inside it) on the CPU."""
+
+    def run(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        with torch.autograd.graph.save_on_cpu(pin_memory=torch.cuda.is_available()):
+            return checkpoint(function, *args, **kwargs)
+
+    return run

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
 
 from trainers.learner.fsdp import whole
 
@@ -74,6 +76,19 @@ class OptimizerSettings:
         return self.lr * (self.min_lr_ratio + (1.0 - self.min_lr_ratio) * cosine)
 
 
+def _mesh(tensor: Tensor) -> DeviceMesh | None:
+    return tensor.device_mesh if isinstance(tensor, DTensor) else None
+
+
+def _norm(gradients: Sequence[Tensor]) -> float:
+    """The norm of all gradients together, each counted once, on whatever meshes they are."""
+    groups: dict[Any, list[Tensor]] = {}
+    for gradient in gradients:
+        groups.setdefault(_mesh(gradient), []).append(gradient)
+    norms = [float(whole(torch.nn.utils.get_total_norm(group))) for group in groups.values()]
+    return norms[0] if len(norms) == 1 else math.hypot(*norms)
+
+
 class Optimizer:
     """AdamW over a model's parameters, sharded or not.
 
@@ -86,10 +101,14 @@ class Optimizer:
         self.skipped_in_a_row = 0
         self.names = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
         parameters = list(self.names.values())
+        groups: dict[tuple[bool, Any], list[nn.Parameter]] = {}
+        for parameter in parameters:
+            # The fused update takes no tensors of different meshes in one call.
+            groups.setdefault((parameter.ndim > 1, _mesh(parameter)), []).append(parameter)
         self._adamw = torch.optim.AdamW(
             [
-                {"params": [p for p in parameters if p.ndim > 1], "weight_decay": settings.weight_decay},
-                {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+                {"params": group, "weight_decay": settings.weight_decay if decayed else 0.0}
+                for (decayed, _), group in groups.items()
             ],
             lr=settings.lr,
             betas=settings.betas,
@@ -134,8 +153,7 @@ class Optimizer:
                 the optimizer's state are as before.
         """
         gradients = [parameter.grad for parameter in self.names.values() if parameter.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients)
-        value, lr = float(whole(norm)), self.settings.lr_at(self.step_count)
+        value, lr = _norm(gradients), self.settings.lr_at(self.step_count)
         if not math.isfinite(value):
             self.zero_grad()
             self.skipped_in_a_row += 1

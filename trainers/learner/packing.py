@@ -7,7 +7,8 @@ Three facts keep it small and fast:
 * The output that predicts token ``i`` stands at position ``i - 1``, so a row ends before its last wanted token:
   trailing observations and the last token itself are not read at all.
 * Rows are padded on the right. Under causal attention no real position sees the padding, so neither an attention mask
-  nor position ids are needed, and attention takes its fast causal path.
+  nor position ids are needed, and attention takes its fast causal path. Or rows are packed, where attention can keep
+  them apart.
 * All rows of a trajectory stand in the same micro-batch, so a loss over whole sequences sees them whole.
 
 Rows sorted by length leave little padding. How a batch is cut changes speed and memory, never the result: losses are
@@ -46,14 +47,16 @@ class Row:
 
 @dataclass(frozen=True, eq=False)
 class MicroBatch:
-    """``B`` rows padded to ``L`` tokens, with ``n`` wanted positions in all.
+    """Rows with ``n`` wanted positions in all: ``B`` of them padded to ``L`` tokens, or packed, one after another.
 
     Args:
-        input_ids: int64 ``[B, L]``; padded with 0 on the right.
+        input_ids: int64 ``[B, L]``; padded with 0 on the right. Packed: ``[1, T]``.
         positions: int64 ``[n]``; into the flattened ``[B * L]`` outputs.
         targets: int64 ``[n]``.
         index: int64 ``[n]``.
         num_tokens: Real tokens among the ``B * L``.
+        lengths: int64; of the packed rows, ``T`` together. ``None`` when rows are padded.
+        squares: The sum of the rows' squared lengths: what attention costs.
     """
 
     input_ids: Ints
@@ -61,6 +64,8 @@ class MicroBatch:
     targets: Ints
     index: Ints
     num_tokens: int
+    lengths: Ints | None = None
+    squares: int = 0
 
 
 #: What a rank computes while others still have work: sharded models need every rank in every forward pass.
@@ -130,7 +135,7 @@ def _name(trajectory: Trajectory, number: int) -> str:
     return f"trajectory {number} ({trajectory.episode_id or 'no episode id'})"
 
 
-def micro_batches(units: Sequence[Sequence[Row]], max_tokens: int) -> list[MicroBatch]:
+def micro_batches(units: Sequence[Sequence[Row]], max_tokens: int, *, packed: bool = False) -> list[MicroBatch]:
     """Cut trajectories into micro-batches of at most ``max_tokens`` tokens, padding included.
 
     Sorted by their longest row, the longest first: if memory is too small, it shows at once.
@@ -138,6 +143,7 @@ def micro_batches(units: Sequence[Sequence[Row]], max_tokens: int) -> list[Micro
     Args:
         units: The rows of each trajectory; they stay together.
         max_tokens: ``B * L`` of a micro-batch at most. A trajectory that is larger than that stands alone.
+        packed: Put rows one after another instead of padding them; the model must keep them apart.
 
     Raises:
         ValueError: ``max_tokens`` is below 1.
@@ -145,18 +151,24 @@ def micro_batches(units: Sequence[Sequence[Row]], max_tokens: int) -> list[Micro
     if max_tokens < 1:
         raise ValueError(f"max_tokens_per_micro_batch must be at least 1, not {max_tokens}")
     ordered = sorted((unit for unit in units if unit), key=lambda unit: -_longest(unit))
+    join = _pack if packed else _pad
     batches: list[MicroBatch] = []
     rows: list[Row] = []
-    width = 0
+    size = width = 0
     for unit in ordered:
-        if rows and (len(rows) + len(unit)) * width > max_tokens:
-            batches.append(_pad(rows))
+        if packed:
+            size += sum(len(row.tokens) for row in unit)
+        else:
+            size = (len(rows) + len(unit)) * width
+        if rows and size > max_tokens:
+            batches.append(join(rows))
             rows = []
         if not rows:
             width = _longest(unit)
+            size = sum(len(row.tokens) for row in unit)
         rows.extend(unit)
     if rows:
-        batches.append(_pad(rows))
+        batches.append(join(rows))
     return batches
 
 
@@ -175,6 +187,21 @@ def _pad(rows: Sequence[Row]) -> MicroBatch:
         np.concatenate([row.targets for row in rows]),
         np.concatenate([row.index for row in rows]),
         num_tokens=sum(len(row.tokens) for row in rows),
+        squares=sum(len(row.tokens) ** 2 for row in rows),
+    )
+
+
+def _pack(rows: Sequence[Row]) -> MicroBatch:
+    lengths = np.array([len(row.tokens) for row in rows], np.int64)
+    starts = np.cumsum(lengths) - lengths
+    return MicroBatch(
+        np.concatenate([row.tokens for row in rows])[None].astype(np.int64),
+        np.concatenate([start + row.positions for start, row in zip(starts, rows, strict=True)]),
+        np.concatenate([row.targets for row in rows]),
+        np.concatenate([row.index for row in rows]),
+        num_tokens=int(lengths.sum()),
+        lengths=lengths,
+        squares=int((lengths**2).sum()),
     )
 
 

@@ -21,7 +21,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
 from ..engines.base import Engine, EngineError, PartialUpdateError, Sampling, UpdateMode
@@ -56,6 +56,7 @@ class Batch:
         groups: Groups in order of admission, each of them siblings of one task (fewer where some failed for good).
         stats: Numbers worth reporting, see :meth:`Collector.stats`; those that count do so since the batch before.
         problems: Why episodes ended badly since the batch before: for each ``<status>_<cause>``, the last message.
+        greedy: The greedy episode of each group, by ``group_id``, where the collector plays them. Not to train on.
     """
 
     number: int
@@ -63,6 +64,7 @@ class Batch:
     groups: list[list[Trajectory]]
     stats: dict[str, float]
     problems: Mapping[str, str] = field(default_factory=dict)
+    greedy: Mapping[str, Trajectory] = field(default_factory=dict)
 
     @property
     def trajectories(self) -> list[Trajectory]:
@@ -97,6 +99,7 @@ class Collector:
         retries: How often one sibling is played again.
         max_running: Episodes at a time; ``"auto"`` looks for as many as the engine serves without a queue, see
             :mod:`trainers.rollout.concurrency`.
+        greedy: Play one more episode of each task greedily, for :attr:`Batch.greedy`.
         filter_zero_variance: Replace groups without difference in reward.
         max_consecutive_filtered: So many in a row are too many.
         max_consecutive_errors: So many unusable episodes in a row stop the run.
@@ -137,6 +140,7 @@ class Collector:
         episode_timeout: float | None = None,
         retries: int = 1,
         max_running: int | Literal["auto"] | None = None,
+        greedy: bool = False,
         filter_zero_variance: bool = False,
         max_consecutive_filtered: int = 64,
         max_consecutive_errors: int = 32,
@@ -173,6 +177,7 @@ class Collector:
             surplus=surplus,
             retries=retries,
             max_running=None if max_running == "auto" else max_running,
+            greedy=greedy,
             filter_zero_variance=filter_zero_variance,
             max_consecutive_filtered=max_consecutive_filtered,
             max_consecutive_errors=max_consecutive_errors,
@@ -232,7 +237,8 @@ class Collector:
                 break
             await self._changed.wait()
         self._dismiss(self._slots.withdrawn())
-        return Batch(self._slots.batches - 1, version, groups, *self._measured(groups, version, began))
+        greedy = {trajectory.group_id: trajectory for trajectory in self._slots.taken_greedy}
+        return Batch(self._slots.batches - 1, version, groups, *self._measured(groups, version, began), greedy)
 
     async def update_weights(self, weights: Any, version: int, mode: UpdateMode = "keep") -> None:
         """Give the engine new weights: the update that the oldest batch taken is owed.
@@ -424,12 +430,13 @@ class Collector:
         self._slots.finish(ticket, trajectory, excused=excused)
 
     def _episode(self, ticket: Ticket) -> Episode:
+        greedy = self._slots.is_greedy(ticket)
         return Episode(
-            episode_id=f"g{ticket.group}-s{ticket.sibling}-a{ticket.attempt}",
+            episode_id=f"g{ticket.group}-{'greedy' if greedy else f's{ticket.sibling}'}-a{ticket.attempt}",
             group_id=f"g{ticket.group}",
             options={"task_index": self._task_of(ticket.group)},
             env_seed=derive_seed(self._seed, "environment", ticket.group, bits=32),
-            sampling=self._sampling,
+            sampling=replace(self._sampling, temperature=0.0) if greedy else self._sampling,
             sampling_seed=derive_seed(self._seed, "sampling", ticket.group, ticket.sibling, ticket.attempt),
         )
 

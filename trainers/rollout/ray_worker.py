@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from .workers import EnvSpec, SaidError, ThreadWorker, formatted
@@ -39,6 +41,24 @@ class _Environment:
             self._env.close()
 
 
+def _uncounted() -> Mapping[str, Any]:
+    return {"num_cpus": 0}
+
+
+_options: Callable[[], Mapping[str, Any]] = _uncounted
+
+
+@contextlib.contextmanager
+def placed(options: Callable[[], Mapping[str, Any]]) -> Iterator[None]:
+    """Make the actors inside with these options of Ray (a placement group, and what they take of it)."""
+    global _options
+    _options = options
+    try:
+        yield
+    finally:
+        _options = _uncounted
+
+
 class _OnRay:
     """An environment in an actor, seen from the one thread that talks to it. ``kill`` may come from any thread."""
 
@@ -50,7 +70,7 @@ class _OnRay:
     def call(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         ray = _ray()
         if method == "make":
-            self._actor = ray.remote(max_restarts=0, num_cpus=0)(_Environment).remote()
+            self._actor = ray.remote(max_restarts=0, **_options())(_Environment).remote()
             args = (self._spec,)
             if self._killed:
                 self.kill()
@@ -100,5 +120,7 @@ def _ray() -> Any:
         raise ImportError("environments on Ray need Ray: pip install 'textenvs[ray]'") from error
     with _starting:
         if not ray.is_initialized():
-            ray.init(logging_level=logging.WARNING, log_to_driver=False)
+            # Never whatever Ray happens to run on this machine: its end would be the end of this process.
+            address = os.environ.get("RAY_ADDRESS") or "local"
+            ray.init(address, logging_level=logging.WARNING, log_to_driver=False)
     return ray

@@ -105,7 +105,11 @@ class Slots:
         retries: How often one sibling is played again after a failure. After that its group goes on without it, as long
             as two siblings are left (one, in groups of one), and is dropped otherwise.
         max_running: At most this many episodes at a time; ``None`` for as many as the capacity has.
-        filter_zero_variance: Drop groups whose siblings all have the same total reward, and admit others instead.
+        greedy: Each group has one more episode, number ``group_size``, to be played greedily (see :meth:`is_greedy`):
+            what the others are compared with, and not among those to train on. A group whose greedy episode cannot be
+            had is dropped.
+        filter_zero_variance: Drop groups whose episodes (a greedy one among them) all have the same total reward, and
+            admit others instead.
         max_consecutive_filtered: Raise when more groups than this were filtered with none kept in between.
         max_consecutive_errors: Raise when this many episodes in a row ended unusable.
         version: The version of the engine's weights.
@@ -124,6 +128,7 @@ class Slots:
         surplus: int = 0,
         retries: int = 1,
         max_running: int | None = None,
+        greedy: bool = False,
         filter_zero_variance: bool = False,
         max_consecutive_filtered: int = 64,
         max_consecutive_errors: int = 32,
@@ -152,9 +157,10 @@ class Slots:
             raise ValueError(
                 f"window={window} has no meaning with surplus={surplus}: groups are taken as they complete"
             )
-        if filter_zero_variance and group_size < 2:
+        if filter_zero_variance and group_size + greedy < 2:
             raise ValueError("filter_zero_variance needs group_size >= 2: one episode alone never differs in reward")
         self.group_size = group_size
+        self.greedy = greedy
         self.groups_per_batch = groups_per_batch
         self.staleness = staleness
         self.window = window
@@ -168,6 +174,7 @@ class Slots:
         self.owed = 0  # batches taken whose update is not out
         self.batches = 0  # batches taken since the run began
         self.taken: list[int] = []  # the groups of the last one
+        self.taken_greedy: list[Trajectory] = []  # their greedy episodes
         self.counters: Counter[str] = Counter()
         self._next = 0  # the next new group number
         self._again: deque[int] = deque()  # groups of an earlier run to admit first, ascending
@@ -184,7 +191,16 @@ class Slots:
     @property
     def capacity(self) -> int:
         """Episodes that may be in flight when no update is owed."""
-        return self._room(0) * self.group_size
+        return self._room(0) * self.episodes_per_group
+
+    @property
+    def episodes_per_group(self) -> int:
+        """``group_size``, and one more where there is a greedy one."""
+        return self.group_size + self.greedy
+
+    def is_greedy(self, ticket: Ticket) -> bool:
+        """Whether this episode is the greedy one of its group."""
+        return ticket.sibling == self.group_size
 
     @property
     def training_version(self) -> int:
@@ -259,7 +275,7 @@ class Slots:
             else:
                 heapq.heappush(self._waiting, Ticket(ticket.group, ticket.sibling, ticket.attempt + 1))
                 self.counters["retries_excused" if excused else "retries"] += 1
-        if len(group.played) + group.lost == self.group_size:
+        if len(group.played) + group.lost == self.episodes_per_group:
             self._settle(ticket.group, group)
         if not usable and not excused and self._errors_in_a_row >= self.max_consecutive_errors:
             raise ConsecutiveErrorsError(
@@ -288,6 +304,8 @@ class Slots:
         for number, group in zip(numbers, batch, strict=True):
             for trajectory in group:
                 self._check_age(number, trajectory)
+        # The greedy one has the greatest number, and a group without it was dropped.
+        self.taken_greedy = [group.pop() for group in batch] if self.greedy else []
         self._ready -= len(numbers)
         self.counters["groups_delivered"] += len(numbers)
         self.batches += 1
@@ -385,12 +403,16 @@ class Slots:
             number, self._next = self._next, self._next + 1
             self.counters["groups_admitted"] += 1
         self._groups[number] = _Group()
-        self._waiting = [Ticket(number, sibling) for sibling in range(self.group_size)]  # it was empty; sorted: a heap
+        # It was empty, and what is sorted is a heap.
+        self._waiting = [Ticket(number, sibling) for sibling in range(self.episodes_per_group)]
         return True
 
     def _settle(self, number: int, group: _Group) -> None:
         """All siblings have ended: the group is ready, or dropped."""
-        if len(group.played) < min(2, self.group_size):
+        if self.greedy and self.group_size not in group.played:
+            self._drop(number, "no_greedy")
+            return
+        if len(group.played) - self.greedy < min(2, self.group_size):
             self._drop(number, "too_few_siblings")
             return
         totals = [trajectory.total_reward for trajectory in group.played.values()]

@@ -111,6 +111,18 @@ def test_describe_says_everything_about_every_environment(env_id, capsys):
     assert "``" not in out.replace("```", "")  # a conversation may hold fenced code
 
 
+def test_describe_says_why_nothing_could_be_played(capsys):
+    pytest.importorskip("openai", reason="needs the extra 'chat'")
+    user = 'user={"model":"m","base_url":"http://127.0.0.1:9/v1","max_retries":0}'
+    status, out, _ = command(capsys, "describe", "textenv/collab-math", user, "--episodes=2")
+    assert status == 0
+    assert "expert: 2 of 2 episodes FAILED" in out
+    assert "the scripted expert needs the scripted user" in out
+    assert "random: 2 of 2 episodes FAILED" in out
+    assert "the connection failed" in out
+    assert "reward term" not in out, "there are none to show"
+
+
 def test_describe_with_options(capsys):
     _, out, _ = command(
         capsys, "describe", "textenv/gsm8k-interact", "max_assistant_turns=7", "level=hard", "--episodes=2"

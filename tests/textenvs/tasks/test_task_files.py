@@ -276,7 +276,7 @@ def test_missing_libraries_name_the_extra(tmp_path, monkeypatch):
         (lambda: write_parquet(GeneratedMath(), tmp_path / "x.parquet", count=1), "data"),
         (lambda: read_hub("openai/gsm8k"), "hub"),
     ):
-        with pytest.raises(ImportError, match=rf"pip install textenvs\[{extra}\]"):
+        with pytest.raises(ImportError, match=rf"pip install 'textenvs\[{extra}\]'"):
             call()
 
 

@@ -131,6 +131,56 @@ def turn_gae(episode: Episode, gamma: float, lam: float) -> list[float]:
     return gae_steps(episode.net_rewards(), [row[0] for row in episode.values], after, gamma, lam)
 
 
+def bilevel_gae(episode: Episode, gamma: float, lam: float, turn_gamma: float, turn_lam: float) -> list[float]:
+    """By token: the turns' recursion at their last tokens, then backwards inside each turn."""
+    at_end = 0.0
+    out: list[float] = []
+    last_value = episode.bootstrap if episode.goes_on else 0.0
+    for turn, row, penalty in reversed(list(zip(episode.turns, episode.values, episode.penalties, strict=True))):
+        earned = turn.reward - penalty[-1]
+        at_end = earned + turn_gamma * last_value - row[-1] + turn_gamma * turn_lam * at_end
+        inside = [at_end]
+        for i in reversed(range(turn.reply - 1)):
+            inside.append(-penalty[i] + gamma * row[i + 1] - row[i] + gamma * lam * inside[-1])
+        out = inside[::-1] + out
+        last_value = row[-1] - sum(penalty[:-1])
+    return out
+
+
+def reinforce(episode: Episode, gamma: float) -> list[float]:
+    """By token: the discounted sum of its own and all later tokens' rewards."""
+    rewards: list[float] = []
+    for turn, penalty in zip(episode.turns, episode.penalties, strict=True):
+        rewards += [-p for p in penalty]
+        rewards[-1] += turn.reward
+    return [sum(gamma ** (j - i) * r for j, r in enumerate(rewards) if j >= i) for i in range(len(rewards))]
+
+
+def anchor(episode: Episode, turn: int, kind: str) -> tuple[int, ...]:
+    """What :func:`trajectory` shows before a turn: all tokens are 0 there, so lengths say everything."""
+    if kind == "observation":
+        return (episode.turns[turn].observation,)
+    before = sum(t.observation + t.reply for t in episode.turns[:turn])
+    return (before + episode.turns[turn].observation,)
+
+
+def gigpo_turn(
+    episodes: list[Episode], episode: Episode, turn: int, kind: str, gamma: float, norm_by_std: bool, eps: float
+) -> float:
+    """One turn among those of its group that began in the same state."""
+    state = anchor(episode, turn, kind)
+    same = [
+        to_go(e, t, gamma)
+        for e in episodes
+        if e.group == episode.group
+        for t in range(len(e.turns))
+        if anchor(e, t, kind) == state
+    ]
+    centred = to_go(episode, turn, gamma) - mean(same)
+    std = mean([(g - mean(same)) ** 2 for g in same]) ** 0.5
+    return centred / (std + eps) if norm_by_std else centred
+
+
 def to_go(episode: Episode, turn: int, gamma: float) -> float:
     return sum(gamma ** (k - turn) * r for k, r in enumerate(episode.net_rewards()) if k >= turn)
 

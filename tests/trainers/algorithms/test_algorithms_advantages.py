@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import algorithm_oracles as oracle
+import hypothesis
 import numpy as np
 import pytest
 from algorithm_oracles import Episode, Turn, batches, flatten, forall, trajectory
@@ -16,27 +17,38 @@ from trainers.algorithms.advantages import (
     ESTIMATORS,
     NEEDS_CRITIC,
     Advantages,
+    bilevel_gae,
     discounted_sums,
+    dr_grpo,
     gae,
+    gigpo,
     grpo,
     normalize,
+    reinforce_pp,
+    reinforce_pp_baseline,
+    remax,
+    restrict,
     rloo,
     turn_gae,
     turn_grpo,
 )
-from trainers.algorithms.batch import ActionBatch
+from trainers.algorithms.batch import ActionBatch, anchor_states
 
 CRITIC_FREE = sorted(set(ESTIMATORS) - NEEDS_CRITIC)
+GREEDY = {"g0": 0.5, "g1": -1.0, "g2": 2.0}  # what greedy decoding earns, by group
 factor = st.sampled_from([0.0, 0.3, 0.9, 0.99, 1.0])
 truncated_modes = st.sampled_from(["count", "drop"])
 
 
-def make(episodes: list[Episode], observation_scale: int = 1) -> ActionBatch:
+def make(episodes: list[Episode], observation_scale: int = 1, anchor: Any = "observation") -> ActionBatch:
+    trajectories = [trajectory(e, observation_scale) for e in episodes]
     return ActionBatch.from_trajectories(
-        [trajectory(e, observation_scale) for e in episodes],
+        trajectories,
         values=flatten([e.values for e in episodes]),
         bootstrap=[e.bootstrap for e in episodes],
         penalty=flatten([e.penalties for e in episodes]),
+        anchor=anchor_states(trajectories, anchor),
+        greedy=[GREEDY.get(e.group, 0.3) for e in episodes],
     )
 
 
@@ -136,6 +148,81 @@ def test_turn_grpo(
     check_critic_free(episodes, truncated, result, expected)
 
 
+@forall(batches(), factor, factor, factor, factor)
+def test_bilevel_gae(episodes: list[Episode], gamma: float, lam: float, turn_gamma: float, turn_lam: float) -> None:
+    result = bilevel_gae(make(episodes), gamma=gamma, lam=lam, turn_gamma=turn_gamma, turn_lam=turn_lam)
+    rows = [oracle.bilevel_gae(e, gamma, lam, turn_gamma, turn_lam) for e in episodes]
+    expected = np.array([a for row in rows for a in row])
+    close(result.advantages, expected)
+    close(result.returns, expected + flatten([e.values for e in episodes]))
+    assert result.policy_mask.all()
+    assert result.value_mask is not None
+    assert result.value_mask.all()
+
+
+@forall(batches())
+def test_bilevel_gae_without_a_discount_or_lambda_is_gae(episodes: list[Episode]) -> None:
+    """Penalties and truncated episodes included: what tells the two apart is the discount and lambda of turns."""
+    batch = make(episodes)
+    close(bilevel_gae(batch, turn_gamma=1.0).advantages, gae(batch).advantages)
+
+
+@forall(batches(), truncated_modes)
+def test_dr_grpo(episodes: list[Episode], truncated: Any) -> None:
+    result = dr_grpo(make(episodes), truncated=truncated)
+    check_critic_free(episodes, truncated, result, lambda e, _, kept: oracle.grpo(kept, e, False, 0.0))
+
+
+@forall(batches(), truncated_modes)
+def test_remax(episodes: list[Episode], truncated: Any) -> None:
+    result = remax(make(episodes), truncated=truncated)
+    check_critic_free(episodes, truncated, result, lambda e, _, kept: e.total() - GREEDY[e.group])
+
+
+def whitened(rows: list[list[float]]) -> list[list[float]]:
+    """Over all tokens of those that count."""
+    flat = [a for row in rows for a in row]
+    mean = oracle.mean(flat)
+    std = oracle.mean([(a - mean) ** 2 for a in flat]) ** 0.5
+    return [[(a - mean) / (std + 1e-8) for a in row] for row in rows]
+
+
+def check_whitened(episodes: list[Episode], truncated: str, result: Advantages, plain: list[list[float]]) -> None:
+    """``plain`` is by token, of the episodes that count."""
+    kept = oracle.counted(episodes, truncated)
+    expected = dict(zip(map(id, kept), whitened(plain), strict=True))
+    rows = [expected.get(id(e), [0.0] * sum(t.reply for t in e.turns)) for e in episodes]
+    np.testing.assert_allclose(result.advantages, [a for row in rows for a in row], rtol=1e-5, atol=1e-5)
+    mask = [id(e) in expected for e in episodes for turn in e.turns for _ in range(turn.reply)]
+    np.testing.assert_array_equal(result.policy_mask, np.array(mask, np.bool_))
+
+
+@forall(batches(), factor, truncated_modes)
+def test_reinforce_pp(episodes: list[Episode], gamma: float, truncated: Any) -> None:
+    plain = [oracle.reinforce(e, gamma) for e in oracle.counted(episodes, truncated)]
+    hypothesis.assume(np.std([a for row in plain for a in row] or [1.0]) > 1e-3 or not plain)
+    check_whitened(episodes, truncated, reinforce_pp(make(episodes), gamma=gamma, truncated=truncated), plain)
+
+
+@forall(batches(), truncated_modes)
+def test_reinforce_pp_baseline(episodes: list[Episode], truncated: Any) -> None:
+    kept = oracle.counted(episodes, truncated)
+    plain = [[oracle.grpo(kept, e, False, 0.0)] * sum(t.reply for t in e.turns) for e in kept]
+    hypothesis.assume(np.std([a for row in plain for a in row] or [1.0]) > 1e-3 or not plain)
+    check_whitened(episodes, truncated, reinforce_pp_baseline(make(episodes), truncated=truncated), plain)
+
+
+@forall(batches(), factor, st.sampled_from(["observation", "history"]), st.booleans(), truncated_modes)
+def test_gigpo(episodes: list[Episode], gamma: float, anchor: Any, norm_by_std: bool, truncated: Any) -> None:
+    options: dict[str, Any] = {"gamma": gamma, "norm_by_std": norm_by_std, "eps": 1e-3}
+    result = gigpo(make(episodes, anchor=anchor), step_weight=0.7, truncated=truncated, **options)
+
+    def expected(e: Episode, turn: int, kept: list[Episode]) -> float:
+        return oracle.grpo(kept, e, norm_by_std, 1e-3) + 0.7 * oracle.gigpo_turn(kept, e, turn, anchor, **options)
+
+    check_critic_free(episodes, truncated, result, expected)
+
+
 def check_critic_free(
     episodes: list[Episode],
     truncated: str,
@@ -191,7 +278,9 @@ def test_the_order_of_episodes_does_not_matter(name: str, data: st.DataObject) -
     close(shuffled, np.concatenate([plain[i] for i in order]))
 
 
-@pytest.mark.parametrize(("name", "options"), [("grpo", {}), ("rloo", {}), ("rloo", {"baseline": "mixed"})])
+@pytest.mark.parametrize(
+    ("name", "options"), [("grpo", {}), ("dr_grpo", {}), ("rloo", {}), ("rloo", {"baseline": "mixed"})]
+)
 @forall(episodes=batches(min_turns=1), shift=oracle.number)
 def test_a_constant_added_to_every_return_does_not_matter(
     name: str, options: dict[str, Any], episodes: list[Episode], shift: float
@@ -209,8 +298,9 @@ def test_a_constant_added_to_every_return_does_not_matter(
     np.testing.assert_allclose(a, b, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", CRITIC_FREE)
+@pytest.mark.parametrize("name", sorted(set(CRITIC_FREE) - {"remax", "reinforce_pp", "gigpo"}))
 def test_equal_rewards_teach_nothing(name: str) -> None:
+    """But ReMax compares with greedy decoding, and REINFORCE++ and GiGPO compare turns with other turns."""
     batch = make([one([0.1, 0.2], group) for group in "aaabb"])
     np.testing.assert_allclose(ESTIMATORS[name](batch).advantages, 0.0, atol=1e-9)
 
@@ -274,10 +364,37 @@ def test_bad_hyperparameters_are_named() -> None:
         (turn_grpo, {"outcome_mix": 2.0}),
         (rloo, {"baseline": "batch"}),
         (grpo, {"truncated": "mask"}),
+        (bilevel_gae, {"turn_gamma": 1.5}),
+        (bilevel_gae, {"turn_lam": -1.0}),
+        (gigpo, {"step_weight": -1.0}),
     ]
     for estimator, options in bad:
         with pytest.raises(ValueError, match=next(iter(options))):
             estimator(batch, **options)
+
+
+def test_what_estimators_compare_with_must_be_there() -> None:
+    bare = ActionBatch.from_trajectories([trajectory(one([1.0]))])
+    with pytest.raises(ValueError, match=r"needs greedy \[E\]"):
+        remax(bare)
+    with pytest.raises(ValueError, match=r"needs anchor \[K\]"):
+        gigpo(bare)
+
+
+def test_where_no_state_is_met_twice_gigpo_is_grpo() -> None:
+    episodes = [
+        Episode((Turn(1 + i, 2, r),), True, False, "g", ((0.0,) * 2,), ((0.0,) * 2,), 0.0)
+        for i, r in enumerate((1.0, 0.0, 0.5))
+    ]
+    batch = make(episodes)
+    close(gigpo(batch).advantages, grpo(batch).advantages)
+
+
+def test_restrict() -> None:
+    plain = rloo(make([one([9.0]), one([0.0]), one([5.0], terminated=False)]), truncated="drop")
+    some = restrict(plain, np.array([True, False, True, True, True, True]))
+    assert some.policy_mask.tolist() == [True, False, True, True, False, False]
+    assert some.advantages.tolist() == [9.0, 0.0, -9.0, -9.0, 0.0, 0.0]
 
 
 # --- normalisation

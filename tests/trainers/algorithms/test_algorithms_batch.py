@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from algorithm_oracles import Episode, Turn, batches, flatten, forall, trajectory
 
-from trainers.algorithms.batch import ActionBatch, gather, scatter
-from trainers.trajectory import Status
+from trainers.algorithms.batch import ActionBatch, anchor_states, gather, scatter, shared_anchors
+from trainers.trajectory import Status, Trajectory
 
 
 def episode(**changes: Any) -> Episode:
@@ -115,7 +115,47 @@ def test_an_incomplete_episode_is_refused() -> None:
         ActionBatch.from_trajectories([dataclasses.replace(trajectory(episode()), terminated=False)])
 
 
-@pytest.mark.parametrize("name", ["values", "penalty", "bootstrap"])
+def test_states_are_what_the_policy_was_shown() -> None:
+    """Token ids 1 to 5 are observations, 9 an action."""
+
+    def played(*ids: int, segments: tuple[int, ...] = (0,)) -> Trajectory:
+        mask = np.array(ids) == 9
+        turn = np.cumsum(np.diff(mask, prepend=False) & mask) - 1
+        return Trajectory(
+            token_ids=np.array(ids, np.int32),
+            action_mask=mask,
+            logprobs=np.where(mask, np.float32(-1), np.float32(0)),
+            weight_version=np.where(mask, 0, -1).astype(np.int32),
+            turn_id=np.where(mask, turn, -1).astype(np.int32),
+            turn_rewards=np.zeros(int(turn.max()) + 1),
+            terminated=bool(mask[-1]),
+            truncated=not mask[-1],
+            segment_starts=np.array(segments, np.int32),
+        )
+
+    episodes = [
+        played(1, 2, 9, 9, 3, 9),  # opening 1 2, then 3
+        played(1, 2, 9, 3, 9, 3, 9, 4),  # 3 twice, after another reply; 4 has no turn
+        played(3, 9, 9, 1, 2, 3, 9, segments=(0, 3)),  # the history was rewritten
+    ]
+    observation, history = (anchor_states(episodes, kind).tolist() for kind in ("observation", "history"))
+    assert observation == [0, 1, 0, 1, 1, 1, 2]
+    assert len(set(history)) == 6
+    assert history[0] == history[2]
+    assert anchor_states([]).tolist() == []
+    with pytest.raises(ValueError, match="anchor must be one of observation, history"):
+        anchor_states(episodes, "page")  # type: ignore[arg-type]
+
+    groups = [dataclasses.replace(e, group_id=g) for e, g in zip(episodes, ("a", "a", "b"), strict=True)]
+    batch = ActionBatch.from_trajectories(groups, anchor=observation)
+    assert shared_anchors(batch).tolist() == [True, True, True, True, True, False, False]
+    with pytest.raises(ValueError, match="episode 0 has a negative anchor"):
+        ActionBatch.from_trajectories(groups, anchor=[-1, *observation[1:]])
+    with pytest.raises(ValueError, match="episode 1 has a greedy return that is not finite"):
+        ActionBatch.from_trajectories(groups, greedy=[0.0, np.nan, 0.0])
+
+
+@pytest.mark.parametrize("name", ["values", "penalty", "bootstrap", "anchor", "greedy"])
 def test_shapes_are_checked_by_name(name: str) -> None:
     with pytest.raises(ValueError, match=rf"{name} has the shape \(7,\)"):
         ActionBatch.from_trajectories([trajectory(episode())], **{name: np.zeros(7)})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -10,7 +11,16 @@ from algorithm_oracles import forall
 from hypothesis import strategies as st
 from torch import Tensor
 
-from trainers.algorithms.policy_losses import entropy, importance_weights, ppo_clip, summarize, value_loss
+from trainers.algorithms.policy_losses import (
+    PolicyLossName,
+    cispo,
+    entropy,
+    gspo,
+    policy_loss,
+    ppo_clip,
+    summarize,
+    value_loss,
+)
 
 log_ratios = st.floats(-3, 3).map(lambda x: round(x, 3))
 numbers = st.floats(-3, 3).map(lambda x: round(x, 3))
@@ -69,32 +79,112 @@ def test_ratios_far_off_leave_no_nan() -> None:
     assert logprobs.grad.isfinite().all()
 
 
-def test_token_tis() -> None:
-    old, rollout = tensor(-1.0, -1.0, -1.0, 0.0, grad=True), tensor(-1.0, -0.5, -3.0, -900.0)
-    weights = importance_weights("token_tis", old, rollout, cap=2.0)
-    assert weights is not None
-    assert not weights.requires_grad
-    torch.testing.assert_close(weights, tensor(1.0, math.exp(-0.5), 2.0, 2.0))
-    assert importance_weights("none", old, rollout) is None
+# --- losses of whole episodes, and weights
+
+sequences = st.lists(st.lists(st.tuples(log_ratios, numbers), min_size=1, max_size=4), min_size=1, max_size=4)
 
 
-def test_token_tis_makes_the_gradient_unbiased_until_it_truncates() -> None:
-    """Tokens sampled by another policy: the weighted expectation is that under the learner's own."""
-    generator = torch.Generator().manual_seed(0)
-    logits, other = torch.randn(2, 6, generator=generator, dtype=torch.float64)
-    advantages = torch.randn(6, generator=generator, dtype=torch.float64)
+def flat(batch: list[list[tuple[float, float]]]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Log-probabilities with a gradient, those of before, advantages, and the number of each token's episode."""
+    old = tensor(*(-1.0 - 0.1 * i for i, _ in enumerate(x for row in batch for x in row)))
+    logprobs = (old + tensor(*(log_ratio for row in batch for log_ratio, _ in row))).requires_grad_()
+    number = torch.tensor([7 * e for e, row in enumerate(batch) for _ in row])
+    return logprobs, old, tensor(*(a for row in batch for _, a in row)), number
 
-    def gradient(sampler: Tensor, importance: Tensor | None) -> Tensor:
-        parameters = logits.clone().requires_grad_()
-        logprobs = parameters.log_softmax(-1)
-        loss = ppo_clip(logprobs, logprobs.detach(), advantages, importance=importance).loss
-        (sampler.softmax(-1) * loss).sum().backward()
-        assert parameters.grad is not None
-        return parameters.grad
 
-    weights = importance_weights("token_tis", logits.log_softmax(-1), other.log_softmax(-1), cap=1e6)
-    torch.testing.assert_close(gradient(other, weights), gradient(logits, None))
-    assert not torch.allclose(gradient(other, None), gradient(logits, None), rtol=0.05)
+@forall(sequences, st.booleans(), st.sampled_from([(0.1, 0.2), (1.0, 0.0)]))
+def test_gspo(batch: list[list[tuple[float, float]]], by_token: bool, clip: tuple[float, float]) -> None:
+    """By cases, with weights 1, 2, 3, ... of the tokens."""
+    given = flat(batch)
+    result = gspo(*given, clip_low=clip[0], clip_high=clip[1], by_token=by_token)
+    weights = torch.arange(1.0, len(given[0]) + 1, dtype=torch.float64)
+    (weights * result.loss).sum().backward()
+    losses, slopes, on_an_edge, place = [], [], False, 0
+    for row in batch:
+        s = math.exp(sum(x for x, _ in row) / len(row))
+        on_an_edge |= any(abs(s - edge) < 1e-6 for edge in (1 - clip[0], 1 + clip[1]))
+        terms = [ppo_by_cases(s, a, *clip, None) for _, a in row]
+        pulls = [float(weights[place + i]) * slope for i, (_, slope) in enumerate(terms)]
+        losses += [loss for loss, _ in terms]
+        slopes += pulls if by_token else [sum(pulls) / len(row)] * len(row)
+        place += len(row)
+    torch.testing.assert_close(result.loss.detach(), tensor(*losses), atol=1e-9, rtol=1e-9)
+    if not on_an_edge:
+        torch.testing.assert_close(given[0].grad, tensor(*slopes), atol=1e-9, rtol=1e-9)
+    assert not any(stat.requires_grad for stat in result.stats.values())
+
+
+def test_both_gspo_have_one_gradient_where_an_episode_has_one_advantage() -> None:
+    batch = [[(0.3, 2.0), (-0.1, 2.0), (0.2, 2.0)], [(0.4, -1.0)], [(-0.5, -1.0), (0.1, -1.0)]]
+    gradients = []
+    for by_token in (False, True):
+        given = flat(batch)
+        weights = tensor(0.2, 0.2, 0.2, 0.5, 0.1, 0.1)  # of a mean over episodes, say: alike inside each
+        (weights * gspo(*given, clip_low=0.3, clip_high=0.3, by_token=by_token).loss).sum().backward()
+        gradients.append(given[0].grad)
+    torch.testing.assert_close(*gradients)
+    assert gradients[0] is not None
+    assert gradients[0].any()
+
+
+@forall(sequences, st.sampled_from([(0.2, 0.3), (1.0, 1.0)]))
+def test_cispo(batch: list[list[tuple[float, float]]], clip: tuple[float, float]) -> None:
+    """Every token keeps a gradient, of bounded weight."""
+    logprobs, old, advantages, _ = flat(batch)
+    result = cispo(logprobs, old, advantages, clip_low=clip[0], clip_high=clip[1])
+    result.loss.sum().backward()
+    weights = [min(max(math.exp(x), 1 - clip[0]), 1 + clip[1]) for row in batch for x, _ in row]
+    torch.testing.assert_close(logprobs.grad, -tensor(*weights) * advantages, atol=1e-9, rtol=1e-9)
+    cut = [abs(w - math.exp(x)) > 1e-12 for w, (x, _) in zip(weights, (x for row in batch for x in row), strict=True)]
+    near = any(abs(math.exp(x) - edge) < 1e-9 for row in batch for x, _ in row for edge in (1 - clip[0], 1 + clip[1]))
+    assert near or result.stats["clipped"].tolist() == [float(c) for c in cut]
+
+
+@pytest.mark.parametrize("name", get_args(PolicyLossName))
+@forall(batch=sequences, data=st.data())
+def test_no_loss_depends_on_micro_batches(
+    name: Any, batch: list[list[tuple[float, float]]], data: st.DataObject
+) -> None:
+    """Episodes are dealt to micro-batches, or ranks, whole; their tokens carry weights of the whole mini-batch."""
+    weights = torch.linspace(0.5, 2.0, sum(map(len, batch)), dtype=torch.float64)
+    importance = torch.linspace(1.5, 0.5, len(weights), dtype=torch.float64)
+    part = data.draw(st.lists(st.integers(0, 2), min_size=len(batch), max_size=len(batch)))
+
+    def gradient(parts: list[list[int]]) -> Tensor:
+        logprobs, *others, number = flat(batch)
+        for chosen in parts:
+            where = torch.isin(number, torch.tensor([7 * e for e in chosen]))
+            given = (x[where] for x in (logprobs, *others, number))
+            loss = policy_loss(name, *given, clip_low=0.1, clip_high=0.2, importance=importance[where]).loss
+            (weights[where] * loss).sum().backward()
+        assert logprobs.grad is not None
+        return logprobs.grad
+
+    whole = gradient([list(range(len(batch)))])
+    split = gradient([[e for e, p in enumerate(part) if p == number] for number in range(3)])
+    torch.testing.assert_close(split, whole)
+
+
+@pytest.mark.parametrize("name", get_args(PolicyLossName))
+def test_the_first_step_of_every_loss_is_the_policy_gradient(name: Any) -> None:
+    """Of the advantage; ``gspo`` alone spreads it over the episode."""
+    logprobs, advantages, number = tensor(-0.3, -2.0, -5.0, grad=True), tensor(1.0, -2.0, 4.0), torch.tensor([0, 0, 1])
+    loss = policy_loss(name, logprobs, logprobs.detach(), advantages, number, clip_low=0.2, clip_high=0.2).loss
+    loss.sum().backward()
+    expected = tensor(0.5, 0.5, -4.0) if name == "gspo" else -advantages
+    torch.testing.assert_close(logprobs.grad, expected)
+
+
+@pytest.mark.parametrize("name", get_args(PolicyLossName))
+def test_ratios_far_off_leave_no_nan_in_any_loss(name: Any) -> None:
+    logprobs = torch.tensor([0.0, -500.0, 0.0, -500.0], requires_grad=True)
+    old, number = torch.tensor([-500.0, 0.0, -500.0, 0.0]), torch.arange(4)
+    result = policy_loss(name, logprobs, old, torch.tensor([1.0, 1.0, -1.0, -1.0]), number, clip_low=0.2, clip_high=0.2)
+    result.loss.sum().backward()
+    assert result.loss.isfinite().all()
+    assert logprobs.grad is not None
+    assert logprobs.grad.isfinite().all()
+    assert policy_loss(name, *(logprobs[:0],) * 3, number[:0], clip_low=0.2, clip_high=0.2).loss.shape == (0,)
 
 
 @forall(numbers, numbers, numbers, st.sampled_from([None, 0.2, 1.0]))
@@ -154,7 +244,11 @@ def test_wrong_arguments_are_named() -> None:
         ppo_clip(x, x, x, dual_clip=1.0)
     with pytest.raises(ValueError, match="the value clip must be positive"):
         value_loss(x, x, x, clip=0.0)
-    with pytest.raises(ValueError, match="not 'tis'"):
-        importance_weights("tis", x, x)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="cap must be positive"):
-        importance_weights("token_tis", x, x, cap=0.0)
+    with pytest.raises(ValueError, match="dual_clip is for the loss ppo, not for cispo"):
+        policy_loss("cispo", x, x, x, torch.zeros(1), clip_low=0.2, clip_high=0.2, dual_clip=3.0)
+    with pytest.raises(ValueError, match="unknown policy loss 'grpo': choose one of ppo, gspo"):
+        policy_loss("grpo", x, x, x, torch.zeros(1), clip_low=0.2, clip_high=0.2)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"'sequence': \(2,\)"):
+        gspo(x, x, x, torch.zeros(2))
+    with pytest.raises(ValueError, match="clip_high at least 0"):
+        cispo(x, x, x, clip_high=-1.0)

@@ -18,19 +18,22 @@ import pytest
 import sglang_server
 import torch
 import vllm_kit
+import vllm_serve
 from transformers import PreTrainedModel
 
-from trainers.engines.base import Engine
+from trainers.engines.base import MIN_TEMPERATURE, Engine
 from trainers.engines.replicas import Replicas
 from trainers.engines.routing import Router
 from trainers.engines.scripted import Reply, ScriptedEngine
 from trainers.engines.sglang import SGLangEngine
 from trainers.engines.torch_engine import TorchEngine
+from trainers.engines.vllm import served
 from trainers.tiny import build_model
 
 VOCAB = 64
 CONTEXT = 768
-SERVED = {"hidden": 64, "heads": 2, "kv_heads": 1}  #: vLLM on a CPU knows no smaller heads than of 32 dimensions
+#: vLLM on a CPU knows no smaller heads than of 32 dimensions.
+SERVED: dict[str, Any] = {"hidden": 64, "heads": 2, "kv_heads": 1}
 
 
 def lively_model(family: str = "qwen2", seed: int = 0, vocab: int = VOCAB, **shape: Any) -> PreTrainedModel:
@@ -65,6 +68,7 @@ class Kit:
         joint_cuts: Whether ``top_p`` and ``min_p`` look at the whole distribution instead of what ``top_k`` left.
         refuses_min_p: Whether requests with ``min_p`` are refused.
         mixes_cuts: Whether a seeded request has the same tokens beside requests with other cuts.
+        coldest: Temperatures between 0 and this are refused.
         seconds: No test takes so long; what hangs is a failure.
     """
 
@@ -82,6 +86,7 @@ class Kit:
     joint_cuts: bool = False
     refuses_min_p: bool = False
     mixes_cuts: bool = True
+    coldest: float = MIN_TEMPERATURE
     seconds: float = 30.0
 
 
@@ -159,7 +164,7 @@ COMPUTING_KITS: dict[str, MakeKit] = {
 KITS |= {f"replicas-{name}": partial(_replicas_kit, KITS[name]) for name in ("torch", "scripted")}
 COMPUTING_KITS["replicas-torch"] = KITS["replicas-torch"]
 #: Those with a server: in both lists. Each has a session-scoped fixture ``NAME_kit`` that owns the server.
-SERVERS: tuple[str, ...] = ("vllm", "sglang")
+SERVERS: tuple[str, ...] = ("vllm", "served_vllm", "sglang")
 
 
 def _parameters(kits: dict[str, MakeKit]) -> list[Any]:
@@ -242,6 +247,32 @@ def _vllm_kit(vllm: vllm_kit.VLLM) -> Kit:
         block=vllm_kit.BLOCK,
         shares=True,
         seconds=100.0,
+    )
+
+
+@pytest.fixture(scope="session")
+def served_vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[vllm_serve.Server]:
+    """A vLLM that was started as a user starts it."""
+    with vllm_serve.serving(tmp_path_factory.mktemp("vllm"), lively_model("qwen3", **SERVED), CONTEXT) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def served_vllm_kit(served_vllm: vllm_serve.Server) -> Kit:
+    """The same, with a Qwen3: what the suite asks of one family, it asks of two of vLLM's."""
+    return Kit(
+        lively_model("qwen3", **SERVED),
+        lively_model("qwen3", seed=1, **SERVED),
+        served_vllm.make,
+        lambda model: model.state_dict(),
+        lambda engine: served_vllm.kill(),
+        death="is gone",
+        cause=None,
+        block=vllm_kit.BLOCK,
+        shares=True,
+        counts_in_flight=False,  # half a second late
+        coldest=served.MIN_TEMPERATURE,
+        seconds=300.0,
     )
 
 

@@ -479,6 +479,7 @@ async def test_invalid_requests_are_refused_and_the_engine_goes_on(kit: Kit) -> 
             Sampling(stop_token_ids=(VOCAB,)),
             Sampling(stop_token_ids=(-1,)),
             Sampling(temperature=1e-30),
+            Sampling(temperature=kit.coldest * 0.99),
         ):
             with pytest.raises(RequestError):
                 await engine.generate([1], sampling)
@@ -486,7 +487,7 @@ async def test_invalid_requests_are_refused_and_the_engine_goes_on(kit: Kit) -> 
             await engine.update_weights(kit.weights(kit.other), 1, "now")  # type: ignore[arg-type]
         min_p = 0.0 if kit.refuses_min_p else 1.0
         odd = Sampling(
-            temperature=1e-5, top_k=2**80, min_p=min_p, top_p=1e-9, max_new_tokens=2**80, stop_token_ids=(1,)
+            temperature=kit.coldest, top_k=2**80, min_p=min_p, top_p=1e-9, max_new_tokens=2**80, stop_token_ids=(1,)
         )
         assert len((await engine.generate(np.array([1, 2], np.int64), odd)).token_ids) >= 1
         assert len((await other).token_ids) == 100
@@ -537,8 +538,8 @@ def test_it_is_an_engine(kit: Kit) -> None:
     asyncio.run(check())
 
 
-@pytest.mark.parametrize("shape", [{}, SERVED])
-def test_the_models_of_this_suite_are_lively(shape: dict[str, int]) -> None:
+@pytest.mark.parametrize("shape", [{}, SERVED, {"family": "qwen3", **SERVED}])
+def test_the_models_of_this_suite_are_lively(shape: dict[str, Any]) -> None:
     """Parity means little on flat distributions: the reference must have opinions, and not one and the same."""
     model = lively_model(**shape)
     probs = forward(model, [1, 2, 3], list(range(20))).exp()

@@ -710,3 +710,38 @@ def test_the_example_in_the_documentation_runs(capsys: pytest.CaptureFixture[str
     exec(compile("from __future__ import annotations\n" + example, "docs/engines.md", "exec"), names)
     asyncio.run(names["main"]())
     assert capsys.readouterr().out == "[7 8 9] 1 2.0\n"
+
+
+# ---------------------------------------------------------------- sleep
+
+
+class Sleeper(Fragile):
+    """Gives its memory back, and answers nothing meanwhile; ``insomnia`` says that it cannot."""
+
+    insomnia = False
+
+    async def sleep(self) -> None:
+        if self.insomnia:
+            raise EngineError("it has no sleep mode")
+        self.hang()
+
+    async def wake(self) -> None:
+        self._frozen = None
+
+
+@simulated
+async def test_replicas_that_sleep_are_not_taken_for_dead_and_go_on_when_they_wake() -> None:
+    engines = [Sleeper(slow) for _ in range(2)]
+    replicas = Replicas(engines, stall_timeout=60.0, probe_timeout=20.0, probe_interval=5.0)
+    await asyncio.gather(*start(replicas, 2))
+    await replicas.sleep()
+    await asyncio.sleep(1000.0)
+    await replicas.wake()
+    await asyncio.gather(*start(replicas, 4))
+    assert (replicas.stats()["replicas_up"], replicas.stats()["replicas_lost"]) == (2, 0)
+    engines[1].insomnia = True
+    await replicas.sleep()
+    await replicas.wake()
+    assert len((await replicas.generate([1], ANY)).token_ids) == TOKENS
+    assert (replicas.stats()["replicas_up"], replicas.stats()["replicas_lost"]) == (1, 1)
+    await replicas.close()

@@ -109,7 +109,7 @@ def test_a_checksum_survives_how_vllm_stores_weights_and_sees_any_change(dtype: 
 
 def test_a_publisher_writes_what_the_engine_holds_and_removes_what_nobody_needs() -> None:
     state = lively_model().state_dict()
-    publisher = Publisher(state, torch.bfloat16, "cpu")
+    publisher = Publisher(state, torch.bfloat16)
     one, two, three = (publisher.prepare(state, version) for version in range(3))
     paths = [Path(payload.message["path"]) for payload in (one, two, three)]
     held = load_file(paths[0])

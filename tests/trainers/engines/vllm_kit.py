@@ -25,11 +25,7 @@ class VLLM:
     """Keeps a server for models like ``model``: started where there is none, or none any more."""
 
     def __init__(self, model: PreTrainedModel, max_context: int) -> None:
-        if not Path(PYTHON).exists():
-            pytest.fail(
-                f"there is no {PYTHON}: `make venv-vllm` makes it, TEXTENVS_VLLM_PYTHON names another, and "
-                '`-m "not engines"` leaves these tests out'
-            )
+        need_python()
         self.model, self._context = model, max_context
         self._server: ServerProcess | None = None
 
@@ -55,6 +51,15 @@ class VLLM:
         """At the end of the session."""
         if self._server is not None:
             self._server.stop()
+
+
+def need_python() -> None:
+    """Fail where there is no vLLM."""
+    if not Path(PYTHON).exists():
+        pytest.fail(
+            f"there is no {PYTHON}: `make venv-vllm` makes it, TEXTENVS_VLLM_PYTHON names another, and "
+            '`-m "not engines"` leaves these tests out'
+        )
 
 
 def started(model: PreTrainedModel, max_context: int) -> Iterator[VLLM]:

@@ -45,7 +45,8 @@ def train(learner, steps):
 
 
 def everything(learner):
-    return {name: value.clone() for name, value in learner._tensors().items()}
+    learned, frozen = learner._state._tensors()
+    return {name: value.clone() for name, value in (learned | frozen).items()}
 
 
 def test_resuming_is_exact(tmp_path):

@@ -490,6 +490,25 @@ def test_groups_without_difference_are_replaced_or_stop_the_run() -> None:
         run_simulated(collect(engine_of(says("1 end")), filter_zero_variance=True, max_consecutive_filtered=9))
 
 
+def test_each_task_is_played_greedily_too_where_that_is_asked_for() -> None:
+    def script(call: Call, version: int) -> Reply:
+        return Reply(tokens("7 end" if call.sampling.temperature == 0 else "1 end"))
+
+    sampling = Sampling(max_new_tokens=40, temperature=0.8)
+    batches = run_simulated(collect(engine_of(script), batches=2, group_size=2, greedy=True, sampling=sampling))
+    for batch in batches:
+        assert [len(group) for group in batch.groups] == [2, 2, 2]
+        assert [group[0].group_id for group in batch.groups] == list(batch.greedy)
+        for group in batch.groups:
+            greedy = batch.greedy[group[0].group_id]
+            assert greedy.task_key == group[0].task_key
+            assert greedy.episode_id == f"{greedy.group_id}-greedy-a0"
+            assert greedy.messages[-1]["content"] != group[0].messages[-1]["content"]
+    (plain,) = run_simulated(collect(engine_of(script), group_size=2, sampling=sampling))
+    assert plain.greedy == {}
+    assert [t.episode_id for t in plain.trajectories] == [t.episode_id for t in batches[0].trajectories]
+
+
 # ---------------------------------------------------------------- budgets of tokens
 
 

@@ -58,10 +58,12 @@ class Books(RuleBasedStateMachine):
         retries=st.integers(0, 1),
         max_running=st.one_of(st.none(), st.integers(1, 6)),
         filtering=st.booleans(),
+        greedy=st.booleans(),
     )
-    def begin(self, group_size, groups, staleness, slack, surplus, retries, max_running, filtering):
+    def begin(self, group_size, groups, staleness, slack, surplus, retries, max_running, filtering, greedy):
         self.options = {
             "group_size": group_size,
+            "greedy": greedy,
             "groups_per_batch": groups,
             "staleness": staleness,
             "window": 1 if surplus else 1 + int(slack * staleness * groups),
@@ -112,10 +114,13 @@ class Books(RuleBasedStateMachine):
             trajectory = played(version, reward=outcome, name=f"{number}/{ticket.sibling}")
             self.done[number][ticket.sibling] = trajectory
             self.slots.finish(ticket, trajectory)
-        size, rewards = self.options["group_size"], [t.total_reward for t in self.done[number].values()]
-        if len(rewards) + self.lost.get(number, 0) == size:
+        size, greedy = self.options["group_size"], self.options["greedy"]
+        rewards = [t.total_reward for t in self.done[number].values()]
+        if len(rewards) + self.lost.get(number, 0) == size + greedy:
             flat = self.options["filter_zero_variance"] and len(set(rewards)) == 1
-            if len(rewards) < min(2, size) or flat:
+            siblings = [s for s in self.done[number] if s < size]
+            incomparable = greedy and size not in self.done[number]
+            if len(siblings) < min(2, size) or incomparable or flat:
                 self.dropped.add(number)
 
     @precondition(lambda self: self.running)
@@ -128,9 +133,13 @@ class Books(RuleBasedStateMachine):
         if (batch := self.slots.take()) is None:
             return
         assert len(batch) == self.options["groups_per_batch"]
+        size = self.options["group_size"]
+        taken_greedy = iter(self.slots.taken_greedy)
         for group in batch:
             number = int(group[0].episode_id.split("/")[0])
-            assert group == [self.done[number][s] for s in sorted(self.done[number])], "siblings complete, in order"
+            assert group == [self.done[number][s] for s in sorted(self.done[number]) if s < size], "complete, in order"
+            if self.options["greedy"]:
+                assert next(taken_greedy) == self.done[number][size]
             assert number not in self.dropped
             assert number not in self.delivered
             # Invariant 1, on the oracle's own clock: this batch is number `taken`.
@@ -403,6 +412,31 @@ def test_a_group_goes_on_with_two_siblings_and_is_dropped_with_one() -> None:
     assert slots.counters["groups_dropped_too_few_siblings"] == 1
     assert slots.counters["retries"] == slots.counters["siblings_lost"] == 3
     assert slots.in_flight == [2], "its replacement"
+
+
+def test_a_greedy_episode_is_played_with_each_group_and_kept_apart() -> None:
+    slots = Slots(group_size=2, groups_per_batch=1, staleness=1, retries=0, greedy=True, filter_zero_variance=True)
+    tickets = start_all(slots)
+    assert len(tickets) == slots.capacity == 6
+    assert [t.sibling for t in tickets if slots.is_greedy(t)] == [2, 2]
+
+    def play(group: int, *rewards: float | None) -> None:
+        for sibling, reward in enumerate(rewards):
+            failed = {"status": Status.ERROR_ENV} if reward is None else {"reward": reward}
+            slots.finish(Ticket(group, sibling), played(0, name=f"{group}/{sibling}", **failed))  # type: ignore[arg-type]
+        start_all(slots)
+
+    play(0, 1.0, 1.0, 0.0)  # equal among each other, but not to greedy decoding: they teach something
+    batch = slots.take()
+    assert batch is not None
+    assert [t.episode_id for t in batch[0]] == ["0/0", "0/1"]
+    assert [t.episode_id for t in slots.taken_greedy] == ["0/2"]
+    play(1, 1.0, 0.0, None)
+    slots.update(1)
+    start_all(slots)
+    assert slots.counters["groups_dropped_no_greedy"] == 1
+    play(2, 0.5, 0.5, 0.5)
+    assert slots.counters["groups_dropped_zero_variance"] == 1
 
 
 def test_a_dropped_group_is_replaced_within_the_same_batch() -> None:

@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 
+from ...chat.spec import SpecLike
 from ...env import EpisodeState, Turn
-from ...messages import Message, user
+from ...messages import Message, Messages, assistant
+from ...messages import user as user_message
+from ...options import make_of
 from ...tasks.base import Split, Task, TaskSet
 from ...tasks.load import load_tasks
 from ...tool_env import ToolEnv
 from ...tools import ToolResult
+from ...users.base import take_turn
+from ...users.llm import LLMUser
 from .expert import Move, careless_move, next_move
-from .hearing import mentions
-from .scenario import scenario_of
+from .hearing import MAX_CHARS, mentions
+from .played import MANNER, PERSONA, goal_text, overhear
+from .scenario import Wish, scenario_of
 from .tasks import Level, ServiceDeskTasks
 from .tools import TOOLS, DeskState
-from .user import begin, listen
+from .user import TOO_LONG, begin, listen
 
 
 class ServiceDesk(ToolEnv[DeskState]):
@@ -29,7 +36,8 @@ class ServiceDesk(ToolEnv[DeskState]):
 
     The assistant talks to a simulated customer and calls tools on the shop's database. The episode ends when the
     customer says goodbye (``stop`` is ``"solved"`` or ``"unsolved"``) or has had enough (``"user_left"``). It is solved
-    when three things hold at the end; each is also a metric, 0 or 1, of every turn:
+    when three things hold at the end; each is also a metric, 0 or 1, of every turn (with a language model as the
+    customer there are two more: ``user_leak`` and ``user_tries``):
 
     * ``db``: the database is what the task's gold actions make of a fresh one;
     * ``told``: every wish was settled as it should be: done, refused for the right reason, told, handed over;
@@ -50,6 +58,10 @@ class ServiceDesk(ToolEnv[DeskState]):
         progress: The weight of the share of the task that is done; at least 0.
         turn: Added on every turn; at most 0.
         tool_error: Added for every call that did not work; at most 0.
+        user: A language model that plays the customer instead: a :class:`~textenvs.chat.spec.ChatSpec`, a mapping of
+            its options (``{"model": ..., "base_url": ...}``) or a model's name. The row's opening stays its first
+            message. Episodes are then as repeatable as the model is, and an episode is solved whichever way it ends,
+            as long as the three things hold.
         call_format: How calls are written; see :class:`~textenvs.tool_env.ToolEnv`, also for the next two.
         max_calls_per_turn: How many calls of one reply are run.
         tools_in_prompt: Whether the system prompt describes the tools.
@@ -77,6 +89,7 @@ class ServiceDesk(ToolEnv[DeskState]):
         progress: float = 0.0,
         turn: float = 0.0,
         tool_error: float = 0.0,
+        user: SpecLike | None = None,
         call_format: str = "hermes",
         max_calls_per_turn: int = 8,
         tools_in_prompt: bool = True,
@@ -88,6 +101,7 @@ class ServiceDesk(ToolEnv[DeskState]):
         _check_weight("progress", progress, "at least 0", progress >= 0)
         _check_weight("turn", turn, "at most 0, as it is a cost", turn <= 0)
         _check_weight("tool_error", tool_error, "at most 0, as it is a cost", tool_error <= 0)
+        self.player = None if user is None else make_of("user", _played_by, user)
         super().__init__(
             open_tasks(tasks, level, split, seed, kinds),
             TOOLS,
@@ -116,25 +130,70 @@ class ServiceDesk(ToolEnv[DeskState]):
         errors = sum(not each.ok for each in results)
         return self._turn(self.tool_messages(results), errors)
 
-    def answer(self, reply: Message) -> Turn:
+    def answer(self, reply: Message) -> Turn | Awaitable[Turn]:
         """Let the customer hear the words, and answer."""
         state, words = self.state, self.said(reply)
-        before = state.caller
         if any(mentions(words, private) for private in state.story.private):
             state.note("disclosed")
+        before = state.caller
+        if self.player is not None:
+            if len(words) <= MAX_CHARS:
+                return self._answer_by_model(self.player, words)
+            state.user, answer = overhear(state.story, before, words, TOO_LONG), TOO_LONG  # nobody is asked to read it
+            return self._turn([user_message(answer)])
         state.user, answer = listen(state.story.persona, before, words)
         for outcome in state.user.outcomes[len(before.outcomes) :]:
-            wish = before.wish
-            if wish and outcome.startswith("refused") and wish.order_id and not _was_looked_at(state, wish.order_id):
-                state.note("not_looked_at")
-        return self._turn([user(answer)])
+            if before.wish and outcome.startswith("refused"):
+                self._check_refusal(before.wish)
+        return self._turn([user_message(answer)])
+
+    async def _answer_by_model(self, player: LLMUser, words: str) -> Turn:
+        state, before = self.state, self.state.caller
+        turn = await take_turn(player, self._talk(), goal_text(state.story), self.np_random)
+        after = overhear(state.story, before, words, turn.text)
+        if turn.ends:
+            after = replace(after, wish=None, waiting=(), ended="closed" if turn.why == "satisfied" else "left")
+        state.user = after
+        for number, wish in enumerate(state.story.chain):
+            if after.outcomes[number].startswith("refused") and not any(before.outcomes[number : number + 1]):
+                self._check_refusal(wish)
+        heard = self._turn([user_message(turn.text)] if turn.text else [])
+        return replace(heard, metrics={**heard.metrics, **turn.metrics})
+
+    def _check_refusal(self, wish: Wish) -> None:
+        """Note a refusal about an order that nobody looked at."""
+        if wish.order_id and not _was_looked_at(self.state, wish.order_id):
+            self.state.note("not_looked_at")
+
+    def _talk(self) -> Messages:
+        """What the customer has heard and said: no calls, no results, nothing that was written beside a call."""
+        talk: list[Message] = []
+        heard = True  # whether the assistant's last message reached them
+        for message in self.state.messages:
+            if message["role"] == "assistant":
+                parsed = self.format.parse(message)
+                if heard := not parsed.calls and not parsed.problems:
+                    talk.append(assistant(parsed.text))
+            elif message["role"] == "user" and heard:  # some formats bring results back as messages of the user
+                talk.append(message)
+        return tuple(talk)
 
     def demonstration(self, rng: np.random.Generator) -> str | Message:
-        """What the scripted agent says or calls next, in the environment's call format."""
+        """What the scripted agent says or calls next, in the environment's call format.
+
+        Raises:
+            NotImplementedError: A language model plays the customer, and nobody knows what it has told.
+        """
+        self._check_scripted()
         return self._written(next_move(self.state))
 
     def blunder(self, rng: np.random.Generator) -> str | Message:
-        """An act without asking, on the wrong order, an empty promise, or a refusal for nothing."""
+        """An act without asking, on the wrong order, an empty promise, or a refusal for nothing.
+
+        Raises:
+            NotImplementedError: As :meth:`demonstration`.
+        """
+        self._check_scripted()
         return self._written(careless_move(self.state, rng))
 
     def secrets(self) -> Sequence[str]:
@@ -153,12 +212,12 @@ class ServiceDesk(ToolEnv[DeskState]):
     def _turn(self, messages: Sequence[Message], errors: int = 0) -> Turn:
         state = self.state
         done = {"db": _database_right(state), "told": _all_settled(state), "policy": _rules_kept(state)}
-        solved = state.caller.ended == "closed" and all(done.values())
+        solved = bool(state.caller.ended) and all(done.values())
         share = 1.0 if solved else _share(state)
         gained, state.standing = share - state.standing, share
         stop = None
         if state.caller.ended:
-            stop = "user_left" if state.caller.ended == "left" else "solved" if solved else "unsolved"
+            stop = "solved" if solved else "user_left" if state.caller.ended == "left" else "unsolved"
         return Turn(
             messages,
             terminated=stop is not None,
@@ -171,6 +230,10 @@ class ServiceDesk(ToolEnv[DeskState]):
             ),
             metrics={name: float(value) for name, value in done.items()},
         )
+
+    def _check_scripted(self) -> None:
+        if self.player is not None:
+            raise NotImplementedError("the scripted agent needs the scripted customer; leave out the option user")
 
     def _written(self, move: Move) -> str | Message:
         text, calls = move
@@ -203,6 +266,10 @@ def problem_with(task: Task) -> str | None:
     except ValueError as error:
         return str(error)
     return None
+
+
+def _played_by(spec: SpecLike) -> LLMUser:
+    return LLMUser(spec, persona=PERSONA, manner=MANNER)
 
 
 def _check_weight(name: str, weight: float, allowed: str, fits: bool) -> None:

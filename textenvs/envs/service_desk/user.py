@@ -41,6 +41,8 @@ _VERBS: Mapping[str, re.Pattern[str]] = {
     "address": re.compile(r"\baddress|\bship|\bdeliver|\bsend|\bsent"),
     "late_fee": re.compile(r"\b(?:delivery|shipping) (?:fee|cost|charge)|\brefund"),
 }
+#: The answer to a reply that is longer than :data:`~textenvs.envs.service_desk.hearing.MAX_CHARS`.
+TOO_LONG = "That is far too long for me to read. Please be brief."
 _ORDER_ID = re.compile(r"\bw\d{7}\b")
 
 
@@ -105,7 +107,7 @@ def listen(persona: Persona, state: UserState, text: str) -> Said:
     assert wish is not None, "the talk is over"
     state = replace(state, turns=state.turns + 1)
     if len(text) > MAX_CHARS:
-        return _annoyed(persona, state, "That is far too long for me to read. Please be brief.")
+        return _annoyed(persona, state, TOO_LONG)
     heard = understand(text)
     told = {i for i, fact in enumerate(wish.facts) if tells(text, fact.kind, fact.value, fact.decoys)} - state.heard
     state = replace(state, heard=state.heard | told)
@@ -118,10 +120,10 @@ def listen(persona: Persona, state: UserState, text: str) -> Said:
     asked = _asked(persona, state, wish, heard)
     if heard.refused and wish.because in heard.reasons and not asked - state.said:
         return _refused(persona, state, wish, heard, text)
-    if heard.done and _granted(wish) and _granted(wish) <= state.consents:
+    if heard.done and granted(wish) and granted(wish) <= state.consents:
         return _settle(persona, state, "done")
     if heard.confirm and wish.kind in GRANTS:
-        problem = _misunderstood(persona, wish, plain(text))
+        problem = misunderstood(persona, wish, plain(text))
         if problem is None:
             return _agree(persona, state, wish, heard, text)
         if not heard.asks:
@@ -165,7 +167,7 @@ def _agree(persona: Persona, state: UserState, wish: Wish, heard: Heard, text: s
     if wish.switch == "confirm":
         return _switch(persona, state, wish)
     yes = _pick(persona, state.turns, "Yes, please do that.", "Yes, go ahead.", "Yes.")
-    if _granted(wish) <= state.consents:
+    if granted(wish) <= state.consents:
         return _annoyed(persona, state, yes)
     return _consent(state, wish), yes
 
@@ -179,10 +181,11 @@ def _check(persona: Persona, state: UserState, wish: Wish, words: str) -> Said:
 
 
 def _consent(state: UserState, wish: Wish) -> UserState:
-    return replace(state, consents=state.consents | _granted(wish))
+    return replace(state, consents=state.consents | granted(wish))
 
 
-def _granted(wish: Wish) -> frozenset[tuple[str, str]]:
+def granted(wish: Wish) -> frozenset[tuple[str, str]]:
+    """What a yes to the wish allows: (tool, order number)."""
     return frozenset((tool, wish.order_id) for tool in GRANTS.get(wish.kind, ()))
 
 
@@ -209,7 +212,7 @@ def _refused(persona: Persona, state: UserState, wish: Wish, heard: Heard, text:
     if wish.switch != "refused" or wish.instead is None:
         return _settle(persona, state, wish.outcome)
     # "That is out of stock. Shall I send the grey one instead?" may offer just the second choice.
-    offered = heard.confirm and _misunderstood(persona, wish.instead, plain(text)) is None
+    offered = heard.confirm and misunderstood(persona, wish.instead, plain(text)) is None
     agreed = offered or "proposal" in state.said
     state, words = _switch(persona, state, wish)
     return (_consent(state, wish.instead), f"{words} Yes, go ahead.") if agreed else (state, words)
@@ -340,7 +343,7 @@ def _piece(persona: Persona, wish: Wish, slot: str) -> str:
     return wish.payment_words or "The way I paid, please."
 
 
-def _misunderstood(persona: Persona, wish: Wish, words: str) -> str | None:
+def misunderstood(persona: Persona, wish: Wish, words: str) -> str | None:
     """What is wrong with a proposal, in the user's words; ``None`` when it is what they want."""
     if not _VERBS[wish.kind].search(words):
         return "What exactly do you want to do?"

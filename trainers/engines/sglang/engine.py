@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from transformers import AutoConfig
@@ -37,14 +38,14 @@ from trainers.engines.base import (
     UpdateMode,
     check_request,
 )
+from trainers.engines.http import Client, UnreachableError, error_text, refused
 
-from .client import Client, UnreachableError
 from .options import SGLangOptions
 from .process import ServerProcess, free_port
 from .server_info import ServerInfo, read_server_info
 from .update import PartialUpdateError, Updater
 from .weights import read_parameters
-from .wire import Piece, error_text, generate_body, read_generation, server_seed
+from .wire import Piece, generate_body, read_generation, server_seed
 
 log = logging.getLogger("trainers")
 
@@ -98,6 +99,7 @@ class SGLangEngine:
         stop_token_ids: Stop tokens of every request, beside its own.
         dtype: Of a server that is started: ``float32`` or ``bfloat16``.
         device: Of a server that is started: ``cpu`` or ``cuda``.
+        gpu: Of a server that is started: which GPU, modulo their number; ``None`` is SGLang's choice.
         threads: Of a server that is started on the CPU; ``None`` is torch's own choice.
         seed: Of requests without a seed.
         version: Of the model's weights.
@@ -122,6 +124,7 @@ class SGLangEngine:
         stop_token_ids: Sequence[int] = (),
         dtype: str = "float32",
         device: str = "cpu",
+        gpu: int | None = None,
         threads: int | None = None,
         seed: int = 0,
         version: int = 0,
@@ -174,10 +177,12 @@ class SGLangEngine:
                 "--max-running-requests": str(max_slots),
                 "--random-seed": str(seed % 2**31),
             }
-            self._client = Client(f"http://127.0.0.1:{port}")
+            if device == "cuda" and gpu is not None:
+                arguments["--base-gpu-id"] = str(gpu % torch.cuda.device_count())
+            self._client = Client(f"http://127.0.0.1:{port}", extra="sglang-client")
             self._server = ServerProcess(*options.command(arguments, threads))
         else:
-            self._client = Client(options.base_url, options.api_key)
+            self._client = Client(options.base_url, options.api_key, extra="sglang-client")
         self._updater = Updater(self._client, options, self._parameters, folder)
 
     # What it is
@@ -523,7 +528,7 @@ class SGLangEngine:
                 except UnreachableError as error:
                     missed += 1
                     self._check_process("died")
-                    if missed > 1 or _refused(error):
+                    if missed > 1 or refused(error):
                         raise EngineDeadError(f"{self._name()} is gone: {error}{self._tail()}") from error
                 asked = clock()
                 silent = clock() - self._heard
@@ -616,10 +621,3 @@ class SGLangEngine:
 
         task.add_done_callback(ended)
         return task
-
-
-def _refused(error: UnreachableError) -> bool:
-    """Whether nobody listens there, which no busy server does."""
-    return isinstance(error.__cause__, ConnectionRefusedError) or isinstance(
-        getattr(error.__cause__, "os_error", None), ConnectionRefusedError
-    )

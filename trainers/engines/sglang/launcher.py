@@ -1,9 +1,10 @@
 """SGLang's HTTP server as a child of this project: ``python launcher.py --model-path ... --device cpu``.
 
-It runs in SGLang's own environment (``make venv-sglang``), so it imports nothing of this project. It adds two things to
-``python -m sglang.launch_server``:
+It runs in SGLang's own environment (``make venv-sglang``), so it imports nothing of this project. It adds three things
+to ``python -m sglang.launch_server``:
 
 * The server ends when the process that started it ends, however that happens.
+* It sleeps while there is nothing to compute, where this SGLang can.
 * With ``SGLANG_USE_CPU_ENGINE=1`` it runs from the wheels on PyPI, which are built for CUDA: two libraries that SGLang
   imports cannot be loaded on a machine without it, although a model like Qwen2 or Llama calls neither on the CPU (there
   SGLang has a plain torch path for every layer). Stand-ins take their places before SGLang is imported. SGLang's worker
@@ -119,6 +120,20 @@ def _allow_seeds() -> None:
     choices.add_radix_supported_deterministic_attention_backend_choices(["torch_native"])
 
 
+def _sleeping_when_idle(arguments: list[str]) -> list[str]:
+    """The server's arguments, and where this SGLang has it the one that lets its scheduler wait for requests.
+
+    Without it the scheduler asks for them without a pause, and keeps a core busy while a policy is trained.
+    """
+    from argparse import ArgumentParser
+
+    from sglang.srt.server_args import ServerArgs  # type: ignore[import-not-found]
+
+    parser = ArgumentParser(add_help=False)
+    ServerArgs.add_cli_args(parser)
+    return [*arguments, "--sleep-on-idle"] if "--sleep-on-idle" in parser.format_usage() else arguments
+
+
 _alive: list[Any] = []
 if __name__ in ("__main__", "__mp_main__") and os.environ.get("SGLANG_USE_CPU_ENGINE") == "1":
     _alive = _prepare_cpu()
@@ -133,6 +148,6 @@ if __name__ == "__main__":
     if PARENT in os.environ:
         threading.Thread(target=_end_with, args=(int(os.environ[PARENT]),), daemon=True).start()
     try:
-        run_server(prepare_server_args(sys.argv[1:]))
+        run_server(prepare_server_args(_sleeping_when_idle(sys.argv[1:])))
     finally:
         kill_process_tree(os.getpid(), include_parent=False)

@@ -9,9 +9,7 @@ from typing import Any
 import torch
 
 from trainers.engines.base import EngineError
-
-from .client import Client
-from .wire import error_text
+from trainers.engines.http import Client, error_text
 
 _DTYPES = {
     "float32": torch.float32,

@@ -17,14 +17,14 @@ from typing import Any
 from torch import Tensor
 
 from trainers.engines.base import EngineError
+from trainers.engines.http import Client, UnreachableError, error_text
 
-from .client import Client, UnreachableError
 from .options import SGLangOptions
 from .server_info import ServerInfo
 from .transport import Carrier, make_carrier
 from .verify import Verifier
 from .weights import Parameters
-from .wire import error_text, succeeded
+from .wire import succeeded
 
 log = logging.getLogger("trainers")
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainers.engines.base import EngineError, FinishReason, Sampling
+from trainers.engines.http import shortened
 
 _ONLY_THE_BEST = 1e-6  # as top_p: the likeliest of fewer than a million tokens has more
-_QUOTED = 300  # characters of an answer that an error repeats
 
 
 class AnswerError(EngineError):
@@ -151,22 +151,10 @@ def _spans(meta: Mapping[str, Any], count: int, answer: Any) -> list[tuple[int, 
     return [(start, version) for start, version, _ in read]
 
 
-def error_text(body: Any) -> str:
-    """What the server says is wrong; ``body`` is what its JSON says, or its text."""
-    while isinstance(body, Mapping):
-        body = next((body[key] for key in ("error", "message", "detail") if body.get(key)), json.dumps(body))
-    text = body if isinstance(body, str) else json.dumps(body, default=str)
-    return _short(text.strip() or "nothing")
-
-
 def succeeded(body: Any) -> bool:
     """Whether the answer of a control endpoint says that it did what it was asked; silence counts as a yes."""
     return not isinstance(body, Mapping) or body.get("success", True) is True
 
 
 def _unreadable(what: str, answer: Any) -> AnswerError:
-    return AnswerError(f"the SGLang server's answer {what}: {_short(json.dumps(answer, default=str))}")
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _QUOTED else f"{text[:_QUOTED]} ... ({len(text)} characters)"
+    return AnswerError(f"the SGLang server's answer {what}: {shortened(json.dumps(answer, default=str))}")

@@ -11,27 +11,21 @@ import asyncio
 import contextlib
 import copy
 import itertools
+import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
-from trainers.engines.base import (
-    EngineDeadError,
-    EngineError,
-    Generation,
-    RequestError,
-    Sampling,
-    UpdateMode,
-    check_request,
-)
+from trainers.engines.base import EngineDeadError, EngineError, RequestError
+from trainers.engines.vllm.engine import Reply, VLLMBase
 from trainers.engines.vllm.frames import Frame, FrameError, read_frame
 from trainers.engines.vllm.process import ServerProcess
-from trainers.engines.vllm.publish import Payload, Publisher
+from trainers.engines.vllm.publish import Publisher
 
 # The arguments of vLLM that have options of their own, or that the conventions of the protocol decide.
 TAKEN = frozenset(
@@ -54,6 +48,7 @@ def start_server(
     dtype: torch.dtype | None = None,
     seed: int = 0,
     threads: int | None = None,
+    gpu: int | None = None,
     gpu_memory_utilization: float = 0.5,
     kv_cache_gib: float | None = None,
     block_size: int | None = None,
@@ -71,6 +66,7 @@ def start_server(
         dtype: Of weights and KV; by default the model's.
         seed: Of requests without a seed.
         threads: CPU threads of vLLM's computing process; by default vLLM's own choice.
+        gpu: Which of the GPUs that this process sees, modulo their number; ``None`` is the first.
         gpu_memory_utilization: Share of the GPU's memory; no matter where ``kv_cache_gib`` is given.
         kv_cache_gib: For keys and values; by default what vLLM finds free on a GPU, and 1 on a CPU.
         block_size: Tokens of a block of KV, the unit of prefix reuse; by default vLLM's choice (16 on a GPU, 128 on a
@@ -97,6 +93,11 @@ def start_server(
         env = {"OMP_NUM_THREADS": str(threads), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
         if cpu:
             env["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    if not cpu:  # CUDA IPC handles are pickled; nobody but this process reaches the server's socket
+        env["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
+    if gpu is not None and not cpu:
+        seen = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(torch.cuda.device_count())))
+        env["CUDA_VISIBLE_DEVICES"] = seen.split(",")[gpu % torch.cuda.device_count()]
     memory = kv_cache_gib if kv_cache_gib is not None else (1.0 if cpu else None)
     engine = {
         "model": "model",  # in the server's folder
@@ -125,13 +126,8 @@ def start_server(
     return ServerProcess(python, {"version": -1, "engine": given}, config, env)
 
 
-class VLLMEngine:
-    """A client of one server; see :class:`trainers.engines.base.Engine` for the protocol. Made by :meth:`connect`.
-
-    ``session`` changes nothing: vLLM reuses the KV of any request with the same prefix, in whole blocks, and forgets
-    the oldest when it needs room. ``sampled_logprobs`` is ``None`` where a cut applies. A weight update lets requests
-    that are made after it wait until it is done, in all modes.
-    """
+class VLLMEngine(VLLMBase):
+    """A client of one server that was started for it; see :class:`.engine.VLLMBase`. Made by :meth:`connect`."""
 
     def __init__(
         self,
@@ -143,26 +139,20 @@ class VLLMEngine:
         version: int,
         owner: bool,
     ) -> None:
+        super().__init__(
+            Publisher(model.state_dict(), dtype_named(welcome["dtype"]), gpu=welcome["gpu"]),
+            vocab_size=int(welcome["vocab_size"]),
+            max_context=int(welcome["max_context"]),
+            stop_token_ids=stop_token_ids,
+            version=version,
+            gpu=welcome["gpu"] is not None,
+        )
         self.vllm_version: str = welcome["vllm"]
         self.block_size: int = welcome["block_size"]
         self._server, self._owner = server, owner
         self._reader, self._writer = streams
-        self._vocab_size, self._max_context = int(welcome["vocab_size"]), int(welcome["max_context"])
-        self._stop = tuple(stop_token_ids)
-        self._publisher = Publisher(model.state_dict(), _dtype_of(welcome), welcome["device"])
-        self._version = version
         self._numbers = itertools.count()
         self._waiters: dict[int, asyncio.Future[Frame]] = {}
-        self._end: EngineDeadError | None = None
-        self._updating = asyncio.Lock()
-        self._closed_by = 0  # updates and sleeps that keep new requests out
-        self._opened = asyncio.Event()
-        self._opened.set()
-        self._asleep = False
-        self._own = ThreadPoolExecutor(1, "vllm-weights")  # the loop's may be full of environments that hang
-        self._told: dict[str, float] = {}
-        self._counted = dict.fromkeys(("requests", "generated_tokens", "prefill_tokens", "cached_tokens"), 0)
-        self._generating = 0
         self._listener = asyncio.create_task(self._listen())
 
     @classmethod
@@ -201,9 +191,6 @@ class VLLMEngine:
                 server.stop()
             raise
         try:
-            check_request(
-                [0], Sampling(stop_token_ids=engine._stop), vocab_size=engine._vocab_size, max_context=1 << 30
-            )
             await engine.update_weights(model.state_dict(), version)
         except BaseException:
             await engine.close()
@@ -211,104 +198,9 @@ class VLLMEngine:
         return engine
 
     @property
-    def version(self) -> int:
-        """The version of the weights that the next token will be computed with."""
-        return self._version
-
-    @property
-    def max_context(self) -> int:
-        """Prompt and new tokens together are at most this."""
-        return self._max_context
-
-    @property
     def server(self) -> ServerProcess:
         """Whose client this is."""
         return self._server
-
-    async def generate(self, token_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Generation:
-        """See :meth:`trainers.engines.base.Engine.generate`."""
-        prompt = check_request(token_ids, sampling, vocab_size=self._vocab_size, max_context=self._max_context)
-        header = {"op": "generate", "sampling": self._parameters(sampling, len(prompt))}
-        self._counted["requests"] += 1
-        self._generating += 1
-        try:
-            while self._end is None and not self._opened.is_set():
-                await self._opened.wait()
-            answer = await self._ask(Frame(header, {"prompt": prompt}))
-        finally:
-            self._generating -= 1
-        return self._generation(answer, sampling, len(prompt))
-
-    async def update_weights(self, weights: Mapping[str, Tensor], version: int, mode: UpdateMode = "keep") -> None:
-        """See :meth:`trainers.engines.base.Engine.update_weights`.
-
-        The tensors must stay unchanged until this returns. Cancelling withdraws an update that the server was not told
-        of yet.
-        """
-        if mode not in ("keep", "wait", "abort"):
-            raise ValueError(f"update mode must be keep, wait or abort, not {mode!r}")
-        self._check_alive()
-        self._shut()
-        told = asyncio.Event()
-        task = asyncio.create_task(self._update(weights, version, mode, told))
-        task.add_done_callback(lambda _: self._open())
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError:
-            if not told.is_set():
-                task.cancel()
-            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody else asks
-            raise
-
-    async def sleep(self, level: int = 1) -> None:
-        """Stop computing and give memory back until :meth:`wake`; requests wait, those that run start over then.
-
-        Args:
-            level: 1 gives up the KV and moves the weights to the CPU's memory; 0 only stops computing.
-
-        Raises:
-            EngineError: The server cannot: memory is given back on a GPU with ``sleep_mode=True`` alone.
-        """
-        async with self._updating:
-            if self._asleep:
-                return
-            self._shut()
-            try:
-                await self._ask(Frame({"op": "sleep", "level": level}))
-            except BaseException:
-                self._open()
-                raise
-            self._asleep = True
-
-    async def wake(self) -> None:
-        """Go on after :meth:`sleep`; fine when awake."""
-        async with self._updating:
-            if self._asleep:
-                await self._ask(Frame({"op": "wake"}))
-                self._asleep = False
-                self._open()
-
-    async def release(self, session: str) -> None:
-        """See :meth:`trainers.engines.base.Engine.release`; vLLM forgets by itself."""
-
-    def stats(self) -> dict[str, float]:
-        """Counters since this client connected, and gauges.
-
-        Beside the protocol's: ``steps``, ``preemptions`` (requests that lost their KV for want of room or at an update,
-        and computed it again) and ``kv_use`` (share of the KV blocks in use).
-        """
-        told = self._told
-        generated = max(self._counted["generated_tokens"], told.get("generated_tokens", 0))
-        waiting = min(told.get("waiting", 0), self._generating)
-        return {
-            **{name: float(count) for name, count in self._counted.items()},
-            "generated_tokens": float(generated),
-            "steps": float(told.get("steps", 0)),
-            "preemptions": float(told.get("preemptions", 0)),
-            "kv_use": float(told.get("kv_use", 0)),
-            "running": float(self._generating - waiting),
-            "waiting": float(waiting),
-        }
 
     async def close(self) -> None:
         """See :meth:`trainers.engines.base.Engine.close`; the server is stopped if it belongs to this engine."""
@@ -323,41 +215,30 @@ class VLLMEngine:
                 await asyncio.get_running_loop().run_in_executor(own, self._server.stop)
         self._publisher.close()
 
-    # Requests
+    # How things get to the server
 
-    def _parameters(self, sampling: Sampling, size: int) -> dict[str, Any]:
-        stops = () if sampling.ignore_stop else (*self._stop, *sampling.stop_token_ids)
-        return {
-            "temperature": float(sampling.temperature),
-            "top_p": float(sampling.top_p),
-            "top_k": min(int(sampling.top_k), self._vocab_size),
-            "min_p": float(sampling.min_p),
-            "max_tokens": min(int(sampling.max_new_tokens), self._max_context - size),
-            "stop_token_ids": sorted({int(token) for token in stops}),
-            "seed": None if sampling.seed is None else int(sampling.seed) % 2**63,
-        }
-
-    def _generation(self, answer: Frame, sampling: Sampling, size: int) -> Generation:
-        tokens, logprobs = answer.arrays["tokens"], answer.arrays["logprobs"]
-        cached = int(answer.header["cached_tokens"])
-        self._counted["generated_tokens"] += len(tokens)
-        self._counted["cached_tokens"] += cached
-        self._counted["prefill_tokens"] += size - cached
-        sampled = None
-        if sampling.temperature == 0:
-            sampled = np.zeros_like(logprobs)
-        elif sampling.top_p == 1 and sampling.top_k == 0 and sampling.min_p == 0:
-            sampled = logprobs
-        return Generation(
-            token_ids=tokens,
-            logprobs=logprobs,
+    async def _ask(self, prompt: NDArray[np.int32], parameters: Mapping[str, Any]) -> Reply:
+        answer = await self._exchange(Frame({"op": "generate", "sampling": parameters}, {"prompt": prompt}))
+        return Reply(
+            token_ids=answer.arrays["tokens"],
+            logprobs=answer.arrays["logprobs"],
             weight_version=answer.arrays["versions"],
             finish_reason=answer.header["finish_reason"],
-            sampled_logprobs=sampled,
-            metrics={"cached_tokens": float(cached), **answer.header.get("times", {})},
+            cached_tokens=int(answer.header["cached_tokens"]),
+            metrics=answer.header.get("times", {}),
         )
 
-    async def _ask(self, frame: Frame) -> Frame:
+    async def _give(self, message: Mapping[str, Any], version: int, mode: str) -> None:
+        update = {"payload": message, "version": version, "mode": mode}
+        await self._exchange(Frame({"op": "update", "update": update}))
+
+    async def _put_to_sleep(self, level: int) -> None:
+        await self._exchange(Frame({"op": "sleep", "level": level}))
+
+    async def _wake_up(self) -> None:
+        await self._exchange(Frame({"op": "wake"}))
+
+    async def _exchange(self, frame: Frame) -> Frame:
         """Send a request and wait for its answer; cancelling withdraws it."""
         self._check_alive()
         number = next(self._numbers)
@@ -379,38 +260,6 @@ class VLLMEngine:
     async def _drain(self) -> None:
         with contextlib.suppress(ConnectionError):  # the listener sees that too, and says why
             await self._writer.drain()
-
-    # Weights
-
-    async def _update(self, weights: Any, version: int, mode: str, told: asyncio.Event) -> None:
-        async with self._updating:
-            if version <= self._version:
-                raise ValueError(f"the new version {version} must be greater than {self._version}")
-            if self._asleep:
-                raise EngineError("the engine sleeps; wake it before it takes new weights")
-            loop = asyncio.get_running_loop()
-            payload: Payload = await loop.run_in_executor(self._own, self._publisher.prepare, weights, version)
-            told.set()
-            update = {"payload": payload.message, "version": version, "mode": mode}
-            try:
-                await self._ask(Frame({"op": "update", "update": update}))
-            except RequestError as refused:
-                self._publisher.drop(payload)
-                raise ValueError(f"{refused}; the old weights stay") from refused
-            except BaseException:
-                self._publisher.drop(payload)
-                raise
-            self._version = version
-            self._publisher.keep(payload)
-
-    def _shut(self) -> None:
-        self._closed_by += 1
-        self._opened.clear()
-
-    def _open(self) -> None:
-        self._closed_by -= 1
-        if not self._closed_by:
-            self._opened.set()
 
     # The end
 
@@ -436,20 +285,14 @@ class VLLMEngine:
                 reason += await asyncio.get_running_loop().run_in_executor(own, self._server.obituary)
             self._finish(reason)
 
-    def _finish(self, reason: str) -> None:
-        if self._end is None:
-            self._end = EngineDeadError(reason)
+    def _abandon(self) -> None:
         for waiter in self._waiters.values():
             if not waiter.done():
                 waiter.set_exception(EngineDeadError(str(self._end)))
-        self._opened.set()
-
-    def _check_alive(self) -> None:
-        if self._end is not None:
-            raise EngineDeadError(str(self._end))
 
 
-def _dtype_of(welcome: Mapping[str, Any]) -> torch.dtype:
-    dtype = getattr(torch, welcome["dtype"])
+def dtype_named(name: str) -> torch.dtype:
+    """The type that vLLM calls by this name."""
+    dtype = getattr(torch, name)
     assert isinstance(dtype, torch.dtype)
     return dtype

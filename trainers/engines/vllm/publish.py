@@ -48,16 +48,20 @@ class Publisher:
     Args:
         state: The ``state_dict`` of that model: its names, shapes and ties are those that are accepted.
         dtype: Of the engine.
-        device: Of the engine, ``cpu`` or ``cuda``.
+        gpu: The engine's, by its uuid, where tensors on the same one may go as CUDA IPC handles.
+        folder: Where files are written, in a folder of their own; by default in shared memory where that has room.
     """
 
-    def __init__(self, state: Mapping[str, Tensor], dtype: torch.dtype, device: str) -> None:
+    def __init__(
+        self, state: Mapping[str, Tensor], dtype: torch.dtype, *, gpu: str | None = None, folder: Path | None = None
+    ) -> None:
         self._shapes = {name: value.shape for name, value in state.items()}
         self._tied = tied_names(state)
-        self._dtype, self._device = dtype, device
+        self._dtype, self._gpu = dtype, gpu
         needed = 2 * sum(value.numel() for name, value in state.items() if name not in self._tied) * dtype.itemsize
-        roomy = SHARED_MEMORY.is_dir() and shutil.disk_usage(SHARED_MEMORY).free > 2 * needed
-        self._folder = Path(tempfile.mkdtemp(prefix="textenvs-weights-", dir=SHARED_MEMORY if roomy else None))
+        if folder is None and SHARED_MEMORY.is_dir() and shutil.disk_usage(SHARED_MEMORY).free > 2 * needed:
+            folder = SHARED_MEMORY
+        self._folder = Path(tempfile.mkdtemp(prefix="textenvs-weights-", dir=folder))
         self._now: Path | None = None
         self._close = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
 
@@ -74,7 +78,7 @@ class Publisher:
             for name, value in weights.items()
             if name not in self._tied
         }
-        if self._device == "cuda" and all(value.is_cuda for value in sent.values()):
+        if self._gpu is not None and all(value.is_cuda and _gpu(value) == self._gpu for value in sent.values()):
             torch.cuda.synchronize()
             handles = [(name, {_gpu(value): reduce_tensor(value)[1]}) for name, value in sent.items()]
             encoded = base64.b64encode(pickle.dumps(handles)).decode()

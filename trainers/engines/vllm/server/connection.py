@@ -19,7 +19,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 from trainers.engines.vllm.frames import Frame, read_frame
 from trainers.engines.vllm.server.statistics import Statistics
-from trainers.engines.vllm.server.weights import MixedError, RefusedError, Weights
+from trainers.engines.vllm.whole import MixedError, RefusedError, Weights
 
 TELL_S = 0.05  #: how often a client hears of the counters, while they change
 
@@ -79,7 +79,7 @@ class Connection:
                 await self._uninterrupted(self._weights.update(**frame.header["update"]))
                 answer = Frame({})
             elif op == "sleep":
-                await self._uninterrupted(self._engine.sleep(frame.header["level"], mode="keep"))
+                await self._uninterrupted(self._sleep(frame.header["level"]))
                 answer = Frame({})
             elif op == "wake":
                 await self._uninterrupted(self._engine.wake_up())
@@ -95,6 +95,13 @@ class Connection:
             kind = "refused" if isinstance(error, RefusedError | VLLMClientError) else "failed"
             self._send(Frame({"op": kind, "id": number, "error": f"{error or type(error).__name__}"}))
 
+    async def _sleep(self, level: int) -> None:
+        try:
+            await self._engine.sleep(level, mode="keep")
+        except Exception:  # vLLM pauses before it finds out that it cannot
+            await self._engine.resume_generation()
+            raise
+
     async def _uninterrupted(self, work: Any) -> None:
         """A change of the whole engine goes on when the client that asked for it does not wait for it any more."""
         task = asyncio.ensure_future(work)
@@ -109,10 +116,7 @@ class Connection:
     async def _generate(self, number: int, frame: Frame) -> Frame:
         parameters = SamplingParams(
             **frame.header["sampling"],
-            logprobs=0,
             flat_logprobs=True,
-            detokenize=False,
-            ignore_eos=True,  # stop tokens are those that the request names
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
         prompt = tokens_input(frame.arrays["prompt"].tolist())

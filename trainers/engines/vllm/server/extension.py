@@ -1,12 +1,15 @@
 """What vLLM's workers import before they load a model: ``worker_extension_cls`` names the class in here.
 
-Importing it puts the sampler of :mod:`.sampler` and the weights' backend of :mod:`.transfer` in place. It also works
-for a ``vllm serve`` of one's own: ``--worker-extension-cls trainers.engines.vllm.server.extension.WorkerExtension
---weight-transfer-config '{"backend": "textenvs"}'`` with ``VLLM_USE_V2_MODEL_RUNNER=0``.
+Importing it puts the sampler of :mod:`.sampler` and the weights' backend of :mod:`.transfer` in place, in a server of
+ours as in a ``vllm serve`` of the user's (docs/engines.md has the whole command).
 """
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
+import vllm
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.model_executor.layers import utils as layers
 from vllm.platforms import current_platform
@@ -19,7 +22,25 @@ from trainers.engines.vllm.server.transfer import Transfer
 
 
 class WorkerExtension:
-    """Mixed into vLLM's worker."""
+    """Mixed into vLLM's worker; its methods are called by ``collective_rpc``."""
+
+    def describe_to_the_trainer(self) -> dict[str, Any]:
+        """What a client must know, as JSON; the last three are what it must insist on."""
+        worker: Any = self
+        config = worker.vllm_config
+        return {
+            "vllm": vllm.__version__,
+            "vocab_size": config.model_config.get_vocab_size(),
+            "max_context": config.model_config.max_model_len,
+            "block_size": config.cache_config.block_size,
+            "dtype": str(config.model_config.dtype).removeprefix("torch."),
+            "gpu": str(torch.cuda.get_device_properties(worker.device).uuid) if worker.device.type == "cuda" else None,
+            "sampler": isinstance(getattr(worker.model_runner, "sampler", None), Sampler),
+            "transfer": isinstance(worker.weight_transfer_engine, Transfer),
+            # What is sampled after a part of a prompt is thrown away, and a seed's generator set back, which vLLM 0.32
+            # cannot do on a CPU: that would end the engine.
+            "reads_prompts": not (current_platform.is_cpu() and config.scheduler_config.enable_chunked_prefill),
+        }
 
     def die_with_the_server(self) -> None:
         """See :func:`.lifetime.die_with_the_parent`; for processes that were forked and not spawned."""

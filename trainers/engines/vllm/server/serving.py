@@ -8,7 +8,6 @@ import itertools
 from pathlib import Path
 from typing import Any
 
-import vllm
 from vllm import AsyncEngineArgs, SamplingParams
 from vllm.inputs.engine import tokens_input
 from vllm.v1.engine.async_llm import AsyncLLM
@@ -17,7 +16,8 @@ from trainers.engines.vllm.frames import Frame
 from trainers.engines.vllm.server.connection import Connection
 from trainers.engines.vllm.server.shared import BACKEND, EXTENSION
 from trainers.engines.vllm.server.statistics import Statistics
-from trainers.engines.vllm.server.weights import Weights
+from trainers.engines.vllm.server.weights import EngineControls
+from trainers.engines.vllm.whole import Weights
 
 CHECK_S = 0.5  #: how often to see whether vLLM's engine process is alive, while nobody asks it anything
 
@@ -48,19 +48,10 @@ async def serve(config: dict[str, Any]) -> str:
     # Some models that vLLM loads it cannot compute (on a CPU, heads of 8 dimensions): that ends the engine, so now.
     async for _ in engine.generate(tokens_input([0]), SamplingParams(max_tokens=1, detokenize=False), "first"):
         pass
-    weights, died = Weights(engine), asyncio.get_running_loop().create_future()
+    weights, died = Weights(EngineControls(engine)), asyncio.get_running_loop().create_future()
     (statistics,) = made
-    welcome = Frame(
-        {
-            "op": "welcome",
-            "vllm": vllm.__version__,
-            "vocab_size": engine.model_config.get_vocab_size(),
-            "max_context": engine.model_config.max_model_len,
-            "block_size": engine.vllm_config.cache_config.block_size,
-            "device": str(engine.vllm_config.device_config.device_type),
-            "dtype": str(engine.model_config.dtype).removeprefix("torch."),
-        }
-    )
+    (described,) = await engine.collective_rpc("describe_to_the_trainer")
+    welcome = Frame({"op": "welcome", **described})
     numbers, turn = itertools.count(), asyncio.Lock()
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,10 +1,10 @@
 """New weights for vLLM's workers: a backend of its weight-transfer interface.
 
 Weights come as a safetensors file that the publisher wrote on the same machine (into shared memory where there is
-room), or, where they lie on the GPU that the worker uses, as CUDA IPC handles. Nothing of the model is touched before
-what came has the checksums that the publisher sent; and the update counts only if the model's own parameters have them
-afterwards. What fails in between is undone by loading the previous weights, which is the caller's business
-(:mod:`.weights`).
+room); or such a file comes in pieces, from any machine; or, where weights lie on the GPU that the worker uses, they
+come as CUDA IPC handles. Nothing of the model is touched before what came has the checksums that the publisher sent;
+and the update counts only if the model's own parameters have them afterwards. What fails in between is undone by
+loading the previous weights, which is the caller's business (:mod:`..whole`).
 
 The CUDA IPC path is written after vLLM's own ``ipc`` backend and never ran: there was no GPU.
 """
@@ -12,14 +12,17 @@ The CUDA IPC path is written after vLLM's own ``ipc`` backend and never ran: the
 from __future__ import annotations
 
 import base64
+import os
 import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import IO, Any
 
 import torch
 from safetensors import safe_open
 from torch import Tensor
 from torch.multiprocessing.reductions import rebuild_cuda_tensor
+from vllm import envs
 from vllm.distributed.weight_transfer.base import (
     WeightTransferEngine,
     WeightTransferInitInfo,
@@ -39,17 +42,22 @@ class InitInfo(WeightTransferInitInfo):
 
 @dataclass
 class UpdateInfo(WeightTransferUpdateInfo):
-    """All weights, once.
+    """All weights, once; or a piece of their file, which is kept until all are asked for.
 
     Args:
         checksums: Of what is sent; see :mod:`trainers.engines.vllm.checksum`.
         path: The safetensors file.
         handles: Or else base64 of a pickled list of ``(name, {GPU's uuid: arguments of rebuild_cuda_tensor})``.
+        upload: Or else the name of a file that came in pieces. The last two uploads are kept: the one that was loaded,
+            and the one that may replace it.
+        piece: Base64 of the next bytes of that file; nothing is loaded then.
     """
 
     checksums: dict[str, int] = field(default_factory=dict)
     path: str | None = None
     handles: str | None = None
+    upload: str | None = None
+    piece: str | None = None
 
 
 class Transfer(WeightTransferEngine[InitInfo, UpdateInfo]):
@@ -57,6 +65,11 @@ class Transfer(WeightTransferEngine[InitInfo, UpdateInfo]):
 
     init_info_cls = InitInfo
     update_info_cls = UpdateInfo
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._uploads: dict[str, IO[bytes]] = {}
+        self._loaded: str | None = None  # the upload that the model has
 
     def init_transfer_engine(self, init_info: InitInfo) -> None:
         """Nothing to do."""
@@ -71,20 +84,45 @@ class Transfer(WeightTransferEngine[InitInfo, UpdateInfo]):
             ValueError: What came is not what was sent, and the model was not touched; or the model's parameters are not
                 what was sent.
         """
-        if update_info.path is not None:
-            with safe_open(update_info.path, "pt") as file:
-                names = list(file.keys())
-                self._load(lambda: ((name, file.get_tensor(name)) for name in names), update_info.checksums)
-        else:
-            assert update_info.handles is not None
+        name = update_info.upload
+        if name is not None and update_info.piece is not None:
+            self._uploaded(name, begin=True).write(base64.b64decode(update_info.piece))
+            return
+        if update_info.handles is not None:
             shared = self._open(update_info.handles)
             self._load(lambda: iter(shared), update_info.checksums)
+        else:
+            self._load_file(update_info.path or self._path_of(str(name)), update_info.checksums)
+        self._loaded = name
 
     def finish_weight_update(self) -> None:
         """All is done: weights come in one piece, and an error here would leave vLLM's worker in the update."""
 
     def shutdown(self) -> None:
-        """Nothing is held."""
+        """Give back what was uploaded."""
+        for file in self._uploads.values():
+            file.close()
+        self._uploads.clear()
+
+    def _uploaded(self, name: str, *, begin: bool = False) -> IO[bytes]:
+        if name not in self._uploads:
+            if not begin:
+                raise ValueError(f"no weights were uploaded as {name}")
+            for old in self._uploads.keys() - {self._loaded}:
+                self._uploads.pop(old).close()
+            # Memory without a name (Linux has it) is gone with this process, however that ends.
+            self._uploads[name] = os.fdopen(os.memfd_create(name), "w+b")
+        return self._uploads[name]
+
+    def _path_of(self, upload: str) -> str:
+        file = self._uploaded(upload)
+        file.flush()
+        return f"/proc/self/fd/{file.fileno()}"
+
+    def _load_file(self, path: str, wanted: dict[str, int]) -> None:
+        with safe_open(path, "pt") as file:
+            names = list(file.keys())
+            self._load(lambda: ((name, file.get_tensor(name)) for name in names), wanted)
 
     def _load(self, weights: _Source, wanted: dict[str, int]) -> None:
         if places := differing(wanted, checksums(weights())):
@@ -98,6 +136,11 @@ class Transfer(WeightTransferEngine[InitInfo, UpdateInfo]):
             raise ValueError(f"vLLM's parameters are not the weights that it was given, in {_some(places)}")
 
     def _open(self, handles: str) -> list[tuple[str, Tensor]]:
+        if not envs.VLLM_ALLOW_INSECURE_SERIALIZATION:
+            raise ValueError(
+                "CUDA IPC handles are pickled, and whoever sends such can run code here; where nobody else reaches it, "
+                "start the server with VLLM_ALLOW_INSECURE_SERIALIZATION=1"
+            )
         index = self.device.index
         uuid = str(torch.cuda.get_device_properties(index).uuid)
         weights = []

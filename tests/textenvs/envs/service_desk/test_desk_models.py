@@ -1,0 +1,211 @@
+"""A language model as the customer, against a service on this machine."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from textenvs.envs.service_desk import ServiceDesk, ServiceDeskTasks
+from textenvs.envs.service_desk.kinds import KINDS
+from textenvs.envs.service_desk.played import goal_text
+from textenvs.envs.service_desk.scenario import scenario_of
+from textenvs.envs.service_desk.user import TOO_LONG
+from textenvs.tasks.base import Rows
+from textenvs.tools import FORMATS
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "chat"))
+from fake_service import FakeService, status  # noqa: E402
+
+pytest.importorskip("openai", reason="needs the extra 'chat'")
+
+RNG = np.random.default_rng(0)
+EVERY_KIND = [(level, kind) for level in KINDS for kind in KINDS[level]]
+
+
+@pytest.fixture(scope="module")
+def service():
+    """One service for all tests of a kind: a client of its own for each would take longer than the talks."""
+    with FakeService() as service:
+        yield service
+
+
+def tasks_of(level, kind, count=1):
+    drawn = ServiceDeskTasks(level, kinds=[kind])
+    return Rows(kind, [drawn[i] for i in range(count)])
+
+
+def says(message, state="goes_on"):
+    return {"thought": "hm", "message": message, "state": state}
+
+
+def record(tasks, index, **options):
+    """The expert's moves with the scripted customer, and what the customer said to those that it heard."""
+    env = ServiceDesk(tasks, **options)
+    env.reset(options={"task_index": index})
+    moves, answers = [], []
+    while not env.state.done:
+        turns = env.state.caller.turns
+        moves.append(env.demonstration(RNG))
+        conversation, *_ = env.step(moves[-1])
+        if env.state.caller.turns > turns:
+            answers.append(conversation[-1]["content"])
+    return moves, answers
+
+
+def replay(env, index, moves):
+    env.reset(options={"task_index": index})
+    paid = []
+    for move in moves:
+        *_, reward, _, _, info = env.step(move)
+        paid.append(reward)
+    return paid, info
+
+
+def marks(info):
+    return {name: info["metrics"][name] for name in ("db", "told", "policy")}
+
+
+@pytest.mark.parametrize(("level", "kind"), EVERY_KIND)
+def test_the_same_talk_with_a_model_is_worth_the_same(level, kind, service):
+    tasks, call_format = tasks_of(level, kind), sorted(FORMATS)[len(kind) % len(FORMATS)]
+    spec = {"model": "tiny", "base_url": service.url}
+    env = ServiceDesk(tasks, user=spec, progress=0.5, call_format=call_format)
+    moves, answers = record(tasks, 0, call_format=call_format)
+    # A refused customer may well see no use in going on: that is no fault of the assistant's.
+    end = "satisfied" if len(kind) % 2 else "gave_up"
+    service.script(*map(says, answers[:-1]), says(answers[-1], end))
+    paid, info = replay(env, 0, moves)
+    assert (marks(info), info["stop"]) == ({"db": 1.0, "told": 1.0, "policy": 1.0}, "solved")
+    assert sum(paid) == pytest.approx(1.5), "success, and all of the progress"
+
+
+@pytest.mark.parametrize(("level", "kind"), EVERY_KIND)
+def test_nothing_is_earned_by_waiting_for_the_end(level, kind, service):
+    env = ServiceDesk(tasks_of(level, kind), user={"model": "tiny", "base_url": service.url}, progress=1.0)
+    service.answer = says("Goodbye.", "satisfied")
+    for words in ("", "Done, all is done. Anything else?", "I cannot do that. Goodbye."):
+        env.reset(options={"task_index": 0})
+        _, reward, terminated, _, info = env.step(words)
+        assert (reward, terminated, info["stop"]) == (0.0, True, "unsolved"), words
+
+
+def test_a_change_without_a_yes_breaks_the_rules():
+    tasks = tasks_of("easy", "cancel")
+    moves, answers = record(tasks, 0)
+    assert answers[-2].startswith("Yes")
+    for instead in ("No, not yet.", "Hm. How much do I get back?", "Yes, but wait a moment.", "OK, hold on."):
+        with FakeService() as service:
+            env = ServiceDesk(tasks, user={"model": "tiny", "base_url": service.url})
+            service.script(*map(says, answers[:-2]), says(instead), says(answers[-1], "satisfied"))
+            paid, info = replay(env, 0, moves)
+            assert (marks(info)["policy"], info["stop"], sum(paid)) == (0.0, "unsolved", 0.0), instead
+
+
+def test_who_has_not_said_who_they_are_is_not_identified():
+    tasks = tasks_of("easy", "cancel")
+    moves, answers = record(tasks, 0)
+    email = scenario_of(tasks[0]).persona.email
+    with FakeService() as service:
+        env = ServiceDesk(tasks, user={"model": "tiny", "base_url": service.url})
+        service.script(*(says(answer.replace(email, "on my account")) for answer in answers[:-1]))
+        service.script(says(answers[-1], "satisfied"))
+        assert marks(replay(env, 0, moves)[1])["policy"] == 0.0
+
+
+def test_a_refusal_needs_its_reason_and_a_look_at_the_order():
+    tasks = tasks_of("easy", "return-too-late")
+    moves, answers = record(tasks, 0)
+    looks = [i for i, move in enumerate(moves) if "get_order" in str(move)]
+    assert len(looks) == 1
+    scripts = {
+        "told": [*moves[:-1], "I am sorry, that is not possible."],
+        "policy": [move for i, move in enumerate(moves) if i not in looks],
+    }
+    for missing, changed in scripts.items():
+        with FakeService() as service:
+            env = ServiceDesk(tasks, user={"model": "tiny", "base_url": service.url})
+            service.script(*map(says, answers[:-1]), says(answers[-1], "satisfied"))
+            info = replay(env, 0, changed)[1]
+            assert {name for name, value in marks(info).items() if not value} == {missing}
+            assert info["stop"] == "unsolved"
+
+
+@pytest.mark.parametrize("call_format", sorted(FORMATS))
+def test_the_model_hears_words_only(call_format):
+    tasks = tasks_of("medium", "return-electronics")
+    moves, answers = record(tasks, 0, call_format=call_format)
+    with FakeService(says("And now?")) as service:
+        env = ServiceDesk(tasks, user={"model": "tiny", "base_url": service.url}, call_format=call_format)
+        env.reset(options={"task_index": 0})
+        for move in moves:
+            if isinstance(move, str):
+                move = f"<think>a secret thought</think>{move}"
+            else:
+                move = {**move, "content": f"<think>a secret thought</think>{move['content']}"}
+            conversation, *_ = env.step(move)
+        assert any("customer_id" in message["content"] for message in conversation[1:]), "results came back"
+        assert len(service.requests) == len(answers)
+        for request in service.requests:
+            first, *talk = request["messages"]
+            assert first["content"].count(goal_text(env.state.story)) == 1
+            text = json.dumps(talk)
+            assert "customer_id" not in text
+            assert "secret thought" not in text
+            assert not any(tool.name in text for tool in env.tools if "_" in tool.name)
+            assert [message["role"] for message in talk] == ["user", *["assistant", "user"] * (len(talk) // 2)]
+        assert talk[1]["content"] == tasks[0].prompt[-1]["content"], "the opening is the model's own"
+
+
+@pytest.mark.parametrize("level", KINDS)
+def test_the_model_is_not_told_what_is_right(level):
+    tasks = ServiceDeskTasks(level)
+    for index in range(60):
+        scenario = scenario_of(tasks[index])
+        told = goal_text(scenario)
+        amounts = [f"{int(f.value) / 100:.2f}" for w in scenario.chain for f in w.facts if f.kind == "amount"]
+        others = [f.value for w in scenario.chain for f in w.facts if f.kind != "amount"]
+        for secret in (*amounts, *others, tasks[index].ground_truth, "None", "  -  "):
+            assert secret not in told
+        for wish in scenario.chain:
+            assert wish.opening in told
+
+
+def test_a_reply_that_nobody_reads_costs_no_request():
+    with FakeService(says("And now?")) as service:
+        env = ServiceDesk(user={"model": "tiny", "base_url": service.url})
+        env.reset(seed=0)
+        conversation, reward, *_ = env.step("a" * 5000)
+        assert (conversation[-1]["content"], reward, service.requests) == (TOO_LONG, 0.0, [])
+
+
+def test_a_customer_who_fails_ends_the_episode_as_failed():
+    with FakeService(status(500)) as service:
+        spec = {"model": "tiny", "base_url": service.url, "max_retries": 0, "retry_wait_s": 0.01}
+        env = ServiceDesk(user=spec)
+        env.reset(seed=0)
+        _, reward, terminated, truncated, info = env.step("x")
+        assert (reward, terminated, truncated, info["stop"], info["failed"]) == (0.0, False, True, "user_failed", True)
+
+
+async def test_forks_talk_apart():
+    tasks = tasks_of("easy", "cancel")
+    with FakeService(says("Hm?")) as service:
+        env = ServiceDesk(tasks, user={"model": "tiny", "base_url": service.url})
+        await env.areset(options={"task_index": 0})
+        await env.astep("Who are you?")
+        fork = env.fork(1)
+        service.answer = says("Bye.", "gave_up")
+        *_, info = await fork.astep("Hello?")
+        assert (info["stop"], env.state.done, env.state.caller.turns) == ("user_left", False, 1)
+
+
+def test_the_model_is_checked_when_the_environment_is_made():
+    with pytest.raises(ValueError, match="user: .* did you mean 'base_url'"):
+        ServiceDesk(user={"model": "tiny", "base_ur": "http://x"})
+    env = ServiceDesk(user="tiny")
+    env.reset(seed=0)
+    for scripted in (env.demonstration, env.blunder):
+        with pytest.raises(NotImplementedError, match="scripted customer"):
+            scripted(RNG)

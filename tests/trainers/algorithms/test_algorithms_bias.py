@@ -1,0 +1,244 @@
+"""Which estimators are unbiased: the expected gradient over all batches that there can be, against the true one.
+
+A task is a small tree. The first turn is one token: 0 ends the episode, 1 leads to a second turn of two tokens. So
+there are five episodes, with the probabilities that four logits give them. A batch is two episodes of each of two tasks
+with rewards of their own: 625 batches in all, each of which is given to the estimator.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trainers.algorithms.advantages import ESTIMATORS, Advantages, normalize
+from trainers.algorithms.batch import ActionBatch
+from trainers.algorithms.off_policy import importance_weights
+
+LOGITS = np.array([0.4, -0.3, 0.2, -0.6])  # at the start; in the second turn; after its 0; after its 1
+SIZE = 2
+
+
+@dataclass(frozen=True)
+class Path:
+    """One episode: the logit that each token is drawn with and what was drawn; tokens and reward by turn."""
+
+    choices: tuple[tuple[int, int], ...]
+    turns: tuple[int, ...]
+    rewards: tuple[float, ...]
+
+    def logprobs(self, logits: np.ndarray) -> np.ndarray:
+        return np.array([-np.logaddexp(0.0, -logits[at] if drawn else logits[at]) for at, drawn in self.choices])
+
+    def scores(self, logits: np.ndarray) -> np.ndarray:
+        """d log p / d logits of each token: ``[tokens, 4]``."""
+        scores = np.zeros((len(self.choices), len(logits)))
+        for i, (at, drawn) in enumerate(self.choices):
+            scores[i, at] = drawn - 1.0 / (1.0 + np.exp(-logits[at]))
+        return scores
+
+    def probability(self, logits: np.ndarray) -> float:
+        return float(np.exp(self.logprobs(logits).sum()))
+
+
+def task(end: float, go_on: float, *later: float) -> list[Path]:
+    pairs = itertools.product((0, 1), (0, 1))
+    return [
+        Path(((0, 0),), (1,), (end,)),
+        *(Path(((0, 1), (1, b), (2 + b, c)), (1, 2), (go_on, r)) for (b, c), r in zip(pairs, later, strict=True)),
+    ]
+
+
+TASKS = [task(0.3, 0.5, 1.0, -0.5, 0.2, 2.0), task(-1.0, 0.0, 0.7, 0.1, -0.4, 0.3)]
+
+
+def true_gradient(logits: np.ndarray) -> np.ndarray:
+    paths = [path for paths in TASKS for path in paths]
+    terms = [path.probability(logits) * sum(path.rewards) * path.scores(logits).sum(0) for path in paths]
+    return np.sum(terms, axis=0) / len(TASKS)
+
+
+def exact_values(number: int) -> np.ndarray:
+    """What each state is worth: the critic's output there, ``[4]``."""
+    worth = []
+    for at in range(4):
+        through = [path for path in TASKS[number] if at in dict(path.choices)]
+        weights, earned = [], []
+        for path in through:
+            place = [state for state, _ in path.choices].index(at)
+            weights.append(np.exp(path.logprobs(LOGITS)[place:].sum()))
+            # A state inside the second turn comes after the first turn's reward.
+            earned.append(sum(path.rewards) if place == 0 else path.rewards[1])
+        worth.append(np.dot(weights, earned) / np.sum(weights))
+    return np.array(worth)
+
+
+WRONG = np.array([0.3, -0.2, 0.7, 0.1])  # a critic that knows nothing
+
+
+def all_batches(exact: bool) -> list[tuple[float, ActionBatch, np.ndarray]]:
+    """Each batch with its probability and the scores of its tokens."""
+    values = [exact_values(number) if exact else WRONG for number in range(len(TASKS))]
+    greedy = [max(paths, key=lambda path: path.probability(LOGITS)) for paths in TASKS]
+    found = []
+    for chosen in itertools.product(*(paths for paths in TASKS for _ in range(SIZE))):
+        group = np.repeat(np.arange(len(TASKS)), SIZE)
+        tokens = [len(path.choices) for path in chosen]
+        batch = ActionBatch(
+            token_offsets=np.concatenate([[0], np.cumsum(tokens)]),
+            turn_offsets=np.concatenate([[0], np.cumsum([len(path.turns) for path in chosen])]),
+            turn_index=np.concatenate([np.repeat(np.arange(len(path.turns)), path.turns) for path in chosen]),
+            turn_rewards=np.concatenate([path.rewards for path in chosen]),
+            terminated=np.ones(len(chosen), np.bool_),
+            truncated=np.zeros(len(chosen), np.bool_),
+            group=group,
+            values=np.concatenate([values[g][[at for at, _ in p.choices]] for g, p in zip(group, chosen, strict=True)]),
+            anchor=np.concatenate([np.arange(len(path.turns)) for path in chosen]),
+            greedy=np.array([sum(greedy[g].rewards) for g in group]),
+        )
+        probability = float(np.prod([path.probability(LOGITS) for path in chosen]))
+        found.append((probability, batch, np.concatenate([path.scores(LOGITS) for path in chosen])))
+    return found
+
+
+@pytest.fixture(scope="module")
+def batches() -> dict[bool, list[tuple[float, ActionBatch, np.ndarray]]]:
+    return {exact: all_batches(exact) for exact in (False, True)}
+
+
+def expected_gradient(
+    estimator: Callable[[ActionBatch], Advantages], batches: list[tuple[float, ActionBatch, np.ndarray]]
+) -> np.ndarray:
+    terms = [p * (estimator(batch).advantages[:, None] * scores).sum(0) for p, batch, scores in batches]
+    return np.sum(terms, axis=0) / (len(TASKS) * SIZE)
+
+
+def test_all_batches_are_there(batches: Any) -> None:
+    assert sum(probability for probability, *_ in batches[False]) == pytest.approx(1.0)
+    assert np.linalg.norm(true_gradient(LOGITS)) > 0.1
+
+
+UNBIASED: list[tuple[str, dict[str, Any]]] = [
+    ("gae", {}),
+    ("turn_gae", {}),
+    ("bilevel_gae", {"turn_gamma": 1.0}),
+    ("rloo", {}),
+    ("rloo", {"baseline": "mixed"}),
+    ("remax", {}),
+    ("turn_grpo", {}),
+    ("turn_grpo", {"baseline": "mixed"}),
+    ("turn_grpo", {"zero_pad": True}),
+    ("turn_grpo", {"outcome_mix": 0.3}),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), UNBIASED)
+def test_unbiased_whatever_the_critic_says(batches: Any, name: str, options: dict[str, Any]) -> None:
+    found = expected_gradient(lambda batch: ESTIMATORS[name](batch, **options), batches[False])
+    np.testing.assert_allclose(found, true_gradient(LOGITS), atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("gae", {"lam": 0.5}),
+        ("turn_gae", {"lam": 0.5}),
+        ("bilevel_gae", {"turn_gamma": 1.0, "lam": 0.3, "turn_lam": 0.5}),
+    ],
+)
+def test_with_lambda_unbiased_only_if_the_critic_is_right(batches: Any, name: str, options: dict[str, Any]) -> None:
+    right, wrong = (
+        expected_gradient(lambda batch: ESTIMATORS[name](batch, **options), batches[exact]) for exact in (True, False)
+    )
+    np.testing.assert_allclose(right, true_gradient(LOGITS), atol=1e-12)
+    assert np.abs(wrong - true_gradient(LOGITS)).max() > 0.01
+
+
+def test_dr_grpo_is_right_in_direction(batches: Any) -> None:
+    found = expected_gradient(ESTIMATORS["dr_grpo"], batches[False])
+    np.testing.assert_allclose(found, (SIZE - 1) / SIZE * true_gradient(LOGITS), atol=1e-12)
+
+
+BIASED: list[tuple[str, dict[str, Any]]] = [
+    ("grpo", {}),
+    ("reinforce_pp", {}),
+    ("reinforce_pp_baseline", {}),
+    ("gigpo", {}),
+    ("turn_grpo", {"norm_by_std": True}),
+    ("turn_grpo", {"gamma": 0.5}),
+    ("bilevel_gae", {"turn_gamma": 0.5}),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), BIASED)
+def test_biased_and_docs_say_so(batches: Any, name: str, options: dict[str, Any]) -> None:
+    """Not even proportional to the true gradient."""
+    found = expected_gradient(lambda batch: ESTIMATORS[name](batch, **options), batches[False])
+    truth = true_gradient(LOGITS)
+    cosine = found @ truth / (np.linalg.norm(found) * np.linalg.norm(truth))
+    print(f"{name} {options}: cosine with the true gradient {cosine:.4f}")
+    assert cosine < 0.9999
+
+
+def test_every_estimator_is_judged_here() -> None:
+    assert {name for name, _ in UNBIASED + BIASED} | {"dr_grpo"} == set(ESTIMATORS)
+
+
+def test_normalising_the_batch_is_biased_too(batches: Any) -> None:
+    found, truth = (
+        expected_gradient(lambda batch: normalize(ESTIMATORS["rloo"](batch)), batches[False]),
+        true_gradient(LOGITS),
+    )
+    assert found @ truth / (np.linalg.norm(found) * np.linalg.norm(truth)) < 0.9999
+
+
+# --- sampled by another policy
+
+
+def corrected_gradient(mode: Any, cap: float | None) -> np.ndarray:
+    """Of episodes that another policy sampled, with the reward as the advantage."""
+    behaviour, total = LOGITS + np.array([-0.5, 0.8, 0.4, -0.7]), np.zeros(len(LOGITS))
+    for path in (path for paths in TASKS for path in paths):
+        offsets = np.array([0, len(path.choices)])
+        weights = importance_weights(mode, path.logprobs(LOGITS), path.logprobs(behaviour), offsets, cap)
+        weighed = path.scores(LOGITS) * (1.0 if weights is None else weights[:, None])
+        total += path.probability(behaviour) * sum(path.rewards) * weighed.sum(0)
+    return total / len(TASKS)
+
+
+def test_the_weight_of_the_whole_episode_is_unbiased_until_it_is_cut() -> None:
+    truth = true_gradient(LOGITS)
+    np.testing.assert_allclose(corrected_gradient("sequence_tis", None), truth, atol=1e-12)
+    errors = {
+        name: np.abs(corrected_gradient(mode, cap) - truth).max()
+        for name, mode, cap in (
+            ("none", "none", None),
+            ("token", "token_tis", None),
+            ("decoupled", "decoupled", None),
+            ("cut", "sequence_tis", 1.1),
+        )
+    }
+    assert min(errors.values()) > 0.01
+    assert errors["token"] == errors["decoupled"] < errors["none"]
+
+
+def test_one_token_is_its_own_sequence() -> None:
+    """For a bandit, the token's weight is all there is to correct."""
+    one_token = [
+        replace(paths[0], choices=((0, a),), turns=(1,), rewards=(r,))
+        for paths in TASKS[:1]
+        for a, r in ((0, 1.0), (1, 3.0))
+    ]
+    behaviour, found = LOGITS + 0.7, np.zeros(4)
+    for path in one_token:
+        weights = importance_weights(
+            "token_tis", path.logprobs(LOGITS), path.logprobs(behaviour), np.array([0, 1]), None
+        )
+        assert weights is not None
+        found += path.probability(behaviour) * path.rewards[0] * weights[0] * path.scores(LOGITS)[0]
+    truth = np.sum([p.probability(LOGITS) * p.rewards[0] * p.scores(LOGITS)[0] for p in one_token], axis=0)
+    np.testing.assert_allclose(found, truth, atol=1e-12)

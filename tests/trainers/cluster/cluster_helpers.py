@@ -1,0 +1,121 @@
+"""What the ranks of the tests import: trajectories, losses that fail on one rank alone, and what a learner computes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+import numpy as np
+import torch.distributed as dist
+
+from trainers.learner import OptimizerSettings
+from trainers.tiny import build_model
+from trainers.trajectory import Status, Trajectory
+
+VOCAB = 61
+SETTINGS: dict[str, Any] = {
+    "critic": True,
+    "reference": True,
+    "optimizer": OptimizerSettings(lr=1e-3),
+    "max_tokens_per_micro_batch": 40,
+    "threads": 1,
+}
+
+
+def tiny_model() -> Any:
+    return build_model(VOCAB, hidden=32, layers=2, seed=3)
+
+
+def trajectories(count: int = 6) -> list[Trajectory]:
+    """Of one or two turns; the lengths differ."""
+    rng = np.random.default_rng(0)
+    made = []
+    for number in range(count):
+        mask: list[bool] = []
+        turns: list[int] = []
+        for turn in range(1 + number % 2):
+            observed, acted = int(rng.integers(1, 8)), int(rng.integers(1, 9))
+            mask += [False] * observed + [True] * acted
+            turns += [-1] * observed + [turn] * acted
+        actions = np.array(mask)
+        made.append(
+            Trajectory(
+                token_ids=rng.integers(0, VOCAB, len(mask)).astype(np.int32),
+                action_mask=actions,
+                logprobs=np.where(actions, -1.0, 0.0).astype(np.float32),
+                weight_version=np.where(actions, 0, -1).astype(np.int32),
+                turn_id=np.array(turns, np.int32),
+                turn_rewards=np.zeros(1 + number % 2),
+                terminated=True,
+                status=Status.COMPLETED,
+                episode_id=f"episode-{number}",
+                messages=({"role": "user", "content": "only people read this"},),
+            )
+        )
+    return made
+
+
+def numbers(given: list[Trajectory]) -> dict[str, Any]:
+    rng = np.random.default_rng(5)
+    return {"a": [rng.normal(size=int(t.action_mask.sum())) for t in given]}
+
+
+def policy_loss(logprobs: Any, entropy: Any, batch: Any) -> Any:
+    return (batch["a"] * (0.1 * logprobs).exp() + 0.3 * entropy).sum(), {"seen": float(len(logprobs))}
+
+
+def value_loss(values: Any, batch: Any) -> Any:
+    return ((values - batch["a"]) ** 2).sum(), {}
+
+
+def scaled(scale: float) -> Any:
+    """A loss that closes over a number, so it cannot be pickled."""
+    return lambda logprobs, entropy, batch: (scale * batch["a"] * logprobs).sum() and ((scale * logprobs).sum(), {})
+
+
+def raises_everywhere(logprobs: Any, entropy: Any, batch: Any) -> Any:
+    raise KeyError("nobody can do this")
+
+
+def raises_on_rank_1(logprobs: Any, entropy: Any, batch: Any) -> Any:
+    if dist.get_rank() == 1:
+        raise ArithmeticError("this rank cannot add")
+    return policy_loss(logprobs, entropy, batch)
+
+
+def hangs_on_rank_1(logprobs: Any, entropy: Any, batch: Any) -> Any:
+    if dist.get_rank() == 1:
+        time.sleep(1000)
+    return policy_loss(logprobs, entropy, batch)
+
+
+def stops_the_process(logprobs: Any, entropy: Any, batch: Any) -> Any:
+    os.kill(os.getpid(), signal.SIGSTOP)
+    return policy_loss(logprobs, entropy, batch)
+
+
+def measure(learner: Any) -> dict[str, Any]:
+    """Two updates of each model, and everything that can be asked for before and after them."""
+    given = trajectories()
+    scores, spread = learner.logprobs(given, entropy=True)
+    result = {"logprobs": np.concatenate(scores), "entropies": np.concatenate(spread)}
+    for step in range(2):
+        actor = learner.update_actor(given, numbers(given), policy_loss)
+        critic = learner.update_critic(given, numbers(given), value_loss)
+        for name, metrics in (("actor", actor), ("critic", critic)):
+            kept = ("loss", "grad_norm", "lr", "tokens", "entropy", "seen")
+            result[f"{name} {step}"] = np.array([metrics[key] for key in kept if key in metrics])
+    values, bootstrap = learner.values(given)
+    result["values"] = np.concatenate([*values, bootstrap])
+    result["reference"] = np.concatenate(learner.logprobs(given, model="reference"))
+    result["after"] = np.concatenate(learner.logprobs(given))
+    result |= {f"weight {name}": value.numpy() for name, value in learner.weights().items()}
+    return result
+
+
+def assert_same(ours: dict[str, Any], theirs: dict[str, Any], atol: float) -> None:
+    assert ours.keys() == theirs.keys()
+    for name, value in theirs.items():
+        np.testing.assert_allclose(ours[name], value, atol=atol, rtol=atol, err_msg=name)

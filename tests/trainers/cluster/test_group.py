@@ -1,0 +1,147 @@
+"""A learner on processes of this machine: the numbers of one in this process, and what becomes of ranks that fail."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cluster_helpers as helpers
+import numpy as np
+import pytest
+import torch
+
+from trainers.cluster.group import LearnerGroup, RankError
+from trainers.cluster.local import local_group
+from trainers.cluster.recipe import MadeThere
+from trainers.learner import Learner
+from trainers.tiny import build_tokenizer
+
+# One process of the tests starts all these groups, one after the other.
+pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("learner-ranks")]
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[str, Any]:
+    return helpers.measure(Learner(helpers.tiny_model(), **helpers.SETTINGS))
+
+
+def group(ranks: int, **options: Any) -> LearnerGroup:
+    return local_group(ranks, helpers.tiny_model(), helpers.SETTINGS, **options)
+
+
+def pid(of: LearnerGroup, rank: int) -> int:
+    return of._transport.pid(rank)  # type: ignore[attr-defined]
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[LearnerGroup]:
+    made = group(2)
+    yield made
+    made.close()
+
+
+def update(learner: Any, loss: Any) -> dict[str, float]:
+    given = helpers.trajectories()
+    return learner.update_actor(given, helpers.numbers(given), loss)
+
+
+# These use the same two ranks, in this order: a learner has a history, and the last test ends them.
+
+
+def test_two_ranks_give_the_numbers_of_none(two, alone):
+    assert two.critic is not None
+    assert two.reference is not None
+    helpers.assert_same(helpers.measure(two), alone, 3e-6)
+
+
+def test_an_error_of_all_ranks_keeps_its_type_and_the_group(two):
+    with pytest.raises(KeyError, match="nobody can do this") as caught:
+        update(two, helpers.raises_everywhere)
+    notes = "\n".join(caught.value.__notes__)
+    assert "learner rank" in notes
+    assert "in raises_everywhere" in notes
+    with pytest.raises(ValueError, match="there is no action token|action token"):
+        two.update_actor([], {}, helpers.policy_loss)
+    assert np.isfinite(update(two, helpers.policy_loss)["loss"])
+
+
+def test_a_loss_that_closes_over_its_settings_is_made_there(two):
+    with pytest.raises(ValueError, match="importable by name"):
+        update(two, helpers.scaled(2.0))
+    assert np.isfinite(update(two, MadeThere(helpers.scaled, 2.0))["loss"])
+
+
+def test_checkpoints_go_from_two_ranks_to_one_process(two, tmp_path):
+    two.check_folder(tmp_path)
+    two.save(tmp_path / "learner", {"iteration": 3})
+    weights = two.weights()
+    tokenizer = build_tokenizer(["What is 3 + 4?"], vocab_size=300)
+    two.export_hf(tmp_path / "model", tokenizer)
+    assert (tmp_path / "model" / "config.json").is_file()
+    assert not list(tmp_path.glob(".*"))
+    one = Learner(helpers.tiny_model(), **helpers.SETTINGS)
+    assert one.load(tmp_path / "learner") == {"iteration": 3}
+    assert two.load(tmp_path / "learner") == {"iteration": 3}
+    for name, value in one.weights().items():
+        assert torch.equal(value, weights[name]), name
+
+
+def test_a_killed_rank_is_named_at_once_and_ends_the_group(two):
+    names = [f"/proc/{pid(two, rank)}" for rank in range(2)]
+    os.kill(pid(two, 1), signal.SIGKILL)
+    with pytest.raises(RankError, match=r"learner rank 1 \(process \d+\) was killed by SIGKILL"):
+        update(two, helpers.policy_loss)
+    with pytest.raises(RankError, match=r"has ended: in update_actor, learner rank 1 .* SIGKILL"):
+        two.weights()
+    two.close()
+    two.close()
+    assert not any(Path(name).exists() for name in names)
+
+
+# Each of these has ranks of its own, because it ends them.
+
+
+def test_one_rank_gives_the_same_bits_and_a_stopped_one_is_silent(alone):
+    made = group(1)
+    try:
+        helpers.assert_same(helpers.measure(made), alone, 0.0)
+        made._silence = 5.0  # not before: a busy machine may take longer for a sign of life
+        with pytest.raises(RankError, match=r"learner rank 0 .* gave no sign of life for 5 s"):
+            update(made, helpers.stops_the_process)
+    finally:
+        made.close()
+
+
+def test_a_rank_that_hangs_is_told_apart_from_the_one_that_waits_for_it():
+    made = group(2, stall=10.0)
+    try:
+        with pytest.raises(
+            RankError, match=r"learner rank 1 .* did not get on for 10 s .*in hangs_on_rank_1"
+        ) as caught:
+            update(made, helpers.hangs_on_rank_1)
+        assert "rank 0" not in str(caught.value)
+    finally:
+        made.close()
+
+
+def test_an_error_of_one_rank_is_raised_and_stops_the_others():
+    made = group(2)
+    try:
+        with pytest.raises(ArithmeticError, match="this rank cannot add") as caught:
+            update(made, helpers.raises_on_rank_1)
+        notes = "\n".join(caught.value.__notes__)
+        assert "On learner rank 1 (process" in notes
+        assert "in raises_on_rank_1" in notes
+        assert "The other ranks were stopped" in notes
+        with pytest.raises(RankError, match="raised, and others wait for it"):
+            made.weights()
+        until = time.monotonic() + 30
+        while made._transport._processes[0].poll() is None:  # type: ignore[attr-defined]
+            assert time.monotonic() < until
+            time.sleep(0.05)
+    finally:
+        made.close()

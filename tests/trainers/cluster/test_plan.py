@@ -1,0 +1,191 @@
+"""Every plan that is made has room for its actors; every one that is refused says which numbers clash."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainers.cluster.plan import Machine, ModelShape, PlanError, describe, make_plan
+from trainers.config import PPOConfig
+from trainers.config.load import ConfigError, resolve
+
+SHAPE = ModelShape(parameters=500_000_000, layers=24, hidden=896, kv_width=128, vocab=151_936)
+H200 = Machine(gpus=8, gpu_bytes=140 * 2**30)
+
+
+def config(*options: str) -> PPOConfig:
+    return resolve(list(options), PPOConfig)[0]
+
+
+def plan(*options: str, machine: Machine = H200, shape: ModelShape | None = None) -> Any:
+    return make_plan(config(*options), machine, shape)
+
+
+RAY = ("cluster.backend=ray", "model.device=cuda")
+
+
+@given(
+    nodes=st.integers(1, 4),
+    per_node=st.integers(1, 8),
+    ranks=st.integers(1, 32),
+    replicas=st.integers(1, 8),
+    width=st.sampled_from([1, 2, 4]),
+    colocate=st.booleans(),
+    device=st.sampled_from(["cpu", "cuda"]),
+    cpus=st.integers(1, 4),
+)
+def test_a_plan_has_room_for_all_its_actors(nodes, per_node, ranks, replicas, width, colocate, device, cpus):
+    options = [
+        *("cluster.backend=ray", f"model.device={device}", f"cluster.nnodes={nodes}"),
+        *(f"cluster.learner_ranks={ranks}", f"engine.replicas={replicas}", f"cluster.cpus_per_actor={cpus}"),
+        *(f"cluster.colocate={str(colocate).lower()}", "actor.mini_batches=1"),
+    ]
+    if device == "cuda":
+        options += [f"cluster.n_gpus_per_node={per_node}"]
+    if width > 1:
+        options += ["engine.name=vllm", f"engine.vllm.args.tensor_parallel_size={width}"]
+    try:
+        checked = config(*options)
+    except ConfigError:
+        return  # not the plan's business (an engine without replicas)
+    made, refused = None, ""
+    try:
+        made = make_plan(checked, Machine())
+    except PlanError as error:
+        refused = str(error)
+    if made is None:
+        assert device == "cuda" or width > 1
+        assert any(character.isdigit() for character in refused)
+        return
+    assert len(made.learner) == ranks
+    assert len(made.engines) == len(made.engine_gpus) == replicas
+    places = {pool.name: pool.places for pool in made.pools}
+    for name, given_places in places.items():
+        for number, place in enumerate(given_places):
+            seats = [s for s in made.learner + made.engines if (s.pool, s.place) == (name, number)]
+            assert sum(seat.cpus for seat in seats) == place.cpus > 0
+            assert sum(seat.gpus for seat in seats) == place.gpus
+    if device == "cpu":
+        assert made.gpus == 0
+        return
+    assert made.gpus <= nodes * per_node
+    used = [rank for ranks_of in made.engine_gpus for rank in ranks_of]
+    if colocate:
+        assert made.gpus == ranks
+        assert len(used) == len(set(used)) == replicas * width
+        assert all(rank < ranks for rank in used)
+        assert all(seat.place == of[0] for seat, of in zip(made.engines, made.engine_gpus, strict=True))
+    else:
+        assert not used
+        assert made.gpus == ranks + replicas * width
+    assert all(place.gpus <= per_node for pool in made.pools for place in pool.places)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("cluster.n_gpus_per_node=4", "cluster.learner_ranks=6"), r"learner_ranks=6 is more than .*=4 .*4 or 8"),
+        (("cluster.n_gpus_per_node=4", "cluster.learner_ranks=8"), r"is 4 GPUs, and cluster.learner_ranks=8"),
+        (
+            ("cluster.n_gpus_per_node=2", "cluster.learner_ranks=2", "cluster.colocate=false"),
+            r"need 3 with cluster.colocate=false",
+        ),
+        (("cluster.n_gpus_per_node=2", "engine.replicas=2"), r"at most 1 replicas do"),
+        (
+            ("cluster.n_gpus_per_node=6", "engine.name=vllm", "engine.vllm.args.tensor_parallel_size=4"),
+            r"4 does not divide cluster.n_gpus_per_node=6.*1, 2, 3, 6 do",
+        ),
+        (("engine.name=vllm", "engine.vllm.args.tensor_parallel_size=many"), r"'many'; it must be a number from 1"),
+        (("cluster.n_gpus_per_node=0",), r"cluster.n_gpus_per_node=0"),
+        (("cluster.learner_ranks=2", "ray_init.num_cpus=2"), r"ray_init.num_cpus=2, but 2 learner ranks .*at least 3"),
+    ],
+)
+def test_what_does_not_fit_says_why_and_what_would(options, said):
+    with pytest.raises(PlanError, match=said):
+        plan(*RAY, *options)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("model.device=cuda",), "there are none here"),
+        (("model.device=cuda", "cluster.n_gpus_per_node=2"), "torch sees 0 here"),
+        (("model.device=cpu", "cluster.n_gpus_per_node=2"), "model.device=cpu uses none"),
+        (("cluster.colocate=false",), "has no effect without GPUs and without Ray"),
+        (
+            ("engine.name=sglang", "engine.sglang.server_args=[--tp-size, '2']"),
+            "a tensor-parallel size of 2 needs GPUs",
+        ),
+    ],
+)
+def test_without_gpus(options, said):
+    with pytest.raises(PlanError, match=said):
+        plan(*options, machine=Machine())
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        (("cluster.nnodes=2",), "cluster.nnodes"),
+        (("cluster.bucket_mib=1",), "cluster.bucket_mib"),
+        (("ray_init.num_cpus=4",), "ray_init.num_cpus"),
+        (("cluster.cpus_per_env=1",), "cluster.cpus_per_env"),
+        (("cluster.learner_ranks=2", "trainer.fsdp=never"), "trainer.fsdp"),
+        (("cluster.backend=ray", "ray_init.address=auto", "ray_init.num_cpus=4"), "ray_init.num_cpus"),
+    ],
+)
+def test_keys_that_would_do_nothing_are_errors(options, key):
+    with pytest.raises(ConfigError, match=key):
+        config(*options)
+
+
+def test_environments_that_are_counted_have_places_for_training_and_validation():
+    made = plan("env.backend=ray", "env.workers=3", "cluster.cpus_per_env=0.5", machine=Machine())
+    (pool,) = made.pools
+    assert (pool.name, pool.strategy, len(pool.places)) == ("environments", "SPREAD", 6)
+    assert made.cpus == 3
+
+
+def test_memory_follows_its_convention():
+    options = ("model.dtype=bfloat16", "algorithm.adv_estimator=gae", "cluster.learner_ranks=4", *RAY)
+    rows = {(who, what): size for who, what, size in plan(*options, shape=SHAPE).memory}
+    # An actor and a critic in float32, over 4 ranks.
+    assert rows["learner", "parameters"] == rows["learner", "gradients"] == 2 * 4 * 500_000_000 // 4
+    assert rows["learner", "optimizer"] == 2 * rows["learner", "parameters"]
+    assert rows["engine", "weights"] == 2 * 500_000_000
+    assert rows["engine", "keys and values"] == 128 * 512 * 24 * 2 * 128 * 2
+
+
+def test_what_certainly_does_not_fit_is_refused_and_ranks_help():
+    small = Machine(gpus=8, gpu_bytes=9 * 2**30)
+    with pytest.raises(PlanError, match=r"GiB on each GPU, which has 9\.0; more cluster.learner_ranks \(now 1\)"):
+        plan(*RAY, machine=small, shape=SHAPE)
+    plan(*RAY, "cluster.learner_ranks=8", machine=small, shape=SHAPE)
+    plan(*RAY, "cluster.colocate=false", "cluster.learner_ranks=2", machine=small, shape=SHAPE)
+
+
+def test_the_description_names_pools_ranks_and_memory():
+    said = describe(plan(*RAY, "cluster.learner_ranks=2", "engine.replicas=2", machine=H200, shape=SHAPE))
+    assert "pool shared: 2 x (2 CPU, 1 GPU), PACK" in said
+    assert "engine: 2 replicas in pool shared, on the GPUs of ranks 0, 1" in said
+    assert "memory of the learner, each GPU" in said
+
+
+def test_a_bad_plan_is_an_error_also_under_O():
+    program = (
+        "from trainers.cluster.plan import Machine, PlanError, make_plan\n"
+        "from trainers.config.load import resolve\n"
+        "assert False, 'asserts are off'\n"
+        "config, _ = resolve(['cluster.colocate=false', 'model.device=cpu'])\n"
+        "try:\n"
+        "    make_plan(config, Machine())\n"
+        "except ValueError as error:\n"
+        "    print(type(error) is PlanError, error)\n"
+    )
+    ended = subprocess.run([sys.executable, "-O", "-c", program], capture_output=True, text=True)
+    assert ended.stdout.startswith("True cluster.colocate=false has no effect"), ended.stderr

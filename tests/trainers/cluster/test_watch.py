@@ -1,0 +1,130 @@
+"""What becomes of a call: every order of events ends, and ends with the right cause."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainers.cluster.watch import Pulse, Verdict, Watch
+
+LIMITS = {"silence": 10.0, "stall": 100.0, "grace": 3.0}
+MOVING = Pulse(0.0, False, "computes")
+
+
+def watch(ranks: int = 2) -> Watch:
+    return Watch(ranks, 0.0, **LIMITS)
+
+
+def test_all_done_is_done():
+    call = watch()
+    call.answered(0, 1.0, raised=False)
+    assert call.verdict(1.0) is None
+    call.answered(1, 2.0, raised=False)
+    assert call.verdict(2.0) == Verdict("done")
+
+
+def test_all_raised_goes_on_and_some_raised_does_not():
+    call = watch()
+    call.answered(1, 1.0, raised=True)
+    call.answered(0, 2.0, raised=True)
+    assert call.verdict(2.0) == Verdict("raised", rank=1)
+    call = watch()
+    call.answered(1, 1.0, raised=True)
+    call.answered(0, 2.0, raised=False)
+    verdict = call.verdict(2.0)
+    assert verdict is not None
+    assert (verdict.kind, verdict.rank, verdict.ranks) == ("broken", 1, (1,))
+
+
+@pytest.mark.parametrize("late", [0.1, 2.9])
+def test_the_death_behind_a_survivors_error_is_the_cause(late):
+    call = watch()
+    call.answered(0, 1.0, raised=True)  # connection reset by peer
+    assert call.verdict(1.0 + late) is None
+    call.gone(1, "rank 1 was killed")
+    verdict = call.verdict(1.0 + late)
+    assert verdict == Verdict("broken", ranks=(1,), said="rank 1 was killed")
+
+
+def test_the_first_error_is_the_cause_where_the_others_wait():
+    call = watch(3)
+    call.answered(2, 1.0, raised=True)
+    call.pulse(0, Pulse(1.0, True, "waits"), 3.9)
+    assert call.verdict(3.9) is None
+    verdict = call.verdict(4.0)
+    assert verdict is not None
+    assert (verdict.rank, verdict.ranks) == (2, (2,))
+
+
+def test_silence_is_of_those_who_have_not_answered():
+    call = watch(3)
+    call.answered(0, 1.0, raised=False)
+    call.pulse(1, MOVING, 9.0)
+    assert call.verdict(9.9) is None
+    verdict = call.verdict(10.0)
+    assert verdict is not None
+    assert verdict.ranks == (2,)
+
+
+def test_who_waits_for_others_is_not_guilty_unless_all_do():
+    call = watch(2)
+    for waiting, guilty in ((False, (1,)), (True, (0, 1))):
+        call.pulse(0, Pulse(100.0, True, "was in all_reduce"), 101.0)
+        call.pulse(1, Pulse(99.0, waiting, "was in my_loss"), 101.0)
+        verdict = call.verdict(101.0)
+        assert verdict is not None
+        assert verdict.ranks == guilty
+
+
+def test_a_rank_that_only_moves_is_late_in_the_end():
+    call = watch(2)
+    call.answered(0, 1.0, raised=False)
+    call.pulse(1, MOVING, 100.0)
+    assert call.verdict(100.9) is None
+    call.pulse(1, MOVING, 101.0)
+    verdict = call.verdict(101.0)
+    assert verdict is not None
+    assert verdict.ranks == (1,)
+
+
+EVENTS = st.tuples(
+    st.sampled_from(["done", "raised", "gone", "moves", "waits", "nothing"]),
+    st.integers(0, 3),
+    st.floats(0.0, 8.0, allow_nan=False),
+)
+
+
+@given(st.integers(1, 4), st.lists(EVENTS, max_size=30))
+def test_every_call_ends_and_a_good_end_needs_everybody(ranks: int, events: list[tuple[str, int, float]]) -> None:
+    call, now = watch(ranks), 0.0
+    answers: dict[int, bool] = {}
+    gone: set[int] = set()
+    for what, number, later in events:
+        rank, now = number % ranks, now + later
+        if what in ("done", "raised") and rank not in answers and rank not in gone:
+            answers[rank] = what == "raised"
+            call.answered(rank, now, raised=what == "raised")
+        elif what == "gone":
+            gone.add(rank)
+            call.gone(rank, f"rank {rank} died")
+        elif what in ("moves", "waits"):
+            call.pulse(rank, Pulse(0.0, what == "waits", "somewhere"), now)
+        verdict = call.verdict(now)
+        if gone:
+            assert verdict is not None
+            assert set(verdict.ranks) == gone
+            return
+        if verdict is None:
+            continue
+        if verdict.kind == "done":
+            assert answers == dict.fromkeys(range(ranks), False)
+        elif verdict.kind == "raised":
+            assert answers == dict.fromkeys(range(ranks), True)
+            assert verdict.rank == next(iter(answers))
+        else:
+            assert verdict.ranks
+            assert verdict.said
+        return
+    verdict = call.verdict(now + LIMITS["silence"])  # nobody says anything any more
+    assert verdict is not None

@@ -1,0 +1,50 @@
+"""Short PPO runs for the tests of the cluster: exact where one request is served at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainers.config import load_config
+from trainers.ppo import Run, assemble, train
+
+OPTIONS = [
+    *("model.hidden=32", "model.layers=1", "model.heads=2", "model.kv_heads=1", "model.vocab_size=300"),
+    *("env.id=program_envs:tests/bytes", "env.val_kwargs={}", "warm_start.enable=false"),
+    *("warm_start.mistake_rate=0", "warm_start.careless_steps=0", "warm_start.demonstrations=32"),
+    *("rollout.groups_per_batch=2", "rollout.n=2", "rollout.max_response_length=6", "rollout.max_running=1"),
+    *("algorithm.adv_estimator=gae", "actor.lr=0.003", "actor.lr_warmup_steps=0", "actor.lr_schedule=constant"),
+    *("engine.max_slots=8", "engine.max_context=192", "engine.threads=1", "trainer.threads=1"),
+    *("data.val_size=2", "trainer.val_before_train=false", "trainer.logger=jsonl", "trainer.total_iterations=3"),
+    "actor.use_kl_loss=true",
+]
+
+
+def run(folder: Path, *more: str, then: Callable[[Run], Any] | None = None) -> list[dict[str, Any]]:
+    """A whole run; its metrics, a mapping a line. ``then`` is awaited at the end, before all is closed."""
+
+    async def go() -> None:
+        async with assemble(load_config([*OPTIONS, f"trainer.default_local_dir={folder}", *more])[0]) as made:
+            await train(made)
+            if then is not None:
+                await then(made)
+
+    asyncio.run(go())
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def assert_same_metrics(ours: list[dict[str, Any]], theirs: list[dict[str, Any]], rel: float) -> None:
+    """But for times."""
+    assert len(ours) == len(theirs) > 3
+    timed = ("time/", "perf/", "rollout/")
+    for mine, other in zip(ours, theirs, strict=True):
+        names = {name for name in other if not name.startswith(timed) and "tokens_per_s" not in name}
+        assert {"step"} < names <= set(mine)
+        # Which tokens a rank pads with depends on the ranks.
+        for name in names - {"actor/padding", "critic/padding"}:
+            assert mine[name] == pytest.approx(other[name], rel=rel, abs=rel), (mine["step"], name)

@@ -1,0 +1,164 @@
+"""Several servers from a configuration: each of its own, each with the weights, each replaced or waited for alone."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_sglang import FakeSGLang
+from fake_vllm import FakeVLLM, Manners
+from transformers import PreTrainedModel
+
+from trainers import assembly
+from trainers.assembly import SetupError, check_engine, engine_of
+from trainers.config import ConfigError, PPOConfig
+from trainers.config.load import resolve
+from trainers.engines.base import Sampling
+from trainers.engines.replicas import Replicas
+from trainers.engines.scripted import Reply, ScriptedEngine
+from trainers.engines.sglang import SGLangEngine
+from trainers.engines.vllm.served import ServedVLLM
+from trainers.policy import Policy
+from trainers.rollout.renderer import Renderer
+from trainers.tiny import build_model, build_tokenizer
+
+TWO = "base_url=[http://127.0.0.1:1, http://127.0.0.1:2]"
+
+
+@pytest.fixture(scope="module")
+def policy() -> Policy:
+    tokenizer = build_tokenizer(["What is 3 + 4?"], vocab_size=300)
+    return Policy(build_model(len(tokenizer), hidden=32, layers=1, max_context=256), tokenizer)
+
+
+def weights_of(model: PreTrainedModel, factor: float) -> dict[str, Any]:
+    return {name: value * factor for name, value in model.state_dict().items()}
+
+
+def configured(*arguments: str) -> PPOConfig:
+    config, _ = resolve(["engine.max_context=64", "rollout.max_response_length=8", *arguments], PPOConfig)
+    return config
+
+
+@pytest.mark.parametrize("name", ["vllm", "sglang"])
+async def test_given_servers_are_replicas_and_a_lost_one_is_taken_in_again_when_it_answers(
+    name: str, policy: Policy, tmp_path: Path
+) -> None:
+    vocab = {"vocab_size": policy.model.config.vocab_size}
+    servers: list[Any] = [FakeVLLM(Manners(vocab)) if name == "vllm" else FakeSGLang() for _ in range(2)]
+    urls = [await server.start() for server in servers]
+    more = ["engine.sglang.verify=false"] if name == "sglang" else []
+    config = configured(
+        *(f"engine.name={name}", f"engine.{name}.base_url=[{', '.join(urls)}]", *more),
+        f"trainer.default_local_dir={tmp_path}",
+    )
+    check_engine(config)
+    engine = await engine_of(config, policy, Renderer(policy.tokenizer), version=3)
+    reply = Sampling(max_new_tokens=4, ignore_stop=True)
+    try:
+        assert isinstance(engine, Replicas)
+        kind = ServedVLLM if name == "vllm" else SGLangEngine
+        assert all(isinstance(replica.engine, kind) for replica in engine._replicas)
+        assert engine.version == 3
+        async with asyncio.timeout(60):
+            await asyncio.gather(*(engine.generate([1, 2], reply, f"s{i}") for i in range(8)))
+            await servers[1].stop()
+            while engine.stats()["replicas_up"] > 1:
+                made = await asyncio.gather(*(engine.generate([1, 2], reply, f"s{i}") for i in range(8)))
+                assert all(len(each.token_ids) == 4 for each in made)
+            await engine.update_weights(weights_of(policy.model, 2.0), 4)
+            await servers[1].start(int(urls[1].rpartition(":")[2]))  # whoever started it does so again
+            while engine.stats()["replicas_up"] < 2:
+                await asyncio.sleep(0.02)
+        assert [replica.engine.version for replica in engine._replicas] == [4, 4]
+        assert engine.stats()["replicas_restarted"] == 1
+        made = await asyncio.gather(*(engine.generate([1, 2], reply) for _ in range(8)))
+        assert {int(version) for each in made for version in each.weight_version} == {4}
+        assert engine.stats()["replica1_requests"] > 0
+    finally:
+        await engine.close()
+        for server in servers:
+            await server.stop()
+
+
+@pytest.mark.parametrize("name", ["vllm", "sglang"])
+async def test_servers_of_our_own_are_started_one_by_one_and_started_again_alone(
+    name: str, policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With engines that are scripted: which replica, with which version and seed."""
+    asked: list[tuple[int, int]] = []
+
+    async def scripted(
+        config: PPOConfig, policy: Policy, renderer: Renderer, version: int, replica: int, *_: Any
+    ) -> Any:
+        asked.append((replica, version))
+        return ScriptedEngine(lambda call: Reply([7, 8, 9]), vocab_size=300, max_context=64, version=version)
+
+    monkeypatch.setattr(assembly, f"_{name}_engine", scripted)
+    config = configured(f"engine.name={name}", "engine.replicas=3", f"trainer.default_local_dir={tmp_path}")
+    engine = await engine_of(config, policy, Renderer(policy.tokenizer), version=2)
+    try:
+        assert isinstance(engine, Replicas)
+        assert sorted(asked) == [(0, 2), (1, 2), (2, 2)]
+        await engine.update_weights({}, 5)
+        engine._replicas[1].engine.die(RuntimeError("injected"))  # type: ignore[attr-defined]
+        async with asyncio.timeout(30):
+            while not engine.stats()["replicas_restarted"]:
+                await asyncio.gather(*(engine.generate([1, 2], Sampling(max_new_tokens=3)) for _ in range(6)))
+        assert sorted(asked) == [(0, 2), (1, 2), (1, 2), (2, 2)]
+        assert [replica.engine.version for replica in engine._replicas] == [5, 5, 5]
+    finally:
+        await engine.close()
+
+
+async def test_where_one_cannot_be_had_none_is_left_behind(policy: Policy) -> None:
+    good = FakeVLLM(Manners({"vocab_size": policy.model.config.vocab_size}))
+    bad = FakeVLLM(Manners({"vocab_size": 1}))
+    urls = [await server.start() for server in (good, bad)]
+    config = configured("engine.name=vllm", f"engine.vllm.base_url=[{', '.join(urls)}]")
+    before = asyncio.all_tasks()
+    with pytest.raises(SetupError, match=f"{urls[1]}.*a model with 1 tokens"):
+        await engine_of(config, policy, Renderer(policy.tokenizer))
+    ours = {task for task in asyncio.all_tasks() - before if "trainers" in str(task.get_coro())}
+    assert not ours
+    for server in (good, bad):
+        await server.stop()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key"),
+    [
+        (["engine.name=vllm", f"engine.vllm.{TWO}", "engine.replicas=2"], "engine.replicas"),
+        (["engine.name=openai", "engine.replicas=2"], "engine.replicas"),
+        (["engine.name=vllm", "engine.vllm.base_url=[http://x, http://x]"], "engine.vllm.base_url"),
+        (["engine.name=vllm", "engine.vllm.base_url=http://x", "engine.vllm.python=p"], "engine.vllm.python"),
+        (["engine.name=vllm", "engine.vllm.base_url=http://x", "engine.vllm.args.x=1"], "engine.vllm.args"),
+        (["engine.name=vllm", "engine.vllm.transport=local"], "engine.vllm.transport"),
+        (["engine.vllm.base_url=http://x"], "engine.vllm.base_url"),
+        (["engine.name=sglang", f"engine.sglang.{TWO}", "engine.sglang.server_args=[x]"], "engine.sglang.server_args"),
+    ],
+)
+def test_keys_that_do_not_go_together(arguments: list[str], key: str) -> None:
+    with pytest.raises(ConfigError, match=key.replace(".", r"\.")):
+        configured(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "engines"),
+    [
+        (["engine.name=vllm", f"engine.vllm.{TWO}"], 2),
+        (["engine.name=sglang", f"engine.sglang.{TWO}"], 2),
+        (["engine.name=vllm", "engine.vllm.base_url=http://x"], 1),
+        (["engine.name=vllm", "engine.replicas=3"], 3),
+        ([], 1),
+    ],
+)
+def test_how_many_engines_there_are(arguments: list[str], engines: int) -> None:
+    assert configured(*arguments).engine.engines == engines
+
+
+def test_an_address_that_is_none_is_found_before_anything_is_trained() -> None:
+    with pytest.raises(SetupError, match="must begin with http://"):
+        check_engine(configured("engine.name=vllm", "engine.vllm.base_url=[http://x, localhost:8000]"))

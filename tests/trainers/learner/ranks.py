@@ -1,0 +1,136 @@
+"""Real gloo process groups for the tests: a few processes that run cases one after another and say what they got."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from learner_helpers import VOCAB, some_trajectories
+
+from trainers.learner import Learner, OptimizerSettings
+from trainers.learner.fsdp import whole
+from trainers.tiny import build_model
+
+TRAJECTORIES = some_trajectories()
+#: A case is called on every rank with a folder that all ranks see, and returns what can be pickled.
+Case = Callable[[Path], Any]
+
+
+def run_ranks(world: int, cases: dict[str, Case], folder: Path) -> list[dict[str, Any]]:
+    """What each rank's cases returned, by rank; the processes are forked from one that has torch imported already."""
+    folder.mkdir(parents=True, exist_ok=True)
+    context = mp.get_context("forkserver")
+    context.set_forkserver_preload([__name__, "torch", "transformers", "trainers.learner", "peft"])
+    mp.start_processes(_work, (world, cases, str(folder)), nprocs=world, start_method="forkserver")
+    return [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in range(world)]
+
+
+def _work(rank: int, world: int, cases: dict[str, Case], folder: str) -> None:
+    torch.set_num_threads(1)  # several ranks share these cores: more threads make everything far slower
+    os.environ.pop("WORLD_SIZE", None)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=world)
+    results = {}
+    for name, case in cases.items():
+        results[name] = case(Path(folder))
+        dist.barrier()
+    torch.save(results, f"{folder}/rank{rank}.pt")
+    dist.destroy_process_group()
+
+
+def make_learner(family: str = "qwen2", *, lr: float = 1e-3, model: dict[str, Any] | None = None, **settings: Any):
+    """A tiny learner with a critic and a reference, the same on every rank."""
+    shape = {"hidden": 32, "layers": 2, "heads": 4, "kv_heads": 2, "seed": 3} | (model or {})
+    settings = {"max_tokens_per_micro_batch": 40, "critic": True, "reference": True} | settings
+    return Learner(build_model(VOCAB, family=family, **shape), optimizer=OptimizerSettings(lr=lr), **settings)
+
+
+def policy_loss(logprobs, entropy, batch):
+    """Not linear, and of the whole sequence: the mean of each trajectory's log-probabilities is in it."""
+    number = batch["trajectory"]
+    sums = torch.zeros(int(number.max()) + 1).index_add(0, number, logprobs)
+    counts = torch.zeros_like(sums).index_add(0, number, torch.ones_like(logprobs))
+    mean = (sums / counts.clamp(min=1))[number]
+    loss = (batch["a"] * torch.exp(0.1 * logprobs + 0.2 * (mean - mean.detach())) + 0.3 * entropy).sum()
+    return loss, {"seen": float(len(logprobs))}
+
+
+def value_loss(values, batch):
+    return ((values - batch["a"]) ** 2).sum(), {}
+
+
+def caught_gradients(optimizer, update):
+    """The whole gradients that an update is made of, and its metrics."""
+    caught = {}
+    original = optimizer.step
+
+    def step(what):
+        caught.update({name: whole(p.grad).clone() for name, p in optimizer.names.items()})
+        return original(what)
+
+    optimizer.step = step
+    try:
+        metrics = update()
+    finally:
+        optimizer.step = original
+    return caught, metrics
+
+
+def measure(learner, trajectories=TRAJECTORIES):
+    """What a learner computes, and the gradients behind its updates, with everything whole."""
+    rng = np.random.default_rng(5)
+    numbers = {"a": [rng.normal(size=int(t.action_mask.sum())) for t in trajectories]}
+    logprobs, entropies = learner.logprobs(trajectories, entropy=True)
+    actor, metrics = caught_gradients(
+        learner.actor_optimizer, lambda: learner.update_actor(trajectories, numbers, policy_loss)
+    )
+    result = {
+        "logprobs": np.concatenate(logprobs),
+        "entropies": np.concatenate(entropies),
+        "actor": actor,
+        "metrics": {name: metrics[name] for name in ("loss", "entropy", "grad_norm", "tokens", "seen")},
+        "after": np.concatenate(learner.logprobs(trajectories)),
+    }
+    if learner.reference is not None:
+        result["reference"] = np.concatenate(learner.logprobs(trajectories, model="reference"))
+    if learner.critic is not None:
+        critic, metrics = caught_gradients(
+            learner.critic_optimizer, lambda: learner.update_critic(trajectories, numbers, value_loss)
+        )
+        values, bootstrap = learner.values(trajectories)
+        result |= {
+            "critic": critic,
+            "value_metrics": {name: metrics[name] for name in ("loss", "grad_norm")},
+            "values": np.concatenate([*values, bootstrap]),
+        }
+    return result
+
+
+def assert_same(ours, theirs, tolerance=1e-6):
+    """Gradients within ``tolerance`` of the norm of the whole gradient; float32 sums differ in their order only.
+
+    Numbers within ten times that; those after an update within a hundred times: AdamW's first step is the gradient's
+    sign, so where a gradient is nearly 0, its last bits decide.
+    """
+    assert ours.keys() == theirs.keys()
+    for name in ("actor", "critic"):
+        if name not in theirs:
+            continue
+        assert ours[name].keys() == theirs[name].keys()
+        norm = sum(float(g.double().square().sum()) for g in theirs[name].values()) ** 0.5
+        assert norm > 0
+        for key, gradient in theirs[name].items():
+            gap = float((ours[name][key] - gradient).norm())
+            assert gap <= tolerance * norm, (name, key, gap / norm)
+    for name, factor in {"logprobs": 10, "entropies": 10, "reference": 10, "after": 100, "values": 100}.items():
+        if name in theirs:
+            np.testing.assert_allclose(ours[name], theirs[name], atol=factor * tolerance, err_msg=name)
+    for name in ("metrics", "value_metrics"):
+        if name in theirs:
+            assert ours[name] == pytest.approx(theirs[name], rel=10 * tolerance)

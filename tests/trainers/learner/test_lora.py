@@ -1,0 +1,203 @@
+"""LoRA: what is trained, what it equals, and what others read of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from learner_helpers import VOCAB, some_trajectories, trajectory
+from transformers import AutoModelForCausalLM
+
+from trainers.learner import Learner, LoRASettings, OptimizerSettings
+from trainers.learner.models import load_causal_lm
+from trainers.tiny import build_model, build_tokenizer
+
+peft = pytest.importorskip("peft")
+TRAJECTORIES = some_trajectories()
+SETTINGS = LoRASettings(rank=4, alpha=8)
+
+
+def base_model():
+    return build_model(VOCAB, hidden=32, layers=2, seed=3)
+
+
+def trained(steps=2, **settings):
+    settings = {"lora": SETTINGS, "reference": True, "optimizer": OptimizerSettings(lr=3e-2)} | settings
+    learner = Learner(base_model(), **settings)
+    for _ in range(steps):
+        learner.update_sft(TRAJECTORIES)
+    return learner
+
+
+def scores(learner, **options):
+    return np.concatenate(learner.logprobs(TRAJECTORIES, **options))
+
+
+@pytest.fixture(scope="module")
+def learner():
+    return trained()
+
+
+def test_a_new_adapter_changes_nothing():
+    plain = scores(Learner(base_model()))
+    new = trained(steps=0)
+    np.testing.assert_allclose(scores(new), plain, atol=1e-6)
+    np.testing.assert_array_equal(scores(new, model="reference"), plain)
+
+
+def test_the_reference_is_the_model_without_its_adapter(learner):
+    plain = scores(Learner(base_model()))
+    np.testing.assert_array_equal(scores(learner, model="reference"), plain)
+    assert np.abs(scores(learner) - plain).max() > 0.01, "the actor has learned"
+    np.testing.assert_array_equal(scores(learner, model="reference"), plain)  # reading switches nothing for good
+
+
+def test_merged_weights_are_the_policy_under_the_models_own_names(learner):
+    model = base_model()
+    weights = learner.weights()
+    assert weights.keys() == model.state_dict().keys()
+    model.load_state_dict(weights)
+    np.testing.assert_allclose(scores(Learner(model)), scores(learner), atol=1e-5)
+
+
+def test_only_adapters_learn(learner):
+    trainable = {name for name, p in learner.actor.named_parameters() if p.requires_grad}
+    assert trainable
+    assert all(".lora_A." in name or ".lora_B." in name for name in trainable)
+    assert learner.actor_optimizer.names.keys() == trainable
+    base = base_model().state_dict()
+    for name, value in learner.actor.lm.state_dict().items():
+        if ".lora_" not in name:
+            assert torch.equal(value, base[name.replace(".base_layer", "")]), name
+
+
+def test_the_critic_learns_adapters_and_its_head():
+    learner = trained(steps=0, critic=True)
+    names = learner.critic_optimizer.names
+    assert {"value_head.weight", "value_head.bias"} < names.keys()
+    assert all(".lora_" in name or name.startswith("value_head.") for name in names)
+
+
+def test_the_gradient_is_that_of_the_product():
+    """d/dB = scale * G A^T and d/dA = scale * B^T G, with G the gradient of the merged matrix, by a full learner."""
+    learner = trained(steps=1)
+    full = load_causal_lm(base_model())
+    full.load_state_dict(learner.weights())
+    full = Learner(full)
+    caught = {}
+    for who in (learner, full):
+        step = who.actor_optimizer.step
+        names = who.actor_optimizer.names
+
+        def keep(what, step=step, names=names, who=who):
+            caught[who] = {name: p.grad.clone() for name, p in names.items()}
+            return step(what)
+
+        who.actor_optimizer.step = keep
+    parts = {name: value.clone() for name, value in learner.actor.lm.state_dict().items()}
+    learner.update_sft(TRAJECTORIES)
+    full.update_sft(TRAJECTORIES)
+    layer = "model.layers.1.mlp.down_proj"
+    g = caught[full][f"lm.{layer}.weight"]
+    a, b = (parts[f"{layer}.lora_{which}.default.weight"] for which in "AB")
+    ours = caught[learner]
+    scale = SETTINGS.alpha / SETTINGS.rank
+    torch.testing.assert_close(ours[f"lm.{layer}.lora_B.default.weight"], scale * g @ a.T, rtol=1e-3, atol=1e-6)
+    torch.testing.assert_close(ours[f"lm.{layer}.lora_A.default.weight"], scale * b.T @ g, rtol=1e-3, atol=1e-6)
+
+
+def test_reward_moves_with_adapters_alone():
+    """REINFORCE on a bandit: one token after a fixed prompt, rewarded when it is below half of the vocabulary."""
+    # The frozen head must be able to say something: at the usual scale no token of a random model can stand out.
+    model = build_model(VOCAB, hidden=32, layers=2, seed=3, initializer_range=0.2)
+    learner = Learner(model, lora=SETTINGS, optimizer=OptimizerSettings(lr=2e-2))
+    rng = np.random.default_rng(0)
+    rewards = []
+    for _ in range(25):
+        episodes = [trajectory(rng, [[(3, 1)]]) for _ in range(64)]
+        with torch.no_grad():
+            logits = learner.actor.lm(torch.tensor([[1, 2, 3]])).logits[0, -1].double()
+        tokens = rng.choice(VOCAB, 64, p=torch.softmax(logits, 0).numpy())
+        for episode, token in zip(episodes, tokens, strict=True):
+            episode.token_ids[:] = [1, 2, 3, token]
+        earned = (tokens < VOCAB / 2).astype(np.float32)
+        rewards.append(earned.mean())
+
+        def loss(logprobs, entropy, batch):
+            return -(batch["advantage"] * logprobs).mean(), {}
+
+        learner.update_actor(episodes, {"advantage": earned - earned.mean()}, loss)
+    assert rewards[0] < 0.7
+    assert np.mean(rewards[-3:]) > 0.9
+
+
+def test_peft_loads_the_adapter(learner, tmp_path):
+    learner.export_adapter(tmp_path / "adapter")
+    wrapped = peft.PeftModel.from_pretrained(base_model(), tmp_path / "adapter")
+    merged = wrapped.merge_and_unload()
+    for name, value in learner.weights().items():
+        torch.testing.assert_close(merged.state_dict()[name], value, msg=name)
+    from safetensors.torch import load_file
+
+    stored = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
+    assert stored.keys() == learner.adapter_weights().keys()
+
+
+def test_transformers_loads_the_merged_export(learner, tmp_path):
+    tokenizer = build_tokenizer(["one two three"] * 5)
+    learner.export_hf(tmp_path / "model", tokenizer)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    assert loaded.state_dict().keys() == base_model().state_dict().keys()
+    for name, value in loaded.state_dict().items():
+        assert torch.equal(value, learner.weights()[name]), name
+
+
+def test_a_checkpoint_goes_on_exactly_and_weighs_what_adapters_weigh(tmp_path):
+    learner = trained()
+    learner.save(tmp_path / "one")
+    first = {path.name: path.stat() for path in (tmp_path / "one" / "frozen").iterdir()}
+    expected = learner.update_sft(TRAJECTORIES)["loss"]
+    learner.save(tmp_path / "two")
+    for path in (tmp_path / "two" / "frozen").iterdir():
+        assert path.stat().st_ino == first[path.name].st_ino, "frozen tensors are written once"
+    other = trained(steps=1)  # another adapter, and it starts from other matrices
+    with torch.no_grad():
+        for parameter in other.actor.parameters():
+            parameter.mul_(1.1)
+    other.load(tmp_path / "one")
+    np.testing.assert_array_equal(scores(other, model="reference"), scores(learner, model="reference"))
+    assert other.update_sft(TRAJECTORIES)["loss"] == expected
+    other.save(tmp_path / "three")
+    for path in (tmp_path / "three" / "frozen").iterdir():
+        assert path.stat().st_ino == first[path.name].st_ino, "and linked to after a resumption as well"
+
+
+def test_a_checkpoint_of_other_adapters_is_refused(tmp_path, learner):
+    learner.save(tmp_path / "adapters")
+    with pytest.raises(ValueError, match="has adapters .*'rank': 4.*but this learner has .*'rank': 2"):
+        trained(steps=0, lora=LoRASettings(rank=2)).load(tmp_path / "adapters")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rank": 0}, "rank must be at least 1"),
+        ({"rank": 2, "alpha": 0}, "alpha must be above 0"),
+        ({"rank": 2, "target_modules": "q_proj"}, "a list of names or 'all-linear'"),
+        ({"rank": 2, "target_modules": ()}, "no layer would be trained"),
+    ],
+)
+def test_settings_outside_their_range(settings, message):
+    with pytest.raises(ValueError, match=message):
+        LoRASettings(**settings)
+
+
+def test_a_layer_that_is_not_there_is_named():
+    with pytest.raises(ValueError, match="query_proj: this model has no linear layer of that name; it has .*q_proj"):
+        trained(steps=0, lora=LoRASettings(rank=2, target_modules=("q_proj", "query_proj")))
+
+
+def test_no_adapter_to_give():
+    plain = Learner(base_model())
+    with pytest.raises(ValueError, match="has no adapter"):
+        plain.adapter_weights()

@@ -1,0 +1,199 @@
+"""How ranks may be cut, refused before anything starts; attention of packed sequences; counted FLOPs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from learner_helpers import VOCAB, some_trajectories
+from ranks import assert_same, make_learner, measure
+
+from trainers.learner import Learner, Parallel
+from trainers.learner.attention import causal_attention
+from trainers.learner.flops import count
+from trainers.learner.fsdp import offload_policy
+from trainers.learner.inputs import inputs_of
+from trainers.learner.packing import action_rows, micro_batches
+from trainers.learner.parallel import check_model, make_meshes
+from trainers.tiny import build_model
+
+TRAJECTORIES = some_trajectories()
+
+
+@pytest.mark.parametrize(
+    ("settings", "world", "expected"),
+    [
+        ({}, 4, (1, 4)),
+        ({"fsdp_size": 2}, 8, (4, 2)),
+        ({"fsdp_size": 1}, 3, (3, 1)),
+        ({"tensor": 2}, 4, (1, 2)),
+        ({"tensor": 2, "sequence": 2, "fsdp_size": 2}, 8, (2, 2)),
+        ({"sequence": 4}, 4, (1, 4)),
+    ],
+)
+def test_replicas_and_shards(settings, world, expected):
+    assert Parallel(**settings).shape(world) == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "world", "message"),
+    [
+        ({"tensor": 2}, 3, "3 ranks cannot be cut into groups of 2 .tensor parallelism."),
+        ({"tensor": 2, "sequence": 3}, 4, "start a multiple of 6"),
+        ({"fsdp_size": 3}, 4, "fsdp_size=3 does not divide the 4 ranks"),
+        ({"fsdp_size": 4, "tensor": 2}, 4, "fsdp_size=4 does not divide the 2 ranks"),
+    ],
+)
+def test_ranks_that_cannot_be_cut(settings, world, message):
+    with pytest.raises(ValueError, match=message):
+        Parallel(**settings).shape(world)
+
+
+def test_numbers_below_one():
+    with pytest.raises(ValueError, match="sequence must be at least 1, not 0"):
+        Parallel(sequence=0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "model", "message"),
+    [
+        ({"tensor": 3}, {}, r"tensor_parallel_size=3 does not divide the model's attention heads \(4\)"),
+        ({"tensor": 4}, {}, r"tensor_parallel_size=4 does not divide the model's key/value heads \(2\)"),
+        ({"tensor": 2}, {"intermediate": 33}, r"does not divide the model's feed-forward width \(33\)"),
+        ({"sequence": 3}, {}, r"ulysses_sequence_parallel_size=3 does not divide the model's attention heads \(4\)"),
+        ({"sequence": 4, "tensor": 2}, {}, r"attention heads \(2 on each tensor-parallel rank\)"),
+        (
+            {"sequence": 2},
+            {"heads": 6, "kv_heads": 3, "hidden": 36},
+            r"neither divides the model's key/value heads \(3\)",
+        ),
+    ],
+)
+def test_models_that_cannot_be_cut(settings, model, message):
+    config = build_model(VOCAB, **({"hidden": 32, "layers": 1} | model)).config
+    with pytest.raises(ValueError, match=message):
+        check_model(config, Parallel(**settings))
+
+
+def test_more_key_value_ranks_than_heads_are_fine_for_sequences():
+    check_model(build_model(VOCAB, hidden=32, layers=1).config, Parallel(sequence=4))
+
+
+def test_families_without_a_plan_and_sliding_windows():
+    config = build_model(VOCAB, hidden=32, layers=2).config
+    config.model_type = "novel"
+    with pytest.raises(
+        ValueError, match="no tensor-parallel plan for model type 'novel', only for qwen2, qwen3, llama"
+    ):
+        check_model(config, Parallel(tensor=2))
+    config.layer_types = ["full_attention", "sliding_attention"]
+    with pytest.raises(ValueError, match="sliding window"):
+        check_model(config, Parallel(sequence=2))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"parallel": Parallel(tensor=2)}, "1 ranks cannot be cut"),
+        ({"parallel": Parallel(fsdp_size=2)}, "fsdp_size=2 does not divide"),
+        ({"offload": True}, "moves parameters and optimizer to the CPU, where this model is already"),
+        ({"activation_offload": True}, "switch that on too"),
+        ({"activation_offload": True, "gradient_checkpointing": True}, "where this model is already"),
+        ({"parallel": Parallel(sequence=2), "attn_implementation": "eager"}, "does not go with sequence parallelism"),
+    ],
+)
+def test_what_is_refused_starts_no_process_group(settings, message):
+    with pytest.raises(ValueError, match=message):
+        Learner(build_model(VOCAB, hidden=32, layers=1), **settings)
+    assert not dist.is_initialized()
+
+
+def test_shards_go_to_pinned_memory_on_cuda():
+    policy = offload_policy(True, torch.device("cuda"))
+    assert type(policy).__name__ == "CPUOffloadPolicy"
+    assert policy.pin_memory
+
+
+def test_the_mesh_is_of_the_cpu_even_where_torch_sees_a_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    try:
+        meshes = make_meshes("always", torch.device("cpu"), torch.float32)
+        assert meshes.fsdp.device_type == meshes.data.device_type == "cpu"
+        assert dist.get_backend() == "gloo"
+    finally:
+        dist.destroy_process_group()
+
+
+# ------------------ packed sequences
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+def test_packed_attention_is_attention_of_each_sequence(kv_heads):
+    torch.manual_seed(0)
+    lengths = [3, 1, 1, 7, 4]
+    query = torch.randn(1, 4, sum(lengths), 8)
+    key, value = (torch.randn(1, kv_heads, sum(lengths), 8) for _ in range(2))
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    got = causal_attention(
+        query, key, value, scale=0.3, cu_seqlens=torch.tensor(starts, dtype=torch.int32), max_length=7
+    )
+    for start, end in zip(starts, starts[1:], strict=False):
+        for head in range(4):
+            q, k, v = query[0, head], key[0, head * kv_heads // 4], value[0, head * kv_heads // 4]
+            for at in range(start, end):
+                weights = torch.softmax(0.3 * k[start : at + 1] @ q[at], 0)
+                torch.testing.assert_close(got[0, at, head], weights @ v[start : at + 1])
+
+
+@pytest.mark.parametrize("attention", [None, "sdpa", "eager"])
+def test_packed_is_padded(attention):
+    """Through torch's attention with a mask, and through transformers' own ways to keep packed sequences apart."""
+    packed = make_learner(remove_padding=True, attn_implementation=attention)
+    assert_same(measure(packed), measure(make_learner()))
+    metrics = packed.update_sft(TRAJECTORIES)
+    assert metrics["padding"] == 0.0
+
+
+def test_packed_batches_hold_the_same_rows_under_the_budget():
+    units = action_rows(TRAJECTORIES)
+    batches = micro_batches(units, 40, packed=True)
+    rows = sorted(row.tokens.tolist() for unit in units for row in unit)
+    found = []
+    for batch in batches:
+        assert batch.input_ids.shape == (1, batch.num_tokens)
+        assert batch.squares == int((batch.lengths**2).sum())
+        found += [part.tolist() for part in np.split(batch.input_ids[0], np.cumsum(batch.lengths)[:-1])]
+        units_inside = sum(bool(set(row.index) & set(batch.index)) for unit in units for row in unit[:1])
+        assert batch.num_tokens <= 40 or units_inside == 1
+    assert sorted(found) == rows
+    position_ids = inputs_of(batches[-1], torch.device("cpu")).attention["position_ids"]
+    assert position_ids.tolist() == [[at for length in batches[-1].lengths for at in range(length)]]
+
+
+# ------------------ FLOPs
+
+
+def test_flops_are_counted_as_said():
+    """6 N for each token (the matrices by hand), 6 L n_h d S for causal attention, 6 V H for each output."""
+    hidden, wide, layers, heads, kv = 32, 48, 3, 4, 2
+    model = build_model(
+        VOCAB, family="llama", hidden=hidden, intermediate=wide, layers=layers, heads=heads, kv_heads=kv
+    )
+    size = hidden // heads
+    matrices = layers * (2 * hidden * heads * size + 2 * hidden * kv * size + 3 * hidden * wide)
+    flops = count(model.base_model, model.lm_head)
+    assert flops.of(10, 0, 0) == 6 * matrices * 10
+    assert flops.of(0, 10 * 10, 0) == 6 * layers * heads * size * 10 * 10
+    assert flops.of(0, 0, 5) == 6 * VOCAB * hidden * 5
+    model.requires_grad_(False)
+    assert count(model.base_model, model.lm_head).of(10, 0, 5) == 4 * (matrices * 10 + VOCAB * hidden * 5)
+
+
+def test_utilisation_is_the_rate_over_the_peak():
+    learner = make_learner(peak_tflops=2.0)
+    metrics = learner.update_sft(TRAJECTORIES)
+    assert metrics["mfu"] == pytest.approx(metrics["tflops"] / 2.0)
+    assert metrics["tflops"] > 0
+    assert "mfu" not in make_learner().update_sft(TRAJECTORIES), "no peak is known of a CPU"

@@ -1,0 +1,225 @@
+"""Checkpoints of many ranks, read by any number; saves in the background; and processes that are really killed."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from ranks import TRAJECTORIES, make_learner, run_ranks
+
+from trainers.learner import LoRASettings, Parallel
+from trainers.learner.checkpoint import Background
+from trainers.learner.models import checkpoint_gradients, load_causal_lm
+from trainers.tiny import build_model, build_tokenizer
+
+LORA = LoRASettings(rank=4, alpha=8)
+# One forkserver has torch imported for all of them; on a busy machine that alone may take a minute.
+pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("ranks")]
+SETTINGS = {"plain": {}, "lora": {"lora": LORA}}
+
+
+def scores(learner):
+    return np.concatenate(learner.logprobs(TRAJECTORIES))
+
+
+def written(folder, where, **settings):
+    """Train, save, train on; every second of it in the background, where that must not show."""
+    learner = make_learner(**settings)
+    learner.update_sft(TRAJECTORIES)
+    learner.save(where / "waited", extra={"ranks": learner.ranks.world})
+    learner.save(where / "behind", extra={"ranks": learner.ranks.world}, wait=False)
+    following = learner.update_sft(TRAJECTORIES)["loss"]
+    learner.wait_until_saved()
+    learner.export_hf(where / "hf", build_tokenizer(["one two three"]))
+    return following, learner.update_sft(TRAJECTORIES)["loss"], scores(learner)
+
+
+def read(folder, where, **settings):
+    """Go on from both checkpoints, from another start."""
+    results = []
+    for name in ("waited", "behind"):
+        learner = make_learner(model={"seed": 8}, **settings)
+        learner.update_sft(TRAJECTORIES[:3])
+        extra = learner.load(where / name)
+        losses = [learner.update_sft(TRAJECTORIES)["loss"] for _ in range(2)]
+        results.append((extra, *losses, scores(learner)))
+    return results
+
+
+def all_written(folder, root):
+    return {name: written(folder, root / name, **settings) for name, settings in SETTINGS.items()}
+
+
+def all_read(folder, root):
+    found = {name: read(folder, root / name, **settings) for name, settings in SETTINGS.items()}
+    # The mesh may be cut in another way as well.
+    found["plain, tensor"] = read(folder, root / "plain", parallel=Parallel(tensor=2))
+    return found
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """What four ranks wrote, and what they went on with."""
+    root = tmp_path_factory.mktemp("saved")
+    ranks = run_ranks(4, {"write": partial(all_written, root=root)}, root / "four")
+    return root, ranks[0]["write"]
+
+
+def same(got, expected):
+    extra, *losses, after = got
+    assert extra == {"ranks": 4}
+    assert losses == pytest.approx(expected[:2], rel=1e-5)
+    np.testing.assert_allclose(after, expected[2], atol=1e-4)
+
+
+def test_two_ranks_go_on_from_four(saved, tmp_path):
+    root, expected = saved
+    (first, _) = run_ranks(2, {"read": partial(all_read, root=root)}, tmp_path)
+    for name, results in first["read"].items():
+        for got in results:
+            same(got, expected[name.partition(",")[0]])
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_one_process_goes_on_from_four_ranks(saved, name):
+    root, expected = saved
+    for got in read(None, root / name, **SETTINGS[name]):
+        same(got, expected[name])
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_transformers_loads_what_four_ranks_exported(saved, name):
+    """The export stands between the two updates."""
+    from transformers import AutoModelForCausalLM
+
+    root, _ = saved
+    learner = make_learner(**SETTINGS[name])
+    learner.load(root / name / "waited")
+    learner.update_sft(TRAJECTORIES)
+    loaded = AutoModelForCausalLM.from_pretrained(root / name / "hf").state_dict()
+    weights = learner.weights()
+    assert loaded.keys() == weights.keys()
+    for key, value in loaded.items():
+        torch.testing.assert_close(value, weights[key], rtol=1e-4, atol=1e-5, msg=key)
+
+
+# ------------------ in the background
+
+
+def test_training_goes_on_while_a_copy_is_written(tmp_path, monkeypatch):
+    from trainers.learner import state
+
+    go_on = threading.Event()
+    write = state.write_tensors
+
+    def slow(*args):
+        assert go_on.wait(30)
+        write(*args)
+
+    learner = make_learner()
+    before = scores(learner)
+    monkeypatch.setattr(state, "write_tensors", slow)
+    learner.save(tmp_path / "x", wait=False)
+    for _ in range(2):
+        learner.update_sft(TRAJECTORIES)
+    assert not (tmp_path / "x").exists()
+    assert np.abs(scores(learner) - before).max() > 0.001
+    go_on.set()
+    learner.load(tmp_path / "x")  # waits for it
+    np.testing.assert_array_equal(scores(learner), before)
+
+
+def test_what_went_wrong_in_the_background_is_said_by_the_next_save(tmp_path):
+    learner = make_learner(critic=False, reference=False)
+    (tmp_path / "x").write_text("in the way")
+    learner.save(tmp_path / "x", wait=False)
+    with pytest.raises(NotADirectoryError, match="is a file"):
+        learner.save(tmp_path / "y", wait=False)
+    learner.save(tmp_path / "y", wait=False)  # said once
+    learner.wait_until_saved()
+    assert (tmp_path / "y" / "learner.json").is_file()
+
+
+def test_jobs_in_the_background_are_one_after_another():
+    background, done = Background(), []
+    gate = threading.Event()
+    background.start(lambda: (gate.wait(10), done.append(1)), "one")
+    gate.set()
+    background.start(lambda: done.append(2), "two")
+    background.wait()
+    assert done == [1, 2]
+
+
+# ------------------ killed
+
+
+def save_for_ever(folder, wait, said):
+    torch.set_num_threads(1)
+    learner = make_learner(critic=False, reference=False, lora=LORA, model={"layers": 1})
+    for version in range(1, 10_000):
+        learner.save(folder, extra={"version": version}, wait=wait)
+        if not wait:
+            learner.wait_until_saved()
+        os.write(said, f"{version}\n".encode())
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_process_killed_at_any_moment_leaves_the_last_good_checkpoint(tmp_path, wait):
+    rng = np.random.default_rng(0)
+    reader = make_learner(critic=False, reference=False, lora=LORA, model={"layers": 1})
+    path = tmp_path / "latest"
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["ranks", "torch", "transformers", "trainers.learner", "peft"])
+    for _ in range(4):
+        out, said = os.pipe()
+        child = context.Process(target=save_to_pipe, args=(path, wait, multiprocessing.reduction.DupFd(said)))
+        child.start()
+        os.close(said)
+        with os.fdopen(out) as lines:
+            assert lines.readline(), "it came to its first save"
+            time.sleep(float(rng.uniform(0, 0.1)))
+            os.kill(child.pid, signal.SIGKILL)
+            last = int(([1] + [int(line) for line in lines.read().split()])[-1])
+        child.join()
+        version = reader.load(path)["version"]
+        assert version in (last, last + 1), "at most the one that was not said to be done"
+        assert json.loads((path / "learner.json").read_text())["extra"]["version"] == version
+
+
+def save_to_pipe(folder, wait, said):
+    save_for_ever(folder, wait, said.detach())
+
+
+# ------------------ memory
+
+
+def test_offloaded_checkpoints_are_checkpoints(monkeypatch):
+    """What is kept on the CPU is each layer's input and nothing else, and gradients are the same."""
+    ids = torch.arange(24).reshape(2, 12)
+    gradients, kept = [], []
+    from torch.autograd.graph import save_on_cpu
+
+    class Counting(save_on_cpu):
+        def __init__(self, **options):
+            super().__init__(**options)
+            pack = self.pack_hook
+            self.pack_hook = lambda tensor: (kept.append(tuple(tensor.shape)), pack(tensor))[1]
+
+    monkeypatch.setattr(torch.autograd.graph, "save_on_cpu", Counting)
+    for offload in (False, True):
+        model = load_causal_lm(build_model(61, hidden=32, layers=3))
+        checkpoint_gradients(model, offload=offload)
+        model(input_ids=ids, use_cache=False).logits.logsumexp(-1).sum().backward()
+        gradients.append([p.grad.clone() for p in model.parameters()])
+    for ours, theirs in zip(*gradients, strict=True):
+        assert torch.equal(ours, theirs)
+    assert kept.count((2, 12, 32)) == 3
+    assert set(kept) <= {(2, 12, 32), (0,)}

@@ -1,0 +1,120 @@
+"""PPO with its learner and its engine as Ray actors, on two raylets: the metrics of one process; and deaths.
+
+All of it is one run, because what takes the time is starting Ray and its actors: a scenario plays, and the tests look
+at what came of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from cluster_runs import assert_same_metrics, run
+
+from trainers.cluster.group import RankError
+from trainers.engines.base import RequestError, Sampling
+from trainers.ppo import Run
+
+# One process of the tests runs them all, and so one Ray.
+pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("ray")]
+
+
+@pytest.fixture(scope="module")
+def two_raylets() -> Iterator[Any]:
+    ray = pytest.importorskip("ray", reason="needs the extra 'ray'")
+    from ray.cluster_utils import Cluster
+
+    paths = {"env_vars": {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}}  # for program_envs
+    # Ray makes its workers give way to everything else, and on a busy machine they would never start.
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    # Places of one rank and the engine (4 CPUs) and of the other rank (2): no raylet has room for both.
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 5, "include_dashboard": False})
+    try:
+        cluster.add_node(num_cpus=2)
+        ray.init(cluster.address, logging_level=logging.WARNING, log_to_driver=False, runtime_env=paths)
+        yield ray
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+@pytest.fixture(scope="module")
+def played(two_raylets: Any, tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    folder = tmp_path_factory.mktemp("ray")
+    seen = SimpleNamespace(timeline=folder / "timeline.json")
+
+    async def afterwards(made: Run) -> None:
+        engine, learner = made.collector._engine, made.learner
+        table = two_raylets.util.placement_group_table().values()
+        seen.groups = sorted(len(group["bundles"]) for group in table if group["state"] == "CREATED")
+        ranks = [pid for _, pid, _ in learner.ranks.info]
+        seen.nodes_of_ranks = [actor["node_id"] for actor in _actors(two_raylets) if actor["pid"] in ranks]
+        seen.version = engine.version
+        sampling = Sampling(temperature=0.0, max_new_tokens=5)
+        before = await engine.generate([1, 2, 3], sampling)
+        with pytest.raises(RequestError, match="outside the vocabulary"):
+            await engine.generate([10**6], sampling)
+        lost = engine._replicas[0].engine
+        os.kill(lost.pid, signal.SIGKILL)
+        after = await asyncio.wait_for(engine.generate([1, 2, 3], sampling), 300)
+        seen.replies = before, after
+        seen.pids = lost.pid, engine._replicas[0].engine.pid
+        seen.stats = engine.stats()
+        os.kill(learner.ranks.info[1][1], signal.SIGKILL)
+        with pytest.raises(RankError) as caught:
+            learner.weights()
+        seen.end = str(caught.value)
+
+    seen.rows = run(
+        folder / "ray",
+        *("cluster.backend=ray", "cluster.learner_ranks=2", "cluster.bucket_mib=1", "env.backend=ray", "env.workers=1"),
+        *("cluster.cpus_per_actor=2", "cluster.cpus_per_env=0.1", "cluster.start_timeout_s=800"),
+        f"ray_init.timeline_json_file={seen.timeline}",
+        then=afterwards,
+    )
+    seen.alone = run(folder / "alone")
+    seen.left = [actor for actor in _actors(two_raylets) if actor["state"] == "ALIVE"]
+    return seen
+
+
+def _actors(ray: Any) -> list[dict[str, Any]]:
+    return [
+        {"pid": actor["Pid"], "node_id": actor["Address"]["NodeID"], "state": actor["State"]}
+        for actor in ray._private.state.actors().values()
+    ]
+
+
+def test_the_metrics_are_those_of_one_process(played: SimpleNamespace) -> None:
+    assert_same_metrics(played.rows, played.alone, 1e-4)
+
+
+def test_the_ranks_are_on_two_raylets(played: SimpleNamespace) -> None:
+    assert len(set(played.nodes_of_ranks)) == 2
+    assert played.groups == [2, 2]  # two places of ranks, two of environments
+
+
+def test_an_engine_that_died_is_replaced_and_has_the_weights_of_now(played: SimpleNamespace) -> None:
+    before, after = played.replies
+    assert played.pids[0] != played.pids[1]
+    assert after.token_ids.tolist() == before.token_ids.tolist()
+    assert after.logprobs.tolist() == pytest.approx(before.logprobs.tolist(), abs=1e-6)
+    assert set(after.weight_version.tolist()) == {played.version} == {3}
+    assert played.stats["replicas_lost"] == played.stats["replicas_restarted"] == 1
+
+
+def test_a_rank_that_died_ends_the_learner_by_name(played: SimpleNamespace) -> None:
+    assert "learner rank 1 (Ray actor on" in played.end
+    assert "died" in played.end
+
+
+def test_the_timeline_is_written_and_no_actor_is_left(played: SimpleNamespace) -> None:
+    assert any("run" in event.get("name", "") for event in json.loads(played.timeline.read_text()))
+    assert not played.left

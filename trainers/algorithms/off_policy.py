@@ -1,0 +1,171 @@
+"""Corrections for tokens that were sampled by another policy than the one that is trained.
+
+Three policies: the *behaviour* policy sampled the tokens (older weights, or other kernels: an engine's arithmetic is
+not the learner's); the *proximal* policy is the learner's before the batch's first update, where the loss's ratio
+starts and its clipping is centred; the third is in training. The loss corrects from the proximal policy to the one in
+training. What is here corrects from the behaviour policy to the proximal one, once a batch, from
+``l = log proximal - log behaviour`` of each token:
+
+* :func:`importance_weights` multiply the loss;
+* :func:`kept` leaves tokens or whole episodes out, from the loss and from its denominators;
+* :func:`mismatch` says how far apart the two are.
+
+Pure NumPy, over the action tokens of a whole batch. An episode is a sequence, with all its turns.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import numpy as np
+
+from trainers.algorithms.batch import Bools, Floats, Ints
+
+Importance = Literal["none", "token_tis", "sequence_tis", "decoupled"]
+Rejection = Literal["none", "token", "sequence", "geometric"]
+
+#: Log-ratios, also those of whole sequences, are clamped to +-20 before ``exp``: beyond, they only say "far off".
+MAX_LOG_RATIO = 20.0
+
+
+def importance_weights(
+    mode: Importance, proximal: Floats, behaviour: Floats, token_offsets: Ints, cap: float | None = 2.0
+) -> Floats | None:
+    """Weights for the losses of tokens.
+
+    ================ ============================================ =====================================================
+    mode             weight                                       biased
+    ================ ============================================ =====================================================
+    ``token_tis``    ``min(exp(l_t), cap)``                       by the cap, and because the states that tokens stand
+                                                                  in are still the behaviour policy's
+    ``sequence_tis`` ``min(exp(sum of the episode's l), cap)``    by the cap only; its variance grows with the length
+    ``decoupled``    ``exp(l_t)``, and 0 where that is above cap  as ``token_tis``
+    ================ ============================================ =====================================================
+
+    Truncated importance sampling is by E. Ionides (2008). ``decoupled`` is the objective of decoupled PPO (arXiv
+    2110.00641) in the form of AReaL (arXiv 2505.24298): the weight is not truncated; a token beyond the cap is dropped.
+
+    Args:
+        mode: See above; ``none`` for no weights.
+        proximal: ``[N]``; the learner's log-probabilities before the batch's first update.
+        behaviour: ``[N]``; those that the engine sampled with.
+        token_offsets: int ``[E + 1]``; where episodes start.
+        cap: The greatest weight, positive; ``None`` for no limit.
+
+    Returns:
+        ``[N]``, or ``None`` for ``none``.
+
+    Raises:
+        ValueError: The mode is unknown, the cap is not positive, or shapes differ.
+    """
+    if mode not in get_args(Importance):
+        raise ValueError(f"the importance correction must be one of {', '.join(get_args(Importance))}, not {mode!r}")
+    if cap is not None and not cap > 0:
+        raise ValueError(f"cap must be positive, not {cap!r}")
+    if mode == "none":
+        return None
+    log_ratio = _log_ratio(proximal, behaviour, token_offsets)
+    if mode == "sequence_tis":
+        log_ratio = _sequence_sum(log_ratio, token_offsets)
+    weights = _exp(log_ratio)
+    if cap is None:
+        return weights
+    return np.where(weights <= cap, weights, 0.0) if mode == "decoupled" else np.minimum(weights, cap)
+
+
+def kept(
+    mode: Rejection, proximal: Floats, behaviour: Floats, token_offsets: Ints, low: float = 0.5, high: float = 5.0
+) -> Bools:
+    """Which tokens to train on: those whose ratio of proximal to behaviour policy is in ``[low, high]``.
+
+    ``token``: the token's own ratio (with ``decoupled`` weights this is IcePop, arXiv 2510.18855; 0.5 to 5 is usual).
+    ``sequence``: the product over its episode (with ``sequence_tis``, masked importance sampling). ``geometric``: the
+    geometric mean over its episode, which does not depend on its length; .99 to 1.01 is usual. (Both: J. Liu, Y. Li et
+    al., "When Speed Kills Stability", 2025.)
+
+    Rejection is biased: what the two policies disagree about most is not learned from. It bounds what single tokens can
+    do to an update. (The papers give rejected tokens the weight 0 and count them in the mean; here they do not count.)
+
+    Args:
+        mode: See above; ``none`` keeps everything.
+        proximal: ``[N]``, as in :func:`importance_weights`.
+        behaviour: ``[N]``.
+        token_offsets: int ``[E + 1]``.
+        low: In [0, 1].
+        high: At least 1.
+
+    Returns:
+        bool ``[N]``.
+
+    Raises:
+        ValueError: The mode is unknown, a bound is outside its range, or shapes differ.
+    """
+    if mode not in get_args(Rejection):
+        raise ValueError(f"the rejection must be one of {', '.join(get_args(Rejection))}, not {mode!r}")
+    if not 0.0 <= low <= 1.0 <= high:
+        raise ValueError(f"the band must hold 1: low in [0, 1] and high at least 1, not {low!r} and {high!r}")
+    log_ratio = _log_ratio(proximal, behaviour, token_offsets)
+    if mode == "none":
+        return np.ones(len(log_ratio), np.bool_)
+    if mode != "token":
+        total = _sequence_sum(log_ratio, token_offsets)
+        log_ratio = total / np.repeat(np.diff(token_offsets), np.diff(token_offsets)) if mode == "geometric" else total
+    ratio = _exp(log_ratio)
+    return (low <= ratio) & (ratio <= high)
+
+
+def mismatch(proximal: Floats, behaviour: Floats) -> dict[str, float]:
+    """How far the policy that sampled is from the one that the update starts from.
+
+    Args:
+        proximal: ``[N]``, as in :func:`importance_weights`.
+        behaviour: ``[N]``.
+
+    Returns:
+        ``engine_logprob_gap``, the greatest ``|l|``; and ``mismatch_kl``, the mean of ``exp(l) - 1 - l``: KL(behaviour,
+        proximal) in nats a token, unbiased, by the ``k3`` of :mod:`trainers.algorithms.kl`. 0 without tokens.
+    """
+    log_ratio = (proximal - behaviour).clip(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    k3 = np.expm1(log_ratio) - log_ratio
+    gap = np.abs(proximal - behaviour)
+    return {"engine_logprob_gap": float(gap.max(initial=0.0)), "mismatch_kl": float(k3.mean()) if k3.size else 0.0}
+
+
+def weight_metrics(weights: Floats, mode: Importance, cap: float | None) -> dict[str, float]:
+    """What to report of :func:`importance_weights`.
+
+    Returns:
+        ``importance_mean`` and ``importance_max``; ``importance_clipped``, the share of tokens that the cap cut or
+        dropped; ``importance_ess``, the effective share of the sample, ``(sum w)^2 / (N sum w^2)``. Nothing without
+        tokens.
+    """
+    if not weights.size:
+        return {}
+    beyond = np.zeros(0) if cap is None else weights == (0.0 if mode == "decoupled" else cap)
+    squares = float(np.square(weights).sum())
+    return {
+        "importance_mean": float(weights.mean()),
+        "importance_max": float(weights.max()),
+        "importance_clipped": float(beyond.mean()) if beyond.size else 0.0,
+        "importance_ess": float(weights.sum()) ** 2 / (weights.size * squares) if squares > 0 else 0.0,
+    }
+
+
+def _log_ratio(proximal: Floats, behaviour: Floats, token_offsets: Ints) -> Floats:
+    if not proximal.shape == behaviour.shape == (int(token_offsets[-1]),):
+        raise ValueError(
+            f"shapes must be the same, one entry an action token, not {proximal.shape} and {behaviour.shape} for "
+            f"{int(token_offsets[-1])} action tokens"
+        )
+    return proximal - behaviour
+
+
+def _sequence_sum(x: Floats, token_offsets: Ints) -> Floats:
+    """For each token the sum over its episode."""
+    lengths = np.diff(token_offsets)
+    episode = np.repeat(np.arange(len(lengths)), lengths)
+    return np.asarray(np.bincount(episode, x, minlength=len(lengths)), np.float64)[episode]
+
+
+def _exp(log_ratio: Floats) -> Floats:
+    return np.asarray(np.exp(log_ratio.clip(-MAX_LOG_RATIO, MAX_LOG_RATIO)), np.float64)

@@ -1,0 +1,437 @@
+"""Which part of a run is where, and whether that fits: decided before anything starts. Pure: numbers in, numbers out.
+
+A *place* is what one actor or process takes: some CPUs, some GPUs, all on one machine (Ray calls it a bundle). Places
+that belong together are a *pool*. With ``cluster.colocate`` learner and engines share the places of one pool, otherwise
+each has a pool of its own; environments that run on Ray and are counted have one in any case.
+
+Memory is an estimate, in bytes on each GPU (or in each process on CPUs), by these conventions:
+
+* parameters, gradients and AdamW's two moments are float32 (4 + 4 + 8 bytes a parameter) and sharded evenly over the
+  ranks; a frozen reference is its parameters alone; a critic counts like the actor;
+* in use, parameters are gathered a layer at a time, two layers at once: those in the dtype of the computation;
+* activations of a micro-batch: 34 bytes per token, layer and unit of width for 2-byte numbers, twice that for 4-byte
+  ones (Korthikanti et al., arXiv 2205.05198, without the attention matrix, which is never whole); logits of one chunk
+  of 1,024 positions in float32, three times (logits, probabilities, gradient);
+* an engine holds its weights and the keys and values of ``engine.max_slots`` contexts of ``engine.max_context``; vLLM
+  holds the share of the GPU that ``engine.vllm.gpu_memory_utilization`` says.
+
+What is certain (weights, gradients, moments) must fit where the GPU's size is known. The rest is told, not enforced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from trainers.config import PPOConfig
+
+_GIB = 2**30
+_CHUNK = 1024  # positions whose logits exist at a time
+_WITH_CRITIC = ("gae", "turn_gae")
+_SGLANG_TP = ("--tp", "--tp-size", "--tensor-parallel-size")
+
+PoolName = Literal["learner", "engines", "shared", "environments"]
+
+
+class PlanError(ValueError):
+    """The configuration cannot be placed; the message says which numbers clash, and what would do."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the plan is for.
+
+    Args:
+        gpus: That torch sees here.
+        gpu_bytes: Memory of the smallest; ``None`` where it is not known.
+    """
+
+    gpus: int = 0
+    gpu_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """What the memory of a model depends on.
+
+    Args:
+        parameters: All, tied ones once.
+        layers: Blocks.
+        hidden: Width.
+        kv_width: Numbers of keys (as many of values) that a token has in a layer.
+        vocab: Tokens.
+    """
+
+    parameters: int
+    layers: int
+    hidden: int
+    kv_width: int
+    vocab: int
+
+
+@dataclass(frozen=True)
+class Place:
+    """What one place has."""
+
+    cpus: float
+    gpus: int = 0
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Places of one placement group.
+
+    Args:
+        name: Whose.
+        places: All of them.
+        strategy: Ray's word for how they are spread over machines.
+    """
+
+    name: PoolName
+    places: tuple[Place, ...]
+    strategy: Literal["PACK", "SPREAD"] = "PACK"
+
+
+@dataclass(frozen=True)
+class Seat:
+    """Where an actor is.
+
+    Args:
+        pool: In which pool.
+        place: Number of its place there.
+        cpus: It takes.
+        gpus: It takes; 0 for an engine that uses those of learner ranks.
+    """
+
+    pool: PoolName
+    place: int
+    cpus: float
+    gpus: int = 0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Where everything is.
+
+    Args:
+        backend: As configured.
+        device: ``cuda`` or ``cpu``.
+        pools: For Ray's placement groups; none where everything is in this process or beside it.
+        learner: A seat for each rank.
+        engines: A seat for each replica.
+        engine_gpus: For each replica that shares GPUs, the ranks whose GPUs they are; else empty.
+        environments: Seats of counted environments.
+        memory: Rows ``(who, what, bytes)``, on one GPU or in one process.
+        notes: What is worth knowing.
+    """
+
+    backend: Literal["local", "ray"]
+    device: Literal["cpu", "cuda"]
+    nnodes: int
+    gpus_per_node: int
+    pools: tuple[Pool, ...]
+    learner: tuple[Seat, ...]
+    engines: tuple[Seat, ...]
+    engine_gpus: tuple[tuple[int, ...], ...]
+    environments: tuple[Seat, ...] = ()
+    memory: tuple[tuple[str, str, int], ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def cpus(self) -> float:
+        """All that the pools take."""
+        return sum(place.cpus for pool in self.pools for place in pool.places)
+
+    @property
+    def gpus(self) -> int:
+        """All that the pools take."""
+        return sum(place.gpus for pool in self.pools for place in pool.places)
+
+
+def make_plan(config: PPOConfig, machine: Machine, shape: ModelShape | None = None) -> Plan:
+    """Place the parts of a run.
+
+    Args:
+        config: Of the run.
+        machine: This one.
+        shape: Of the policy, for the memory; without it, none is estimated.
+
+    Raises:
+        PlanError: They cannot be placed.
+    """
+    cluster, engine = config.cluster, config.engine
+    on_ray = cluster.backend == "ray"
+    device: Literal["cpu", "cuda"] = "cuda" if _wants_gpus(config, machine) else "cpu"
+    per_node = _gpus_per_node(config, machine, device)
+    width = tensor_parallel_size(config)
+    _check_sizes(config, device, per_node, width)
+
+    each, gpu = float(cluster.cpus_per_actor), int(device == "cuda")
+    ranks, replicas = cluster.learner_ranks, engine.replicas
+    learner_pool: PoolName = "shared" if cluster.colocate else "learner"
+    engine_pool: PoolName = "shared" if cluster.colocate else "engines"
+    learner = tuple(Seat(learner_pool, rank, each, gpu) for rank in range(ranks))
+    groups: tuple[tuple[int, ...], ...] = ((),) * replicas
+    if cluster.colocate:
+        step = width if gpu else 1
+        if gpu and on_ray:
+            groups = tuple(tuple(range(i * step, (i + 1) * step)) for i in range(replicas))
+        engines = tuple(Seat(engine_pool, i * step, each, 0) for i in range(replicas))
+    else:
+        engines = tuple(Seat(engine_pool, i, each, gpu * width) for i in range(replicas))
+    environments: tuple[Seat, ...] = ()
+    if config.env.backend == "ray" and cluster.cpus_per_env:
+        assert config.env.workers is not None
+        # Training and validation have environments of their own.
+        environments = tuple(Seat("environments", i, cluster.cpus_per_env) for i in range(2 * config.env.workers))
+    seats = (*(learner + engines if on_ray else ()), *environments)
+    pools = tuple(_pools(seats))
+    plan = Plan(
+        cluster.backend,
+        device,
+        cluster.nnodes,
+        per_node,
+        pools,
+        learner,
+        engines,
+        groups,
+        environments,
+        memory=() if shape is None else tuple(_memory(config, shape, width, machine, device)),
+        notes=tuple(_notes(config)),
+    )
+    cpus = config.ray_init.num_cpus
+    if cpus is not None and plan.cpus > cpus:
+        raise PlanError(
+            f"ray_init.num_cpus={cpus}, but {_cpus_in_words(plan)}: {plan.cpus:g}. Give Ray at least "
+            f"{_ceil(plan.cpus)}, or take fewer"
+        )
+    _check_memory(plan, config, machine)
+    return plan
+
+
+def tensor_parallel_size(config: PPOConfig) -> int:
+    """GPUs of one engine: what its own options say, else 1.
+
+    Raises:
+        PlanError: It is no positive number.
+    """
+    engine = config.engine
+    value: object = 1
+    if engine.name == "vllm":
+        value = engine.vllm.args.get("tensor_parallel_size", 1)
+    elif engine.name == "sglang":
+        words = engine.sglang.server_args
+        for at, word in enumerate(words):
+            name, equals, rest = word.partition("=")
+            if name in _SGLANG_TP:
+                value = rest if equals else words[at + 1] if at + 1 < len(words) else None
+    try:
+        size = int(str(value))
+    except ValueError:
+        size = 0
+    if size < 1:
+        raise PlanError(f"engine.{engine.name}: a tensor-parallel size of {value!r}; it must be a number from 1")
+    return size
+
+
+def _wants_gpus(config: PPOConfig, machine: Machine) -> bool:
+    if config.model.device == "auto":
+        return bool(machine.gpus if config.cluster.n_gpus_per_node is None else config.cluster.n_gpus_per_node)
+    return config.model.device == "cuda"
+
+
+def _gpus_per_node(config: PPOConfig, machine: Machine, device: str) -> int:
+    wanted = config.cluster.n_gpus_per_node
+    if device == "cpu":
+        if wanted:
+            raise PlanError(f"cluster.n_gpus_per_node={wanted}, but model.device=cpu uses none; leave it out, or cuda")
+        return 0
+    local = config.cluster.backend == "local"
+    count = machine.gpus if wanted is None else wanted
+    if count == 0:
+        raise PlanError(
+            "model.device=cuda needs GPUs, and there are none "
+            + ("here" if wanted is None else "with cluster.n_gpus_per_node=0")
+            + ("" if local else "; say how many each machine of the cluster has: cluster.n_gpus_per_node=N")
+        )
+    if local and count > machine.gpus:
+        raise PlanError(f"cluster.n_gpus_per_node={count}, but torch sees {machine.gpus} here; at most that many do")
+    return count
+
+
+def _check_sizes(config: PPOConfig, device: str, per_node: int, width: int) -> None:
+    cluster, replicas = config.cluster, config.engine.replicas
+    ranks, total = cluster.learner_ranks, cluster.nnodes * per_node
+    if device == "cpu":
+        if width > 1:
+            raise PlanError(f"a tensor-parallel size of {width} needs GPUs; on the CPU it must be 1")
+        if not cluster.colocate and cluster.backend == "local":
+            raise PlanError("cluster.colocate=false has no effect without GPUs and without Ray: there are no places")
+        return
+    if width > per_node or per_node % width:
+        raise PlanError(
+            f"a tensor-parallel size of {width} does not divide cluster.n_gpus_per_node={per_node}: an engine stays on "
+            f"one machine; {_divisors(per_node)} do"
+        )
+    if ranks > per_node and ranks % per_node:
+        raise PlanError(
+            f"cluster.learner_ranks={ranks} is more than cluster.n_gpus_per_node={per_node} and not a multiple of it: "
+            f"machines would have unequal shares; {ranks // per_node * per_node} or {-(-ranks // per_node) * per_node} "
+            "would do"
+        )
+    engines = replicas * width
+    said = f"cluster.nnodes={cluster.nnodes} times cluster.n_gpus_per_node={per_node} is {total} GPUs"
+    if cluster.colocate:
+        if ranks > total:
+            raise PlanError(f"{said}, and cluster.learner_ranks={ranks} need one each; at most {total} do")
+        if engines > ranks and (cluster.backend == "ray" or ranks > 1):
+            raise PlanError(
+                f"engine.replicas={replicas} of {width} GPUs each are {engines}, and with cluster.colocate=true they "
+                f"share those of cluster.learner_ranks={ranks}; at most {ranks // width} replicas do, or "
+                "cluster.colocate=false"
+            )
+        return
+    if cluster.backend == "local" and config.engine.name != "torch":
+        raise PlanError(
+            f"cluster.colocate=false places engines of engine.name=torch, or of Ray; {config.engine.name} chooses its "
+            "GPUs by itself here: use cluster.backend=ray, or leave cluster.colocate out"
+        )
+    if ranks + engines > total:
+        raise PlanError(
+            f"{said}; cluster.learner_ranks={ranks} and engine.replicas={replicas} of {width} GPUs each need "
+            f"{ranks + engines} with cluster.colocate=false; share them (cluster.colocate=true), or take fewer"
+        )
+
+
+def _pools(seats: Sequence[Seat]) -> Iterator[Pool]:
+    for name in dict.fromkeys(seat.pool for seat in seats):
+        mine = [seat for seat in seats if seat.pool == name]
+        places = tuple(
+            Place(
+                sum(seat.cpus for seat in mine if seat.place == number),
+                sum(seat.gpus for seat in mine if seat.place == number),
+            )
+            for number in range(max(seat.place for seat in mine) + 1)
+        )
+        yield Pool(name, places, "SPREAD" if name == "environments" else "PACK")
+
+
+def _cpus_in_words(plan: Plan) -> str:
+    parts = []
+    if plan.backend == "ray":
+        parts += [f"{len(plan.learner)} learner ranks and {len(plan.engines)} engines"]
+        parts[-1] += f" with cluster.cpus_per_actor={plan.learner[0].cpus:g} take"
+    if plan.environments:
+        one = f"{len(plan.environments)} environments (env.workers, for training and for validation) take"
+        parts.append(f"{one} {plan.environments[0].cpus:g} each")
+    return " and ".join(parts) + ", together"
+
+
+def _notes(config: PPOConfig) -> Iterator[str]:
+    ranks = config.cluster.learner_ranks
+    episodes = config.rollout.groups_per_batch * config.rollout.n // config.actor.mini_batches
+    if episodes < ranks:
+        yield (f"a mini-batch has {episodes} episodes, fewer than cluster.learner_ranks={ranks}: some ranks will idle")
+    if ranks > 1 and config.cluster.nnodes > 1:
+        yield "trainer.default_local_dir must be on a file system that all machines share"
+
+
+# ------------------ memory
+
+
+def _memory(
+    config: PPOConfig, shape: ModelShape, width: int, machine: Machine, device: str
+) -> Iterator[tuple[str, str, int]]:
+    ranks, count = config.cluster.learner_ranks, shape.parameters
+    size = 2 if config.model.dtype == "bfloat16" else 4
+    trained = 1 + (config.algorithm.adv_estimator in _WITH_CRITIC)
+    frozen = int(config.actor.use_kl_loss or config.algorithm.use_kl_in_reward)
+    tokens, layers = config.actor.max_tokens_per_micro_batch, max(shape.layers, 1)
+    yield "learner", "parameters", (trained + frozen) * 4 * count // ranks
+    yield "learner", "gradients", trained * 4 * count // ranks
+    yield "learner", "optimizer", trained * 8 * count // ranks
+    if ranks > 1:
+        yield "learner", "gathered layers", 2 * size * count // layers
+    yield "learner", "activations", 17 * size * tokens * shape.hidden * layers + 3 * 4 * _CHUNK * shape.vocab
+    if config.engine.name == "vllm" and device == "cuda":
+        if machine.gpu_bytes is not None:
+            share = config.engine.vllm.gpu_memory_utilization
+            yield "engine", "weights, keys and values", int(share * machine.gpu_bytes)
+        return
+    yield "engine", "weights", size * count // width
+    held = config.engine.max_slots * config.engine.max_context
+    yield "engine", "keys and values", held * layers * 2 * shape.kv_width * size // width
+
+
+def _check_memory(plan: Plan, config: PPOConfig, machine: Machine) -> None:
+    if plan.device != "cuda" or machine.gpu_bytes is None:
+        return
+    certain = {("learner", name) for name in ("parameters", "gradients", "optimizer")}
+    certain |= {("engine", "weights"), ("engine", "weights, keys and values")}
+    sums = {who: sum(b for w, what, b in plan.memory if w == who and (w, what) in certain) for who in _who(plan)}
+    together = config.cluster.colocate and not (config.engine.name == "vllm" and config.engine.vllm.sleep_mode)
+    needs = {"learner and engine": sum(sums.values())} if together else sums
+    for who, needed in needs.items():
+        if needed > machine.gpu_bytes:
+            raise PlanError(
+                f"{who} need at least {needed / _GIB:.1f} GiB on each GPU, which has {machine.gpu_bytes / _GIB:.1f}; "
+                f"more cluster.learner_ranks (now {config.cluster.learner_ranks}) share the learner's part, "
+                "cluster.colocate=false gives engines GPUs of their own, and a smaller "
+                "engine.vllm.gpu_memory_utilization takes less for vLLM"
+            )
+
+
+def _who(plan: Plan) -> list[str]:
+    return list(dict.fromkeys(who for who, _, _ in plan.memory))
+
+
+# ------------------ in words
+
+
+def describe(plan: Plan) -> str:
+    """The plan, as lines for people."""
+    gpus = f"{plan.nnodes} x {plan.gpus_per_node} GPUs" if plan.device == "cuda" else "CPU"
+    lines = [f"The plan: cluster.backend={plan.backend}, {gpus}."]
+    ranks, engines = len(plan.learner), len(plan.engines)
+    if plan.backend == "local":
+        lines.append("learner: in this process" if ranks == 1 else f"learner: {ranks} processes of this machine")
+        lines.append(f"engine: in (or started by) this process, {_some(engines, 'replica')}")
+    for pool in plan.pools:
+        counted = {place: pool.places.count(place) for place in dict.fromkeys(pool.places)}
+        places = ", ".join(f"{count} x ({_place(place)})" for place, count in counted.items())
+        lines.append(f"pool {pool.name}: {places}, {pool.strategy}")
+    if plan.backend == "ray":
+        lines.append(f"learner: {_some(ranks, 'rank')} in pool {plan.learner[0].pool}")
+        shared = any(plan.engine_gpus)
+        lines.append(
+            f"engine: {_some(engines, 'replica')} in pool {plan.engines[0].pool}"
+            + (f", on the GPUs of ranks {', '.join('+'.join(map(str, g)) for g in plan.engine_gpus)}" if shared else "")
+        )
+    each = "GPU" if plan.device == "cuda" else "process"
+    for who in _who(plan):
+        rows = [(what, size) for w, what, size in plan.memory if w == who]
+        parts = ", ".join(f"{what} {_bytes(size)}" for what, size in rows)
+        lines.append(f"memory of the {who}, each {each}, estimated: {_bytes(sum(s for _, s in rows))} ({parts})")
+    return "\n".join([*lines, *(f"note: {note}" for note in plan.notes)])
+
+
+def _place(place: Place) -> str:
+    return f"{place.cpus:g} CPU" + (f", {place.gpus} GPU" if place.gpus else "")
+
+
+def _some(count: int, what: str) -> str:
+    return f"{count} {what}" + ("" if count == 1 else "s")
+
+
+def _bytes(size: int) -> str:
+    return f"{size / _GIB:.1f} GiB" if size >= _GIB else f"{size / 2**20:.1f} MiB"
+
+
+def _divisors(number: int) -> str:
+    return ", ".join(str(n) for n in range(1, number + 1) if number % n == 0)
+
+
+def _ceil(number: float) -> int:
+    return int(-(-number // 1))

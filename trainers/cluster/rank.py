@@ -1,0 +1,171 @@
+"""One rank of a learner, wherever it lives: it joins the others, builds its Learner, and does what it is told.
+
+:mod:`.worker` puts it into a process of this machine, :mod:`.ray.ranks` into an actor.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from trainers.cluster.watch import Pulse
+
+# Where a thread of a rank stands while it waits for other ranks. FSDP's hooks are in the same package, but they end
+# before the layers compute, so only what is innermost counts.
+_COLLECTIVE = (os.path.join("torch", "distributed", ""), os.path.join("torch", "_ops.py"))
+_INNERMOST = 3
+_NO_LIMIT = timedelta(days=1)  # of a collective operation: who watches the ranks knows better which of them hangs
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What a rank raised.
+
+    Args:
+        error: The exception, where it can be pickled.
+        text: Its traceback.
+    """
+
+    error: BaseException | None
+    text: str
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        """From what was caught."""
+        text = "".join(traceback.format_exception(error)).rstrip()
+        try:
+            copy = pickle.loads(pickle.dumps(error))
+        except Exception:  # whatever a foreign class's pickling raises
+            copy = None
+        return cls(copy if type(copy) is type(error) else None, text)
+
+
+class RankHost:
+    """What lives in a rank.
+
+    Args:
+        rank: Its number.
+        count: Of all ranks.
+        local_rank: Its number among those that see the same GPUs.
+        address: Of its machine, as the other ranks' machines know it.
+    """
+
+    def __init__(self, rank: int, count: int, local_rank: int, address: str = "127.0.0.1") -> None:
+        self.rank, self.count, self.address = rank, count, address
+        # What torchrun would set; Learner picks the GPU by LOCAL_RANK.
+        os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(count), "LOCAL_RANK": str(local_rank)}
+        self._store: Any = None
+        self.learner: Any = None
+        self._watched = _Watched()
+
+    def open(self) -> tuple[str, int] | None:
+        """Let rank 0 say where the others find it. The system chooses the port, so nobody else can take it."""
+        if self.rank != 0 or self.count == 1:
+            return None
+        from torch.distributed import TCPStore
+
+        self._store = TCPStore(self.address, 0, self.count, is_master=True, wait_for_workers=False)
+        return self.address, self._store.port
+
+    def build(
+        self, where: tuple[str, int] | None, timeout: float, model: Any, settings: Mapping[str, Any]
+    ) -> dict[str, bool]:
+        """Join the others and make the Learner.
+
+        Args:
+            where: What rank 0's :meth:`open` returned.
+            timeout: Seconds to wait for the others.
+            model: The actor, as Learner takes it.
+            settings: The other arguments of Learner; ``device`` may be ``auto``.
+
+        Returns:
+            Whether there is a ``critic``, and a ``reference``.
+        """
+        import torch.distributed as dist
+
+        from trainers.learner import Learner
+        from trainers.policy import resolve_device
+
+        device = resolve_device(str(settings.get("device", "cpu")))
+        if self.count > 1:
+            assert where is not None
+            store = self._store or dist.TCPStore(*where, self.count, timeout=timedelta(seconds=timeout))
+            backend = "nccl" if device.type == "cuda" else "gloo"
+            dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.count, timeout=_NO_LIMIT)
+        self.learner = Learner(model, **{**settings, "device": device})
+        return {"critic": self.learner.critic is not None, "reference": self.learner.reference is not None}
+
+    def all_see(self, file: str, content: str) -> list[bool]:
+        """Whether a file is there with this content, for each rank: whether it shares the folder with who wrote it."""
+        import torch.distributed as dist
+
+        try:
+            mine = Path(file).read_text() == content
+        except OSError:
+            mine = False
+        everyone = [mine] * self.count
+        if self.count > 1:
+            dist.all_gather_object(everyone, mine)
+        return everyone
+
+    def run(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a method of this class, or else of its Learner; an exception becomes a :class:`Failure`."""
+        with self._watched:
+            try:
+                owner = self if hasattr(type(self), method) else self.learner
+                return getattr(owner, method)(*args, **kwargs)
+            except BaseException as error:  # even SystemExit: the rank answers
+                return Failure.of(error)
+
+    def pulse(self) -> Pulse:
+        """How it goes; from another thread than :meth:`run`'s."""
+        return self._watched.look()
+
+
+class _Watched:
+    """The thread that is inside, seen from another one."""
+
+    def __init__(self) -> None:
+        self._thread: int | None = None
+        self._seen: tuple[Any, ...] = ()
+        self._since = 0.0
+
+    def __enter__(self) -> None:
+        self._seen, self._since = (), time.monotonic()
+        self._thread = threading.get_ident()
+
+    def __exit__(self, *error: object) -> None:
+        self._thread = None
+
+    def look(self) -> Pulse:
+        now = time.monotonic()
+        frame = None if self._thread is None else sys._current_frames().get(self._thread)
+        if frame is None:
+            return Pulse(0.0, False, "is idle")
+        code = frame.f_code
+        where = f"was in {code.co_name} ({code.co_filename}:{frame.f_lineno})"
+        seen: list[Any] = []
+        files: list[str] = []
+        while frame is not None:
+            seen += (id(frame), frame.f_lasti)
+            files.append(frame.f_code.co_filename)
+            frame = frame.f_back
+        if tuple(seen) != self._seen:
+            self._seen, self._since = tuple(seen), now
+        waiting = any(part in file for file in files[:_INNERMOST] for part in _COLLECTIVE)
+        return Pulse(now - self._since, waiting, where)
+
+
+def send_pulses(host: RankHost, send: Callable[[Pulse], None], every: float, until: threading.Event) -> None:
+    """Send a pulse now and then, until told to end."""
+    while not until.wait(every):
+        send(host.pulse())

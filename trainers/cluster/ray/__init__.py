@@ -1,0 +1,1 @@
+"""Learner ranks and engines as Ray actors. Ray is imported inside functions, with an error that names the extra."""

@@ -1,0 +1,210 @@
+"""Learner ranks as Ray actors, one a rank; see :mod:`trainers.cluster.group`.
+
+Arguments are put into the object store once; every machine fetches them once. Weights stay there too: rank 0 puts them
+in buckets, and whoever needs them fetches them from where they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from trainers.cluster.buckets import Bucket, Collected, cut
+from trainers.cluster.group import Event, LearnerGroup, RankError
+from trainers.cluster.parcel import Parcel, pack, unpack
+from trainers.cluster.rank import Failure, RankHost
+from trainers.cluster.ray.runtime import RayCluster, import_ray
+from trainers.cluster.watch import Pulse
+
+_PULSE_S = 1.0
+_LINES = 3  # of Ray's words on a death
+
+
+class Published(Mapping[str, Tensor]):
+    """Weights in Ray's object store: a mapping, fetched when it is looked into; engines take the buckets themselves.
+
+    Args:
+        publication: Its name.
+        refs: Of its buckets, in order.
+    """
+
+    def __init__(self, publication: str, refs: list[Any]) -> None:
+        self.publication, self.refs = publication, refs
+        self._fetched: dict[str, Tensor] | None = None
+
+    @classmethod
+    def of(cls, weights: Mapping[str, Tensor], bucket_bytes: int) -> Published:
+        """Put weights into the object store."""
+        ray = import_ray()
+        publication, refs = "", []
+        for bucket in cut(weights, bucket_bytes):
+            publication = bucket.publication
+            refs.append(ray.put(bucket))
+        return cls(publication, refs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Published, (self.publication, self.refs)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._all()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    def _all(self) -> dict[str, Tensor]:
+        if self._fetched is None:
+            ray = import_ray()
+            collected = Collected(self.publication, len(self.refs))
+            for ref in self.refs:
+                stored: Bucket = ray.get(ref)
+                # The store's memory is read-only; these tensors are their owner's to write to.
+                own = Bucket(stored.publication, stored.index, stored.entries, stored.data.copy(), stored.checksum)
+                collected.add(own)
+            self._fetched = collected.weights()
+        return self._fetched
+
+
+class _Host(RankHost):
+    def publish(self, bucket_bytes: int) -> Published | None:
+        weights = self.learner.weights()  # all ranks together
+        return Published.of(weights, bucket_bytes) if self.rank == 0 else None
+
+
+class _Rank:
+    """The actor."""
+
+    def __init__(self, rank: int, count: int) -> None:
+        ray = import_ray()
+        # Ray shows each actor its own GPU alone, so that is number 0.
+        self._host = _Host(rank, count, 0, ray.util.get_node_ip_address())
+
+    def info(self) -> tuple[str, int, list[Any]]:
+        """Its machine's address, its process, and its GPUs."""
+        return self._host.address, os.getpid(), import_ray().get_gpu_ids()
+
+    def run(self, order: Parcel) -> Any:
+        """What :class:`RankHost` makes of an order; of ranks but the first, only whether it failed."""
+        try:
+            method, args, kwargs = unpack(order)
+        except Exception as error:  # a module that is not importable here
+            return Failure.of(error)
+        result = self._host.run(method, args, kwargs)
+        return result if self._host.rank == 0 or isinstance(result, Failure) else None
+
+    def pulse(self) -> Pulse:
+        """In another thread than ``run``."""
+        return self._host.pulse()
+
+
+class RayRanks:
+    """See :class:`trainers.cluster.group.Transport`."""
+
+    def __init__(self, cluster: RayCluster) -> None:
+        self._ray = cluster.ray
+        seats = cluster.plan.learner
+        # An actor with a group of its own for pulses has one thread for everything else.
+        actor = self._ray.remote(max_restarts=0, max_task_retries=0, concurrency_groups={"pulse": 1})(_Rank)
+        self._actors = [actor.options(**cluster.options(seat)).remote(n, len(seats)) for n, seat in enumerate(seats)]
+        try:
+            self.info = self._ray.get([each.info.remote() for each in self._actors], timeout=cluster.timeout)
+        except self._ray.exceptions.RayError as error:
+            self.kill()
+            raise RankError(f"the learner's actors did not start: {said(error)}") from error
+        self._number = 0
+        self._answers: dict[Any, int] = {}
+        self._pulses: dict[Any, int] = {}
+        self._asked = [0.0] * len(seats)
+        self._order: Any = None
+
+    @property
+    def count(self) -> int:
+        """How many ranks there are."""
+        return len(self._actors)
+
+    def name(self, rank: int) -> str:
+        """See :class:`trainers.cluster.group.Transport`."""
+        address, pid, _ = self.info[rank]
+        return f"learner rank {rank} (Ray actor on {address}, process {pid})"
+
+    def post(self, number: int, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """See :class:`trainers.cluster.group.Transport`."""
+        self._number = number
+        order = self._ray.put(pack((method, args, dict(kwargs))))
+        self._answers = {actor.run.remote(order): rank for rank, actor in enumerate(self._actors)}
+        self._pulses = {}
+
+    def poll(self, timeout: float) -> list[Event]:
+        """See :class:`trainers.cluster.group.Transport`."""
+        now = time.monotonic()
+        for rank in self._answers.values():
+            if rank not in self._pulses.values() and now - self._asked[rank] >= _PULSE_S:
+                self._asked[rank] = now
+                pulse = self._actors[rank].pulse.options(concurrency_group="pulse").remote()
+                self._pulses[pulse] = rank
+        waited = [*self._answers, *self._pulses]
+        if not waited:
+            time.sleep(timeout)
+            return []
+        ready, rest = self._ray.wait(waited, num_returns=1, timeout=timeout)
+        if ready and rest:
+            ready += self._ray.wait(rest, num_returns=len(rest), timeout=0)[0]
+        return [self._event(ref) for ref in ready]
+
+    def _event(self, ref: Any) -> Event:
+        answer = ref in self._answers
+        rank = self._answers.pop(ref) if answer else self._pulses.pop(ref)
+        try:
+            value = self._ray.get(ref)
+        except self._ray.exceptions.RayError as error:
+            return Event(rank, "gone", self._number, f"died: {said(error)}")
+        if not answer:
+            return Event(rank, "pulse", self._number, value)
+        return Event(rank, "failed" if isinstance(value, Failure) else "done", self._number, value)
+
+    def kill(self) -> None:
+        """See :class:`trainers.cluster.group.Transport`."""
+        for actor in self._actors:
+            with contextlib.suppress(Exception):  # Ray may be gone itself
+                self._ray.kill(actor, no_restart=True)
+
+    def close(self) -> None:
+        """See :class:`trainers.cluster.group.Transport`."""
+        self._answers, self._pulses = {}, {}
+
+
+class RayLearnerGroup(LearnerGroup):
+    """A learner on the Ray actors of a plan; its weights stay in the object store until somebody looks at them.
+
+    Args:
+        cluster: Where.
+        model: See :class:`~trainers.cluster.group.LearnerGroup`.
+        settings: Likewise.
+        bucket_bytes: Of weights in one object.
+        options: Likewise.
+    """
+
+    def __init__(
+        self, cluster: RayCluster, model: Any, settings: Mapping[str, Any], *, bucket_bytes: int, **options: Any
+    ) -> None:
+        self._bucket_bytes = bucket_bytes
+        self.ranks = RayRanks(cluster)
+        super().__init__(self.ranks, model, settings, **options)
+
+    def weights(self) -> Published:
+        """See :meth:`trainers.learner.learner.Learner.weights`."""
+        published: Published = self._do("publish", self._bucket_bytes)
+        return published
+
+
+def said(error: BaseException) -> str:
+    """The beginning of what Ray says, in one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines[:_LINES]) or type(error).__name__

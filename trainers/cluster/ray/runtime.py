@@ -1,0 +1,148 @@
+"""Ray for the time of a run: joined or started, with a placement group for each pool of the plan."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from trainers.cluster.plan import Plan, PlanError, Seat
+
+log = logging.getLogger("trainers")
+
+
+def import_ray() -> Any:
+    """Ray.
+
+    Raises:
+        ImportError: It is not installed; the message names the extra.
+    """
+    try:
+        import ray
+        import ray.exceptions
+    except ImportError as error:
+        raise ImportError("cluster.backend=ray needs Ray: pip install 'textenvs[ray]'") from error
+    return ray
+
+
+class RayCluster:
+    """Ray, and where a plan's actors go there; a context manager.
+
+    A Ray that this process uses already is used, and left as it is.
+
+    Args:
+        plan: What the run needs.
+        address: Cluster to join; ``None`` is what RAY_ADDRESS says, else a Ray of our own. Never one that merely
+            happens to run on this machine.
+        num_cpus: CPUs of a Ray of our own; ``None`` is what the machine has, or the plan needs, where that is more.
+        timeline: File for Ray's timeline, written at the end.
+        timeout: Seconds to wait for the placement groups.
+
+    Raises:
+        ImportError: There is no Ray here.
+        PlanError: The cluster has not what the plan needs.
+    """
+
+    def __init__(
+        self, plan: Plan, *, address: str | None, num_cpus: int | None, timeline: str | None, timeout: float
+    ) -> None:
+        self.plan, self.timeout = plan, timeout
+        self._address = address or os.environ.get("RAY_ADDRESS") or "local"
+        self._num_cpus = num_cpus
+        if num_cpus is not None and self._address != "local":
+            raise PlanError(f"ray_init.num_cpus={num_cpus} is for a Ray of the run's own, and RAY_ADDRESS names one")
+        self._timeline = None if timeline is None else Path(timeline).expanduser()
+        self.ray = import_ray()
+        self._groups: dict[str, Any] = {}
+        self._owned = False
+
+    def __enter__(self) -> Self:
+        if self._timeline is not None:
+            self._timeline.parent.mkdir(parents=True, exist_ok=True)
+        if not self.ray.is_initialized():
+            self._owned = True
+            options: dict[str, Any] = {"logging_level": logging.WARNING, "log_to_driver": False}
+            if self._address == "local":
+                # Workers import what this process can, and here is where that is.
+                paths = os.pathsep.join(path for path in sys.path if path)
+                options |= {
+                    "num_cpus": self._num_cpus or max(os.cpu_count() or 1, int(-(-self.plan.cpus // 1))),
+                    "include_dashboard": False,
+                    "runtime_env": {"env_vars": {"PYTHONPATH": paths}},
+                }
+            try:
+                self.ray.init(self._address, **options)
+            except ConnectionError as error:
+                raise PlanError(f"there is no Ray at {self._address}: {error}; see ray_init.address") from error
+        try:
+            self._place()
+        except BaseException:
+            self._leave()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        if self._timeline is not None:
+            try:
+                self.ray.timeline(filename=str(self._timeline))
+            except Exception as problem:  # whatever Ray raises: the run is over, and was not for this
+                log.warning("Ray's timeline was not written to %s: %s", self._timeline, problem)
+        self._leave()
+
+    def options(self, seat: Seat) -> dict[str, Any]:
+        """Ray's options of an actor in this seat."""
+        return {"num_cpus": seat.cpus, "num_gpus": seat.gpus, "scheduling_strategy": self._in(seat.pool, seat.place)}
+
+    def environment_options(self) -> Callable[[], Mapping[str, Any]] | None:
+        """Of environments, where they are counted."""
+        if not self.plan.environments:
+            return None
+        options = {"num_cpus": self.plan.environments[0].cpus, "scheduling_strategy": self._in("environments", -1)}
+        return lambda: options
+
+    def _in(self, pool: str, place: int) -> Any:
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        return PlacementGroupSchedulingStrategy(self._groups[pool], placement_group_bundle_index=place)
+
+    def _place(self) -> None:
+        from ray.util.placement_group import placement_group
+
+        has = self.ray.cluster_resources()
+        needs = {"CPU": self.plan.cpus, "GPU": float(self.plan.gpus)}
+        for what, needed in needs.items():
+            if needed > has.get(what, 0.0):
+                raise PlanError(
+                    f"the plan needs {needed:g} {what}s, and Ray has {has.get(what, 0.0):g} "
+                    f"({self._address}); --dry-run shows the plan"
+                )
+        for pool in self.plan.pools:
+            bundles = [
+                {name: amount for name, amount in (("CPU", place.cpus), ("GPU", place.gpus)) if amount}
+                for place in pool.places
+            ]
+            self._groups[pool.name] = group = placement_group(bundles, strategy=pool.strategy)
+            if not group.wait(self.timeout):
+                raise PlanError(
+                    f"Ray found no room for pool {pool.name} within {self.timeout:g} s: it needs "
+                    f"{', '.join(map(str, bundles))}, each on one machine, and free are "
+                    f"{self.ray.available_resources()}"
+                )
+
+    def _leave(self) -> None:
+        from ray.util.placement_group import remove_placement_group
+
+        for group in self._groups.values():
+            with contextlib.suppress(self.ray.exceptions.RayError, ValueError):
+                remove_placement_group(group)
+        self._groups = {}
+        if self._owned:
+            self.ray.shutdown()
+            self._owned = False

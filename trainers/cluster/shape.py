@@ -1,0 +1,64 @@
+"""What the plan needs to know that no configuration says: the machine, and the shape of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from trainers import tiny
+from trainers.cluster.plan import Machine, ModelShape
+from trainers.config.schema import ModelSection
+
+
+def this_machine() -> Machine:
+    """This one, as torch sees it."""
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    sizes = [torch.cuda.get_device_properties(number).total_memory for number in range(count)]
+    return Machine(count, min(sizes, default=None))
+
+
+def shape_of(section: ModelSection) -> ModelShape | None:
+    """The shape of the policy, from its configuration alone; ``None`` where that is not to be had from this disk."""
+    if section.path == "tiny":
+        return _counted_tiny(section)
+    path = Path(section.path).expanduser()
+    if not (path / "config.json").is_file():
+        return None
+    try:
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(path))
+        return _shape(model)
+    except Exception:  # loading the model will say what is wrong with it
+        return None
+
+
+def _counted_tiny(section: ModelSection) -> ModelShape:
+    with torch.device("meta"):  # no memory, no numbers
+        model = tiny.build_model(
+            section.vocab_size,
+            family=section.family,
+            hidden=section.hidden,
+            intermediate=section.intermediate,
+            layers=section.layers,
+            heads=section.heads,
+            kv_heads=section.kv_heads,
+        )
+    return _shape(model)
+
+
+def _shape(model: Any) -> ModelShape:
+    text = model.config.get_text_config()
+    heads = text.num_attention_heads
+    head_dim = getattr(text, "head_dim", None) or text.hidden_size // heads
+    parameters: Mapping[int, int] = {id(weight): weight.numel() for weight in model.parameters()}
+    return ModelShape(
+        sum(parameters.values()),
+        text.num_hidden_layers,
+        text.hidden_size,
+        (getattr(text, "num_key_value_heads", None) or heads) * head_dim,
+        text.vocab_size,
+    )

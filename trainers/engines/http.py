@@ -1,0 +1,126 @@
+"""HTTP to one inference server: a thin, patient reader over aiohttp. Knows nothing of what the endpoints mean."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from trainers.engines.base import EngineError
+
+if TYPE_CHECKING:
+    import aiohttp
+
+# Uvicorn drops idle connections after 5 s. One that we give up earlier is never dropped under a request.
+_KEEPALIVE_S = 2.0
+_QUOTED = 300  # characters of an answer that an error repeats
+
+
+class UnreachableError(EngineError):
+    """No answer came: the connection was refused or broke, or the time was over."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An HTTP response.
+
+    Args:
+        status: Its code.
+        body: What its JSON says, or its text where it is no JSON.
+    """
+
+    status: int
+    body: Any
+
+
+class Client:
+    """Requests to ``base_url``; made anywhere, used in one event loop.
+
+    Args:
+        base_url: For example ``http://127.0.0.1:30000``.
+        api_key: Sent as a bearer token, where the server was started with one.
+        extra: Of this project, which installs what this needs.
+
+    Raises:
+        ImportError: aiohttp is missing; names the extra.
+    """
+
+    def __init__(self, base_url: str, api_key: str | None = None, *, extra: str) -> None:
+        try:
+            import aiohttp
+        except ImportError as error:
+            raise ImportError(f"the engine at {base_url} needs aiohttp: pip install 'textenvs[{extra}]'") from error
+        self.base_url = base_url.rstrip("/")
+        self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+        self._aiohttp = aiohttp
+        self._sessions: dict[bool, aiohttp.ClientSession] = {}  # by whether connections serve once
+
+    async def request(
+        self, method: str, path: str, body: Any = None, *, timeout: float | None = None, alone: bool = False
+    ) -> Answer:
+        """Send one request.
+
+        Args:
+            method: ``GET`` or ``POST``.
+            path: Begins with a slash.
+            body: JSON; ``None`` sends none.
+            timeout: Seconds for all of it; ``None`` waits as long as the connection stands.
+            alone: On a connection of its own, for what must not be asked twice: a server may close one that it kept at
+                the moment in which it is used again.
+
+        Raises:
+            UnreachableError: No answer came.
+        """
+        limit = self._aiohttp.ClientTimeout(total=timeout)
+        try:
+            async with self._open(alone).request(method, self.base_url + path, json=body, timeout=limit) as response:
+                raw = await response.read()
+                return Answer(response.status, _parse(raw))
+        except (TimeoutError, self._aiohttp.ClientError, OSError) as error:
+            late = isinstance(error, TimeoutError) and timeout is not None
+            why = f"no answer within {timeout:g} s" if late else repr(error)
+            raise UnreachableError(f"{method} {self.base_url}{path}: {why}") from error
+
+    async def close(self) -> None:
+        """Drop all connections. Safe to call twice."""
+        while self._sessions:
+            await self._sessions.popitem()[1].close()
+
+    def _open(self, alone: bool) -> aiohttp.ClientSession:
+        if alone not in self._sessions:
+            http = self._aiohttp
+            keep = {"force_close": True} if alone else {"keepalive_timeout": _KEEPALIVE_S}
+            # A proxy for the outside world, as the environment may name one, has no business here: trust_env is off.
+            self._sessions[alone] = http.ClientSession(
+                connector=http.TCPConnector(limit=0, **keep), headers=self._headers
+            )
+        return self._sessions[alone]
+
+
+def error_text(body: Any) -> str:
+    """What the server says is wrong; ``body`` is what its JSON says, or its text."""
+    while isinstance(body, Mapping):
+        body = next((body[key] for key in ("error", "message", "detail") if body.get(key)), json.dumps(body))
+    text = body if isinstance(body, str) else json.dumps(body, default=str)
+    return shortened(text.strip() or "nothing")
+
+
+def shortened(text: str) -> str:
+    """At most some hundred characters of a text."""
+    return text if len(text) <= _QUOTED else f"{text[:_QUOTED]} ... ({len(text)} characters)"
+
+
+def _parse(raw: bytes) -> Any:
+    text = raw.decode("utf-8", errors="replace")
+    try:
+        return json.loads(text) if text else ""
+    except ValueError:
+        return text
+
+
+def refused(error: UnreachableError) -> bool:
+    """Whether nobody listens there, which no busy server does."""
+    return isinstance(error.__cause__, ConnectionRefusedError) or isinstance(
+        getattr(error.__cause__, "os_error", None), ConnectionRefusedError
+    )

@@ -1,0 +1,187 @@
+"""Attention for sequences that are packed without padding, or shared among ranks.
+
+transformers asks a table of functions for a model's attention; two more stand there:
+
+* ``trainers_varlen`` takes sequences one after another in a single row. On CUDA that is torch's own variable-length
+  flash attention, which needs no other package; on the CPU and in float32, a block-diagonal mask, which is for tests.
+* ``trainers_ulysses`` is that, or causal attention over padded rows, with each sequence cut into pieces that stand on
+  different ranks (Ulysses, arXiv 2309.14509). An all-to-all gives each rank all pieces of its share of the heads,
+  attention runs as on one rank, and another all-to-all brings the pieces back.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import AttentionInterface
+
+VARLEN = "trainers_varlen"
+ULYSSES = "trainers_ulysses"
+OWN = frozenset({VARLEN, ULYSSES})
+
+
+def causal_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    scale: float | None,
+    cu_seqlens: Tensor | None = None,
+    max_length: int | None = None,
+) -> Tensor:
+    """Causal attention of every sequence to itself.
+
+    Args:
+        query: ``[B, H, L, D]``.
+        key: ``[B, K, L, D]``, with ``K`` dividing ``H``.
+        value: As ``key``.
+        scale: Of the scores; ``None`` is ``D ** -0.5``.
+        cu_seqlens: int32 ``[S + 1]``: row 0 (of one) holds ``S`` sequences, from these starts on; ``None``: every row
+            is one.
+        max_length: Of the longest such sequence.
+
+    Returns:
+        ``[B, L, H, D]``.
+
+    Raises:
+        ValueError: Several rows of packed sequences.
+    """
+    grouped = query.shape[1] != key.shape[1]
+    if cu_seqlens is None:
+        out = functional.scaled_dot_product_attention(
+            query, key, value, is_causal=True, scale=scale, enable_gqa=grouped
+        )
+        return out.transpose(1, 2)
+    if len(query) != 1:
+        raise ValueError(f"packed sequences stand in one row, not in {len(query)}")
+    if query.device.type == "cuda" and query.dtype != torch.float32:  # which flash attention does not have
+        from torch.nn.attention.varlen import varlen_attn
+
+        assert max_length is not None
+        q, k, v = (tensor[0].transpose(0, 1).contiguous() for tensor in (query, key, value))
+        packed = varlen_attn(
+            q,
+            k,
+            v,
+            cu_seqlens,
+            cu_seqlens,
+            max_length,
+            max_length,
+            scale=scale,
+            window_size=(-1, 0),  # causal
+            enable_gqa=grouped,
+        )
+        assert isinstance(packed, Tensor)
+        return packed[None]
+    at = torch.arange(query.shape[2], device=query.device)
+    sequence = torch.searchsorted(cu_seqlens, at, right=True)
+    mask = (sequence[:, None] == sequence[None, :]) & (at[:, None] >= at[None, :])
+    out = functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=mask[None, None], scale=scale, enable_gqa=grouped
+    )
+    return out.transpose(1, 2)
+
+
+def _varlen(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    cu_seq_lens_q: Tensor | None = None,
+    max_length_q: int | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    out = causal_attention(query, key, value, scale=scaling, cu_seqlens=cu_seq_lens_q, max_length=max_length_q)
+    return out, None
+
+
+def _ulysses(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    cu_seq_lens_q: Tensor | None = None,
+    max_length_q: int | None = None,
+    sequence_group: dist.ProcessGroup | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    if sequence_group is not None:
+        ranks = dist.get_world_size(sequence_group)
+        # Fewer key/value heads than ranks: several ranks need the same one.
+        copies = max(1, ranks // key.shape[1])
+        if copies > 1:
+            key, value = key.repeat_interleave(copies, 1), value.repeat_interleave(copies, 1)
+        query, key, value = (_exchange(tensor, sequence_group, 1, 2) for tensor in (query, key, value))
+    out = causal_attention(query, key, value, scale=scaling, cu_seqlens=cu_seq_lens_q, max_length=max_length_q)
+    if sequence_group is not None:
+        out = _exchange(out, sequence_group, 1, 2)  # [B, L, H / ranks, D]: the sequence is cut, heads come together
+    return out, None
+
+
+def _exchange(tensor: Tensor, group: dist.ProcessGroup, cut: int, join: int) -> Tensor:
+    """Cut ``tensor`` along one dimension, send piece ``r`` to rank ``r``, join what comes along another."""
+    exchanged: Tensor = _AllToAll.apply(tensor, group, cut, join)
+    return exchanged
+
+
+class _AllToAll(torch.autograd.Function):
+    """Its gradient is the exchange back."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, group: dist.ProcessGroup, cut: int, join: int) -> Tensor:
+        ctx.group, ctx.cut, ctx.join = group, cut, join
+        return _all_to_all(tensor, group, cut, join)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        return _all_to_all(grad, ctx.group, ctx.join, ctx.cut), None, None, None
+
+
+def _all_to_all(tensor: Tensor, group: dist.ProcessGroup, cut: int, join: int) -> Tensor:
+    ranks = dist.get_world_size(group)
+    pieces = torch.stack(tensor.chunk(ranks, cut))
+    received = torch.empty_like(pieces)
+    dist.all_to_all_single(received, pieces, group=group)
+    return torch.cat(received.unbind(), join)
+
+
+def gather_tokens(values: Tensor, where: Tensor, total: int, group: dist.ProcessGroup) -> Tensor:
+    """``[total]``: the ranks' numbers, each at its places, on every rank of the group; differentiable.
+
+    Every rank goes on to compute the same loss from the result, so the gradient of a rank's own numbers is what stands
+    at their places in its own gradient: nothing is summed.
+
+    Args:
+        values: ``[n]``; this rank's.
+        where: int64 ``[n]``; no place is named twice, on any rank.
+        total: How many places there are.
+        group: Whose ranks share the sequence.
+    """
+    gathered: Tensor = _Gather.apply(values, where, total, group)
+    return gathered
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, where: Tensor, total: int, group: dist.ProcessGroup) -> Tensor:
+        ctx.save_for_backward(where)
+        result = values.new_zeros(total).index_copy(0, where, values)
+        dist.all_reduce(result, group=group)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        (where,) = ctx.saved_tensors
+        return grad.index_select(0, where), None, None, None
+
+
+AttentionInterface.register(VARLEN, _varlen)
+AttentionInterface.register(ULYSSES, _ulysses)

@@ -1,0 +1,210 @@
+"""LoRA (arXiv 2106.09685) through peft: frozen matrices ``W``, and ``scale * B @ A`` of low rank that is trained.
+
+The adapters stand inside the model (:func:`add_adapters`), which stays the transformers class that it is. The model
+without them is the reference (:class:`WithoutAdapters`): no second copy. Engines get merged weights ``W + scale * B A``
+under the model's own names, or the adapter alone in peft's format, where they can take that.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trainers.learner.fsdp import whole
+from trainers.learner.models import Policy
+
+_NAME = "default"  #: of the adapter; a model has one
+
+
+@dataclass(frozen=True)
+class LoRASettings:
+    """Which adapters to train.
+
+    Args:
+        rank: Of the adapters' matrices.
+        alpha: Adapters are scaled by ``alpha / rank``.
+        target_modules: The last part of the names of the linear layers that get one (``q_proj``, ...), or
+            ``all-linear``: all of them but the head.
+        seed: Of the random matrices ``A``; ``B`` starts at 0, so a new adapter changes nothing.
+
+    Raises:
+        ValueError: A value outside its range.
+    """
+
+    rank: int
+    alpha: float = 16.0
+    target_modules: tuple[str, ...] | str = "all-linear"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.rank < 1:
+            raise ValueError(f"lora rank must be at least 1, not {self.rank}")
+        if not self.alpha > 0:
+            raise ValueError(f"lora alpha must be above 0, not {self.alpha}")
+        if isinstance(self.target_modules, str) and self.target_modules != "all-linear":
+            raise ValueError(
+                f"lora target_modules must be a list of names or 'all-linear', not {self.target_modules!r}"
+            )
+        if not self.target_modules:
+            raise ValueError("lora target_modules is empty: no layer would be trained")
+
+    def as_json(self) -> dict[str, Any]:
+        """What a checkpoint remembers."""
+        targets = self.target_modules
+        return asdict(self) | {"target_modules": targets if isinstance(targets, str) else sorted(targets)}
+
+
+def target_names(backbone: nn.Module, settings: LoRASettings) -> list[str]:
+    """The last parts of the names of the layers that get an adapter.
+
+    Raises:
+        ValueError: The backbone has no such layer.
+    """
+    there = {name.rpartition(".")[2] for name, module in backbone.named_modules() if isinstance(module, nn.Linear)}
+    wanted = there if settings.target_modules == "all-linear" else set(settings.target_modules)
+    if missing := sorted(wanted - there):
+        raise ValueError(
+            f"lora target_modules {', '.join(missing)}: this model has no linear layer of that name; it has "
+            f"{', '.join(sorted(there))}"
+        )
+    return sorted(wanted)
+
+
+def add_adapters(backbone: nn.Module, settings: LoRASettings) -> None:
+    """Freeze a backbone and put adapters into its linear layers, in place; the same on every rank.
+
+    Args:
+        backbone: A transformers model without a head.
+        settings: Which adapters.
+
+    Raises:
+        ModuleNotFoundError: peft is not installed.
+        ValueError: The backbone has no such layer.
+    """
+    try:
+        from peft import LoraConfig, inject_adapter_in_model
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError("LoRA needs peft: pip install 'textenvs[lora]'", name="peft") from error
+
+    wanted = target_names(backbone, settings)
+    backbone.requires_grad_(False)
+    config = LoraConfig(
+        r=settings.rank,
+        lora_alpha=settings.alpha,  # type: ignore[arg-type]  # a divisor's numerator: any number does
+        target_modules=wanted,
+        lora_dropout=0.0,
+        bias="none",
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(settings.seed)
+        inject_adapter_in_model(config, backbone, adapter_name=_NAME)
+    backbone.eval()
+
+
+def adapter_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    """The layers with an adapter, by their name in ``model``."""
+    for name, module in model.named_modules():
+        if hasattr(module, "lora_A") and hasattr(module, "base_layer"):
+            yield name, module
+
+
+@contextmanager
+def adapters_off(model: nn.Module) -> Iterator[None]:
+    """The model as it was without its adapters.
+
+    Not by peft's own switch, which also makes parameters stop and start to require gradients: sharded ones must not.
+    """
+    layers = [layer for _, layer in adapter_layers(model)]
+    for layer in layers:
+        layer._disable_adapters = True
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer._disable_adapters = False
+
+
+class WithoutAdapters:
+    """A policy as it was before its adapters learned anything: the frozen reference, for nothing.
+
+    Args:
+        policy: With adapters.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+
+    def __call__(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """As the policy."""
+        with adapters_off(self._policy):
+            result: tuple[Tensor, Tensor] = self._policy(*args, **kwargs)
+        return result
+
+
+def merged_state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """The state dict with adapters merged into whole tensors, by the names that the model has without adapters.
+
+    Sums are float32. All ranks must read it together. Values that are not changed are the model's own, and tied ones
+    are the same object.
+    """
+    layers = dict(adapter_layers(model))
+    for name, value in model.state_dict(keep_vars=True).items():
+        if ".lora_A." in name or ".lora_B." in name:
+            continue
+        if ".base_layer." not in name:
+            yield name, value
+            continue
+        owner, _, kind = name.rpartition(".base_layer.")
+        if kind != "weight":
+            yield f"{owner}.{kind}", value
+            continue
+        layer = layers[owner]
+        a, b = (whole(matrix[_NAME].weight.detach()).float() for matrix in (layer.lora_A, layer.lora_B))
+        yield f"{owner}.{kind}", whole(value.detach()).float() + layer.scaling[_NAME] * (b @ a)
+
+
+def adapter_state(model: nn.Module) -> dict[str, Tensor]:
+    """The adapter alone: whole tensors by peft's names, copies on the CPU. All ranks must ask together."""
+    result = {}
+    for name, layer in adapter_layers(model):
+        for kind in ("lora_A", "lora_B"):
+            value = whole(getattr(layer, kind)[_NAME].weight.detach())
+            result[f"base_model.model.{name}.{kind}.weight"] = value.to("cpu", copy=True)
+    return result
+
+
+def write_adapter(folder: Path, model: nn.Module, state: dict[str, Tensor], settings: LoRASettings, base: str) -> None:
+    """Write an adapter as peft, vLLM and SGLang read it.
+
+    Args:
+        folder: Exists.
+        model: With adapters.
+        state: See :func:`adapter_state`.
+        settings: Of the adapters.
+        base: Name or path of the model without them.
+    """
+    from safetensors.torch import save_file
+
+    targets = sorted({name.rpartition(".")[2] for name, _ in adapter_layers(model)})
+    alpha = int(settings.alpha) if math.floor(settings.alpha) == settings.alpha else settings.alpha
+    config = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base,
+        "r": settings.rank,
+        "lora_alpha": alpha,
+        "lora_dropout": 0.0,
+        "target_modules": targets,
+        "bias": "none",
+        "inference_mode": True,
+    }
+    (folder / "adapter_config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
+    save_file(state, folder / "adapter_model.safetensors", metadata={"format": "pt"})

@@ -1,0 +1,199 @@
+"""How ranks share the work: the meshes of data, sequence, tensor and (hybrid) sharded data parallelism.
+
+The ranks stand in a row, and the same row is cut in two ways, with tensor parallelism innermost in both:
+
+* ``replica x shard x tensor``: who holds which part of the parameters. FSDP2 shards over ``shard`` and keeps copies
+  along ``replica`` (HSDP).
+* ``data x sequence x tensor``: who computes what. Trajectories are shared out over ``data``; a sequence is cut into
+  pieces over ``sequence`` (Ulysses); matrices are cut over ``tensor``.
+
+Gradients are summed over ``replica`` and ``shard``, which together are ``data`` and ``sequence``: every rank has its
+own part of the loss, and a piece of a sequence is such a part.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+FSDPMode = Literal["auto", "always", "never"]
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """How the ranks share the work.
+
+    Args:
+        fsdp_size: A model is sharded over so many ranks, and every such group has a copy (HSDP); ``None`` is all ranks.
+        tensor: Tensor parallelism: matrices are cut over so many ranks.
+        sequence: Ulysses sequence parallelism: sequences are cut over so many ranks.
+
+    Raises:
+        ValueError: A number below 1.
+    """
+
+    fsdp_size: int | None = None
+    tensor: int = 1
+    sequence: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("fsdp_size", "tensor", "sequence"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, not {value}")
+
+    def shape(self, world: int) -> tuple[int, int]:
+        """``(replicas, shards)`` of so many ranks.
+
+        Raises:
+            ValueError: The ranks cannot be cut like that.
+        """
+        if world % (self.tensor * self.sequence):
+            raise ValueError(
+                f"{world} ranks cannot be cut into groups of {self.tensor} (tensor parallelism) times {self.sequence} "
+                f"(sequence parallelism); start a multiple of {self.tensor * self.sequence}"
+            )
+        ranks = world // self.tensor
+        shards = ranks if self.fsdp_size is None else self.fsdp_size
+        if ranks % shards:
+            raise ValueError(
+                f"fsdp_size={shards} does not divide the {ranks} ranks that share the parameters ({world} ranks, "
+                f"{self.tensor} of them for each tensor-parallel copy)"
+            )
+        return ranks // shards, shards
+
+
+@dataclass(frozen=True)
+class Meshes:
+    """The meshes of a run, each a view of all ranks.
+
+    Args:
+        fsdp: ``(shard)``, or ``(replica, shard)``: what FSDP2 shards over.
+        data: ``(data)``: the ranks that compute different trajectories.
+        sequence: ``(sequence)``: the ranks that share a sequence; ``None`` without sequence parallelism.
+        tensor: ``(tensor)``: the ranks that share a matrix; ``None`` without tensor parallelism.
+    """
+
+    fsdp: DeviceMesh
+    data: DeviceMesh
+    sequence: DeviceMesh | None = None
+    tensor: DeviceMesh | None = None
+
+
+def world_size() -> int:
+    """The number of ranks: of the process group, else of torchrun's environment, else 1."""
+    return dist.get_world_size() if dist.is_initialized() else int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def make_meshes(
+    mode: FSDPMode, device: torch.device, dtype: torch.dtype, parallel: Parallel | None = None
+) -> Meshes | None:
+    """The meshes to compute on, or ``None`` for plain modules.
+
+    Starts the process group if there is none: from torchrun's environment, or of this process alone. On CUDA it has
+    gloo beside NCCL, for what is on the CPU: offloaded parameters, and checkpoints written in the background.
+
+    Args:
+        mode: ``auto``: plain modules on one rank in float32, else sharded; ``always``; ``never``.
+        device: Where the rank computes.
+        dtype: Of the computation. Mixed precision is FSDP's (float32 parameters, cast for use).
+        parallel: How the ranks share the work.
+
+    Raises:
+        ValueError: ``never`` with several ranks or with another dtype than float32, an unknown mode, or ranks that
+            cannot be cut as ``parallel`` says. No process group is started then.
+    """
+    if mode not in ("auto", "always", "never"):
+        raise ValueError(f"fsdp must be 'auto', 'always' or 'never', not {mode!r}")
+    parallel = parallel or Parallel()
+    world = world_size()
+    replicas, shards = parallel.shape(world)
+    plain = world == 1 and dtype == torch.float32
+    if mode == "never" and not plain:
+        raise ValueError(f"fsdp='never' is for one rank in float32, not for {world} in {dtype}; use fsdp='auto'")
+    if mode == "never" or (mode == "auto" and plain):
+        return None
+    _start_process_group(device)
+    # The mesh always names its device type: without one, torch picks CUDA wherever it sees a GPU, gloo or not.
+    kind = device.type
+    held: dict[str, int] = {"replica": replicas, "shard": shards, "tensor": parallel.tensor}
+    held = {name: size for name, size in held.items() if name == "shard" or size > 1}
+    holds = init_device_mesh(kind, tuple(held.values()), mesh_dim_names=tuple(held))
+    fsdp = holds["replica", "shard"] if "replica" in held else holds["shard"]
+    if replicas == parallel.tensor == parallel.sequence == 1:
+        return Meshes(fsdp, data=fsdp)
+    data = world // (parallel.tensor * parallel.sequence)
+    computes = init_device_mesh(
+        kind, (data, parallel.sequence, parallel.tensor), mesh_dim_names=("data", "sequence", "inner")
+    )
+    return Meshes(
+        fsdp,
+        data=computes["data"],
+        sequence=computes["sequence"] if parallel.sequence > 1 else None,
+        tensor=holds["tensor"] if parallel.tensor > 1 else None,
+    )
+
+
+def _start_process_group(device: torch.device) -> None:
+    if dist.is_initialized():
+        return
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    if "WORLD_SIZE" in os.environ:
+        dist.init_process_group(backend)
+    else:
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+
+
+def check_model(config: Any, parallel: Parallel) -> None:
+    """Whether a model can be cut as asked, from its configuration alone.
+
+    Args:
+        config: transformers' configuration of the model.
+        parallel: How it is to be cut.
+
+    Raises:
+        ValueError: Heads or widths are not divisible, or the family is not known to be cut rightly.
+    """
+    heads, kv_heads = config.num_attention_heads, getattr(config, "num_key_value_heads", config.num_attention_heads)
+    tensor, sequence = parallel.tensor, parallel.sequence
+    if tensor > 1:
+        if config.model_type not in FAMILIES:
+            raise ValueError(
+                f"there is no tensor-parallel plan for model type {config.model_type!r}, only for "
+                f"{', '.join(FAMILIES)}; use tensor_parallel_size=1"
+            )
+        for what, size in (
+            ("attention heads", heads),
+            ("key/value heads", kv_heads),
+            ("feed-forward width", config.intermediate_size),
+        ):
+            if size % tensor:
+                raise ValueError(f"tensor_parallel_size={tensor} does not divide the model's {what} ({size})")
+    if sequence > 1:
+        refuse_sliding_windows(config, "sequence parallelism")
+        heads, kv_heads = heads // tensor, kv_heads // tensor
+        if heads % sequence:
+            raise ValueError(
+                f"ulysses_sequence_parallel_size={sequence} does not divide the model's attention heads ({heads}"
+                + (" on each tensor-parallel rank)" if tensor > 1 else ")")
+            )
+        if kv_heads % sequence and sequence % kv_heads:
+            raise ValueError(
+                f"ulysses_sequence_parallel_size={sequence} neither divides the model's key/value heads ({kv_heads}) "
+                f"nor is a multiple of them"
+            )
+
+
+#: transformers' model types whose matrices :mod:`trainers.learner.tensor_parallel` knows how to cut.
+FAMILIES = ("qwen2", "qwen3", "llama")
+
+
+def refuse_sliding_windows(config: Any, what: str) -> None:
+    """Raise ``ValueError`` for a model some of whose layers look back only so far."""
+    if "sliding_attention" in (getattr(config, "layer_types", None) or ()):
+        raise ValueError(f"{what} attends to the whole sequence, but layers of this model have a sliding window")

@@ -1,0 +1,110 @@
+"""How a model is made ready to learn: attention, adapters, cut matrices, checkpointing, compilation, shards.
+
+The order matters. Adapters come before anything that must see them; tensor parallelism before FSDP2, which shards what
+is left of a matrix; compilation before FSDP2, whose hooks stay outside.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.distributed.fsdp import OffloadPolicy
+
+from trainers.learner.attention import OWN, ULYSSES, VARLEN
+from trainers.learner.flops import FLOPs, count
+from trainers.learner.fsdp import shard, transformer_layers
+from trainers.learner.lora import LoRASettings, add_adapters
+from trainers.learner.models import Critic, Policy, checkpoint_gradients
+from trainers.learner.onednn import is_faster, use_onednn
+from trainers.learner.parallel import Meshes, Parallel, check_model, refuse_sliding_windows
+from trainers.learner.tensor_parallel import cut_matrices
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What all models of a learner get; see :class:`trainers.learner.Learner`.
+
+    Args:
+        device: Where to compute.
+        dtype: Of the computation.
+        parallel: How the work is cut.
+        meshes: On what; ``None`` for plain modules.
+        offload: Where shards are kept.
+        attention: transformers' name of it; ``None`` leaves it.
+        lora: Of models that learn.
+        checkpointing: Of models that learn: compute activations again.
+        activation_offload: With that: keep what it keeps on the CPU.
+        compile: Compile the layers.
+    """
+
+    device: torch.device
+    dtype: torch.dtype
+    parallel: Parallel
+    meshes: Meshes | None
+    offload: OffloadPolicy
+    attention: str | None
+    lora: LoRASettings | None
+    checkpointing: bool
+    activation_offload: bool
+    compile: bool
+
+    def apply(self, model: Policy | Critic, *, learns: bool) -> FLOPs:
+        """Make a model ready, in place.
+
+        Args:
+            model: In float32, on the CPU, whole.
+            learns: Whether it is trained.
+
+        Returns:
+            How many FLOPs an update of it takes.
+
+        Raises:
+            ValueError: The model cannot be made so.
+        """
+        if isinstance(model, Policy):
+            outer: Any = model.lm
+            backbone, head = outer.base_model, outer.get_output_embeddings()
+        else:
+            outer = backbone = model.backbone
+            head = model.value_head
+        check_model(backbone.config, self.parallel)
+        if self.attention is not None:
+            if self.attention in OWN:
+                refuse_sliding_windows(backbone.config, f"attention {self.attention!r}")
+            outer.set_attn_implementation(self.attention)
+        if self.lora is not None and learns:
+            add_adapters(backbone, self.lora)
+            if isinstance(model, Policy):
+                head.requires_grad_(False)
+        flops = count(backbone, head)
+        model.to(self.device)
+        if self.meshes is not None and self.meshes.tensor is not None:
+            cut_matrices(transformer_layers(model), self.meshes.tensor)
+        elif self.device.type == "cpu" and self.dtype == torch.float32 and is_faster() and not self.compile:
+            use_onednn(outer)
+        if self.checkpointing and learns:
+            checkpoint_gradients(outer, offload=self.activation_offload)
+        if self.compile:
+            for layer in transformer_layers(model):
+                layer.compile(dynamic=True)
+        if self.meshes is not None:
+            shard(model, self.meshes, self.dtype, self.offload)
+        return flops
+
+
+def attention_of(asked: str | None, remove_padding: bool, parallel: Parallel) -> str | None:
+    """The attention that goes with the way sequences are laid out.
+
+    Raises:
+        ValueError: Another one was asked for.
+    """
+    if parallel.sequence == 1:
+        return VARLEN if asked is None and remove_padding else asked
+    if asked not in (None, ULYSSES):
+        raise ValueError(
+            f"attn_implementation={asked!r} does not go with sequence parallelism, which exchanges heads for pieces of "
+            f"the sequence around attention of its own"
+        )
+    return ULYSSES

@@ -1,0 +1,136 @@
+"""What a learner's checkpoint is made of, written at once or in the background, and read again.
+
+``learner.json`` says what it is; ``tensors/`` has what learns: trained parameters, optimizer states, torch's random
+state. ``frozen/`` has what does not: a reference model, the matrices under LoRA adapters. It is written once and then
+linked (:class:`trainers.learner.checkpoint.LinkedTensors`), so a checkpoint of adapters costs what adapters weigh.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trainers.learner.checkpoint import LinkedTensors, read_tensors, recover, replace_folder, write_tensors
+from trainers.learner.fsdp import Ranks
+from trainers.learner.optim import Optimizer
+
+_FORMAT = 2
+_RECORD = "learner.json"
+
+
+class LearnerState:
+    """The state of some models and their optimizers.
+
+    Args:
+        models: By name.
+        optimizers: By the name of their model.
+        adapters: What the adapters are, as JSON; ``None`` without.
+        ranks: All ranks.
+    """
+
+    def __init__(
+        self,
+        models: Mapping[str, nn.Module],
+        optimizers: Mapping[str, Optimizer],
+        adapters: Mapping[str, Any] | None,
+        ranks: Ranks,
+    ) -> None:
+        self._models = dict(models)
+        self._optimizers = dict(optimizers)
+        self._adapters = None if adapters is None else dict(adapters)
+        self._ranks = ranks
+        self._frozen = LinkedTensors()
+
+    def writer(self, extra: Mapping[str, Any] | None, apart: Ranks | None = None) -> Callable[[str | Path], None]:
+        """How to write the state as it is now.
+
+        Args:
+            extra: Goes with it, as JSON.
+            apart: The writer will be used in another thread while training goes on: take copies of what learns, and
+                talk to the other ranks over these, which nothing else uses at the time (:meth:`Ranks.apart`).
+
+        Returns:
+            Writes a folder; all ranks call it together, with the same path.
+        """
+        record = {
+            "format": _FORMAT,
+            "models": sorted(self._models),
+            "adapters": self._adapters,
+            "optimizers": {name: optimizer.progress for name, optimizer in self._optimizers.items()},
+            "extra": dict(extra or {}),
+        }
+        text = json.dumps(record, indent=1)
+        learned, frozen = self._tensors()
+        ranks = apart or self._ranks
+        if apart is not None:
+            learned = {name: value.detach().to("cpu", copy=True) for name, value in learned.items()}
+
+        def write(path: str | Path) -> None:
+            with replace_folder(path, ranks) as folder:
+                write_tensors(folder / "tensors", learned, ranks)
+                if frozen:
+                    self._frozen.write(folder / "frozen", frozen, ranks)
+                if ranks.first:
+                    (folder / _RECORD).write_text(text, encoding="utf-8")
+
+        return write
+
+    def load(self, path: str | Path) -> dict[str, Any]:
+        """Read what a writer wrote, on any number of ranks.
+
+        Returns:
+            The ``extra`` that went with it.
+
+        Raises:
+            FileNotFoundError: There is no checkpoint at ``path``.
+            ValueError: It holds other models or adapters than these, or is of another format.
+        """
+        self._ranks.first_does(lambda: recover(path))
+        path = Path(path)
+        if not (path / _RECORD).is_file():
+            raise FileNotFoundError(f"no checkpoint of a learner at {path}: {_RECORD} is not there")
+        record = json.loads((path / _RECORD).read_text(encoding="utf-8"))
+        if record["format"] not in (1, _FORMAT):
+            raise ValueError(f"{path} has checkpoint format {record['format']}; this version reads 1 and {_FORMAT}")
+        if record["models"] != sorted(self._models):
+            raise ValueError(
+                f"{path} holds {', '.join(record['models'])}, but this learner has "
+                f"{', '.join(sorted(self._models))}; it needs the same critic and reference"
+            )
+        if (theirs := record.get("adapters")) != self._adapters:
+            raise ValueError(
+                f"{path} has adapters {theirs}, but this learner has {self._adapters}; they must be the same"
+            )
+        learned, frozen = self._tensors()
+        if record["format"] == 1:  # everything together
+            read_tensors(path / "tensors", {**learned, **frozen}, self._ranks)
+        else:
+            read_tensors(path / "tensors", learned, self._ranks)
+            if frozen:
+                read_tensors(path / "frozen", frozen, self._ranks)
+                self._frozen.remember(path / "frozen", self._ranks)
+        torch.set_rng_state(learned["rng"])
+        for name, optimizer in self._optimizers.items():
+            optimizer.progress = record["optimizers"][name]
+        extra: dict[str, Any] = record["extra"]
+        return extra
+
+    def _tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The live tensors, each once: what learns, what is frozen. Writing into them is loading (but for ``rng``)."""
+        learned = {"rng": torch.get_rng_state()}
+        frozen: dict[str, Tensor] = {}
+        for name, model in self._models.items():
+            state = model.state_dict(keep_vars=True)
+            tied = {id(value): key for key, value in reversed(state.items())}  # to the first of its names
+            for key, value in state.items():
+                if tied[id(value)] == key:
+                    (learned if value.requires_grad else frozen)[f"{name}/{key}"] = value
+        for name, optimizer in self._optimizers.items():
+            for key, moments in optimizer.state().items():
+                learned |= {f"{name}/{key}/{moment}": value for moment, value in moments.items()}
+        return learned, frozen
