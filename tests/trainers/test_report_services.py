@@ -1,5 +1,7 @@
 """wandb (offline) and MLflow (files), with the real packages: points arrive, and a resumed run is one run."""
 
+import time
+
 import pytest
 
 from trainers.report.loggers import MLflowLogger, WandbLogger
@@ -42,7 +44,10 @@ def test_wandb_offline_goes_on_with_the_same_run(tmp_path, monkeypatch):
     number = (tmp_path / "run" / "wandb_run.txt").read_text().strip()
     files = sorted((tmp_path / "run" / "wandb").glob("offline-run-*/run-*.wandb"))
     assert [file.stem for file in files] == [f"run-{number}"] * 2
-    assert all(b"train/reward" in file.read_bytes() for file in files)
+    deadline = time.monotonic() + 30  # wandb's own process writes them
+    while not all(b"train/reward" in file.read_bytes() for file in files):
+        assert time.monotonic() < deadline, "a point is missing"
+        time.sleep(0.05)
     fresh = WandbLogger(tmp_path / "run", project="project", name="name")
     fresh.close()
     assert (tmp_path / "run" / "wandb_run.txt").read_text().strip() != number, "a run that starts afresh is a new one"

@@ -339,8 +339,8 @@ class RolloutSection(Section):
     max_response_tokens: int | None = Field(
         None,
         ge=1,
-        description="Tokens an episode has after its opening at most, those of the environment included; null is as "
-        "`engine.max_context` leaves.",
+        description="An episode ends when it has so many tokens after its opening, those of the environment included; "
+        "null is as many as `engine.max_context` has room for.",
     )
     staleness: int = Field(
         0,
