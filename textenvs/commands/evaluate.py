@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib.metadata
 import importlib.util
 import sys
 import time
@@ -29,6 +30,7 @@ examples:
   textenvs evaluate textenv/gsm8k-interact split=test --policy expert
   textenvs evaluate textenv/gsm8k-interact split=test --model Qwen/Qwen3-0.6B --base-url http://localhost:8000/v1 \\
       --num-tasks 200 --samples 4 --temperature 0.7 --out outputs/qwen3
+  textenvs evaluate textenv/gsm8k-interact --local outputs/textenvs/run/checkpoints/iteration_000120/model
   textenvs evaluate textenv/gsm8k --policy my_module:reply
 
 A folder given with --out is gone on with by the same command: what is finished is not played again."""
@@ -39,7 +41,7 @@ def add(commands: Any) -> argparse.ArgumentParser:
     parser = commands.add_parser(
         "evaluate",
         help="play many episodes with a policy and report",
-        usage="textenvs evaluate ID [key=value ...] (--model NAME | --policy POLICY) [options]",
+        usage="textenvs evaluate ID [key=value ...] (--model NAME | --local FOLDER | --policy POLICY) [options]",
         description="Play many episodes of an environment with a policy, and report what came of them.",
         epilog=EXAMPLES,
     )
@@ -47,9 +49,10 @@ def add(commands: Any) -> argparse.ArgumentParser:
     who = parser.add_argument_group("the policy")
     who.add_argument("--policy", metavar="POLICY", help=f"{', '.join(SCRIPTS)}, or module:function of yours")
     who.add_argument("--model", metavar="NAME", help="a model behind an OpenAI-compatible service")
+    who.add_argument("--local", metavar="FOLDER", help="a model computed here: a folder that transformers loads")
     who.add_argument("--base-url", metavar="URL", help="the service, as http://localhost:8000/v1 (default: OpenAI's)")
     who.add_argument("--api-key-env", metavar="NAME", help="the environment variable with its key")
-    who.add_argument("--temperature", type=float, metavar="T", help="default: the service's")
+    who.add_argument("--temperature", type=float, metavar="T", help="default: the service's; 1 for --local")
     who.add_argument("--max-tokens", type=int, metavar="N", help="the longest reply (default 1024)")
     who.add_argument(
         "--chat",
@@ -203,12 +206,14 @@ def _check(arguments: argparse.Namespace) -> None:
         if getattr(arguments, name) < least:
             flag = name.replace("_", "-")
             raise CommandError(f"--{flag} must be at least {least}, not {getattr(arguments, name)}", 2)
-    if (arguments.policy is None) == (arguments.model is None):
-        raise CommandError("who plays? Give --model NAME or --policy POLICY, one of the two", 2)
-    if arguments.model is None:
-        for name in ("base_url", "api_key_env", "temperature", "max_tokens", "chat", "no_request_seed"):
-            if getattr(arguments, name) not in (None, False, []):
-                raise CommandError(f"--{name.replace('_', '-')} goes with --model", 2)
+    if sum(who is not None for who in (arguments.policy, arguments.model, arguments.local)) != 1:
+        raise CommandError("who plays? Give --model NAME, --local FOLDER or --policy POLICY, one of the three", 2)
+    for name in ("base_url", "api_key_env", "chat", "no_request_seed"):
+        if arguments.model is None and getattr(arguments, name) not in (None, False, []):
+            raise CommandError(f"--{name.replace('_', '-')} goes with --model", 2)
+    for name in ("temperature", "max_tokens"):
+        if arguments.policy is not None and getattr(arguments, name) is not None:
+            raise CommandError(f"--{name.replace('_', '-')} goes with --model or --local", 2)
     if arguments.out is None and arguments.retry_failed:
         raise CommandError("--retry-failed goes with --out", 2)
     if arguments.out is not None and importlib.util.find_spec("pyarrow") is None:
@@ -238,6 +243,8 @@ def _policy(env: TextEnv[Any], arguments: argparse.Namespace) -> tuple[Policy, d
     """The policy, and what of it may change a result."""
     if arguments.model is not None:
         return _endpoint(arguments)
+    if arguments.local is not None:
+        return _local(arguments)
     name = arguments.policy
     if name in SCRIPTS:
         if not has_script(env, name):
@@ -270,6 +277,23 @@ def _endpoint(arguments: argparse.Namespace) -> tuple[Policy, dict[str, Any]]:
         raise CommandError(str(error), 2) from error
     described = {name: getattr(spec, name) for name in ("model", "base_url", "temperature", "max_tokens", "extra")}
     return policy, {**described, "request_seed": seeded}
+
+
+def _local(arguments: argparse.Namespace) -> tuple[Policy, dict[str, Any]]:
+    # By its entry point: what computes models is no part of this package.
+    found = [point for point in importlib.metadata.entry_points(group="textenvs.policies") if point.name == "local"]
+    if not found:
+        raise CommandError("nothing installed here computes models; reinstall textenvs to have its entry points")
+    given = {name: getattr(arguments, name) for name in ("temperature", "max_tokens")}
+    options = {name: value for name, value in given.items() if value is not None}
+    try:
+        make = found[0].load()
+        policy = make(arguments.local, concurrency=arguments.concurrency, **options)
+    except ImportError as error:
+        raise CommandError(f"--local needs torch and transformers ({error}): pip install 'textenvs[train]'") from error
+    except ValueError as error:
+        raise CommandError(f"--local {arguments.local}: {error}", 2) from error
+    return policy, {"local": arguments.local, **options}
 
 
 def _version(env_id: str) -> int | None:

@@ -172,7 +172,7 @@ def test_describe_with_options(capsys):
         (["prepare", "generated:easy", "--split", "train"], 2, "need no preparing"),
         (["prepare", "rows.jsonl", "--split", "dev"], 2, "there is no 'dev'"),
         (["evaluate", "textenv/gsm8k"], 2, "who plays?"),
-        (["evaluate", "textenv/gsm8k", "--policy", "expert", "--model", "m"], 2, "one of the two"),
+        (["evaluate", "textenv/gsm8k", "--policy", "expert", "--model", "m"], 2, "one of the three"),
         (
             ["evaluate", "textenv/gsm8k", "--policy", "expurt"],
             2,
@@ -182,7 +182,7 @@ def test_describe_with_options(capsys):
         (
             ["evaluate", "textenv/gsm8k", "--policy", "expert", "--temperature", "1"],
             2,
-            "--temperature goes with --model",
+            "--temperature goes with --model or --local",
         ),
         (["evaluate", "textenv/gsm8k", "--policy", "expert", "--retry-failed"], 2, "--retry-failed goes with --out"),
         (["evaluate", "textenv/gsm8k", "--policy", "expert", "--samples", "0"], 2, "--samples must be at least 1"),

@@ -1,0 +1,88 @@
+"""A model of this machine behind `textenvs evaluate --local`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import textenvs
+from textenvs.cli import main
+from textenvs.evaluate.policies import OutOfContext
+from trainers.local_policy import LocalPolicy
+from trainers.rollout.renderer import Renderer
+from trainers.tiny import build_model, build_tokenizer, save
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    texts = [m["content"] for i in range(200) for m in textenvs.make("textenv/gsm8k-interact").reset(seed=i)[0]]
+    tokenizer = build_tokenizer(texts, vocab_size=512)
+    path = tmp_path_factory.mktemp("model")
+    save(path, build_model(len(tokenizer), hidden=32, layers=2, max_context=256, seed=1), tokenizer)
+    return path
+
+
+async def talk(policy: LocalPolicy, seed: int, turns: int = 3) -> list[tuple[str, int, int]]:
+    env = textenvs.make("textenv/gsm8k-interact", level="easy")
+    seen, _ = env.reset(seed=3)
+    player, told = policy.start(env, seed), []
+    for _ in range(turns):
+        reply = await player(seen, ())
+        told.append((str(reply.action), reply.prompt_tokens or 0, reply.completion_tokens or 0))
+        seen, *_ = env.step(reply.action)
+    return told
+
+
+async def test_replies_follow_from_the_seed_and_prompts_are_exact(folder: Path) -> None:
+    policy = LocalPolicy(str(folder), max_tokens=12)
+    try:
+        first, again, other = [await talk(policy, seed) for seed in (0, 0, 1)]
+        assert first == again
+        assert [reply for reply, *_ in first] != [reply for reply, *_ in other]
+        opening = textenvs.make("textenv/gsm8k-interact", level="easy").reset(seed=3)[0]
+        assert first[0][1] == len(Renderer(policy._renderer.tokenizer).render(opening))
+        for (_, prompt, written), (_, following, _) in zip(first, first[1:], strict=False):
+            assert prompt + written < following, "what was said before is read as it was sampled"
+            assert 1 <= written <= 12
+    finally:
+        await policy.aclose()
+
+
+async def test_a_conversation_that_outgrows_the_model_says_so(folder: Path) -> None:
+    policy = LocalPolicy(str(folder), max_tokens=500)
+    try:
+        with pytest.raises(OutOfContext, match="room for 256"):
+            await talk(policy, 0)
+    finally:
+        await policy.aclose()
+
+
+def test_the_command_plays_keeps_and_goes_on(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["evaluate", "textenv/gsm8k-interact", "level=easy", "--local", str(folder), "--max-tokens", "8"]
+    words += ["--num-tasks", "4", "--samples", "2", "--out", str(tmp_path / "out"), "--quiet"]
+    assert main(words) == 0
+    kept = (tmp_path / "out/episodes.jsonl").read_text()
+    assert len(kept.splitlines()) == 8
+    assert all(json.loads(line)["completion_tokens"] > 0 for line in kept.splitlines())
+    assert main(words) == 0
+    assert (tmp_path / "out/episodes.jsonl").read_text() == kept
+    assert "completion tokens" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--local", "/nowhere/model"], "no such folder"),
+        (["--local", "x", "--policy", "expert"], "one of the three"),
+        (["--local", "x", "--base-url", "http://localhost"], "--base-url goes with --model"),
+    ],
+)
+def test_mistakes_are_said(more: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        status = main(["evaluate", "textenv/gsm8k", *more])
+    except SystemExit as end:
+        status = int(end.code or 0)
+    assert status == 2
+    assert said in capsys.readouterr().err

@@ -1,0 +1,101 @@
+"""A model of this machine as a policy for ``textenvs evaluate --local FOLDER``.
+
+``textenvs`` imports no trainer: it finds this by the entry point ``local`` of the group ``textenvs.policies``. Replies
+are token-exact: what was sampled is never tokenised again, as in training.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from textenvs.env import TextEnv
+from textenvs.evaluate.policies import OutOfContext, Player, PolicyFailure, Reply, ToolSchemas
+from textenvs.messages import Messages
+
+from . import policy
+from .config.schema import ModelSection
+from .engines.base import EngineError, Sampling
+from .engines.torch_engine import TorchEngine
+from .policy import PolicyError
+from .rollout.episode import EpisodeTokens
+from .rollout.renderer import Renderer, RendererError
+from .rollout.tasks import derive_seed
+
+_MOST_CONTEXT = 32768
+
+
+class LocalPolicy:
+    """A causal language model in the embedded engine, with as many conversations at once as are played.
+
+    Args:
+        model: A folder, or a name that transformers finds.
+        temperature: Of sampling; 0 is greedy.
+        max_tokens: The longest reply.
+        concurrency: Replies computed at a time.
+        device: ``auto``, ``cpu`` or ``cuda``.
+
+    Raises:
+        ValueError: The model cannot be loaded, its chat template cannot be used, or the engine does not serve it.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        temperature: float = 1.0,
+        max_tokens: int = 1024,
+        concurrency: int = 16,
+        device: str = "auto",
+    ) -> None:
+        try:
+            loaded = policy.load(ModelSection(path=model), lambda: (), max_context=0, seed=0)
+            self._renderer = Renderer(loaded.tokenizer)
+            where = policy.resolve_device(device)
+        except (PolicyError, RendererError) as error:
+            raise ValueError(str(error)) from error
+        self._sampling = Sampling(temperature=temperature, max_new_tokens=max_tokens)
+        self._engine = TorchEngine(
+            loaded.model,
+            max_slots=concurrency,
+            max_context=min(loaded.model.config.max_position_embeddings, _MOST_CONTEXT),
+            device=where,
+            stop_token_ids=self._renderer.stop_token_ids,
+        )
+
+    def start(self, env: TextEnv[Any], seed: int) -> Player:
+        """A player that remembers its episode as tokens."""
+        tokens: EpisodeTokens | None = None
+
+        async def play(conversation: Messages, tools: ToolSchemas) -> Reply:
+            nonlocal tokens
+            try:
+                if tokens is None:
+                    tokens = EpisodeTokens(self._renderer, conversation, episode_id="", tools=tools or None)
+                else:
+                    tokens.observe(conversation)
+            except RendererError as error:
+                raise PolicyFailure(str(error)) from error
+            size = tokens.context_size
+            if size >= self._engine.max_context:
+                raise OutOfContext(f"{size} tokens, and the model has room for {self._engine.max_context}")
+            sampling = Sampling(
+                temperature=self._sampling.temperature,
+                max_new_tokens=min(self._sampling.max_new_tokens, self._engine.max_context - size),
+                seed=derive_seed(seed, "local policy", tokens.num_turns),
+            )
+            try:
+                generation = await self._engine.generate(tokens.context, sampling)
+            except EngineError as error:
+                raise PolicyFailure(f"{type(error).__name__}: {error}") from error
+            return Reply(
+                tokens.reply(generation),
+                prompt_tokens=size,
+                completion_tokens=len(generation.token_ids),
+                cut=generation.finish_reason == "length",
+            )
+
+        return play
+
+    async def aclose(self) -> None:
+        """End the engine."""
+        await self._engine.close()
