@@ -144,6 +144,7 @@ def test_the_multi_turn_command(inside):
     assert config.trainer.total_iterations == 15 * (600 // 256)
     assert config.trainer.logger == ("console", "wandb")
     assert config.data.val_size == 20
+    assert (config.cluster.n_gpus_per_node, config.cluster.learner_ranks) == (4, 4)
     answered(MULTI_TURN, PPOConfig, flags)
 
 
@@ -219,8 +220,8 @@ _ROLLOUT = "actor_rollout_ref.rollout."
         (f"{_ACTOR}ppo_mini_batch_size=5", "is 5, which does not divide data.train_batch_size=16"),
         (f"{_ACTOR}ppo_mini_batch_size=32", "does not divide"),
         ("data.train_batch_size=0", "data.train_batch_size: is 0; it must be a whole number >= 1"),
-        ("trainer.nnodes=0", "trainer.nnodes: is 0; it must be a whole number above 0"),
-        ("trainer.n_gpus_per_node=-1", "must be a whole number above 0"),
+        ("trainer.nnodes=0", "trainer.nnodes: is 0; it must be a whole number >= 1"),
+        ("trainer.n_gpus_per_node=-1", "must be a whole number >= 1"),
         (f"{_ROLLOUT}name=tgi", "it must be one of vllm"),
         (f"{_ROLLOUT}do_sample=False", "false cannot be had: training always samples; leave it at true"),
         ("data.truncation=left", "a prompt is never cut"),
@@ -280,15 +281,15 @@ def test_every_key_is_answered_whatever_its_value(schema):
 
 def test_a_key_that_the_schema_gets_is_translated_by_the_same_line():
     table, keys = TABLES[PPOConfig], dict(all_keys(PPOConfig))
-    rank = Setting("actor_rollout_ref.model.lora_rank", 8, "here")
-    keys.pop("model.lora_rank", None)
+    rank = Setting("actor_rollout_ref.model.lora_adapter_path", "a", "here")
+    keys.pop("model.lora_adapter_path", None)
     refused: list[str] = []
     translate([rank], keys, table, lambda key, text, where: refused.append(text))
     assert "cannot be had in this version" in refused[0]
-    keys["model.lora_rank"] = Key("model.lora_rank", int, "a whole number", 0, "")
+    keys["model.lora_adapter_path"] = Key("model.lora_adapter_path", str, "text", None, "")
     done = translate([rank], keys, table, lambda key, text, where: refused.append(key))
     assert rank.key not in refused
-    assert ("model.lora_rank", 8) in [(setting.key, setting.value) for setting in done.settings]
+    assert ("model.lora_adapter_path", "a") in [(setting.key, setting.value) for setting in done.settings]
 
 
 def test_the_page_is_up_to_date():

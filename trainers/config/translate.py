@@ -584,6 +584,45 @@ def _reward_pool(given: Given) -> Iterator[Result]:
         yield Result("", "no pool is asked for", of=(enable, *sizes))
 
 
+def _offload(given: Given) -> Iterator[Result]:
+    keys = [f"{_ACTOR}fsdp_config.{name}" for name in ("param_offload", "optimizer_offload", "offload_policy")]
+    wanted = tuple(key for key in keys if given.value(key) is True)
+    if wanted:
+        yield Result("trainer.offload", True, of=wanted)
+    yield Result("", "nothing is to be moved", of=tuple(key for key in keys if given.value(key) is not True))
+
+
+def _cluster(given: Given) -> Iterator[Result]:
+    nodes, gpus = "trainer.nnodes", "trainer.n_gpus_per_node"
+    for key in (nodes, gpus):
+        if key in given.verls:
+            given.number(key)
+    count = (given.value(nodes) or 1, given.value(gpus) or 1)
+    if count == (1, 1):
+        yield Result("", "one process and one GPU, where there is one", of=(nodes, gpus))
+        return
+    yield Result("cluster.nnodes", count[0], of=(nodes,))
+    yield Result("cluster.n_gpus_per_node", given.value(gpus), of=(gpus,))
+    yield Result("cluster.learner_ranks", count[0] * count[1], of=(nodes, gpus))
+    if count[0] > 1:
+        yield Result("cluster.backend", "ray", of=(nodes,))
+
+
+def _ray(given: Given) -> Iterator[Result]:
+    nodes = given.value("trainer.nnodes")
+    used = "ray" in (given.our("cluster.backend"), given.our("env.backend")) or (isinstance(nodes, int) and nodes > 1)
+    for cpus in ("ray_kwargs.ray_init.num_cpus", "ray_init.num_cpus"):
+        if given.has(cpus) and used:
+            yield Result("ray_init.num_cpus", given.value(cpus), of=(cpus,))
+        else:
+            yield Result("", "this run is without Ray" if given.has(cpus) else "the default", of=(cpus,))
+    for file in ("ray_kwargs.timeline_json_file", "ray_init.timeline_json_file"):
+        if given.has(file):
+            yield Result("ray_init.timeline_json_file" if used else "trainer.trace_file", given.value(file), of=(file,))
+        else:
+            yield Result("", "no timeline is asked for", of=(file,))
+
+
 # Our keys for a pool of the reward model, where the schema has them.
 _POOL = ("reward_model.enable_resource_pool", "reward_model.n_gpus_per_node", "reward_model.nnodes")
 
@@ -604,6 +643,9 @@ _JOINT: Mapping[str, Callable[[Given], Iterator[Result]]] = {
     "validation_rows": _validation_rows,
     "critic_model": _critic_model,
     "reward_pool": _reward_pool,
+    "offload": _offload,
+    "cluster": _cluster,
+    "ray": _ray,
 }
 
 

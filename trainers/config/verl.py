@@ -118,16 +118,14 @@ PPO: Mapping[str, Rule] = {
     "actor_rollout_ref.model.override_config": _moot("a model is what its folder says", only=({}, None)),
     "actor_rollout_ref.model.custom_chat_template": _moot("the template is the tokenizer's", only=(None,)),
     "actor_rollout_ref.model.trust_remote_code": _moot("code of a model's folder is never run", only=_OFF),
-    "actor_rollout_ref.model.use_remove_padding": _moot(_PACKED),
-    "actor_rollout_ref.model.enable_gradient_checkpointing": _later(
-        "model.gradient_checkpointing", "activations are kept; it changes no result"
-    ),
-    "actor_rollout_ref.model.enable_activation_offload": _moot(_OFFLOAD),
+    "actor_rollout_ref.model.use_remove_padding": _to("model.use_remove_padding"),
+    "actor_rollout_ref.model.enable_gradient_checkpointing": _to("model.enable_gradient_checkpointing"),
+    "actor_rollout_ref.model.enable_activation_offload": _to("model.enable_activation_offload"),
     "actor_rollout_ref.model.use_liger": _moot("transformers' own kernels are used; it changes no result"),
     "actor_rollout_ref.model.use_fused_kernels": _moot("transformers' own kernels are used; it changes no result"),
     "actor_rollout_ref.model.lora_rank": _later("model.lora_rank", "all weights are trained", only=(0, None)),
     "actor_rollout_ref.model.lora_alpha": _later("model.lora_alpha", "all weights are trained"),
-    "actor_rollout_ref.model.target_modules": _later("model.lora_target_modules", "all weights are trained"),
+    "actor_rollout_ref.model.target_modules": _to("model.target_modules"),
     "actor_rollout_ref.model.exclude_modules": _later("model.lora_exclude_modules", "all weights are trained"),
     "actor_rollout_ref.model.lora_adapter_path": _later(
         "model.lora_adapter_path", "adapters cannot be loaded", only=(None,)
@@ -172,9 +170,7 @@ PPO: Mapping[str, Rule] = {
     "actor_rollout_ref.actor.clip_ratio_low": _joint("clip", "actor.clip_ratio_low"),
     "actor_rollout_ref.actor.clip_ratio_high": _joint("clip", "actor.clip_ratio_high"),
     "actor_rollout_ref.actor.clip_ratio_c": _to("actor.clip_ratio_c"),
-    "actor_rollout_ref.actor.policy_loss.loss_mode": _later(
-        "actor.policy_loss", "the loss is PPO's clipped one", only=("vanilla", None)
-    ),
+    "actor_rollout_ref.actor.policy_loss.loss_mode": _to("actor.policy_loss", words={"vanilla": "ppo"}),
     "actor_rollout_ref.actor.loss_agg_mode": _to("actor.loss_agg_mode"),
     "actor_rollout_ref.actor.loss_scale_factor": _moot(
         "seq-mean-token-sum-norm divides by rollout.max_response_length", only=(None,)
@@ -188,18 +184,22 @@ PPO: Mapping[str, Rule] = {
     "actor_rollout_ref.actor.kl_loss_type": _to("actor.kl_loss_type", words=_KL),
     "actor_rollout_ref.actor.use_torch_compile": _moot("the model is not compiled; it changes no result"),
     "actor_rollout_ref.actor.use_remove_padding": _moot(_PACKED),
-    "actor_rollout_ref.actor.ulysses_sequence_parallel_size": _later(
-        "cluster.sequence_parallel", "a sequence is computed by one process", only=_ONE
-    ),
+    "actor_rollout_ref.actor.ulysses_sequence_parallel_size": _to("trainer.ulysses_sequence_parallel_size"),
     "actor_rollout_ref.actor.checkpoint.save_contents": _moot(
         "a checkpoint has all that going on needs, and the model as a Hugging Face folder"
     ),
     "actor_rollout_ref.actor.checkpoint.load_contents": _moot("a checkpoint is loaded whole"),
-    "actor_rollout_ref.actor.checkpoint.async_save": _moot("a checkpoint is there when the next iteration begins"),
-    "actor_rollout_ref.actor.fsdp_config.param_offload": _later("cluster.param_offload", _OFFLOAD),
-    "actor_rollout_ref.actor.fsdp_config.optimizer_offload": _later("cluster.optimizer_offload", _OFFLOAD),
-    "actor_rollout_ref.actor.fsdp_config.offload_policy": _later("cluster.param_offload", _OFFLOAD),
-    "actor_rollout_ref.actor.fsdp_config.fsdp_size": _later("cluster.fsdp_size", _FSDP, only=(-1, None)),
+    "actor_rollout_ref.actor.checkpoint.async_save": _to("trainer.async_save"),
+    "actor_rollout_ref.actor.fsdp_config.param_offload": _joint(
+        "offload", "trainer.offload, of parameters, gradients and moments together, where one of them is true"
+    ),
+    "actor_rollout_ref.actor.fsdp_config.optimizer_offload": _joint(
+        "offload", "trainer.offload, of parameters, gradients and moments together, where one of them is true"
+    ),
+    "actor_rollout_ref.actor.fsdp_config.offload_policy": _joint(
+        "offload", "trainer.offload, of parameters, gradients and moments together, where one of them is true"
+    ),
+    "actor_rollout_ref.actor.fsdp_config.fsdp_size": _to("trainer.fsdp_size", words={-1: None}),
     "actor_rollout_ref.actor.fsdp_config.reshard_after_forward": _moot(_FSDP),
     "actor_rollout_ref.actor.fsdp_config.forward_prefetch": _moot(_FSDP),
     "actor_rollout_ref.actor.fsdp_config.wrap_policy.*": _moot(_FSDP),
@@ -215,7 +215,7 @@ PPO: Mapping[str, Rule] = {
     "actor_rollout_ref.ref.log_prob_max_token_len_per_gpu": _moot(_BUDGET),
     "actor_rollout_ref.ref.use_torch_compile": _moot("the model is not compiled; it changes no result"),
     "actor_rollout_ref.ref.ulysses_sequence_parallel_size": _moot("as the actor's"),
-    "actor_rollout_ref.ref.fsdp_config.param_offload": _later("cluster.reference_offload", _OFFLOAD),
+    "actor_rollout_ref.ref.fsdp_config.param_offload": _moot("the reference follows trainer.offload"),
     "actor_rollout_ref.ref.fsdp_config.*": _moot(_FSDP),
     # ---- rollout
     "actor_rollout_ref.rollout.name": _joint("engine", "engine.name; sglang_async and vllm_async are the same engines"),
@@ -320,10 +320,8 @@ PPO: Mapping[str, Rule] = {
     "critic.cliprange_value": _to("critic.cliprange_value"),
     "critic.model.path": _joint("critic_model", "the critic starts from the actor's weights, so it must be its model"),
     "critic.model.tokenizer_path": _moot("the tokenizer is the model's"),
-    "critic.model.enable_gradient_checkpointing": _later(
-        "model.gradient_checkpointing", "activations are kept; it changes no result"
-    ),
-    "critic.model.use_remove_padding": _moot(_PACKED),
+    "critic.model.enable_gradient_checkpointing": _moot("as the actor's"),
+    "critic.model.use_remove_padding": _moot("as the actor's"),
     "critic.model.fsdp_config.*": _moot(_FSDP),
     "critic.model.trust_remote_code": _moot("code of a model's folder is never run", only=_OFF),
     "critic.model.lora_rank": _moot("all of the critic's weights are trained", only=(0, None)),
@@ -359,7 +357,8 @@ PPO: Mapping[str, Rule] = {
     "reward_model.model.path": _later("reward_model.path", "there is no reward model", only=(None,)),
     # ---- algorithm
     "algorithm.adv_estimator": _to(
-        "algorithm.adv_estimator", words={"grpo_vectorized": "grpo", "rloo_vectorized": "rloo"}
+        "algorithm.adv_estimator",
+        words={"grpo_vectorized": "grpo", "rloo_vectorized": "rloo", "reinforce_plus_plus": "reinforce_pp"},
     ),
     "algorithm.kl_penalty": _to("algorithm.kl_penalty", words=_KL),
     "algorithm.norm_adv_by_std_in_grpo": _joint("norm_by_std", "algorithm.norm_by_std, where the estimator is grpo"),
@@ -369,10 +368,10 @@ PPO: Mapping[str, Rule] = {
         "rollout.max_consecutive_filtered counts groups, not batches", only=(0, None)
     ),
     "algorithm.rollout_correction.rollout_is": _to(
-        "actor.importance_correction", words={"token": "token_tis", None: "none"}
+        "actor.importance_correction", words={"token": "token_tis", "sequence": "sequence_tis", None: "none"}
     ),
     "algorithm.rollout_correction.rollout_is_threshold": _to("actor.tis_cap"),
-    "algorithm.rollout_correction.rollout_rs": _later("actor.rejection", "no token is rejected", only=(None,)),
+    "algorithm.rollout_correction.rollout_rs": _to("actor.rejection", words={None: "none"}),
     "algorithm.rollout_correction.bypass_mode": _to("actor.old_logprobs", words={True: "rollout", False: "recompute"}),
     "algorithm.use_pf_ppo": _moot("batches are used as they are", only=_OFF),
     # ---- trainer
@@ -382,12 +381,10 @@ PPO: Mapping[str, Rule] = {
     ),
     "trainer.total_training_steps": _joint("iterations", "trainer.total_iterations"),
     "trainer.critic_warmup": _to("critic.warmup"),
-    "trainer.n_gpus_per_node": _later(
-        "cluster.n_gpus_per_node", "the run uses the processes it is started with (torchrun), one GPU each", above=0
+    "trainer.n_gpus_per_node": _joint(
+        "cluster", "cluster.n_gpus_per_node, and as many learner ranks as there are GPUs in all"
     ),
-    "trainer.nnodes": _later(
-        "cluster.nnodes", "the run uses the processes it is started with (torchrun), one GPU each", above=0
-    ),
+    "trainer.nnodes": _joint("cluster", "cluster.nnodes; several need cluster.backend=ray"),
     "trainer.device": _to("model.device"),
     "trainer.balance_batch": _moot("processes share every mini-batch by tokens anyhow"),
     "trainer.max_actor_ckpt_to_keep": _to("trainer.keep_last_n"),
@@ -402,10 +399,10 @@ PPO: Mapping[str, Rule] = {
     "trainer.esi_redundant_time": _moot("a checkpoint is saved when the process is asked to stop"),
     "global_profiler.steps": _to("trainer.profile_steps"),
     "global_profiler.tool": _moot("the profiler is torch's", only=("torch", None)),
-    "ray_init.num_cpus": _later("cluster.num_cpus", "the trainer is one process, without Ray"),
-    "ray_kwargs.ray_init.num_cpus": _later("cluster.num_cpus", "the trainer is one process, without Ray"),
-    "ray_init.timeline_json_file": _to("trainer.trace_file"),
-    "ray_kwargs.timeline_json_file": _to("trainer.trace_file"),
+    "ray_init.num_cpus": _joint("ray", "ray_init.num_cpus, where Ray is used"),
+    "ray_kwargs.ray_init.num_cpus": _joint("ray", "ray_init.num_cpus, where Ray is used"),
+    "ray_init.timeline_json_file": _joint("ray", "ray_init.timeline_json_file with Ray, trainer.trace_file without"),
+    "ray_kwargs.timeline_json_file": _joint("ray", "ray_init.timeline_json_file with Ray, trainer.trace_file without"),
     "trainer.worker_nsight_options.*": _later("cluster.nsight", "Nsight is given to Ray's workers, and there are none"),
     "trainer.controller_nsight_options.*": _later(
         "cluster.nsight", "Nsight is given to Ray's workers, and there are none"
