@@ -41,9 +41,9 @@ def run(folder: Path, *more: str, then: Callable[[Run], Any] | None = None) -> l
 def assert_same_metrics(ours: list[dict[str, Any]], theirs: list[dict[str, Any]], rel: float) -> None:
     """But for times."""
     assert len(ours) == len(theirs) > 3
-    timed = ("time/", "perf/", "rollout/")
+    timed, speeds = ("time/", "perf/", "rollout/"), ("tokens_per_s", "tflops", "mfu")
     for mine, other in zip(ours, theirs, strict=True):
-        names = {name for name in other if not name.startswith(timed) and "tokens_per_s" not in name}
+        names = {name for name in other if not name.startswith(timed) and not name.endswith(speeds)}
         assert {"step"} < names <= set(mine)
         # Which tokens a rank pads with depends on the ranks.
         for name in names - {"actor/padding", "critic/padding"}:

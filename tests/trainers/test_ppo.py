@@ -784,7 +784,9 @@ def test_a_model_that_does_not_do(tmp_path, capsys):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_device_that_is_not_there(tmp_path, capsys):
-    refused(capsys, arguments(tmp_path / "run", *QUICK, "model.device=cuda"), "torch sees no GPU")
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments(tmp_path / "run", *QUICK, "model.device=cuda"))
+    assert "model.device=cuda needs GPUs, and there are none here" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
