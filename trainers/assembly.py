@@ -56,6 +56,7 @@ from .learner.lora import target_names
 from .learner.parallel import check_model, world_size
 from .policy import Policy, PolicyError, resolve_device
 from .policy import load as load_policy
+from .rewards import FunctionError, FunctionPool
 from .rollout.collector import Collector
 from .rollout.environments import Backend, EnvSpec
 from .rollout.ray_worker import placed
@@ -63,7 +64,6 @@ from .rollout.renderer import Renderer
 from .rollout.rewards import Score, SoFar
 from .rollout.tasks import TaskOrder
 from .rollout.trace import TraceFile
-from .scoring import FunctionError, FunctionPool
 from .tiny import save as save_policy
 
 log = logging.getLogger("trainers")

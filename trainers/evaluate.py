@@ -24,7 +24,7 @@ from textenvs.evaluate.statistics import mean_interval, pass_at_k
 from .config import load_config
 from .config.commands import EvaluateConfig
 from .parquet import TableError, read_table
-from .scoring import FunctionError, FunctionPool, Scored, ScoreError
+from .rewards import FunctionError, FunctionPool, Scored, ScoreError
 
 log = logging.getLogger("trainers")
 
@@ -148,7 +148,7 @@ def run(config: EvaluateConfig) -> int:
     """
     rows = rows_of(config)
     function = config.custom_reward_function
-    path = Path(__file__).with_name("scoring") / "builtin.py" if function.path is None else Path(function.path)
+    path = Path(__file__).with_name("rewards") / "builtin.py" if function.path is None else Path(function.path)
     with FunctionPool(path, function.name, workers=function.workers, timeout_s=function.timeout_s) as pool:
         outcomes = list(score(rows, pool, _AHEAD * function.workers))
     if config.report.output_path is not None:

@@ -14,7 +14,7 @@ from textenvs.tasks.files import write_parquet
 from textenvs.tasks.generated import GeneratedMath
 from trainers import evaluate, generate, tiny
 from trainers.evaluate import Outcome, report
-from trainers.scoring.builtin import compute_score
+from trainers.rewards.builtin import compute_score
 
 # ------------------------------------------------------------------ generate
 

@@ -1,12 +1,17 @@
-"""Rewards from beside the environment: services that score what was said, many requests at a time."""
+"""Rewards from beside the environment: functions of a user's in processes, and services that score many at a time."""
 
+from .functions import FunctionError, FunctionPool, Scored, ScoreError
 from .service import BackendError, ModelOptions, RewardBackend, RewardService, Scores, ScoringRequest, UnscoredError
 
 __all__ = [
     "BackendError",
+    "FunctionError",
+    "FunctionPool",
     "ModelOptions",
     "RewardBackend",
     "RewardService",
+    "ScoreError",
+    "Scored",
     "Scores",
     "ScoringRequest",
     "UnscoredError",

@@ -160,7 +160,14 @@ class _Process:
     def __init__(self, path: Path, name: str) -> None:
         self._answers, theirs = os.pipe()
         # -P: the folder of that program is not a place to import from.
-        program = [sys.executable, "-P", str(Path(__file__).with_name("worker.py")), str(path), name, str(theirs)]
+        program = [
+            sys.executable,
+            "-P",
+            str(Path(__file__).with_name("function_worker.py")),
+            str(path),
+            name,
+            str(theirs),
+        ]
         try:
             # A session of its own: what it starts is killed with it, and Ctrl-C is for the parent alone.
             self._process = subprocess.Popen(

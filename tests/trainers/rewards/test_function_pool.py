@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainers.scoring import FunctionError, FunctionPool, ScoreError
+from trainers.rewards import FunctionError, FunctionPool, ScoreError
 
 FUNCTIONS = """
 import asyncio, os, sys, time
