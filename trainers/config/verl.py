@@ -403,9 +403,9 @@ PPO: Mapping[str, Rule] = {
     "ray_kwargs.ray_init.num_cpus": _joint("ray", "ray_init.num_cpus, where Ray is used"),
     "ray_init.timeline_json_file": _joint("ray", "ray_init.timeline_json_file with Ray, trainer.trace_file without"),
     "ray_kwargs.timeline_json_file": _joint("ray", "ray_init.timeline_json_file with Ray, trainer.trace_file without"),
-    "trainer.worker_nsight_options.*": _later("cluster.nsight", "Nsight is given to Ray's workers, and there are none"),
+    "trainer.worker_nsight_options.*": _later("cluster.nsight", "nothing here starts Nsight; trainer.profile_steps is torch's profiler"),
     "trainer.controller_nsight_options.*": _later(
-        "cluster.nsight", "Nsight is given to Ray's workers, and there are none"
+        "cluster.nsight", "nothing here starts Nsight; trainer.profile_steps is torch's profiler"
     ),
     "actor_rollout_ref.profiler.*": _moot("trainer.profile_steps profiles the whole process"),
 }
