@@ -403,10 +403,8 @@ PPO: Mapping[str, Rule] = {
     "ray_kwargs.ray_init.num_cpus": _joint("ray", "ray_init.num_cpus, where Ray is used"),
     "ray_init.timeline_json_file": _joint("ray", "ray_init.timeline_json_file with Ray, trainer.trace_file without"),
     "ray_kwargs.timeline_json_file": _joint("ray", "ray_init.timeline_json_file with Ray, trainer.trace_file without"),
-    "trainer.worker_nsight_options.*": _later("cluster.nsight", "nothing here starts Nsight; trainer.profile_steps is torch's profiler"),
-    "trainer.controller_nsight_options.*": _later(
-        "cluster.nsight", "nothing here starts Nsight; trainer.profile_steps is torch's profiler"
-    ),
+    "trainer.worker_nsight_options.*": _later("cluster.nsight", "nothing starts Nsight; see trainer.profile_steps"),
+    "trainer.controller_nsight_options.*": _later("cluster.nsight", "nothing starts Nsight; see trainer.profile_steps"),
     "actor_rollout_ref.profiler.*": _moot("trainer.profile_steps profiles the whole process"),
 }
 
