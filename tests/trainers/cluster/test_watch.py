@@ -126,5 +126,5 @@ def test_every_call_ends_and_a_good_end_needs_everybody(ranks: int, events: list
             assert verdict.ranks
             assert verdict.said
         return
-    verdict = call.verdict(now + LIMITS["silence"])  # nobody says anything any more
+    verdict = call.verdict(now + LIMITS["silence"] + 1e-6)  # nobody says anything any more
     assert verdict is not None
