@@ -129,7 +129,7 @@ def test_an_environment_that_is_elsewhere_is_an_error_that_says_so() -> None:
         rewards = {"multiturn": MultiturnScore(five())}
         async with (
             Backend(EnvSpec(AsyncEnv), "thread", workers=1) as backend,
-            collector_of(engine_of(says("1 on")), backend, rewards=rewards, max_consecutive_errors=1, **ONE) as collector,
+            collector_of(engine_of(says("1 on")), backend, rewards=rewards, max_consecutive_errors=1) as collector,
         ):
             return await collector.next_batch()
 
