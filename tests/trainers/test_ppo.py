@@ -25,9 +25,11 @@ from PIL import Image
 from trainers import checkpoints, tiny
 from trainers.algorithms.advantages import ESTIMATORS, NEEDS_CRITIC
 from trainers.config import load_config
+from trainers.credit import credit
 from trainers.learner import Learner
-from trainers.ppo import Run, assemble, credit, main, train
+from trainers.ppo import main, train
 from trainers.rollout.slots import FilterExhaustedError
+from trainers.run import Run, assemble
 from trainers.trajectory import Trajectory, read_parquet
 
 logging.getLogger("c10d-NullHandler-dcp_logger").setLevel(logging.WARNING)  # or a failure shows little else
@@ -289,7 +291,13 @@ def test_greedy_episodes_are_compared_with_and_not_trained_on(tmp_path):
         assert all("greedy" in episode.episode_id for episode in batch.greedy.values())
         assert row["actor/greedy_reward"] == pytest.approx(np.mean([e.total_reward for e in batch.greedy.values()]))
     batch = seen[-1]
-    _, advantages, _ = credit(run, batch.trajectories, {g: e.total_reward for g, e in batch.greedy.items()})
+    _, advantages, _ = credit(
+        run.config,
+        run.learner,
+        run.kl,
+        batch.trajectories,
+        {g: e.total_reward for g, e in batch.greedy.items()},
+    )
     expected = [
         episode.total_reward - batch.greedy[episode.group_id].total_reward
         for episode in batch.trajectories

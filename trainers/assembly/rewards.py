@@ -1,0 +1,64 @@
+"""A reward function of the user's own, as a reward that comes later."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping
+
+from textenvs.tasks import Task
+
+from ..config.schema import PPOConfig, RewardFunctionSection
+from ..rewards import FunctionError, FunctionPool
+from ..rollout.rewards import Score, SoFar
+from .environments import make_env, training_kwargs, validation_kwargs
+from .errors import SetupError
+
+
+def reward_function_of(section: RewardFunctionSection) -> FunctionPool | None:
+    """The processes of a reward function of the user's own, if there is one.
+
+    Raises:
+        SetupError: It cannot be had.
+    """
+    if section.path is None:
+        return None
+    try:
+        return FunctionPool(section.path, section.name, workers=section.workers, timeout_s=section.timeout_s)
+    except FunctionError as error:
+        raise SetupError(f"custom_reward_function: {error}") from error
+
+
+def custom_reward(config: PPOConfig, pool: FunctionPool) -> Score:
+    """The function as a reward that comes later: of whole episodes, in place of what the environment pays or beside it.
+
+    What it scores (``solution_str``) are the policy's replies alone, an empty line between two; nothing that the
+    environment said counts as the policy's. ``extra_info`` is the row's, with the conversation as ``messages``.
+    """
+    replace = config.custom_reward_function.replace
+    sets = [
+        (kwargs, make_env(config.env.id, kwargs).tasks)
+        for kwargs in (training_kwargs(config), validation_kwargs(config))
+    ]
+
+    def task_of(so_far: SoFar) -> Task:
+        assert so_far.spec is not None
+        assert so_far.task_index is not None
+        return next(tasks for kwargs, tasks in sets if kwargs == so_far.spec.kwargs)[so_far.task_index]
+
+    async def terms(so_far: SoFar) -> dict[str, float]:
+        earned = {"environment_not_counted": -so_far.reward} if replace and so_far.reward else {}
+        if so_far.over:
+            task = task_of(so_far)
+            replies = [message["content"] for message in so_far.messages if message["role"] == "assistant"]
+            scored = await pool.score(
+                data_source=task.data_source,
+                solution_str="\n\n".join(replies),
+                ground_truth=task.ground_truth,
+                extra_info={**task.extra, "messages": [dict(message) for message in so_far.messages]},
+            )
+            earned["custom"] = scored.score
+        return earned
+
+    def score(so_far: SoFar, turn: int) -> Awaitable[Mapping[str, float]] | None:
+        return terms(so_far) if so_far.over or (replace and so_far.reward) else None
+
+    return score
