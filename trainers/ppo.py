@@ -45,6 +45,7 @@ from .learner import Learner
 from .policy import PolicyError
 from .report.metrics import Phases, episode_metrics
 from .report.profile import profiled
+from .rewards.redistribution import RedistributionError
 from .rollout.collector import Batch, CollectionError
 from .rollout.renderer import RendererError
 from .run import Run, assemble
@@ -110,7 +111,7 @@ async def iterate(run: Run, batch: Batch, phases: Phases) -> dict[str, float]:
             await run.sleeper.sleep()
     # The learner computes in a thread of its own, so that episodes go on meanwhile.
     with phases("learn"):
-        greedy = {group: episode.total_reward for group, episode in batch.greedy.items()}
+        greedy = {group: run.redistribute(episode).total_reward for group, episode in batch.greedy.items()}
         metrics = await asyncio.to_thread(learn, run, trajectories, greedy)
     with phases("publish"):
         if run.sleeper is not None:
@@ -132,7 +133,9 @@ async def iterate(run: Run, batch: Batch, phases: Phases) -> dict[str, float]:
 def learn(run: Run, trajectories: Sequence[Trajectory], greedy: Mapping[str, float] | None = None) -> dict[str, float]:
     """All optimizer steps of an iteration; for ``greedy`` see :func:`credit`."""
     config, learner = run.config, run.learner
-    columns, advantages, metrics = credit(config, learner, run.kl, trajectories, greedy)
+    # What is reported and written stays as it was earned.
+    paid = [run.redistribute(trajectory) for trajectory in trajectories]
+    columns, advantages, metrics = credit(config, learner, run.kl, paid, greedy)
     rng = np.random.default_rng((config.trainer.seed, run.iteration))
     train_actor = run.iteration >= config.critic.warmup or learner.critic is None
     steps: dict[str, list[float]] = {}
@@ -298,6 +301,7 @@ _SAID_PLAINLY = (
     PlanError,
     PolicyError,
     RankError,
+    RedistributionError,
     RendererError,
 )
 

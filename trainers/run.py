@@ -20,7 +20,7 @@ from .assembly.environments import backend_of, check_environments, training_kwar
 from .assembly.folder import checkpoint_to_resume, run_folder
 from .assembly.learner import check_learner, learner_of, learner_options
 from .assembly.policy import policy_of, set_threads
-from .assembly.rewards import custom_reward, reward_function_of
+from .assembly.rewards import custom_reward, redistribution_of, reward_function_of
 from .cluster.group import LearnerGroup
 from .config import PPOConfig
 from .config.schema import WarmStartSection
@@ -28,6 +28,7 @@ from .heap import settled
 from .learner import Learner, Parallel
 from .policy import Policy
 from .report.reporter import Reporter
+from .rewards.redistribution import Redistribution, as_earned
 from .rollout.collector import Collector
 from .rollout.environments import Backend
 from .rollout.renderer import Renderer
@@ -49,6 +50,7 @@ class Run:
     reporter: Reporter
     saved: checkpoints.Checkpoints
     tokenizer: Any
+    redistribute: Redistribution = as_earned  # which turns are paid, as the estimator sees it
     sleeper: Any = None  # the engine, where it gives its memory back while the learner learns
     trace: TraceFile | None = None
     iteration: int = 0  # iterations done
@@ -72,6 +74,7 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
     plan = plan_of(config)
     check_environments(config)
     check_engine(config)
+    redistribute = redistribution_of(config.algorithm)
     kwargs, seed = training_kwargs(config), config.trainer.seed
     policy = policy_of(
         config.model,
@@ -139,6 +142,7 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
             reporter=reporter,
             saved=saved,
             tokenizer=policy.tokenizer,
+            redistribute=redistribute,
             sleeper=engine if sleeps(config) else None,
             trace=trace,
             given_up=given_up,

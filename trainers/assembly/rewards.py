@@ -1,4 +1,4 @@
-"""A reward function of the user's own, as a reward that comes later."""
+"""Rewards from beside the environment, as rewards that come later; and which turns are paid."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Mapping
 
 from textenvs.tasks import Task
 
-from ..config.schema import PPOConfig, RewardFunctionSection
+from ..config.schema import AlgorithmSection, PPOConfig, RewardFunctionSection
 from ..rewards import FunctionError, FunctionPool
+from ..rewards.redistribution import Redistribution, RedistributionError, redistribution
 from ..rollout.rewards import Score, SoFar
 from .environments import make_env, training_kwargs, validation_kwargs
 from .errors import SetupError
@@ -25,6 +26,18 @@ def reward_function_of(section: RewardFunctionSection) -> FunctionPool | None:
         return FunctionPool(section.path, section.name, workers=section.workers, timeout_s=section.timeout_s)
     except FunctionError as error:
         raise SetupError(f"custom_reward_function: {error}") from error
+
+
+def redistribution_of(section: AlgorithmSection) -> Redistribution:
+    """Which turns are paid for what an episode earned.
+
+    Raises:
+        SetupError: A function of the user's cannot be had.
+    """
+    try:
+        return redistribution(section.reward_credit, section.reward_credit_decay)
+    except RedistributionError as error:
+        raise SetupError(f"algorithm.reward_credit: {error}") from error
 
 
 def custom_reward(config: PPOConfig, pool: FunctionPool) -> Score:

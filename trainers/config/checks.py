@@ -50,6 +50,8 @@ _ONLY_WITH = {
 _COMPARE_SIBLINGS = frozenset({"grpo", "dr_grpo", "reinforce_pp_baseline", "gigpo"})
 #: Estimators that give all tokens of an episode the same advantage.
 _BY_EPISODE = ("grpo", "dr_grpo", "rloo", "reinforce_pp_baseline", "remax")
+#: Where rewards may be moved without a function of the user's; all keep an episode's sum.
+_CREDITS = ("as_earned", "last", "spread", "discounted")
 #: Estimators that normalise over the batch by definition.
 _NORMALISED = frozenset({"reinforce_pp", "reinforce_pp_baseline"})
 _TINY_ONLY = ("family", "hidden", "intermediate", "layers", "heads", "kv_heads", "vocab_size")
@@ -257,8 +259,23 @@ def _estimator_checks(algorithm: AlgorithmSection) -> Problems:
                 f"{', '.join(estimators)}",
             )
 
+    yield from _credit_checks(algorithm)
     if algorithm.adv_estimator in _NORMALISED and not algorithm.norm_adv:
         yield "algorithm.norm_adv", f"cannot be false: {algorithm.adv_estimator} is defined by that normalisation"
+
+
+def _credit_checks(algorithm: AlgorithmSection) -> Problems:
+    key, chosen = "algorithm.reward_credit", algorithm.reward_credit
+    if chosen not in _CREDITS and not all(chosen.rpartition(":")):
+        yield key, f"is {chosen!r}; it must be one of {', '.join(_CREDITS)}, or FILE.py:FUNCTION"
+    if chosen in _CREDITS[1:] and algorithm.adv_estimator in _BY_EPISODE:
+        yield (
+            key,
+            f"has no effect with algorithm.adv_estimator={algorithm.adv_estimator}, which sees the sum of an episode's "
+            f"rewards alone, and {chosen} keeps that",
+        )
+    if chosen != "discounted" and _changed(algorithm, "reward_credit_decay"):
+        yield "algorithm.reward_credit_decay", "has no effect without algorithm.reward_credit=discounted"
 
 
 def _loss_checks(actor: ActorSection, estimator: str) -> Problems:
@@ -314,6 +331,9 @@ def missing_paths(config: Section) -> Problems:
     function = getattr(getattr(config, "custom_reward_function", None), "path", None)
     if function is not None and not Path(function).expanduser().is_file():
         yield "custom_reward_function.path", f"there is no file {function}"
+    credit = getattr(getattr(config, "algorithm", None), "reward_credit", "").rpartition(":")[0]
+    if credit and not Path(credit).expanduser().is_file():
+        yield "algorithm.reward_credit", f"there is no file {credit}"
     resume = getattr(getattr(config, "trainer", None), "resume_from_path", None)
     if resume is not None and not Path(resume).expanduser().is_dir():
         yield "trainer.resume_from_path", f"there is no folder {resume}"

@@ -437,6 +437,15 @@ class AlgorithmSection(Section):
     truncated: Literal["count", "drop"] = Field(
         "count", description="Without a critic, episodes cut by a budget count as they are, or are left out."
     )
+    reward_credit: str = Field(
+        "as_earned",
+        min_length=1,
+        description="Which turns are paid for what an episode earned: `as_earned`, all to the `last` turn, `spread` over "
+        "all turns, `discounted` back to the turns before, or `FILE.py:FUNCTION` of your own. See docs/credit.md.",
+    )
+    reward_credit_decay: Fraction = Field(
+        0.9, description="Of `reward_credit=discounted`: what a turn gets of the next one's share."
+    )
     use_kl_in_reward: bool = Field(False, description="Take the KL to the reference from each token's reward.")
     kl_penalty: KLEstimate = Field("k1", description="Its estimate; `k1` is unbiased; `low_var_kl` is `k3`.")
     kl_ctrl: KLControlSection = KLControlSection()
