@@ -1,0 +1,233 @@
+"""Rewards may be moved between the turns of an episode: sums stay, terms still add up, and the effect is the stated one."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainers.algorithms.advantages import ESTIMATORS
+from trainers.algorithms.batch import ActionBatch
+from trainers.rewards.redistribution import (
+    MOVED,
+    RedistributionError,
+    discounted,
+    last,
+    moved_to,
+    redistribution,
+    spread,
+    to_assistant_turns,
+)
+from trainers.trajectory import Trajectory
+
+DOC = Path(__file__).parents[3] / "docs" / "credit.md"
+SUM_KEEPING = ("as_earned", "last", "spread", "discounted")
+rewards_ = st.lists(st.floats(-100, 100), max_size=8)
+
+
+def episode(rewards: list[float], group: str = "g", **more: object) -> Trajectory:
+    """One token a turn, and one observation before each."""
+    count = len(rewards)
+    mask = np.tile([False, True], count)
+    turn = np.where(mask, np.repeat(np.arange(count), 2), -1)
+    terms = more.pop("turn_terms", tuple({"earned": reward} for reward in rewards))
+    return Trajectory(
+        token_ids=np.arange(2 * count, dtype=np.int32),
+        action_mask=mask.astype(np.bool_),
+        logprobs=np.where(mask, -0.5, 0.0).astype(np.float32),
+        weight_version=np.where(mask, 0, -1).astype(np.int32),
+        turn_id=turn.astype(np.int32),
+        turn_rewards=np.array(rewards, np.float64),
+        turn_terms=terms,  # type: ignore[arg-type]
+        terminated=True,
+        group_id=group,
+        episode_id="e7",
+        **more,  # type: ignore[arg-type]
+    )
+
+
+@given(rewards_, st.sampled_from(SUM_KEEPING), st.floats(0, 1))
+def test_the_sum_stays_and_the_terms_add_up_to_the_reward(rewards, name, decay):
+    before = episode(rewards)
+    after = redistribution(name, decay)(before)
+    assert after.turn_rewards.shape == before.turn_rewards.shape
+    assert after.total_reward == pytest.approx(before.total_reward, abs=1e-9)
+    sums = [sum(terms.values()) for terms in after.turn_terms]
+    assert sums == pytest.approx(after.turn_rewards.tolist(), abs=1e-9)
+    assert before.turn_rewards.tolist() == rewards, "the episode that is reported is as it was"
+    assert [terms["earned"] for terms in after.turn_terms] == rewards
+
+
+@given(rewards_, st.floats(0, 1))
+def test_a_discounted_reward_is_shared_as_the_formula_says(rewards, decay):
+    expected = [0.0] * len(rewards)
+    for turn, reward in enumerate(rewards):
+        shares = [decay ** (turn - before) for before in range(turn + 1)]
+        for before, share in enumerate(shares):
+            expected[before] += reward * share / sum(shares)
+    assert discounted(np.array(rewards), decay).tolist() == pytest.approx(expected, abs=1e-9)
+
+
+def test_the_ends_of_the_decay():
+    rewards = np.array([1.0, -2.0, 6.0])
+    assert discounted(rewards, 0.0).tolist() == rewards.tolist()
+    assert discounted(rewards, 1.0).tolist() == pytest.approx([1.0 - 1.0 + 2.0, -1.0 + 2.0, 2.0])
+    assert last(rewards).tolist() == [0.0, 0.0, 5.0]
+    assert spread(rewards).tolist() == pytest.approx([5 / 3] * 3)
+    with pytest.raises(ValueError, match="from 0 to 1"):
+        discounted(rewards, 1.5)
+
+
+def test_moved_twice_is_one_term():
+    once = moved_to(episode([1.0, 2.0]), [2.0, 1.0])
+    twice = moved_to(once, [0.0, 3.0])
+    assert [terms[MOVED] for terms in once.turn_terms] == [1.0, -1.0]
+    assert [terms[MOVED] for terms in twice.turn_terms] == [-1.0, 1.0]
+
+
+# ------------------ the gradient
+
+
+def gradients(name: str, decay: float, matters: list[list[float]]) -> np.ndarray:
+    """The exact expected gradient in three coins' logits, by reward-to-go.
+
+    The policy tosses a fair coin each turn, and turn ``t`` earns ``sum_s matters[s][t] * coin_s``.
+    """
+    total = np.zeros(3)
+    move = redistribution(name, decay)
+    for coins in itertools.product([0, 1], repeat=3):
+        earned = [sum(matters[s][t] * coins[s] for s in range(3)) for t in range(3)]
+        to_go = np.cumsum(move(episode(earned)).turn_rewards[::-1])[::-1]
+        total += (np.array(coins) - 0.5) * to_go / 8
+    return total
+
+
+def share_seen(name: str, decay: float, turn: int, paid: int) -> float:
+    """The docs' table: how much of a reward paid at ``paid`` the reward-to-go of ``turn`` has, of three turns."""
+    if name == "spread":
+        return (3 - turn) / 3
+    if name == "discounted":
+        return sum(decay ** (paid - u) for u in range(turn, paid + 1)) / sum(decay**k for k in range(paid + 1))
+    return 1.0
+
+
+@pytest.mark.parametrize("name", SUM_KEEPING)
+@pytest.mark.parametrize(("turn", "paid"), [(0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2)])
+def test_how_much_of_a_turns_effect_reaches_its_gradient(name, turn, paid):
+    """A coin's effect on a reward counts in full as earned and at the last turn, and by the share it sees elsewhere."""
+    matters = [[0.0] * 3 for _ in range(3)]
+    matters[turn][paid] = 1.0
+    expected = np.zeros(3)
+    expected[turn] = 0.25 * share_seen(name, 0.6, turn, paid)
+    assert gradients(name, 0.6, matters) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("estimator", ["grpo", "dr_grpo", "rloo", "reinforce_pp_baseline"])
+@given(st.lists(st.lists(st.floats(-5, 5), min_size=1, max_size=4), min_size=2, max_size=4))
+@settings(max_examples=20)
+def test_estimators_of_whole_episodes_do_not_notice(estimator, groups):
+    """Why these names are refused there by the configuration."""
+    episodes = [episode(rewards) for rewards in groups]
+    if float(np.ptp([t.total_reward for t in episodes])) < 1e-6:
+        return  # rounding decides
+    plain = ESTIMATORS[estimator](ActionBatch.from_trajectories(episodes)).advantages
+    for name in SUM_KEEPING:
+        moved = [redistribution(name)(t) for t in episodes]
+        assert ESTIMATORS[estimator](ActionBatch.from_trajectories(moved)).advantages == pytest.approx(plain, abs=1e-6)
+
+
+def test_the_example_of_the_docs():
+    rows = re.findall(r"^\| `(\w+)` \| (.+?) \| (.+?) \| (.+?) \| (.+?) \|$", DOC.read_text(), re.MULTILINE)
+    assert [row[0] for row in rows] == list(SUM_KEEPING)
+    for name, *cells in rows:
+        moved = [redistribution(name, 0.5)(episode(rewards)) for rewards in ([0.0, 0.25, 1.0], [0.5, 0.0, 0.0])]
+        result = ESTIMATORS["turn_grpo"](ActionBatch.from_trajectories(moved), baseline="group").advantages
+        told = [[float(word) for word in cell.replace("−", "-").split()] for cell in cells]
+        found = [moved[0].turn_rewards, moved[1].turn_rewards, result[:3], result[3:]]
+        for says, is_ in zip(told, found, strict=True):
+            assert says == pytest.approx(is_.tolist(), abs=0.0051)
+
+
+# ------------------ functions of the user's
+
+
+def test_a_function_of_the_users(tmp_path):
+    (tmp_path / "beside.py").write_text("FACTOR = 2\n")
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from beside import FACTOR\n"
+        "def first(trajectory):\n"
+        "    return [FACTOR * trajectory.total_reward] + [0] * (trajectory.num_turns - 1)\n"
+    )
+    after = redistribution(f"{file}:first")(episode([1.0, 2.0]))
+    assert after.turn_rewards.tolist() == [6.0, 0.0]
+    assert [sum(terms.values()) for terms in after.turn_terms] == [6.0, 0.0]
+    assert redistribution(f"{file}:first")(episode([])) == episode([])
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("return [1.0]", "2 turns needs as many"),
+        ("return 1.0", "2 turns needs as many"),
+        ("return ['a', 'b']", "no numbers"),
+        ("return None", "2 turns needs as many|no numbers"),
+        ("return [float('nan'), 1]", "reward of turn 0 is nan"),
+        ("return [1, 1 / 0]", "ZeroDivisionError"),
+    ],
+)
+def test_what_it_returns_is_checked_and_the_episode_named(tmp_path, body, said):
+    (tmp_path / "mine.py").write_text(f"def f(trajectory):\n    {body}\n")
+    move = redistribution(f"{tmp_path}/mine.py:f")
+    with pytest.raises(RedistributionError, match=f"(?s)'e7'.*({said})"):
+        move(episode([1.0, 2.0]))
+
+
+def test_what_cannot_be_had_says_so(tmp_path):
+    (tmp_path / "broken.py").write_text("import nowhere_to_be_found\n")
+    (tmp_path / "other.py").write_text("def g(trajectory): ...\n")
+    for name, said in (
+        ("sideways", "none of as_earned, last, spread, discounted"),
+        (f"{tmp_path}/none.py:f", "no file"),
+        (f"{tmp_path}/broken.py:f", "nowhere_to_be_found"),
+        (f"{tmp_path}/other.py:f", "no function f; it has g"),
+    ):
+        with pytest.raises(RedistributionError, match=said):
+            redistribution(name)
+
+
+# ------------------ scores of messages
+
+
+def test_scores_of_the_users_turns_go_to_the_reply_they_answer():
+    roles = ["system", "user", "assistant", "tool", "tool", "assistant", "user", "assistant"]
+    scores = [None, 0, None, 0.1, 0.2, 0.5, -1.0, None]
+    assert to_assistant_turns(scores, roles) == pytest.approx([0.3, -0.5, 0.0])
+
+
+@given(st.lists(st.tuples(st.sampled_from(["user", "assistant", "tool"]), st.none() | st.floats(-9, 9)), max_size=9))
+def test_no_score_is_lost_on_the_way(messages):
+    roles = ["assistant", *(role for role, _ in messages)]
+    scores = [None, *(score for _, score in messages)]
+    turns = to_assistant_turns(scores, roles)
+    assert len(turns) == roles.count("assistant")
+    assert sum(turns) == pytest.approx(sum(score or 0.0 for score in scores), abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("scores", "roles", "said"),
+    [
+        ([1.0], ["user", "assistant"], "1 scores for 2 messages"),
+        ([1.0, None], ["user", "assistant"], "no reply of the assistant's is before it"),
+        ([None, float("inf")], ["user", "assistant"], "message 1 .* finite"),
+        ([None, "good"], ["user", "assistant"], "'good'"),
+    ],
+)
+def test_scores_that_cannot_be_placed_are_refused(scores, roles, said):
+    with pytest.raises(ValueError, match=said):
+        to_assistant_turns(scores, roles)

@@ -1,0 +1,209 @@
+"""Which turns are paid for what an episode earned: turn rewards moved between the turns of their episode.
+
+Environments pay a turn for what it did, and estimators with a reward-to-go credit every earlier turn with it. That is
+``as_earned``, and right where rewards mean what they say. The others are for rewards that do not: a user who only at
+the end says what was wrong with the second reply, or a score of the whole conversation that came with its last turn.
+
+All but a user's own keep the episode's sum, so they are *return-equivalent*: the same policies are best (Arjona-Medina
+et al., RUDDER, arXiv 1806.07857). The gradient is another matter, see docs/credit.md.
+
+``r_0 ... r_{K-1}`` are an episode's turn rewards, ``r'`` the moved ones, ``d`` the decay:
+
+* ``last``: ``r'_{K-1} = sum r``, others 0. The episode as one outcome.
+* ``spread``: ``r'_s = sum r / K``. Every turn counts the same (Gangwani et al., arXiv 2010.12718).
+* ``discounted``: ``r'_s = sum over t >= s of r_t d^(t-s) / (1 + d + ... + d^t)``. Each reward is shared by the turns up
+  to the one that got it, and each turn back gets ``d`` times as much. ``d = 0`` is ``as_earned``; with ``d = 1`` all
+  turns up to it get the same.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import numbers
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainers.trajectory import Trajectory
+
+#: From an episode to the same with other turn rewards.
+Redistribution: TypeAlias = Callable[[Trajectory], Trajectory]
+Floats: TypeAlias = NDArray[np.float64]
+
+#: The term that says what a turn got more (or less) than it earned.
+MOVED = "moved"
+
+
+class RedistributionError(ValueError):
+    """A function of the user's cannot be had, or gave no rewards for an episode."""
+
+
+def as_earned(trajectory: Trajectory) -> Trajectory:
+    """The episode as it is."""
+    return trajectory
+
+
+def last(rewards: Floats) -> Floats:
+    """All of it to the last turn; see the module."""
+    moved = np.zeros_like(rewards)
+    moved[-1:] = rewards.sum()
+    return moved
+
+
+def spread(rewards: Floats) -> Floats:
+    """The same to every turn; see the module."""
+    return np.full_like(rewards, rewards.mean() if rewards.size else 0.0)
+
+
+def discounted(rewards: Floats, decay: float) -> Floats:
+    """Each reward shared with the turns before it; see the module.
+
+    Args:
+        rewards: ``[K]``.
+        decay: What a turn gets of the next one's share, from 0 to 1.
+
+    Raises:
+        ValueError: ``decay`` is outside 0 to 1.
+    """
+    if not 0.0 <= decay <= 1.0:
+        raise ValueError(f"decay must be from 0 to 1, not {decay}")
+    turn = np.arange(len(rewards))
+    back = turn - turn[:, None]  # [s, t]: how many turns before t the turn s is
+    shares = np.where(back >= 0, float(decay) ** np.maximum(back, 0), 0.0)
+    moved: Floats = (shares / np.maximum(shares.sum(axis=0), 1.0)) @ rewards
+    return moved
+
+
+def redistribution(name: str, decay: float = 0.9) -> Redistribution:
+    """What ``algorithm.reward_credit`` names.
+
+    Args:
+        name: ``as_earned``, ``last``, ``spread``, ``discounted``, or ``FILE.py:FUNCTION``. Such a function is called
+            with the :class:`~trainers.trajectory.Trajectory` of an episode that has turns, and returns a finite number
+            for each of its turns; their sum may be another one.
+        decay: Of ``discounted``.
+
+    Raises:
+        RedistributionError: There is no such file or function, or it cannot be imported.
+        ValueError: The decay is outside its range.
+    """
+    if name == "as_earned":
+        return as_earned
+    if name in _BUILT_IN:
+        function = _BUILT_IN[name]
+        return lambda trajectory: moved_to(trajectory, function(trajectory.turn_rewards))
+    if name == "discounted":
+        discounted(np.zeros(1), decay)
+        return lambda trajectory: moved_to(trajectory, discounted(trajectory.turn_rewards, decay))
+    path, _, function_name = name.rpartition(":")
+    if not path:
+        known = ", ".join(("as_earned", *_BUILT_IN, "discounted"))
+        raise RedistributionError(f"{name!r} is none of {known}, and not FILE.py:FUNCTION")
+    return _of_user(_load(Path(path).expanduser(), function_name), name)
+
+
+def moved_to(trajectory: Trajectory, rewards: Sequence[float] | Floats) -> Trajectory:
+    """The episode with these turn rewards. What a turn got more is its term :data:`MOVED`, so terms still add up.
+
+    Args:
+        trajectory: With ``K`` turns.
+        rewards: ``K`` numbers.
+    """
+    moved = np.asarray(rewards, np.float64)
+    terms = tuple(
+        {**its, MOVED: its.get(MOVED, 0.0) + float(more)} if more else its
+        for its, more in zip(trajectory.turn_terms, moved - trajectory.turn_rewards, strict=True)
+    )
+    return replace(trajectory, turn_rewards=moved, turn_terms=terms)
+
+
+def to_assistant_turns(scores: Sequence[float | None], roles: Sequence[str]) -> list[float]:
+    """Turn rewards from scores of messages: a message's score belongs to the assistant's turn that led to it.
+
+    A user who answers a reply judges that reply, and a tool's result is what the call was worth. So a score of the
+    user's turn, or of a tool's, goes to the assistant's message before it, beside that message's own score.
+
+    Args:
+        scores: One a message; ``None`` where there is none.
+        roles: The messages' roles.
+
+    Returns:
+        One number for each message of the assistant's.
+
+    Raises:
+        ValueError: The lengths differ, a score is not finite, or one stands before any reply, so that nobody earned it.
+    """
+    if len(scores) != len(roles):
+        raise ValueError(f"{len(scores)} scores for {len(roles)} messages; each message has one, or None")
+    turns: list[float] = []
+    for place, (score, role) in enumerate(zip(scores, roles, strict=True)):
+        if role == "assistant":
+            turns.append(0.0)
+        if score is None:
+            continue
+        if not isinstance(score, numbers.Real) or isinstance(score, bool) or not np.isfinite(score):
+            raise ValueError(f"the score of message {place} ({role}) is {score!r}; it must be a finite number, or None")
+        if turns:
+            turns[-1] += float(score)
+        elif score:
+            raise ValueError(
+                f"message {place} ({role}) has the score {score}, and no reply of the assistant's is before it that "
+                "could have earned it"
+            )
+    return turns
+
+
+_BUILT_IN: Mapping[str, Callable[[Floats], Floats]] = {"last": last, "spread": spread}
+
+
+def _of_user(function: Callable[[Trajectory], Any], name: str) -> Redistribution:
+    def redistributed(trajectory: Trajectory) -> Trajectory:
+        if not trajectory.num_turns:
+            return trajectory
+        where = f"{name}, episode {trajectory.episode_id!r}"
+        try:
+            rewards = function(trajectory)
+        except Exception as error:  # whatever it raises, it is about this episode
+            raise RedistributionError(f"{where}: {''.join(traceback.format_exception(error)).rstrip()}") from error
+        try:
+            numbers_ = np.array(rewards, np.float64)
+        except (TypeError, ValueError) as error:
+            raise RedistributionError(f"{where}: it returned {rewards!r:.200}, which are no numbers") from error
+        if numbers_.shape != (trajectory.num_turns,):
+            raise RedistributionError(
+                f"{where}: it returned {rewards!r:.200}; an episode of {trajectory.num_turns} turns needs as many "
+                "numbers, in a list"
+            )
+        if not np.isfinite(numbers_).all():
+            turn = int(np.argmin(np.isfinite(numbers_)))
+            raise RedistributionError(f"{where}: its reward of turn {turn} is {numbers_[turn]}, which is not finite")
+        return moved_to(trajectory, numbers_)
+
+    return redistributed
+
+
+def _load(path: Path, name: str) -> Callable[[Trajectory], Any]:
+    if not path.is_file():
+        raise RedistributionError(f"there is no file {path}")
+    spec = importlib.util.spec_from_file_location("reward_credit", path)
+    if spec is None or spec.loader is None:
+        raise RedistributionError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses and pickles of the file look there
+    sys.path.append(str(path.resolve().parent))  # for modules beside it
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise RedistributionError(f"{path}: {''.join(traceback.format_exception(error)).rstrip()}") from error
+    function = getattr(module, name, None)
+    if not callable(function):
+        there = [each for each, value in vars(module).items() if inspect.isfunction(value)]
+        raise RedistributionError(f"{path} has no function {name}" + (f"; it has {', '.join(there)}" if there else ""))
+    return function  # type: ignore[no-any-return]
