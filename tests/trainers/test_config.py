@@ -154,6 +154,9 @@ def test_a_configuration_cannot_be_changed_by_accident():
         ("actor.importance_correction=decoupled", "needs actor.old_logprobs=recompute"),
         ("actor.rejection_high=2", "has no effect with actor.rejection=none"),
         ("actor.tis_cap=3", "has no effect with actor.importance_correction=none"),
+        ("algorithm.reward_credit=sideways", "must be one of as_earned, last, spread, discounted, or FILE.py:FUNCTION"),
+        ("algorithm.reward_credit=none/there.py:f", "there is no file none/there.py"),
+        ("algorithm.reward_credit_decay=0.5", "has no effect without algorithm.reward_credit=discounted"),
         ("algorithm.lam=0.5", "has no effect with algorithm.adv_estimator=turn_grpo; it is read by gae, turn_gae"),
     ],
 )
