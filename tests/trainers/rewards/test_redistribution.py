@@ -1,4 +1,4 @@
-"""Rewards may be moved between the turns of an episode: sums stay, terms still add up, and the effect is the stated one."""
+"""Rewards may be moved between the turns of an episode: sums stay, terms add up, and the effect is the stated one."""
 
 from __future__ import annotations
 

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from collector_helpers import collector_of, engine_of, says, slow_env, wordy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rollout_fakes import AsyncEnv
-from test_collector import collector_of, engine_of, says, slow_env, wordy
 
 from trainers.engines.base import EngineError, Sampling
 from trainers.engines.scripted import Call, Reply

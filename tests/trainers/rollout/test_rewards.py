@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Mapping
 from typing import Any
 
 import pytest
+from collector_helpers import collect, engine_of, says, tokens, turn_of
 from rollout_fakes import AsyncEnv
-from test_collector import collect, engine_of, says, tokens, turn_of
 
 from trainers.engines.scripted import Call, Reply
 from trainers.engines.simclock import run_simulated
