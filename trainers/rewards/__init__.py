@@ -1,5 +1,6 @@
 """Rewards from beside the environment: functions of a user's in processes, and services that score many at a time."""
 
+from .asking import reward_of
 from .functions import FunctionError, FunctionPool, Scored, ScoreError
 from .service import (
     BackendError,
@@ -25,4 +26,5 @@ __all__ = [
     "Scores",
     "ScoringRequest",
     "UnscoredError",
+    "reward_of",
 ]

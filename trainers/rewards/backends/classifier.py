@@ -12,7 +12,8 @@ With ``rows=None`` nothing is filled, and scores differ with the company by abou
 bfloat16. Rounding would not mend that: it makes most differences vanish, and the rest larger.
 
 What padding holds is never read: in a causal model, tokens see only what stands before them, which is proved on the
-model when it is loaded; other models get an attention mask, and a padding token at least, so that a mask is there always.
+model when it is loaded. Other models get an attention mask, and one token of padding at least, so that there always is
+one.
 """
 
 from __future__ import annotations

@@ -26,9 +26,8 @@ def replies(request: ScoringRequest) -> list[int]:
         BackendError: There is no such turn.
     """
     places = [place for place, message in enumerate(request.messages) if message["role"] == "assistant"]
-    if request.turn is None:
-        wanted = places
-    else:
+    wanted = places
+    if request.turn is not None:
         wanted = places[: request.turn + 1] if 0 <= request.turn < len(places) else []
     if not wanted:
         asked = "reply to score" if request.turn is None else f"turn {request.turn}"

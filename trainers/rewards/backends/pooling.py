@@ -95,8 +95,10 @@ class PoolingOptions:
             raise ValueError(f"max_length must be at least 1, not {self.max_length}")
         if self.label is not None and self.label < 0:
             raise ValueError(f"label must be at least 0, not {self.label}")
-        if self.connections < 1 or not self.timeout_s > 0:
-            raise ValueError(f"connections ({self.connections}) must be at least 1, timeout_s ({self.timeout_s}) above 0")
+        if self.connections < 1:
+            raise ValueError(f"connections must be at least 1, not {self.connections}")
+        if not self.timeout_s > 0:
+            raise ValueError(f"timeout_s must be above 0, not {self.timeout_s}")
 
     @property
     def range(self) -> tuple[float, float]:
@@ -165,7 +167,7 @@ class PoolingBackend:
         places: list[int] = []
         for request in requests:
             try:
-                bodies.append(self._pair(request) if self._tokens is None else self._tokens.encode(scored_part(request)))
+                bodies.append(self._input(request))
                 places.append(len(results))
                 results.append(0.0)  # replaced below, or the whole batch fails
             except BackendError as error:
@@ -185,6 +187,9 @@ class PoolingBackend:
                 return (await self._asked(body, 1))[0]
         except BackendError as error:
             return error
+
+    def _input(self, request: ScoringRequest) -> list[int] | tuple[str, str]:
+        return self._pair(request) if self._tokens is None else self._tokens.encode(scored_part(request))
 
     def _pair(self, request: ScoringRequest) -> tuple[str, str]:
         place = replies(request)[-1]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from textenvs.messages import Messages
 
@@ -287,7 +287,7 @@ class ProcessReplica:
             await asyncio.get_running_loop().run_in_executor(self._thread, self._process.end)
         self._thread.shutdown(wait=False)
 
-    async def _asked(self, ask: Callable[[], dict[str, object]]) -> dict[str, object]:
+    async def _asked(self, ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, ask)
         except SilentError as error:
