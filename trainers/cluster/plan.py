@@ -2,7 +2,9 @@
 
 A *place* is what one actor or process takes: some CPUs, some GPUs, all on one machine (Ray calls it a bundle). Places
 that belong together are a *pool*. With ``cluster.colocate`` learner and engines share the places of one pool, otherwise
-each has a pool of its own; environments that run on Ray and are counted have one in any case.
+each has a pool of its own; environments that run on Ray and are counted have one in any case. The workers of a reward
+model share the learner's places, or have a pool of their own, or (``reward_model.learner_spans_pool``) have the last of
+the learner's places and leave the others to the engines.
 
 Memory is an estimate, in bytes on each GPU (or in each process on CPUs), by these conventions:
 
@@ -32,7 +34,7 @@ _CHUNK = 1024  # positions whose logits exist at a time
 _WITH_CRITIC = ("gae", "turn_gae")
 _SGLANG_TP = ("--tp", "--tp-size", "--tensor-parallel-size")
 
-PoolName = Literal["learner", "engines", "shared", "environments"]
+PoolName = Literal["learner", "engines", "shared", "environments", "rewards"]
 
 
 class PlanError(ValueError):
@@ -123,6 +125,8 @@ class Plan:
         engines: A seat for each replica.
         engine_gpus: For each replica that shares GPUs, the ranks whose GPUs they are; else empty.
         environments: Seats of counted environments.
+        rewards: A seat for each worker of a reward model.
+        reward_gpus: For each worker that shares GPUs, the ranks whose GPUs they are; else empty.
         memory: Rows ``(who, what, bytes)``, on one GPU or in one process.
         notes: What is worth knowing.
     """
@@ -136,6 +140,8 @@ class Plan:
     engines: tuple[Seat, ...]
     engine_gpus: tuple[tuple[int, ...], ...]
     environments: tuple[Seat, ...] = ()
+    rewards: tuple[Seat, ...] = ()
+    reward_gpus: tuple[tuple[int, ...], ...] = ()
     memory: tuple[tuple[str, str, int], ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -186,7 +192,8 @@ def make_plan(config: PPOConfig, machine: Machine, shape: ModelShape | None = No
         assert config.env.workers is not None
         # Training and validation have environments of their own.
         environments = tuple(Seat("environments", i, cluster.cpus_per_env) for i in range(2 * config.env.workers))
-    seats = (*(learner + engines if on_ray else ()), *environments)
+    rewards, reward_gpus = _reward_seats(config, learner, each, gpu)
+    seats = (*(learner + engines + rewards if on_ray else ()), *environments)
     pools = tuple(_pools(seats))
     plan = Plan(
         cluster.backend,
@@ -198,6 +205,8 @@ def make_plan(config: PPOConfig, machine: Machine, shape: ModelShape | None = No
         engines,
         groups,
         environments,
+        rewards,
+        reward_gpus,
         memory=() if shape is None else tuple(_memory(config, shape, width, machine, device)),
         notes=tuple(_notes(config)),
     )
@@ -209,6 +218,29 @@ def make_plan(config: PPOConfig, machine: Machine, shape: ModelShape | None = No
         )
     _check_memory(plan, config, machine)
     return plan
+
+
+def reward_workers(config: PPOConfig) -> int:
+    """Workers of a reward model that this run starts: 0 where there is none, or it runs elsewhere."""
+    section = config.reward_model
+    if not section.enable or section.kind != "classifier":
+        return 0
+    return (
+        section.n_gpus_per_node * section.nnodes if section.enable_resource_pool else section.classifier.replicas or 1
+    )
+
+
+def _reward_seats(
+    config: PPOConfig, learner: tuple[Seat, ...], cpus: float, gpu: int
+) -> tuple[tuple[Seat, ...], tuple[tuple[int, ...], ...]]:
+    """Where the workers of a reward model are, and the ranks whose GPUs they use."""
+    section, count = config.reward_model, reward_workers(config)
+    if section.enable_resource_pool and not section.learner_spans_pool:
+        return tuple(Seat("rewards", i, cpus, gpu) for i in range(count)), ((),) * count
+    # Without a pool they begin where the engines do; with one that the learner spans, they have the last places.
+    first = len(learner) - count if section.learner_spans_pool else 0
+    ranks = [first + i for i in range(count)]
+    return tuple(Seat(learner[0].pool, rank, cpus) for rank in ranks), tuple((rank,) if gpu else () for rank in ranks)
 
 
 def tensor_parallel_size(config: PPOConfig) -> int:
@@ -249,20 +281,31 @@ def _gpus_per_node(config: PPOConfig, machine: Machine, device: str) -> int:
             raise PlanError(f"cluster.n_gpus_per_node={wanted}, but model.device=cpu uses none; leave it out, or cuda")
         return 0
     local = config.cluster.backend == "local"
-    count = machine.gpus if wanted is None else wanted
+    section = config.reward_model
+    own = section.n_gpus_per_node if section.enable_resource_pool and not section.learner_spans_pool else 0
+    if wanted is None and own and machine.gpus <= own:
+        raise PlanError(
+            f"reward_model.n_gpus_per_node={own} is for a pool beside the others, and there are {machine.gpus} GPUs "
+            "here: none would be left"
+        )
+    count = machine.gpus - own if wanted is None else wanted
     if count == 0:
         raise PlanError(
             "model.device=cuda needs GPUs, and there are none "
             + ("here" if wanted is None else "with cluster.n_gpus_per_node=0")
             + ("" if local else "; say how many each machine of the cluster has: cluster.n_gpus_per_node=N")
         )
-    if local and count > machine.gpus:
-        raise PlanError(f"cluster.n_gpus_per_node={count}, but torch sees {machine.gpus} here; at most that many do")
+    if local and count + own > machine.gpus:
+        more = f" and reward_model.n_gpus_per_node={own}" if own else ""
+        raise PlanError(
+            f"cluster.n_gpus_per_node={count}{more}, but torch sees {machine.gpus} here; at most that many do"
+        )
     return count
 
 
 def _check_sizes(config: PPOConfig, device: str, per_node: int, width: int) -> None:
     cluster, replicas = config.cluster, config.engine.replicas
+    _check_rewards(config, device, width)
     ranks, total = cluster.learner_ranks, cluster.nnodes * per_node
     if device == "cpu":
         if width > 1:
@@ -305,6 +348,27 @@ def _check_sizes(config: PPOConfig, device: str, per_node: int, width: int) -> N
         )
 
 
+def _check_rewards(config: PPOConfig, device: str, width: int) -> None:
+    section, cluster, count = config.reward_model, config.cluster, reward_workers(config)
+    ranks = cluster.learner_ranks
+    if section.learner_spans_pool:
+        if device == "cpu" and cluster.backend == "local":
+            raise PlanError("reward_model.learner_spans_pool has no effect without GPUs and without Ray: no places")
+        engines = config.engine.replicas * (width if device == "cuda" else 1)
+        if engines + count > ranks:
+            raise PlanError(
+                f"reward_model.learner_spans_pool: engines take {engines} of the places of "
+                f"cluster.learner_ranks={ranks}, and reward_model.n_gpus_per_node times nnodes is {count}; together "
+                f"they must be at most {ranks}: more ranks, or fewer of the others"
+            )
+        return
+    if count > ranks and not section.enable_resource_pool and cluster.backend == "ray":
+        raise PlanError(
+            f"reward_model.classifier.replicas={count} share the places of cluster.learner_ranks={ranks}; at most "
+            f"{ranks} do, or a pool of their own: reward_model.enable_resource_pool=true"
+        )
+
+
 def _pools(seats: Sequence[Seat]) -> Iterator[Pool]:
     for name in dict.fromkeys(seat.pool for seat in seats):
         mine = [seat for seat in seats if seat.pool == name]
@@ -323,6 +387,8 @@ def _cpus_in_words(plan: Plan) -> str:
     if plan.backend == "ray":
         parts += [f"{len(plan.learner)} learner ranks and {len(plan.engines)} engines"]
         parts[-1] += f" with cluster.cpus_per_actor={plan.learner[0].cpus:g} take"
+    if plan.backend == "ray" and plan.rewards:
+        parts.append(f"{_some(len(plan.rewards), 'worker')} of a reward model {plan.rewards[0].cpus:g} each")
     if plan.environments:
         one = f"{len(plan.environments)} environments (env.workers, for training and for validation) take"
         parts.append(f"{one} {plan.environments[0].cpus:g} each")
@@ -334,6 +400,14 @@ def _notes(config: PPOConfig) -> Iterator[str]:
     episodes = config.rollout.groups_per_batch * config.rollout.n // config.actor.mini_batches
     if episodes < ranks:
         yield (f"a mini-batch has {episodes} episodes, fewer than cluster.learner_ranks={ranks}: some ranks will idle")
+    if reward_workers(config):
+        yield "the memory of the reward model is not estimated"
+    section = config.reward_model
+    if section.enable_resource_pool and not section.learner_spans_pool and not config.rollout.staleness:
+        yield (
+            "on-policy, the reward model's own pool waits while the learner learns; how long, and what "
+            "reward_model.learner_spans_pool would change, says python -m trainers.cluster.utilisation"
+        )
     if ranks > 1 and config.cluster.nnodes > 1:
         yield "trainer.default_local_dir must be on a file system that all machines share"
 
@@ -409,12 +483,25 @@ def describe(plan: Plan) -> str:
             f"engine: {_some(engines, 'replica')} in pool {plan.engines[0].pool}"
             + (f", on the GPUs of ranks {', '.join('+'.join(map(str, g)) for g in plan.engine_gpus)}" if shared else "")
         )
+    if plan.rewards:
+        lines.append(_rewards_in_words(plan))
     each = "GPU" if plan.device == "cuda" else "process"
     for who in _who(plan):
         rows = [(what, size) for w, what, size in plan.memory if w == who]
         parts = ", ".join(f"{what} {_bytes(size)}" for what, size in rows)
         lines.append(f"memory of the {who}, each {each}, estimated: {_bytes(sum(s for _, s in rows))} ({parts})")
     return "\n".join([*lines, *(f"note: {note}" for note in plan.notes)])
+
+
+def _rewards_in_words(plan: Plan) -> str:
+    count, own = _some(len(plan.rewards), "worker"), plan.rewards[0].pool == "rewards"
+    if plan.backend == "local":
+        where = "processes of this machine" if own or any(plan.reward_gpus) else "threads of this process"
+        return f"reward model: {count}, {where}"
+    ranks = ", ".join(str(seat.place) for seat in plan.rewards)
+    return f"reward model: {count} in pool {plan.rewards[0].pool}" + (
+        "" if own else f", in the places of ranks {ranks}"
+    )
 
 
 def _place(place: Place) -> str:

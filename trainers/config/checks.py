@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from .reward_model import reward_model_checks
+from .section import Problems
+from .section import changed as _changed
 
 if TYPE_CHECKING:
     from .schema import (
@@ -17,8 +20,6 @@ if TYPE_CHECKING:
         Section,
         ServingSection,
     )
-
-Problems = Iterator[tuple[str, str]]
 
 #: Estimators that learn a value function.
 WITH_CRITIC = ("gae", "turn_gae", "bilevel_gae")
@@ -83,6 +84,7 @@ def ppo_checks(config: PPOConfig) -> Problems:
             if _changed(config.custom_reward_function, name):
                 yield f"custom_reward_function.{name}", "has no effect without custom_reward_function.path"
     yield from _multiturn_checks(config)
+    yield from reward_model_checks(config)
     if config.cluster.backend == "ray" and engine.base_urls:
         yield (
             f"engine.{engine.name}.base_url",
@@ -333,11 +335,6 @@ def _loss_checks(actor: ActorSection, estimator: str) -> Problems:
         yield "actor.rejection", f"gspo is of whole episodes: use sequence or geometric, or {instead}"
 
 
-def _changed(section: Section, name: str) -> bool:
-    """Whether a value differs from its default (being written out does not count: a dumped configuration loads)."""
-    return bool(getattr(section, name) != type(section).model_fields[name].get_default(call_default_factory=True))
-
-
 def missing_paths(config: Section) -> Problems:
     """Files and folders that the configuration names and that are not there, seen from the current folder."""
     for section, names in (("data", ("train_files", "val_files")), ("warm_start", ("files",)), ("sft", ("files",))):
@@ -360,6 +357,9 @@ def missing_paths(config: Section) -> Problems:
     function = getattr(getattr(config, "custom_reward_function", None), "path", None)
     if function is not None and not Path(function).expanduser().is_file():
         yield "custom_reward_function.path", f"there is no file {function}"
+    judge = getattr(getattr(getattr(config, "reward_model", None), "classifier", None), "path", None)
+    if judge is not None and not (Path(judge).expanduser() / "config.json").is_file():
+        yield "reward_model.classifier.path", f"{judge} is not a folder with a config.json; give a model's folder"
     credit = getattr(getattr(config, "algorithm", None), "reward_credit", "").rpartition(":")[0]
     if credit and not Path(credit).expanduser().is_file():
         yield "algorithm.reward_credit", f"there is no file {credit}"

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from .checks import learner_checks, model_checks, ppo_checks
+from .reward_model import RewardModelSection
+from .section import Section
 
 
 def _one_or_many(value: Any) -> Any:
@@ -45,18 +47,6 @@ class ConflictError(ValueError):
     def __init__(self, conflicts: list[tuple[str, str]]) -> None:
         super().__init__("; ".join(f"{key}: {text}" for key, text in conflicts))
         self.conflicts = conflicts
-
-
-class Section(BaseModel):
-    """A group of keys: frozen, no unknown keys, no conversions between types."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=())
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _lists_are_tuples(cls, value: Any) -> Any:
-        """YAML has lists, and what is frozen has tuples."""
-        return tuple(value) if isinstance(value, list) else value
 
 
 class EnvSection(Section):
@@ -711,6 +701,7 @@ class PPOConfig(RunConfig):
     validation: ValidationSection = ValidationSection()
     custom_reward_function: EpisodeRewardFunctionSection = EpisodeRewardFunctionSection()
     multiturn_reward: MultiturnRewardSection = MultiturnRewardSection()
+    reward_model: RewardModelSection = RewardModelSection()
     algorithm: AlgorithmSection = AlgorithmSection()
     actor: ActorSection = ActorSection()
     critic: CriticSection = CriticSection()

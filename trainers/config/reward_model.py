@@ -1,0 +1,208 @@
+"""The keys of a reward model, and what they must agree on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+from .section import Problems, Section, changed
+
+if TYPE_CHECKING:
+    from .schema import ClusterSection, PPOConfig
+
+
+class ClassifierSection(Section):
+    """Of `reward_model.kind=classifier`: a model of transformers whose head gives a number."""
+
+    path: str | None = Field(None, min_length=1, description="Its folder.")
+    head: Literal["sequence", "value"] = Field(
+        "sequence", description="`sequence`: a sequence classifier. `value`: a value model, read at the last token."
+    )
+    label: int | str | None = Field(None, description="Name or number of the label that is the score, if several.")
+    transform: Literal["identity", "sigmoid", "softmax"] = Field(
+        "identity", description="The score is the logit, its sigmoid, or the label's probability among all."
+    )
+    max_length: int | None = Field(
+        None, ge=1, description="Tokens of a conversation at most; null is the model's own limit."
+    )
+    overlong: Literal["error", "left"] = Field(
+        "error", description="Longer ones have no score (their episodes fail), or lose their beginning."
+    )
+    dtype: Literal["float32", "bfloat16", "float16", "auto"] = Field(
+        "float32", description="Type to compute in; `auto` is that of the files."
+    )
+    rows: int | None = Field(
+        8,
+        ge=1,
+        description="Conversations computed at a time, exactly, so that no score depends on the company; null is any "
+        "number.",
+    )
+    bucket: int = Field(64, ge=1, description="Lengths are padded to multiples of this.")
+    tokenizer: str | None = Field(None, min_length=1, description="Folder of its tokenizer; null is `path`.")
+    template: str | None = Field(None, min_length=1, description="File with a chat template; null is the tokenizer's.")
+    replicas: int | None = Field(
+        None,
+        ge=1,
+        description="Workers with the model: threads of this process, or actors in the learner's places with "
+        "`cluster.backend=ray`; null is 1. A pool of its own (`enable_resource_pool`) has as many as places.",
+    )
+    threads: int = Field(1, ge=1, description="CPU threads of a worker that has a process of its own.")
+
+
+class ServiceSection(Section):
+    """Of `reward_model.kind=service`: a reward model that is served, for example by `vllm serve --runner pooling`."""
+
+    url: str | None = Field(None, min_length=1, description="Its address, for example http://127.0.0.1:8000.")
+    model: str | None = Field(None, min_length=1, description="Its name there; null is the first that it names.")
+    endpoint: Literal["classify", "pooling", "score"] = Field("classify", description="What is asked.")
+    input: Literal["tokens", "messages"] = Field(
+        "tokens", description="Conversations become tokens here (`tokenizer`), or there, by the server's own template."
+    )
+    tokenizer: str | None = Field(None, min_length=1, description="Folder of its tokenizer, for `input=tokens`.")
+    template: str | None = Field(None, min_length=1, description="File with a chat template, for `input=tokens`.")
+    max_length: int | None = Field(
+        None, ge=1, description="Tokens of a conversation at most, for `input=tokens`; null is the server's limit."
+    )
+    overlong: Literal["error", "left"] = Field(
+        "error", description="Longer ones have no score (their episodes fail), or lose their beginning."
+    )
+    label: int | None = Field(None, ge=0, description="Number of the label that is the score, if several.")
+    transform: Literal["identity", "sigmoid", "softmax"] = Field("identity", description="As for a classifier.")
+    api_key_env: str | None = Field(None, min_length=1, description="Environment variable that holds the key.")
+    connections: int = Field(32, ge=1, description="Requests at a time, where each is one conversation.")
+    timeout_s: float = Field(60.0, gt=0, description="Seconds that one request may take.")
+
+
+class JudgeSection(Section):
+    """Of `reward_model.kind=judge`: a language model that grades by a rubric, behind an OpenAI-compatible service."""
+
+    model: str | None = Field(None, min_length=1, description="Its name.")
+    base_url: str | None = Field(None, min_length=1, description="The service's address; null is OpenAI's.")
+    chat: dict[str, Any] = Field(
+        default_factory=dict,
+        description="More options of the client (`temperature`, `concurrency`, `cache`, ...; see "
+        "docs/users_and_judges.md).",
+    )
+    rubric: str = Field(
+        "helpful", min_length=1, description="`helpful`, `correct`, `harmless`, or a text file with instructions."
+    )
+    low: float = Field(0.0, description="The worst grade.")
+    high: float = Field(1.0, description="The best grade.")
+    votes: int = Field(1, ge=1, description="Grades a conversation; several need a temperature above 0.")
+    vote: Literal["mean", "median"] = Field("mean", description="What becomes of several.")
+    tools: bool = Field(False, description="Show tool calls and their results.")
+    tries: int = Field(2, ge=1, description="Replies asked for until one is a verdict.")
+
+
+class RewardModelSection(Section):
+    """A model that rewards conversations. See docs/reward-service.md.
+
+    Scoring starts as turns and episodes end, in batches, beside the episodes that go on.
+    """
+
+    enable: bool = Field(False, description="Reward with a model.")
+    kind: Literal["classifier", "service", "judge"] = Field("classifier", description="What scores.")
+    name: str = Field(
+        "reward_model", pattern=r"^[A-Za-z][A-Za-z0-9_-]*$", description="Names its term of a reward, and its metrics."
+    )
+    per_turn: bool = Field(False, description="Score every turn as it ends, not the whole conversation at its end.")
+    weight: float = Field(1.0, description="What a score is multiplied by.")
+    replace: bool = Field(True, description="What the environment pays does not count then; false adds the two.")
+    max_batch_size: int | None = Field(
+        None, ge=1, description="Conversations in a batch at most; null is the kind's own (classifier, service: 32)."
+    )
+    max_batch_tokens: int | None = Field(None, ge=1, description="Tokens in a batch at most, about; null is no limit.")
+    max_wait_s: float | None = Field(
+        None, ge=0, description="Seconds that a conversation waits for company; null is the kind's own (0.02 or less)."
+    )
+    timeout_s: float | None = Field(None, gt=0, description="Seconds that a batch may take; null is the kind's own.")
+    retries: int = Field(2, ge=0, description="How often a conversation that got no score is tried again.")
+    patience_s: float = Field(300.0, gt=0, description="Seconds that one waits for a model that is down.")
+    cache_size: int = Field(65536, ge=0, description="Scores that are remembered.")
+    enable_resource_pool: bool = Field(
+        False,
+        description="Give the classifier places of its own, beside those of `cluster`: processes of this machine, or "
+        "with `cluster.backend=ray` a pool of actors; each with a GPU where there are GPUs.",
+    )
+    n_gpus_per_node: int = Field(
+        1, ge=1, description="Places of that pool on each machine: GPUs, or without any, processes."
+    )
+    nnodes: int = Field(1, ge=1, description="Machines of that pool; more than one needs `cluster.backend=ray`.")
+    learner_spans_pool: bool = Field(
+        False,
+        description="That pool is a part of the learner's places, and engines have the others: they and the reward "
+        "model sleep while the learner learns on all. See docs/cluster.md.",
+    )
+    classifier: ClassifierSection = ClassifierSection()
+    service: ServiceSection = ServiceSection()
+    judge: JudgeSection = JudgeSection()
+
+
+_REWARD_NEEDS = {"classifier": "path", "service": "url", "judge": "model"}
+_POOL = ("n_gpus_per_node", "nnodes", "learner_spans_pool")
+
+
+def reward_model_checks(config: PPOConfig) -> Problems:
+    """What the keys of a reward model must agree on, with each other and with the rest."""
+    section, cluster = config.reward_model, config.cluster
+    kinds = tuple(_REWARD_NEEDS)
+    if not section.enable:
+        for name in type(section).model_fields:
+            if name not in kinds and changed(section, name):
+                yield f"reward_model.{name}", "has no effect without reward_model.enable=true"
+    for kind in kinds:
+        options = getattr(section, kind)
+        for name in type(options).model_fields:
+            if changed(options, name) and not (section.enable and section.kind == kind):
+                yield f"reward_model.{kind}.{name}", f"has no effect without reward_model.enable=true and .kind={kind}"
+    if not section.enable:
+        return
+    needed = _REWARD_NEEDS[section.kind]
+    if getattr(getattr(section, section.kind), needed) is None:
+        yield f"reward_model.{section.kind}.{needed}", f"must be given with reward_model.kind={section.kind}"
+    if not section.weight:
+        yield "reward_model.weight", "is 0: every score would be computed for nothing"
+    if section.name in ("custom", "multiturn", "moved", "environment_not_counted"):
+        yield "reward_model.name", f"is {section.name}, which is the name of another reward's term"
+    for other, taken in (
+        ("custom_reward_function", config.custom_reward_function.path is not None),
+        ("multiturn_reward", config.multiturn_reward.enable),
+    ):
+        if section.replace and taken and getattr(config, other).replace:
+            yield (
+                "reward_model.replace",
+                f"and {other}.replace would both take the environment's reward away: set one to false",
+            )
+    if section.judge.low >= section.judge.high:
+        yield "reward_model.judge.low", f"is {section.judge.low}, not below reward_model.judge.high"
+    yield from _reward_pool_checks(section, cluster, config.rollout.staleness)
+
+
+def _reward_pool_checks(section: RewardModelSection, cluster: ClusterSection, staleness: int) -> Problems:
+    if not section.enable_resource_pool:
+        for name in _POOL:
+            if changed(section, name):
+                yield f"reward_model.{name}", "has no effect without reward_model.enable_resource_pool=true"
+        return
+    if section.kind != "classifier":
+        yield (
+            "reward_model.enable_resource_pool",
+            f"is for reward_model.kind=classifier; a {section.kind} has the machines that it has",
+        )
+    if section.classifier.replicas is not None:
+        yield (
+            "reward_model.classifier.replicas",
+            "is given by reward_model.n_gpus_per_node times reward_model.nnodes in a pool of its own",
+        )
+    if section.nnodes > 1 and cluster.backend != "ray":
+        yield "reward_model.nnodes", f"is {section.nnodes}; several machines need cluster.backend=ray"
+    if section.learner_spans_pool:
+        if not cluster.colocate:
+            yield "reward_model.learner_spans_pool", "needs cluster.colocate=true: the learner spans the engines too"
+        if staleness:
+            yield (
+                "reward_model.learner_spans_pool",
+                f"needs rollout.staleness=0, not {staleness}: the reward model sleeps while the learner learns, and "
+                "episodes that go on could not be scored",
+            )

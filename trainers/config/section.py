@@ -1,0 +1,28 @@
+"""What every group of keys is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, field_validator
+
+#: What does not go together: pairs of a key and what is wrong with it.
+Problems: TypeAlias = Iterator[tuple[str, str]]
+
+
+class Section(BaseModel):
+    """A group of keys: frozen, no unknown keys, no conversions between types."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=())
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _lists_are_tuples(cls, value: Any) -> Any:
+        """YAML has lists, and what is frozen has tuples."""
+        return tuple(value) if isinstance(value, list) else value
+
+
+def changed(section: Section, name: str) -> bool:
+    """Whether a value differs from its default (being written out does not count: a dumped configuration loads)."""
+    return bool(getattr(section, name) != type(section).model_fields[name].get_default(call_default_factory=True))
