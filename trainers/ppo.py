@@ -106,16 +106,15 @@ def warn(run: Run, batch: Batch) -> None:
 async def iterate(run: Run, batch: Batch, phases: Phases) -> dict[str, float]:
     """One batch: credit, steps, new weights to the engine. Returns metrics."""
     trajectories = batch.trajectories
-    if run.sleeper is not None:
+    if run.sleepers:
         with phases("sleep"):
-            await run.sleeper.sleep()
+            await asyncio.gather(*(sleeper.sleep() for sleeper in run.sleepers))
     # The learner computes in a thread of its own, so that episodes go on meanwhile.
     with phases("learn"):
         greedy = {group: run.redistribute(episode).total_reward for group, episode in batch.greedy.items()}
         metrics = await asyncio.to_thread(learn, run, trajectories, greedy)
     with phases("publish"):
-        if run.sleeper is not None:
-            await run.sleeper.wake()
+        await asyncio.gather(*(sleeper.wake() for sleeper in run.sleepers))
         weights = await asyncio.to_thread(run.learner.weights)
         await run.collector.update_weights(weights, batch.version + 1, run.config.rollout.update_mode)
     times = phases.finish()

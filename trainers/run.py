@@ -20,6 +20,7 @@ from .assembly.environments import backend_of, check_environments, training_kwar
 from .assembly.folder import checkpoint_to_resume, run_folder
 from .assembly.learner import check_learner, learner_of, learner_options
 from .assembly.policy import policy_of, set_threads
+from .assembly.reward_model import check_reward_model, reward_model_of
 from .assembly.rewards import custom_reward, multiturn_reward, redistribution_of, reward_function_of
 from .cluster.group import LearnerGroup
 from .config import PPOConfig
@@ -51,7 +52,7 @@ class Run:
     saved: checkpoints.Checkpoints
     tokenizer: Any
     redistribute: Redistribution = as_earned  # which turns are paid, as the estimator sees it
-    sleeper: Any = None  # the engine, where it gives its memory back while the learner learns
+    sleepers: Sequence[Any] = ()  # engine and reward model, where they give memory back while the learner learns
     trace: TraceFile | None = None
     reward_stats: Mapping[str, Callable[[], Mapping[str, float]]] = field(default_factory=dict)  # of later rewards
     iteration: int = 0  # iterations done
@@ -75,6 +76,7 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
     plan = plan_of(config)
     check_environments(config)
     check_engine(config)
+    check_reward_model(config)
     redistribute = redistribution_of(config.algorithm)
     kwargs, seed = training_kwargs(config), config.trainer.seed
     policy = policy_of(
@@ -133,9 +135,17 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
         if config.multiturn_reward.enable:
             ahead = rewards["multiturn"] = multiturn_reward(config, engine, renderer, policy.tokenizer)
             reward_stats["multiturn"] = ahead.stats
+        model = await stack.enter_async_context(reward_model_of(config, plan, cluster, learner))
+        if model is not None:
+            rewards[config.reward_model.name], reward_stats[config.reward_model.name] = model.score, model.stats
         training = await stack.enter_async_context(backend_of(config, validation=False))
         validation = await stack.enter_async_context(backend_of(config, validation=True))
         collector = await stack.enter_async_context(collector_of(config, engine, renderer, training, trace, rewards))
+        sleepers: list[Any] = [engine] if sleeps(config) else []
+        if model is not None:
+            model.service.watch(collector.generating_s)
+            if config.reward_model.learner_spans_pool:
+                sleepers.append(model.pool)
         run = Run(
             config=config,
             folder=folder,
@@ -148,7 +158,7 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
             saved=saved,
             tokenizer=policy.tokenizer,
             redistribute=redistribute,
-            sleeper=engine if sleeps(config) else None,
+            sleepers=sleepers,
             trace=trace,
             reward_stats=reward_stats,
             given_up=given_up,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -48,13 +48,8 @@ def redistribution_of(section: AlgorithmSection) -> Redistribution:
         raise SetupError(f"algorithm.reward_credit: {error}") from error
 
 
-def custom_reward(config: PPOConfig, pool: FunctionPool) -> Score:
-    """The function as a reward that comes later: of whole episodes, in place of what the environment pays or beside it.
-
-    What it scores (``solution_str``) are the policy's replies alone, an empty line between two; nothing that the
-    environment said counts as the policy's. ``extra_info`` is the row's, with the conversation as ``messages``.
-    """
-    instead = config.custom_reward_function.replace
+def task_finder(config: PPOConfig) -> Callable[[SoFar], Task]:
+    """From an episode to the task that it plays."""
     sets = [
         (kwargs, make_env(config.env.id, kwargs).tasks)
         for kwargs in (training_kwargs(config), validation_kwargs(config))
@@ -64,6 +59,17 @@ def custom_reward(config: PPOConfig, pool: FunctionPool) -> Score:
         assert so_far.spec is not None
         assert so_far.task_index is not None
         return next(tasks for kwargs, tasks in sets if kwargs == so_far.spec.kwargs)[so_far.task_index]
+
+    return task_of
+
+
+def custom_reward(config: PPOConfig, pool: FunctionPool) -> Score:
+    """The function as a reward that comes later: of whole episodes, in place of what the environment pays or beside it.
+
+    What it scores (``solution_str``) are the policy's replies alone, an empty line between two; nothing that the
+    environment said counts as the policy's. ``extra_info`` is the row's, with the conversation as ``messages``.
+    """
+    instead, task_of = config.custom_reward_function.replace, task_finder(config)
 
     async def terms(so_far: SoFar) -> dict[str, float]:
         earned = {"environment_not_counted": -so_far.reward} if instead and so_far.reward else {}

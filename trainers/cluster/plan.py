@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _GIB = 2**30
 _CHUNK = 1024  # positions whose logits exist at a time
-_WITH_CRITIC = ("gae", "turn_gae")
+_WITH_CRITIC = ("gae", "turn_gae", "bilevel_gae")
 _SGLANG_TP = ("--tp", "--tp-size", "--tensor-parallel-size")
 
 PoolName = Literal["learner", "engines", "shared", "environments", "rewards"]
@@ -127,6 +127,7 @@ class Plan:
         environments: Seats of counted environments.
         rewards: A seat for each worker of a reward model.
         reward_gpus: For each worker that shares GPUs, the ranks whose GPUs they are; else empty.
+        rewards_apart: Whether these workers have places that engines have not.
         memory: Rows ``(who, what, bytes)``, on one GPU or in one process.
         notes: What is worth knowing.
     """
@@ -142,6 +143,7 @@ class Plan:
     environments: tuple[Seat, ...] = ()
     rewards: tuple[Seat, ...] = ()
     reward_gpus: tuple[tuple[int, ...], ...] = ()
+    rewards_apart: bool = False
     memory: tuple[tuple[str, str, int], ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -207,6 +209,7 @@ def make_plan(config: PPOConfig, machine: Machine, shape: ModelShape | None = No
         environments,
         rewards,
         reward_gpus,
+        bool(rewards) and config.reward_model.enable_resource_pool,
         memory=() if shape is None else tuple(_memory(config, shape, width, machine, device)),
         notes=tuple(_notes(config)),
     )
@@ -239,7 +242,7 @@ def _reward_seats(
         return tuple(Seat("rewards", i, cpus, gpu) for i in range(count)), ((),) * count
     # Without a pool they begin where the engines do; with one that the learner spans, they have the last places.
     first = len(learner) - count if section.learner_spans_pool else 0
-    ranks = [first + i for i in range(count)]
+    ranks = [(first + i) % len(learner) for i in range(count)]
     return tuple(Seat(learner[0].pool, rank, cpus) for rank in ranks), tuple((rank,) if gpu else () for rank in ranks)
 
 
@@ -496,7 +499,7 @@ def describe(plan: Plan) -> str:
 def _rewards_in_words(plan: Plan) -> str:
     count, own = _some(len(plan.rewards), "worker"), plan.rewards[0].pool == "rewards"
     if plan.backend == "local":
-        where = "processes of this machine" if own or any(plan.reward_gpus) else "threads of this process"
+        where = "processes of this machine" if plan.rewards_apart else "threads of this process"
         return f"reward model: {count}, {where}"
     ranks = ", ".join(str(seat.place) for seat in plan.rewards)
     return f"reward model: {count} in pool {plan.rewards[0].pool}" + (

@@ -6,6 +6,7 @@ An actor that dies is a worker that is lost: its batch goes to another, and a ne
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,7 +22,9 @@ from trainers.rewards.backends.replicas import ReplicaLostError
 class _RewardActor:
     """The actor: methods return a :class:`Failure`, or what they mean."""
 
-    def __init__(self) -> None:
+    def __init__(self, gpus: Sequence[int]) -> None:
+        if gpus:  # it takes none of Ray's, but uses those of learner ranks
+            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
         self._model: Classifier | None = None
 
     def load(self, options: ClassifierOptions, threads: int) -> Any:
@@ -33,6 +36,13 @@ class _RewardActor:
         except Exception as error:  # whatever is wrong with a model, who asked for it hears of it
             return Failure.of(error)
         return None
+
+    def rest(self, asleep: bool) -> Any:
+        try:
+            assert self._model is not None
+            return self._model.sleep() if asleep else self._model.wake()
+        except Exception as error:
+            return Failure.of(error)
 
     def score(self, conversations: Sequence[Messages]) -> Any:
         try:
@@ -49,6 +59,7 @@ class RayReplica:
         options: The model; its files must be where the actor is.
         threads: It computes with.
         placement: Options of Ray for the actor: what it takes (``num_gpus``), and its placement group.
+        gpus: CUDA numbers of GPUs that it shares with others and takes none of.
 
     Raises:
         ImportError: Ray is not installed.
@@ -56,24 +67,40 @@ class RayReplica:
     """
 
     def __init__(
-        self, options: ClassifierOptions, *, threads: int = 1, placement: Mapping[str, Any] | None = None
+        self,
+        options: ClassifierOptions,
+        *,
+        threads: int = 1,
+        placement: Mapping[str, Any] | None = None,
+        gpus: Sequence[int] = (),
     ) -> None:
         if threads < 1:
             raise ValueError(f"threads must be at least 1, not {threads}")
         self.lost = False
         self._ray = import_ray()
         self._options, self._threads, self._placement = options, threads, dict(placement or {})
+        self._gpus = list(gpus)
         self.actor: Any = None
 
     async def start(self) -> None:
         """See :class:`trainers.rewards.backends.Replica`."""
-        self.actor = self._ray.remote(max_restarts=0, max_task_retries=0, **self._placement)(_RewardActor).remote()
+        self.actor = self._ray.remote(max_restarts=0, max_task_retries=0, **self._placement)(_RewardActor).remote(
+            self._gpus
+        )
         await self._ask(self.actor.load.remote(self._options, self._threads))
 
     async def score(self, conversations: Sequence[Messages]) -> list[float | str]:
         """See :class:`trainers.rewards.backends.Replica`."""
         scores: list[float | str] = await self._ask(self.actor.score.remote(list(conversations)))
         return scores
+
+    async def sleep(self) -> None:
+        """See :class:`trainers.rewards.backends.Replica`."""
+        await self._ask(self.actor.rest.remote(True))
+
+    async def wake(self) -> None:
+        """See :class:`trainers.rewards.backends.Replica`."""
+        await self._ask(self.actor.rest.remote(False))
 
     async def close(self) -> None:
         """See :class:`trainers.rewards.backends.Replica`."""

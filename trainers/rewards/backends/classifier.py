@@ -150,6 +150,16 @@ class Classifier:
                     scores[place] = value
         return scores
 
+    def sleep(self) -> None:
+        """Keep the weights in the CPU's memory, and give the GPU's back; nothing is scored until :meth:`wake`."""
+        self._model.to("cpu")
+        if self._device.type == "cuda":
+            self._torch.cuda.empty_cache()
+
+    def wake(self) -> None:
+        """Undo :meth:`sleep`."""
+        self._model.to(self._device)
+
     def _width(self, length: int) -> int:
         bucket = self.options.bucket
         wanted = length if self._causal else length + 1

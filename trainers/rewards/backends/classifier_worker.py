@@ -26,7 +26,14 @@ def main(options: str, threads: int, answers: int) -> None:
             classifier = Classifier(ClassifierOptions(**json.loads(options)))
         except ValueError as error:
             raise RefusedError(str(error)) from error
-        return lambda conversations: {"scores": classifier.score(conversations)}
+
+        def answer(question: Any) -> Mapping[str, Any]:
+            if isinstance(question, str):  # sleep or wake
+                getattr(classifier, question)()
+                return {}
+            return {"scores": classifier.score(question)}
+
+        return answer
 
     serve(load, answers)
 

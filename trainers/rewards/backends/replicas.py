@@ -8,6 +8,7 @@ long as the pool lives.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 from collections.abc import Callable, Sequence
@@ -54,6 +55,22 @@ class Replica(Protocol):
         """
         ...
 
+    async def sleep(self) -> None:
+        """Give the GPU's memory back; nothing is asked until :meth:`wake`.
+
+        Raises:
+            ReplicaLostError: It is gone.
+        """
+        ...
+
+    async def wake(self) -> None:
+        """Undo :meth:`sleep`.
+
+        Raises:
+            ReplicaLostError: It is gone.
+        """
+        ...
+
     @property
     def lost(self) -> bool:
         """Whether it must be started again."""
@@ -82,6 +99,9 @@ class ReplicaPool:
         self._idle: asyncio.Queue[tuple[int, Replica]] = asyncio.Queue()
         self._ready: dict[int, Replica] = {}
         self._starting: set[asyncio.Task[None]] = set()
+        self._awake = asyncio.Event()
+        self._awake.set()
+        self._asleep: list[tuple[int, Replica]] = []
         self._closed = False
 
     @classmethod
@@ -128,6 +148,27 @@ class ReplicaPool:
             results[place] = BackendError(score, final=True) if isinstance(score, str) else score
         return results
 
+    async def sleep(self) -> None:
+        """Let the workers give the GPUs' memory back, once they are done. Scores wait until :meth:`wake`."""
+        self._awake.clear()
+        while len(self._asleep) < len(self._ready):
+            number, replica = await self._idle.get()
+            try:
+                await replica.sleep()
+            except ReplicaLostError:
+                self._back(number, replica)
+            else:
+                self._asleep.append((number, replica))
+
+    async def wake(self) -> None:
+        """Undo :meth:`sleep`; a worker that was lost meanwhile is started again."""
+        asleep, self._asleep = self._asleep, []
+        for number, replica in asleep:
+            with contextlib.suppress(ReplicaLostError):
+                await replica.wake()
+            self._back(number, replica)
+        self._awake.set()
+
     async def healthy(self) -> bool:
         """Whether a worker is there."""
         return bool(self._ready)
@@ -135,6 +176,7 @@ class ReplicaPool:
     async def close(self) -> None:
         """End all workers; safe to call twice."""
         self._closed = True
+        self._awake.set()
         for task in self._starting:
             task.cancel()
         await asyncio.gather(*self._starting, return_exceptions=True)
@@ -154,6 +196,7 @@ class ReplicaPool:
         raise OutageError(f"two workers in a row were lost over one batch: {lost}") from lost
 
     async def _take(self) -> tuple[int, Replica]:
+        await self._awake.wait()
         if self._closed:
             raise BackendError("the pool of workers is closed", final=True)
         return await self._idle.get()
@@ -218,6 +261,16 @@ class ThreadReplica:
         assert self._model is not None
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._model.score, conversations)
 
+    async def sleep(self) -> None:
+        """See :class:`Replica`."""
+        assert self._model is not None
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._model.sleep)
+
+    async def wake(self) -> None:
+        """See :class:`Replica`."""
+        assert self._model is not None
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._model.wake)
+
     async def close(self) -> None:
         """See :class:`Replica`."""
         self._thread.shutdown(wait=False, cancel_futures=True)
@@ -269,13 +322,24 @@ class ProcessReplica:
 
     async def score(self, conversations: Sequence[Messages]) -> list[float | str]:
         """See :class:`Replica`."""
+        scores: list[float | str] = (await self._answer(list(conversations)))["scores"]
+        return scores
+
+    async def sleep(self) -> None:
+        """See :class:`Replica`."""
+        await self._answer("sleep")
+
+    async def wake(self) -> None:
+        """See :class:`Replica`."""
+        await self._answer("wake")
+
+    async def _answer(self, question: Any) -> dict[str, Any]:
         process = self._process
         assert process is not None
-        answer = await self._asked(lambda: process.ask(list(conversations), None))
+        answer = await self._asked(lambda: process.ask(question, None))
         if "error" in answer:
             raise BackendError(f"the worker raised: {answer['error']}")
-        scores: list[float | str] = answer["scores"]
-        return scores
+        return answer
 
     async def close(self) -> None:
         """See :class:`Replica`."""
