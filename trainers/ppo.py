@@ -123,6 +123,7 @@ async def iterate(run: Run, batch: Batch, phases: Phases) -> dict[str, float]:
         **episode_metrics(trajectories, "train"),
         **metrics,
         **{f"rollout/{name}": value for name, value in batch.stats.items()},
+        **{f"reward/{name}_{key}": value for name, stats in run.reward_stats.items() for key, value in stats().items()},
         **times,
         "perf/tokens_per_s": tokens / times["time/iteration_s"],
         "perf/rollout_tokens_per_s": tokens / max(times["time/rollout_s"], 1e-9),

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from .assembly.environments import backend_of, check_environments, training_kwar
 from .assembly.folder import checkpoint_to_resume, run_folder
 from .assembly.learner import check_learner, learner_of, learner_options
 from .assembly.policy import policy_of, set_threads
-from .assembly.rewards import custom_reward, reward_function_of
+from .assembly.rewards import custom_reward, multiturn_reward, reward_function_of
 from .cluster.group import LearnerGroup
 from .config import PPOConfig
 from .config.schema import WarmStartSection
@@ -51,6 +51,7 @@ class Run:
     tokenizer: Any
     sleeper: Any = None  # the engine, where it gives its memory back while the learner learns
     trace: TraceFile | None = None
+    reward_stats: Mapping[str, Callable[[], Mapping[str, float]]] = field(default_factory=dict)  # of later rewards
     iteration: int = 0  # iterations done
     trained_s: float = 0.0  # seconds of training, over all resumptions
     stop: asyncio.Event = field(default_factory=asyncio.Event)  # somebody asked to stop
@@ -125,6 +126,10 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
         version = 0 if checkpoint is None else checkpoint.iteration
         engine = await engine_of(config, policy, renderer, version=version, cluster=cluster, learner=learner)
         stack.push_async_callback(engine.close)
+        reward_stats: dict[str, Callable[[], Mapping[str, float]]] = {}
+        if config.multiturn_reward.enable:
+            ahead = rewards["multiturn"] = multiturn_reward(config, engine, renderer, policy.tokenizer)
+            reward_stats["multiturn"] = ahead.stats
         training = await stack.enter_async_context(backend_of(config, validation=False))
         validation = await stack.enter_async_context(backend_of(config, validation=True))
         collector = await stack.enter_async_context(collector_of(config, engine, renderer, training, trace, rewards))
@@ -141,6 +146,7 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
             tokenizer=policy.tokenizer,
             sleeper=engine if sleeps(config) else None,
             trace=trace,
+            reward_stats=reward_stats,
             given_up=given_up,
         )
         if checkpoint is not None:

@@ -86,6 +86,7 @@ def test_every_key_of_ppo_is_read(tmp_path):
         *("algorithm.adv_estimator=gae", "algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.type=adaptive"),
         *("actor.old_logprobs=recompute", "actor.importance_correction=token_tis", "actor.use_kl_loss=true"),
         *(f"custom_reward_function.path={tmp_path}/reward.py", f"trainer.trace_file={tmp_path}/trace.json"),
+        *("multiturn_reward.enable=true", "multiturn_reward.credit=difference", "multiturn_reward.replace=false"),
         f"trainer.default_local_dir={tmp_path}/run",
     ]
     resumed = ["trainer.resume_mode=resume_path", f"trainer.resume_from_path={tmp_path}"]

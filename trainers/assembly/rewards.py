@@ -1,14 +1,22 @@
-"""A reward function of the user's own, as a reward that comes later."""
+"""Rewards that come later: a function of the user's own, and looking ahead."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
+from dataclasses import replace
+from typing import Any
 
+from textenvs.lookahead import FAILURES, Lookahead
 from textenvs.tasks import Task
 
 from ..config.schema import PPOConfig, RewardFunctionSection
+from ..engines.base import Engine, EngineError
 from ..rewards import FunctionError, FunctionPool
+from ..rollout.engine_policy import EnginePolicy
+from ..rollout.multiturn import MultiturnScore
+from ..rollout.renderer import Renderer
 from ..rollout.rewards import Score, SoFar
+from .collection import sampling_of
 from .environments import make_env, training_kwargs, validation_kwargs
 from .errors import SetupError
 
@@ -33,7 +41,7 @@ def custom_reward(config: PPOConfig, pool: FunctionPool) -> Score:
     What it scores (``solution_str``) are the policy's replies alone, an empty line between two; nothing that the
     environment said counts as the policy's. ``extra_info`` is the row's, with the conversation as ``messages``.
     """
-    replace = config.custom_reward_function.replace
+    instead = config.custom_reward_function.replace
     sets = [
         (kwargs, make_env(config.env.id, kwargs).tasks)
         for kwargs in (training_kwargs(config), validation_kwargs(config))
@@ -45,7 +53,7 @@ def custom_reward(config: PPOConfig, pool: FunctionPool) -> Score:
         return next(tasks for kwargs, tasks in sets if kwargs == so_far.spec.kwargs)[so_far.task_index]
 
     async def terms(so_far: SoFar) -> dict[str, float]:
-        earned = {"environment_not_counted": -so_far.reward} if replace and so_far.reward else {}
+        earned = {"environment_not_counted": -so_far.reward} if instead and so_far.reward else {}
         if so_far.over:
             task = task_of(so_far)
             replies = [message["content"] for message in so_far.messages if message["role"] == "assistant"]
@@ -59,6 +67,38 @@ def custom_reward(config: PPOConfig, pool: FunctionPool) -> Score:
         return earned
 
     def score(so_far: SoFar, turn: int) -> Awaitable[Mapping[str, float]] | None:
-        return terms(so_far) if so_far.over or (replace and so_far.reward) else None
+        return terms(so_far) if so_far.over or (instead and so_far.reward) else None
 
     return score
+
+
+def multiturn_reward(config: PPOConfig, engine: Engine, renderer: Renderer, tokenizer: Any) -> MultiturnScore:
+    """The multiturn-aware reward, whose futures the engine's own model plays.
+
+    Raises:
+        SetupError: The judge cannot be had.
+    """
+    section = config.multiturn_reward
+    sampling = sampling_of(config)
+    if section.max_response_length is not None:
+        sampling = replace(sampling, max_new_tokens=section.max_response_length)
+    if section.temperature is not None:
+        sampling = replace(sampling, temperature=section.temperature)
+    try:
+        lookahead = Lookahead(
+            EnginePolicy(engine, renderer, sampling, config.engine.max_context),
+            samples=section.samples,
+            window=section.window,
+            formula=section.formula,
+            weights=section.weights,
+            cost=section.cost,
+            judge=section.judge,
+            count_tokens=lambda text: len(tokenizer.encode(text, add_special_tokens=False)),
+            seed=config.trainer.seed,
+            concurrency=section.concurrency,
+            timeout_s=section.timeout_s,
+            failures=(*FAILURES, EngineError),
+        )
+    except ValueError as error:
+        raise SetupError(f"multiturn_reward: {error}") from error
+    return MultiturnScore(lookahead, credit=section.credit, replace=section.replace)

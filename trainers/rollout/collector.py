@@ -329,6 +329,7 @@ class Collector:
                 env_seed=derive_seed(seed, "evaluate environment", key, bits=32),
                 sampling=sampling or self._sampling,
                 sampling_seed=derive_seed(seed, "evaluate sampling", key, sample),
+                training=False,
             )
             async with places, self._guests.place():
                 return await self._player.play(backend or self._backend, episode, self._timeline(episode, "evaluation"))
