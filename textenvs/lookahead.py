@@ -9,10 +9,11 @@ and the mean is the reward of that turn::
 
 A conversation's score has three parts: the task scores of :meth:`~textenvs.env.TextEnv.conversation_score`, minus a
 cost of its length, plus what a judge thinks of it, if there is one. What was published differs in the second part, so
-there are four formulas by name (:data:`FORMULAS`):
+there are several formulas by name (:data:`~textenvs.scoring.collab.FORMULAS`), here without weights:
 
 * ``"textenvs"``, ours: scores - 1e-4 · words + grade. The words are those of policy and user after the opening, which
-  no policy can change. There is no limit, so a long conversation still gains by being shorter.
+  no policy can change. There is no limit, so a long conversation still gains by being shorter. ``"linear"`` is the same
+  for tokens, at 5e-4 each.
 * ``"paper"`` (arXiv 2502.00640, section 3): scores - min[λ · tokens, 1] + grade, over the tokens of the whole
   conversation, read and written. λ is 5e-4 for mathematics and code; for documents it is 1e-4 (``cost=1e-4``). At 5e-4
   all conversations of 2,000 tokens and more cost the same.
@@ -36,9 +37,9 @@ import asyncio
 import copy
 import dataclasses
 import math
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 from weakref import WeakKeyDictionary
 
 import gymnasium
@@ -49,90 +50,10 @@ from .chat.errors import ChatFailure
 from .env import FAILURE_STOPS, EnvironmentFailure, StepResult, TextEnv
 from .messages import Message, Messages, copy_messages, visible_text
 from .options import Judge, Policy, check_count, check_env, check_number, check_timeout, resolve
-
-Unit = Literal["words", "tokens"]
-Scope = Literal["played", "all", "future"]
-Clamp = Literal["none", "cost", "terms"]
+from .scoring.collab import COST, FORMULAS, INTERACTIVITY, Formula, estimate_tokens
 
 #: Exceptions of policy, judge, user and tools that cost only the future they happen in.
 FAILURES: tuple[type[Exception], ...] = (EnvironmentFailure, ChatFailure, OSError)
-
-#: Names in a reward's terms that are not task scores.
-COST, INTERACTIVITY = "cost", "interactivity"
-
-
-@dataclass(frozen=True)
-class Formula:
-    """How scored conversations become one reward.
-
-    It is the sum of these terms, each a mean over the conversations::
-
-        <name>           weight · score, for each task score
-        "cost"           -cost_per_unit · length
-        "interactivity"  weight · grade, if there is a judge
-
-    Only what people read and write counts as length: user and assistant messages, without private reasoning.
-
-    Args:
-        name: What ``formula=`` calls it.
-        cost_per_unit: The price of a word or token, at least 0.
-        unit: ``"words"`` (separated by white space) or ``"tokens"`` (as ``count_tokens`` counts them).
-        roles: Whose messages are counted.
-        scope: Which messages are counted: ``"all"``, ``"played"`` (from the policy's first reply on) or ``"future"``
-            (from the reply that is being rewarded on).
-        clamp: ``"none"``; ``"cost"``: a conversation costs at most 1; ``"terms"``: each term is kept within ±1.
-
-    Raises:
-        ValueError: A value outside the above.
-    """
-
-    name: str
-    cost_per_unit: float
-    unit: Unit
-    roles: tuple[str, ...] = ("user", "assistant")
-    scope: Scope = "played"
-    clamp: Clamp = "none"
-
-    def __post_init__(self) -> None:
-        check_number("cost_per_unit", self.cost_per_unit, 0)
-        for option, allowed in (("unit", _UNITS), ("scope", _SCOPES), ("clamp", _CLAMPS)):
-            if (value := getattr(self, option)) not in allowed:
-                raise ValueError(f"Formula: {option} must be one of {', '.join(allowed)}, not {value!r}")
-        if not self.roles or set(self.roles) - {"user", "assistant"}:
-            raise ValueError(f"Formula: roles must be of 'user' and 'assistant', not {self.roles!r}")
-
-    def terms(self, futures: Sequence[Future], weights: Mapping[str, float]) -> dict[str, float]:
-        """The terms of the reward.
-
-        Args:
-            futures: The scored conversations, at least one.
-            weights: Of task scores and of ``"interactivity"``; 1 where there is none.
-        """
-        parts = {name: [weights.get(name, 1.0) * f.scores[name] for f in futures] for name in futures[0].scores}
-        costs = [self.cost_per_unit * future.length for future in futures]
-        parts[COST] = [-min(cost, 1.0) if self.clamp == "cost" else -cost for cost in costs]
-        grades = [future.interactivity for future in futures if future.interactivity is not None]
-        if grades:
-            parts[INTERACTIVITY] = [weights.get(INTERACTIVITY, 1.0) * grade for grade in grades]
-        terms = {name: math.fsum(values) / len(values) + 0.0 for name, values in parts.items()}  # -0.0 becomes 0.0
-        if self.clamp == "terms":
-            terms = {name: max(-1.0, min(1.0, value)) for name, value in terms.items()}
-        return terms
-
-
-_UNITS: tuple[str, ...] = ("words", "tokens")
-_SCOPES: tuple[str, ...] = ("played", "all", "future")
-_CLAMPS: tuple[str, ...] = ("none", "cost", "terms")
-
-FORMULAS: dict[str, Formula] = {
-    formula.name: formula
-    for formula in (
-        Formula("textenvs", 1e-4, "words"),
-        Formula("paper", 5e-4, "tokens", scope="all", clamp="cost"),
-        Formula("repository", 5e-4, "tokens", roles=("assistant",), scope="all"),
-        Formula("recipe", 1e-4, "words", scope="future", clamp="terms"),
-    )
-}
 
 
 @dataclass(frozen=True)
@@ -189,12 +110,29 @@ class MultiturnReward:
         }
 
 
+#: Replies to one future's conversation; ``None`` ends that future, which is scored as it stands.
+Player: TypeAlias = Callable[[Messages], "str | Message | None | Awaitable[str | Message | None]"]
+
+
+@runtime_checkable
+class FuturePolicy(Protocol):
+    """A policy that keeps something for each future: its tokens, its random numbers."""
+
+    def start(self, env: TextEnv[Any], seed: int) -> Player:
+        """Who replies in one future.
+
+        Args:
+            env: The fork in which it will be played; not to be stepped.
+            seed: The future's own: a function of the episode's seed and actions.
+        """
+
+
 class Lookahead:
     """A way to look ahead, for any number of episodes at once: ``await lookahead(env)`` rewards the last turn.
 
     Args:
         policy: Plays on: a plain or asynchronous callable from the conversation to a reply (text or an assistant
-            message), or ``"module:name"`` of one.
+            message), or ``"module:name"`` of one. Or a :class:`FuturePolicy`, which learns where a future begins.
         samples: How many futures are played.
         window: How many turns the policy has in each, unless it ends before; 0 scores the conversation as it stands.
         formula: One of :data:`FORMULAS` by name, or your own.
@@ -219,7 +157,7 @@ class Lookahead:
 
     def __init__(
         self,
-        policy: Policy | str,
+        policy: Policy | FuturePolicy | str,
         *,
         samples: int = 3,
         window: int = 2,
@@ -244,7 +182,7 @@ class Lookahead:
             formula = FORMULAS[formula]
         if cost is not None:
             check_number("cost", cost, 0)
-            formula = dataclasses.replace(formula, cost_per_unit=cost)
+            formula = dataclasses.replace(formula, rate=cost)
         for name, weight in (weights or {}).items():
             check_number(f"weights[{name!r}]", weight)
         if formula.unit == "tokens" and count_tokens is None:
@@ -252,7 +190,7 @@ class Lookahead:
                 f"formula {formula.name!r} counts tokens: give count_tokens, for example "
                 "lambda text: len(tokenizer.encode(text)), or choose 'textenvs' or 'recipe', which count words"
             )
-        self.policy: Policy = resolve("policy", policy)
+        self.policy: Policy | FuturePolicy = policy if isinstance(policy, FuturePolicy) else resolve("policy", policy)
         self.samples = samples
         self.window = window
         self.formula = formula
@@ -295,10 +233,15 @@ class Lookahead:
         played = replies[-state.assistant_turns :] if state.assistant_turns else [len(state.messages)]
         starts = {"all": 0, "played": played[0], "future": played[-1]}
         samples = 1 if state.done or self.window == 0 else self.samples
-        forks = [env.fork(seed) for seed in self._seeds(env, samples)]
+        seeds = self._seeds(env, samples)
+        forks = [env.fork(seed) for seed in seeds]
         for fork in forks:
             fork.render_mode = None  # what might be said is not what was said
-        return self._reward(forks, starts[self.formula.scope])
+        players = [self._player(fork, seed) for fork, seed in zip(forks, seeds, strict=True)]
+        return self._reward(forks, players, starts[self.formula.scope])
+
+    def _player(self, fork: TextEnv[Any], seed: int) -> Player:
+        return self.policy.start(fork, seed) if isinstance(self.policy, FuturePolicy) else self.policy
 
     def _seeds(self, env: TextEnv[Any], count: int) -> list[int]:
         """Seeds of the futures, from a copy of the episode's randomness: drawing must not change the episode."""
@@ -306,12 +249,13 @@ class Lookahead:
         root = np.random.SeedSequence([self.seed, episode, env.state.assistant_turns])
         return [int(seed) for seed in root.generate_state(count)]
 
-    async def _reward(self, forks: Sequence[TextEnv[Any]], start: int) -> MultiturnReward:
+    async def _reward(self, forks: Sequence[TextEnv[Any]], players: Sequence[Player], start: int) -> MultiturnReward:
         state = forks[0].state
         if state.stop in FAILURE_STOPS:
             raise EnvironmentFailure(state.stop, "the episode itself failed, so there is nothing to score")
         calls = [0] * len(forks)
-        results = await _together(*(self._guarded(i, fork, start, calls) for i, fork in enumerate(forks)))
+        futures_of = zip(range(len(forks)), forks, players, strict=True)
+        results = await _together(*(self._guarded(i, fork, player, start, calls) for i, fork, player in futures_of))
         futures = tuple(result for result in results if isinstance(result, Future))
         errors = [result for result in results if isinstance(result, Exception)]
         reasons = tuple(f"{type(error).__name__}: {error}" for error in errors)
@@ -322,12 +266,14 @@ class Lookahead:
         terms = self.formula.terms(futures, self.weights)
         return MultiturnReward(math.fsum(terms.values()), terms, futures, len(forks), reasons, sum(calls))
 
-    async def _guarded(self, i: int, fork: TextEnv[Any], start: int, calls: list[int]) -> Future | Exception:
+    async def _guarded(
+        self, i: int, fork: TextEnv[Any], player: Player, start: int, calls: list[int]
+    ) -> Future | Exception:
         """A future, or why there is none."""
         clock: asyncio.Timeout | None = None
         try:
             async with self._gate(), asyncio.timeout(self.timeout_s) as clock:
-                return await self._future(i, fork, start, calls)
+                return await self._future(i, fork, player, start, calls)
         except Exception as error:
             if isinstance(error, TimeoutError) and clock is not None and clock.expired():
                 return TimeoutError(f"the future took longer than {self.timeout_s:g} s")
@@ -335,13 +281,15 @@ class Lookahead:
                 return error
             raise
 
-    async def _future(self, i: int, fork: TextEnv[Any], start: int, calls: list[int]) -> Future:
+    async def _future(self, i: int, fork: TextEnv[Any], player: Player, start: int, calls: list[int]) -> Future:
         begin = len(fork.state.messages)
         conversation = copy_messages(fork.state.messages)
         turns = 0
         while turns < self.window and not fork.state.done:
             calls[i] += 1
-            reply: Any = await settle(self.policy(conversation))
+            reply: Any = await settle(player(conversation))
+            if reply is None:  # it has no room for more
+                break
             conversation, _, _, _, info = await _step(fork, reply)
             turns += 1
             if info["failed"]:
@@ -366,11 +314,7 @@ class Lookahead:
         return float(grade)
 
     def _length(self, messages: Sequence[Message]) -> int:
-        texts = [visible_text(message) for message in messages if message["role"] in self.formula.roles]
-        if self.formula.unit == "words":
-            return sum(len(text.split()) for text in texts)
-        assert self.count_tokens is not None  # checked when this was made
-        return sum(self.count_tokens(text) for text in texts)
+        return self.formula.length(messages, self.count_tokens or estimate_tokens)  # tokens are counted or refused
 
     def _check_names(self, env: TextEnv[Any], futures: Sequence[Future]) -> None:
         names = set(futures[0].scores)
@@ -391,7 +335,7 @@ class Lookahead:
 
 
 def multiturn_aware_reward(
-    env: TextEnv[Any], policy: Policy | str, **options: Any
+    env: TextEnv[Any], policy: Policy | FuturePolicy | str, **options: Any
 ) -> Coroutine[Any, Any, MultiturnReward]:
     """The multiturn-aware reward of the last turn of ``env``, to be awaited.
 
