@@ -388,10 +388,10 @@ class _Model:
                 self._give_up(asked, scores, "nonsense")
             else:
                 self._answer(asked, scores)
-        outage = next((error for _, error in failed if isinstance(error, OutageError)), None)
+        outage = next((problem for _, problem in failed if isinstance(problem, OutageError)), None)
         waited = outage is not None and await self._wait_until_healthy(outage)
-        for asked, error in failed:
-            await self._again(asked, error, waited and isinstance(error, OutageError))
+        for asked, problem in failed:
+            await self._again(asked, problem, waited and isinstance(problem, OutageError))
 
     async def _compute(self, requests: list[ScoringRequest]) -> Sequence[Any]:
         began = asyncio.get_running_loop().time()
