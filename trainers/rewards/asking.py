@@ -57,6 +57,8 @@ def reward_of(
         messages, said = so_far.messages, None
         if per == "turn":
             places = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
+            if not places:
+                raise ValueError("the environment's conversation has no reply of the assistant's to score")
             messages, said = messages[: places[-1] + 1], len(places) - 1
         return asked(ScoringRequest(messages, said, so_far.data_source, truth, extra))
 

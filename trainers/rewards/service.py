@@ -44,6 +44,7 @@ log = logging.getLogger("trainers")
 Scores: TypeAlias = Mapping[str, float]
 
 _LONGEST_PAUSE_S = 10.0  # between two looks at a backend that is down
+_OUTAGES = 3  # that a request has no part in; it may well be what brings the backend down
 
 
 class BackendError(Exception):
@@ -261,6 +262,7 @@ class _Asked:
     deadline: float  # of a backend that is down
     wanted: int = 0
     failures: int = 0
+    outages: int = 0  # that it was alone in
 
 
 class _Model:
@@ -370,23 +372,26 @@ class _Model:
             results = await self._compute([asked.request for asked in batch])
         except Exception as error:
             self._counts["failures"] += 1
-            await self._wait_until_healthy(error)
+            waited = await self._wait_until_healthy(error)
             if len(batch) == 1:
-                await self._again(batch[0], error)
+                await self._again(batch[0], error, waited)
                 return
             middle = len(batch) // 2
             await self._send(batch[:middle])
             await self._send(batch[middle:])
             return
+        failed: list[tuple[_Asked, BaseException]] = []
         for asked, result in zip(batch, results, strict=True):
             if isinstance(result, BaseException):
-                if isinstance(result, OutageError):
-                    await self._wait_until_healthy(result)
-                await self._again(asked, result)
+                failed.append((asked, result))
             elif isinstance(scores := self._checked(result), str):
                 self._give_up(asked, scores, "nonsense")
             else:
                 self._answer(asked, scores)
+        outage = next((problem for _, problem in failed if isinstance(problem, OutageError)), None)
+        waited = outage is not None and await self._wait_until_healthy(outage)
+        for asked, problem in failed:
+            await self._again(asked, problem, waited and isinstance(problem, OutageError))
 
     async def _compute(self, requests: list[ScoringRequest]) -> Sequence[Any]:
         began = asyncio.get_running_loop().time()
@@ -406,10 +411,16 @@ class _Model:
             raise BackendError(f"{len(requests)} requests got {len(results)} scores")
         return results
 
-    async def _again(self, asked: _Asked, error: BaseException) -> None:
-        """A request failed by itself: once more, or not."""
+    async def _again(self, asked: _Asked, error: BaseException, waited: bool) -> None:
+        """A request failed by itself: once more, or not. ``waited``: while the backend was down."""
         if asked.answer.done():
             return
+        if waited and asked.outages < _OUTAGES:
+            asked.outages += 1
+            await self._send([asked])
+            return
+        if isinstance(error, OutageError) and not waited:  # it says that it is well, and was not a moment ago
+            await asyncio.sleep(self._options.probe_s)
         asked.failures += 1
         if getattr(error, "final", False):
             self._give_up(asked, str(error), "failed")
@@ -460,9 +471,14 @@ class _Model:
 
     # ------------------------------------------------------------------ a backend that is down
 
-    async def _wait_until_healthy(self, error: BaseException) -> None:
-        """Until the backend is worth asking again. Who has waited too long by then has been told so."""
+    async def _wait_until_healthy(self, error: BaseException) -> bool:
+        """Until the backend is worth asking again; whether it was down at all.
+
+        Who has waited too long by then has been told so.
+        """
+        waited = False
         while not await self._healthy():
+            waited = True
             if self._up is None:
                 log.warning(
                     "the reward model %r is down, and requests wait for it, up to %g s: %s",
@@ -473,6 +489,7 @@ class _Model:
                 self._up = asyncio.ensure_future(self._watch())
                 self._keep(self._up)
             await asyncio.wait({self._up})
+        return waited
 
     async def _watch(self) -> None:
         """Until the backend is healthy; meanwhile, what has waited too long gives up."""

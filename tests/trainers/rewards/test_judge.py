@@ -146,15 +146,23 @@ async def test_the_reference_is_shown_where_the_rubric_speaks_of_it_and_nowhere_
         ({"votes": 3, "model": {"model": "m", "temperature": 0.0}}, "are one"),
         ({"tries": 0}, "tries"),
         ({"model": {"model": "m", "tempature": 1.0}}, "did you mean 'temperature'"),
+        ({"model": {"model": "m", "api_key_env": "NO_SUCH_KEY"}}, "NO_SUCH_KEY has no key"),
     ],
 )
 def test_options_that_cannot_work_are_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        JudgeBackend(**{"model": "m"} | options)
+        JudgeBackend(**{"model": {"model": "m", "base_url": "http://x/v1"}} | options)
 
 
 def test_the_service_waits_as_long_as_the_client_may_take() -> None:
-    spec = {"model": "m", "timeout_s": 10.0, "max_retries": 2, "max_wait_s": 5.0, "concurrency": 7}
+    spec = {
+        "model": "m",
+        "base_url": "http://x/v1",
+        "timeout_s": 10.0,
+        "max_retries": 2,
+        "max_wait_s": 5.0,
+        "concurrency": 7,
+    }
     options: ModelOptions = JudgeBackend(spec).model_options()
     assert options.timeout_s >= 3 * 10 + 2 * 5
     assert (options.concurrency, options.max_batch_size) == (7, 1)

@@ -43,7 +43,7 @@ class Fake:
             raise ReplicaLostError("out of memory")
 
     async def score(self, conversations: Sequence[Messages]) -> list[float | str]:
-        assert not (self.lost or self.closed or self.running), "one batch at a time, and only while it lives"
+        assert not any((self.lost, self.closed, self.running)), "one batch at a time, and only while it lives"
         self.running += 1
         try:
             await asyncio.sleep(1)
@@ -82,10 +82,16 @@ async def pool_of(
 )
 def test_scores_are_the_same_whichever_workers_are_lost(count, size, deaths, starts, asked) -> None:
     dying, starting = iter(deaths), iter(starts)
+    died = 0
+
+    def dies(_: object) -> bool:
+        nonlocal died
+        died += (now := next(dying, False))
+        return now
 
     async def run() -> None:
         began = False
-        pool, made = await pool_of(count, lambda _: next(dying, False), lambda: not began or next(starting, True))
+        pool, made = await pool_of(count, dies, lambda: not began or next(starting, True))
         began = True
         options = ModelOptions(size, concurrency=count, retries=20, cache_size=0)
         async with RewardService({"m": pool}, {"m": options}) as service:
@@ -97,7 +103,7 @@ def test_scores_are_the_same_whichever_workers_are_lost(count, size, deaths, sta
             await asyncio.gather(*(ask(*each) for each in asked))
             lost = pool.losses
         assert all(fake.closed for fake in made)
-        assert lost == len(deaths) - len(list(dying)), "each was seen, and no other"
+        assert lost == died, "each was seen, and no other"
 
     run_simulated(run())
 
@@ -146,7 +152,9 @@ def test_while_no_worker_is_there_the_pool_is_not_healthy_and_requests_wait(capl
 def test_a_batch_that_takes_too_long_costs_its_worker_and_nothing_else() -> None:
     async def run() -> None:
         pool, made = await pool_of(1, lambda _: False)
-        async with RewardService({"m": pool}, {"m": ModelOptions(timeout_s=0.5, retries=0, patience_s=50.0)}) as service:
+        async with RewardService(
+            {"m": pool}, {"m": ModelOptions(timeout_s=0.5, retries=0, patience_s=50.0)}
+        ) as service:
             with pytest.raises(UnscoredError, match=r"longer than 0\.5 s"):
                 await service.score("m", request(1))
         assert len(made) > 1

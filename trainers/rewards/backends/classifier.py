@@ -119,6 +119,10 @@ class Classifier:
             device = "cuda" if torch.cuda.is_available() else "cpu"
         self._model = _load(options).to(device).eval()
         self._device = self._model.device
+        # Where a model finds the last token by itself, this is what it takes for padding.
+        self._fill = getattr(self._model.config, "pad_token_id", None)
+        if self._fill is None:
+            self._fill = self._model.config.pad_token_id = 0
         positions = int(getattr(self._model.config, "max_position_embeddings", 0) or 2**31)
         self._label = _label(options, self._model.config)
         self._causal = self._reads_left_only()
@@ -168,7 +172,7 @@ class Classifier:
     def _compute(self, encoded: Sequence[Sequence[int]], width: int, rows: int) -> list[float]:
         torch = self._torch
         filled = [*encoded, *[encoded[-1]] * (rows - len(encoded))]
-        ids = torch.zeros(rows, width, dtype=torch.long)
+        ids = torch.full((rows, width), self._fill)
         lengths = torch.tensor([len(tokens) for tokens in filled])
         for row, tokens in enumerate(filled):
             ids[row, : len(tokens)] = torch.tensor(tokens)
@@ -203,7 +207,7 @@ class Classifier:
             return False
         count = min(9, model.config.vocab_size)
         probe = torch.arange(count, device=self._device).flip(0)[None]
-        probe[probe == (getattr(model.config, "pad_token_id", None) or 0)] = count - 1  # padding is not looked for here
+        probe[probe == self._fill] = count - 1  # it is not to be taken for padding
         with torch.inference_mode():
             own = model(input_ids=probe).logits
             own = own if own.dim() == 2 else own[:, -1]

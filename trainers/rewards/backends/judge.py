@@ -18,7 +18,16 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from textenvs.chat import BudgetExceeded, CacheError, ChatSpec, InvalidReply, PromptTooLong, SpecLike, client_for
+from textenvs.chat import (
+    BudgetExceeded,
+    CacheError,
+    ChatClient,
+    ChatSpec,
+    InvalidReply,
+    PromptTooLong,
+    SpecLike,
+    client_for,
+)
 from textenvs.env import EnvironmentFailure
 from textenvs.judges.datablock import conversation_data
 from textenvs.judges.llm import LLMJudge
@@ -69,7 +78,8 @@ class JudgeBackend:
         tries: How often the model is asked for one verdict, at most.
 
     Raises:
-        ValueError: An option outside the above, no such rubric, or several votes at a temperature of 0, which are one.
+        ValueError: An option outside the above, no such rubric, several votes at a temperature of 0 (which are one), or
+            no key where one is needed.
         ImportError: The extra ``chat`` is not installed.
     """
 
@@ -99,6 +109,7 @@ class JudgeBackend:
         text = _rubric(rubric)
         self._needs_reference = '"reference"' in text
         instructions = text.replace("{low}", f"{low:g}").replace("{high}", f"{high:g}")
+        ChatClient(self._spec)  # a key that is missing is found now
         # Several votes are worth asking for only where they may differ.
         self._judge = LLMJudge(
             self._spec, instructions, _verdict(self.low, self.high), tries, 0.0 if votes == 1 else 1.0

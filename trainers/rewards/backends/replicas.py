@@ -219,14 +219,14 @@ class ReplicaPool:
 
     async def _restart(self, number: int, replica: Replica) -> None:
         pause = _FIRST_PAUSE_S
+        await replica.close()
         while True:
-            await replica.close()
             replica = self._make(number)
             try:
                 await replica.start()
             except BaseException as error:
+                await replica.close()
                 if not isinstance(error, Exception):
-                    await replica.close()
                     raise
                 log.warning("worker %d of a reward model does not start: %s; next try in %g s", number, error, pause)
                 await asyncio.sleep(pause)
