@@ -20,7 +20,7 @@ from .assembly.environments import backend_of, check_environments, training_kwar
 from .assembly.folder import checkpoint_to_resume, run_folder
 from .assembly.learner import check_learner, learner_of, learner_options
 from .assembly.policy import policy_of, set_threads
-from .assembly.reward_model import check_reward_model, reward_model_of
+from .assembly.reward_model import RewardModel, check_reward_model, reward_model_of
 from .assembly.rewards import custom_reward, multiturn_reward, redistribution_of, reward_function_of
 from .cluster.group import LearnerGroup
 from .config import PPOConfig
@@ -53,6 +53,7 @@ class Run:
     tokenizer: Any
     redistribute: Redistribution = as_earned  # which turns are paid, as the estimator sees it
     sleepers: Sequence[Any] = ()  # engine and reward model, where they give memory back while the learner learns
+    reward_model: RewardModel | None = None
     trace: TraceFile | None = None
     reward_stats: Mapping[str, Callable[[], Mapping[str, float]]] = field(default_factory=dict)  # of later rewards
     iteration: int = 0  # iterations done
@@ -159,6 +160,7 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
             tokenizer=policy.tokenizer,
             redistribute=redistribute,
             sleepers=sleepers,
+            reward_model=model,
             trace=trace,
             reward_stats=reward_stats,
             given_up=given_up,

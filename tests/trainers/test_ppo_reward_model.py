@@ -1,0 +1,150 @@
+"""PPO with a reward model, by its keys alone: its scores are in the terms of turns, and a lost worker changes nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ppo_runs import in_process, refused, training_of
+from reward_models import save_model
+
+from trainers.rewards.backends.classifier import Classifier, ClassifierOptions
+from trainers.run import Run
+from trainers.trajectory import Trajectory, read_parquet
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return save_model(tmp_path_factory.mktemp("judge"))
+
+
+def options(folder: str, tmp_path: Path, *more: str) -> list[str]:
+    return [
+        *("reward_model.enable=true", f"reward_model.classifier.path={folder}", "reward_model.name=helpful"),
+        *("trainer.total_iterations=2", f"trainer.rollout_data_dir={tmp_path}/episodes", "rollout.groups_per_batch=4"),
+        *more,
+    ]
+
+
+def episodes_of(tmp_path: Path) -> list[Trajectory]:
+    return [each for file in sorted((tmp_path / "episodes").glob("*.parquet")) for each in read_parquet(file)]
+
+
+def by_hand(folder: str, conversations: list[Any]) -> list[float]:
+    """What the model says, asked here, one at a time."""
+    model = Classifier(ClassifierOptions(path=folder, device="cpu"))
+    return [score for one in conversations for score in model.score([one]) if isinstance(score, float)]
+
+
+def up_to(trajectory: Trajectory, turn: int) -> Any:
+    replies = [place for place, message in enumerate(trajectory.messages) if message["role"] == "assistant"]
+    return tuple(trajectory.messages[: replies[turn] + 1])
+
+
+def check(folder: str, episodes: list[Trajectory], weight: float, *, per_turn: bool, replace: bool) -> None:
+    """Every turn is paid what the model says by hand, and what the environment said, or not."""
+    paid, conversations = [], []
+    for trajectory in episodes:
+        for turn, terms in enumerate(trajectory.turn_terms):
+            assert trajectory.turn_rewards[turn] == pytest.approx(sum(terms.values()))
+            environment = terms["luck"] + terms["cost"]
+            assert terms.get("environment_not_counted", 0.0) == pytest.approx(-environment if replace else 0.0)
+            assert ("helpful" in terms) == (per_turn or turn == trajectory.num_turns - 1)
+            if "helpful" in terms:
+                paid.append(terms["helpful"])
+                conversations.append(up_to(trajectory, turn))
+    assert len(set(paid)) > 4, "the model tells replies apart"
+    assert paid == [weight * score for score in by_hand(folder, conversations)], "to the last bit"
+
+
+@pytest.mark.parametrize("per_turn", [False, True])
+def test_scores_are_those_of_the_model_and_stand_in_the_terms(tmp_path, folder, per_turn):
+    more = [f"reward_model.per_turn={str(per_turn).lower()}", "reward_model.weight=0.5"]
+    more += ["reward_model.replace=false"] * per_turn + ["reward_model.classifier.replicas=2"] * per_turn
+    run = in_process(tmp_path, *options(folder, tmp_path, *more))
+    check(folder, episodes_of(tmp_path), 0.5, per_turn=per_turn, replace=not per_turn)
+    rows = training_of(tmp_path)
+    assert [row["step"] for row in rows] == [1, 2]
+    for row in rows:
+        assert row["reward/helpful_requests"] > 0
+        assert row["reward/helpful_unscored"] == row["reward/helpful_lost_workers"] == 0
+        assert 0 <= row["reward/helpful_overlap"] <= 1
+        assert "train/terms/helpful" in row
+    assert run.reward_model is not None
+    assert not run.reward_model.pool._ready, "the workers ended with the run"
+
+
+def test_a_killed_worker_of_its_own_pool_does_not_stop_training(tmp_path, folder):
+    killed: list[int] = []
+
+    def kill_one(run: Run) -> None:
+        assert run.reward_model is not None
+        killed.append(run.reward_model.pool._ready[0].pid)
+        os.kill(killed[0], signal.SIGKILL)
+
+    more = ["reward_model.enable_resource_pool=true", "reward_model.n_gpus_per_node=2", "reward_model.max_batch_size=2"]
+    in_process(tmp_path, *options(folder, tmp_path, *more), look=kill_one)
+    check(folder, episodes_of(tmp_path), 1.0, per_turn=False, replace=True)
+    rows = training_of(tmp_path)
+    assert rows[-1]["reward/helpful_lost_workers"] == 1
+    assert rows[-1]["reward/helpful_unscored"] == 0
+    with pytest.raises(ProcessLookupError):
+        os.kill(killed[0], 0)
+
+
+def test_moved_rewards_are_what_the_estimator_sees_and_not_what_is_reported(tmp_path, folder, monkeypatch):
+    from trainers import ppo
+
+    (tmp_path / "mine.py").write_text("def first(t): return [t.total_reward] + [0.0] * (t.num_turns - 1)\n")
+    seen: list[Trajectory] = []
+    credit = ppo.credit
+    monkeypatch.setattr(ppo, "credit", lambda *args: seen.extend(args[3]) or credit(*args))
+    in_process(tmp_path, *options(folder, tmp_path, f"algorithm.reward_credit={tmp_path}/mine.py:first"))
+    told = episodes_of(tmp_path)
+    assert len(told) == len(seen) > 8
+    for earned, moved in zip(told, seen, strict=True):
+        assert moved.turn_rewards[0] == pytest.approx(earned.total_reward)
+        assert not moved.turn_rewards[1:].any()
+        assert [sum(terms.values()) for terms in moved.turn_terms] == pytest.approx(moved.turn_rewards.tolist())
+        assert dataclasses.replace(moved, turn_rewards=earned.turn_rewards, turn_terms=earned.turn_terms) == earned
+    assert any(trajectory.turn_rewards[1:].any() for trajectory in told)
+
+
+def test_a_function_that_moves_nonsense_ends_the_run_with_the_episode(tmp_path, folder, capsys):
+    (tmp_path / "mine.py").write_text("def short(t): return []\n")
+    argv = [f"algorithm.reward_credit={tmp_path}/mine.py:short", "env.id=program_envs:tests/bytes", "env.val_kwargs={}"]
+    argv += ["warm_start.enable=false", "warm_start.careless_steps=0", "trainer.logger=jsonl", "model.hidden=32"]
+    argv += ["warm_start.mistake_rate=0", "trainer.val_before_train=false", f"trainer.default_local_dir={tmp_path}/run"]
+    argv += ["rollout.groups_per_batch=2", "rollout.n=2", "rollout.max_response_length=6", "engine.max_context=192"]
+    refused(capsys, argv, "mine.py:short, episode '", "needs as many numbers")
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["reward_model.classifier.label=1"], "has no label 1"),
+        (["reward_model.classifier.max_length=100000"], "reads 512 tokens at most"),
+        (["reward_model.classifier.transform=softmax"], "use transform=sigmoid"),
+        (["reward_model.classifier.template=nowhere.jinja"], "no file nowhere.jinja"),
+    ],
+)
+def test_a_model_that_does_not_fit_its_options_is_refused(tmp_path, folder, capsys, more, said):
+    argv = [*options(folder, tmp_path), "env.id=program_envs:tests/bytes", "env.val_kwargs={}", "model.hidden=32"]
+    argv += ["warm_start.enable=false", "warm_start.careless_steps=0", "warm_start.mistake_rate=0"]
+    refused(capsys, [*argv, f"trainer.default_local_dir={tmp_path}/run", *more], "reward_model (classifier)", said)
+
+
+def test_a_service_and_a_judge_that_are_not_there_are_refused(tmp_path, capsys):
+    common = ["reward_model.enable=true", "env.id=program_envs:tests/bytes", "env.val_kwargs={}", "model.hidden=32"]
+    common += ["warm_start.enable=false", "warm_start.careless_steps=0", "warm_start.mistake_rate=0"]
+    common += [f"trainer.default_local_dir={tmp_path}/run"]
+    service = ["reward_model.kind=service", "reward_model.service.url=http://127.0.0.1:9"]
+    refused(capsys, [*common, *service, "reward_model.service.input=messages"], "reward_model (service)", "reached")
+    refused(capsys, [*common, *service], "input=tokens renders conversations here")
+    judge = ["reward_model.kind=judge", "reward_model.judge.model=m", "reward_model.judge.base_url=http://127.0.0.1:9"]
+    refused(capsys, [*common, *judge, "reward_model.judge.rubric=nowhere"], "reward_model (judge)", "no file nowhere")
+    refused(capsys, [*common, *judge], "reward_model (judge): it does not answer")
