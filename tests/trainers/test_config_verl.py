@@ -253,6 +253,21 @@ def test_a_reward_pool_of_nothing_is_an_error(inside, key, value):
     resolve([*WITH_CRITIC, "reward_model.enable_resource_pool=False", f"reward_model.{key}=0"])
 
 
+def test_a_reward_model_of_verls_is_a_classifier_here(inside, tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    given = ["max_length=99", "micro_batch_size_per_gpu=4", f"model.path={tmp_path}", "n_gpus_per_node=3", "nnodes=1"]
+    given = [*WITH_CRITIC, *(f"reward_model.{each}" for each in [*given, "enable_resource_pool=True"])]
+    assert not resolve(given)[0].reward_model.enable, "as there, nothing else counts without it"
+    model = resolve([*given, "reward_model.enable=True"])[0].reward_model
+    assert (model.kind, model.classifier.path, model.classifier.rows) == ("classifier", str(tmp_path), 4)
+    assert (model.classifier.max_length, model.enable_resource_pool, model.n_gpus_per_node) == (99, True, 3)
+    newer = ["enable=True", f"model_path={tmp_path}", "enable_resource_pool=False", "n_gpus_per_node=8", "nnodes=0"]
+    model = resolve([*WITH_CRITIC, *(f"reward.reward_model.{each}" for each in newer)])[0].reward_model
+    assert (model.enable, model.classifier.path, model.enable_resource_pool) == (True, str(tmp_path), False)
+    (line,) = problems(*WITH_CRITIC, "reward.reward_model.enable=True")
+    assert "reward_model.classifier.path: must be given" in line
+
+
 def test_an_unknown_interaction_names_those_that_are_known(inside, tmp_path):
     (tmp_path / "i.yaml").write_text("interaction:\n- class_name: my.WeatherInteraction\n")
     (line,) = problems(*WITH_CRITIC, f"{_ROLLOUT}multi_turn.interaction_config_path={tmp_path}/i.yaml")

@@ -26,7 +26,7 @@ _JOINT: Mapping[str, Callable[[Given], Iterator[Result]]] = {
     "iterations": verl_batches.iterations,
     "validation_rows": verl_batches.validation_rows,
     "critic_model": verl_parts.critic_model,
-    "reward_pool": verl_parts.reward_pool,
+    "reward_model": verl_parts.reward_model,
     "offload": verl_parts.offload,
     "cluster": verl_parts.cluster,
     "ray": verl_parts.ray,

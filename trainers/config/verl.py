@@ -66,6 +66,10 @@ _IMAGES = "messages are text"
 _ROWS = "rows are read once a process, in its own memory"
 _ENGINE = "for the engine that runs: an option of vLLM, a word of SGLang's command line, nothing for torch"
 
+_REWARD_MODEL = "a classifier, which scores each episode as it ends; reward_model.classifier.head=value reads a token's"
+_REWARD_POOL = "a pool of n_gpus_per_node x nnodes, both above 0, beside the GPUs of the trainer"
+_SERVED = "a classifier is computed by transformers; for one that is served give reward_model.kind=service and its url"
+
 #: Of `python -m trainers.ppo`.
 PPO: Mapping[str, Rule] = {
     # ---- data
@@ -341,20 +345,35 @@ PPO: Mapping[str, Rule] = {
     # ---- rewards
     "reward.custom_reward_function.path": _to("custom_reward_function.path"),
     "reward.custom_reward_function.name": _to("custom_reward_function.name"),
-    "reward_model.enable": _later(
-        "reward_model.enable", "rewards come from the environment and from custom_reward_function", only=_OFF
-    ),
-    "reward.reward_model.enable": _later(
-        "reward_model.enable", "rewards come from the environment and from custom_reward_function", only=_OFF
-    ),
-    "reward_model.enable_resource_pool": _joint("reward_pool", "a pool of n_gpus_per_node x nnodes, both above 0"),
-    "reward_model.n_gpus_per_node": _joint("reward_pool", "above 0 with enable_resource_pool"),
-    "reward_model.nnodes": _joint("reward_pool", "above 0 with enable_resource_pool"),
+    "reward_model.enable": _joint("reward_model", _REWARD_MODEL),
+    "reward.reward_model.enable": _joint("reward_model", _REWARD_MODEL),
+    "reward_model.model.path": _joint("reward_model", "reward_model.classifier.path"),
+    "reward.reward_model.model_path": _joint("reward_model", "reward_model.classifier.path"),
+    "reward_model.model.input_tokenizer": _moot(_CHAT),
+    "reward_model.model.external_lib": _moot("nothing is imported on the side", only=(None,)),
+    "reward_model.model.trust_remote_code": _moot("code of a model's folder is never run", only=_OFF),
+    "reward_model.model.use_remove_padding": _moot("lengths are padded to reward_model.classifier.bucket"),
+    "reward_model.model.fsdp_config.*": _moot("a worker has the whole model"),
+    "reward_model.max_length": _joint("reward_model", "reward_model.classifier.max_length"),
+    "reward_model.micro_batch_size": _moot("give micro_batch_size_per_gpu instead", only=(None,)),
+    "reward_model.micro_batch_size_per_gpu": _joint("reward_model", "reward_model.classifier.rows"),
+    "reward_model.use_dynamic_bsz": _moot("reward_model.max_batch_tokens bounds a batch"),
+    "reward_model.forward_max_token_len_per_gpu": _joint("reward_model", "reward_model.max_batch_tokens"),
+    "reward_model.ulysses_sequence_parallel_size": _moot("a worker has the whole sequence", only=_ONE),
+    "reward_model.strategy": _moot("a worker has the whole model"),
+    "reward_model.enable_resource_pool": _joint("reward_model", _REWARD_POOL),
+    "reward_model.n_gpus_per_node": _joint("reward_model", "above 0 with enable_resource_pool"),
+    "reward_model.nnodes": _joint("reward_model", "above 0 with enable_resource_pool"),
+    "reward.reward_model.enable_resource_pool": _joint("reward_model", _REWARD_POOL),
+    "reward.reward_model.n_gpus_per_node": _joint("reward_model", "above 0 with enable_resource_pool"),
+    "reward.reward_model.nnodes": _joint("reward_model", "above 0 with enable_resource_pool"),
+    "reward_model.rollout.*": _moot(_SERVED),
+    "reward.reward_model.rollout.*": _moot(_SERVED),
     "reward_model.reward_manager": _moot("rewards are scored as each episode ends", only=("naive", None)),
+    "reward.reward_manager.name": _moot("rewards are scored as each episode ends", only=("naive", None)),
     "reward_model.num_workers": _to("custom_reward_function.workers"),
     "reward.num_workers": _to("custom_reward_function.workers"),
     "reward_model.launch_reward_fn_async": _moot("rewards are always awaited beside the next turns"),
-    "reward_model.model.path": _later("reward_model.path", "there is no reward model", only=(None,)),
     # ---- algorithm
     "algorithm.adv_estimator": _to(
         "algorithm.adv_estimator",

@@ -29,8 +29,15 @@ _SGLANG: dict[str, str | tuple[str]] = {
     "enforce_eager": ("--disable-cuda-graph",),
 }
 
-# Our keys for a pool of the reward model, where the schema has them.
-_POOL = ("reward_model.enable_resource_pool", "reward_model.n_gpus_per_node", "reward_model.nnodes")
+# Of a reward model: the keys of its pool, the same here and there, and verl's others with ours.
+_POOL = ("enable_resource_pool", "n_gpus_per_node", "nnodes")
+_REWARD_MODEL = {
+    "model.path": "classifier.path",
+    "model_path": "classifier.path",
+    "max_length": "classifier.max_length",
+    "micro_batch_size_per_gpu": "classifier.rows",
+    "forward_max_token_len_per_gpu": "max_batch_tokens",
+}
 
 
 def clip(given: Given) -> Iterator[Result]:
@@ -191,23 +198,35 @@ def critic_model(given: Given) -> Iterator[Result]:
         yield Result("", "the actor's model, whose weights the critic starts from", of=(key,))
 
 
-def reward_pool(given: Given) -> Iterator[Result]:
-    """A pool of its own for the reward model."""
-    enable = "reward_model.enable_resource_pool"
-    sizes = ("reward_model.n_gpus_per_node", "reward_model.nnodes")
-    if given.value(enable) is True:
-        for key in sizes:
-            if not given.has(key):
-                yield Result(key, problem=f"must be given with {enable}=True", of=(key,))
-            else:
+def reward_model(given: Given) -> Iterator[Result]:
+    """A reward model, and a pool of its own for it; by the names of now and those of before."""
+    sections = ("reward.reward_model.", "reward_model.")
+    enables = tuple(f"{section}enable" for section in sections)
+    options = {
+        f"{section}{verls}": f"reward_model.{ours}" for section in sections for verls, ours in _REWARD_MODEL.items()
+    }
+    pools = {section: [f"{section}{name}" for name in _POOL] for section in sections}
+    for enable, *sizes in pools.values():
+        for key in sizes if given.value(enable) is True else ():
+            if given.has(key):
                 given.number(key)
-        for key, ours in zip((enable, *sizes), _POOL, strict=True):
-            if ours in given.keys:
-                yield Result(ours, given.value(key), of=(key,))
-            elif given.has(key):
-                yield Result("", "not in this version: a reward model is a service beside the run", of=(key,))
-    else:
-        yield Result("", "no pool is asked for", of=(enable, *sizes))
+            else:
+                yield Result(key, problem=f"must be given with {enable}=True", of=(key,))
+    if not any(given.value(key) is True for key in enables):
+        yield Result("", "no reward model is asked for", of=(*enables, *options, *sum(pools.values(), [])))
+        return
+    yield Result("reward_model.enable", True, of=enables)
+    for key, ours in options.items():
+        if given.has(key):
+            yield Result(ours, given.value(key), of=(key,))
+        else:
+            yield Result("", "not given", of=(key,))
+    for keys in pools.values():
+        if given.value(keys[0]) is not True:
+            yield Result("", "no pool is asked for", of=tuple(keys))
+            continue
+        for key, name in zip(keys, _POOL, strict=True):
+            yield Result(f"reward_model.{name}", given.value(key), of=(key,))
 
 
 def offload(given: Given) -> Iterator[Result]:
