@@ -93,13 +93,14 @@ class RankHost:
         import torch.distributed as dist
 
         from trainers.learner import Learner
+        from trainers.learner.parallel import backend_of
         from trainers.policy import resolve_device
 
         device = resolve_device(str(settings.get("device", "cpu")))
         if self.count > 1:
             assert where is not None
             store = self._store or dist.TCPStore(*where, self.count, timeout=timedelta(seconds=timeout))
-            backend = "nccl" if device.type == "cuda" else "gloo"
+            backend = backend_of(device)
             dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.count, timeout=_NO_LIMIT)
         self.learner = Learner(model, **{**settings, "device": device})
         return {"critic": self.learner.critic is not None, "reference": self.learner.reference is not None}

@@ -11,17 +11,24 @@ transformers asks a table of functions for a model's attention; two more stand t
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.attention.varlen import varlen_attn
 from transformers import AttentionInterface
 
 VARLEN = "trainers_varlen"
 ULYSSES = "trainers_ulysses"
 OWN = frozenset({VARLEN, ULYSSES})
+
+# Since torch 2.12, fewer key than query heads must be asked for. The kernel takes them in any version.
+_GROUPED_HEADS: dict[str, Any] = (
+    {"enable_gqa": True} if "enable_gqa" in inspect.signature(varlen_attn).parameters else {}
+)
 
 
 def causal_attention(
@@ -50,7 +57,7 @@ def causal_attention(
     Raises:
         ValueError: Several rows of packed sequences.
     """
-    grouped = query.shape[1] != key.shape[1]
+    grouped = bool(query.shape[1] != key.shape[1])  # torch.compile knows the number of heads as a symbol
     if cu_seqlens is None:
         out = functional.scaled_dot_product_attention(
             query, key, value, is_causal=True, scale=scale, enable_gqa=grouped
@@ -59,8 +66,6 @@ def causal_attention(
     if len(query) != 1:
         raise ValueError(f"packed sequences stand in one row, not in {len(query)}")
     if query.device.type == "cuda" and query.dtype != torch.float32:  # which flash attention does not have
-        from torch.nn.attention.varlen import varlen_attn
-
         assert max_length is not None
         q, k, v = (tensor[0].transpose(0, 1).contiguous() for tensor in (query, key, value))
         packed = varlen_attn(
@@ -73,7 +78,7 @@ def causal_attention(
             max_length,
             scale=scale,
             window_size=(-1, 0),  # causal
-            enable_gqa=grouped,
+            **(_GROUPED_HEADS if grouped else {}),
         )
         assert isinstance(packed, Tensor)
         return packed[None]

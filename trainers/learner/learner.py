@@ -369,7 +369,9 @@ class Learner:
         flops = self._flops[role].of(result["tokens"], result.pop("squares"), float(offsets[-1]))
         result["padding"] = 1.0 - result["tokens"] / result["padding"]
         result |= optimizer.step(f"the {role} on {len(trajectories)} trajectories ({_some_names(trajectories)})")
-        seconds = time.perf_counter() - started  # whole: reading the gradient's norm has waited for the device
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)  # the optimizer's step counts too
+        seconds = time.perf_counter() - started
         result["tokens_per_s"] = result["tokens"] / seconds
         result["tflops"] = flops / seconds / self.ranks.world / 1e12
         if self.peak_tflops is not None:

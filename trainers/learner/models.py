@@ -125,7 +125,9 @@ def checkpoint_gradients(model: PreTrainedModel, *, offload: bool = False) -> No
         model: Changed in place.
         offload: Keep those inputs on the CPU, in pinned memory.
     """
-    model.activation_checkpointing_enable()
+    # transformers 5.2x gave it a new name and deprecated the old one.
+    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+    enable()
     layers: list[Any] = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     for layer in layers:
         layer.training = True  # the layer's own flag, which switches this on; its dropout stays off

@@ -139,10 +139,15 @@ def make_meshes(
     )
 
 
+def backend_of(device: torch.device) -> str:
+    """Who carries the tensors of ranks that compute on such a device; on CUDA, also those that are on the CPU."""
+    return "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+
+
 def _start_process_group(device: torch.device) -> None:
     if dist.is_initialized():
         return
-    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    backend = backend_of(device)
     if "WORLD_SIZE" in os.environ:
         dist.init_process_group(backend)
     else:
