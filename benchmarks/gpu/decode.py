@@ -93,9 +93,7 @@ async def _timed(job: Job, model: Any, dtype: torch.dtype, batch: int) -> list[f
         await engine.close()
 
 
-def roofline(
-    model: Any, dtype: torch.dtype, batch: int, context: float, bytes_per_s: float, flops: float
-) -> float:
+def roofline(model: Any, dtype: torch.dtype, batch: int, context: float, bytes_per_s: float, flops: float) -> float:
     """Seconds that a step must take; see the module."""
     config = model.config
     size = dtype.itemsize

@@ -108,9 +108,7 @@ def against_engine(job: Job, shape: str) -> bool:
     good = True
     for dtype, (mean_limit, limit) in ENGINE.items():
         sampled = asyncio.run(_sample(job, model, getattr(torch, dtype)))
-        learner = make_learner(
-            job, model, dtype, remove_padding=True, max_tokens_per_micro_batch=job.sizes.micro // 4
-        )
+        learner = make_learner(job, model, dtype, remove_padding=True, max_tokens_per_micro_batch=job.sizes.micro // 4)
         ours = np.concatenate(
             learner.logprobs([from_tokens(np.concatenate([p, g.token_ids]), len(p)) for p, g in sampled])
         )

@@ -46,7 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--minutes must be above 0, not {given.minutes}")
     if given.child is not None:
         return child(parts[0], given.device, given.shapes, given.child, given.out, given.command)
-    command = given.command or shlex.join(["python", "-m", "benchmarks.gpu", *(sys.argv[1:] if arguments is None else arguments)])
+    command = given.command or shlex.join(
+        ["python", "-m", "benchmarks.gpu", *(sys.argv[1:] if arguments is None else arguments)]
+    )
     passed = [f"--{name}={value}" for name in ("device", "shapes") if (value := getattr(given, name))]
     given.out.parent.mkdir(parents=True, exist_ok=True)
 

@@ -111,7 +111,8 @@ def test_the_session_idle_for_longest_loses_its_slot() -> None:
     assert [cached(s) for s in ("a", "b", "a", "c", "a", "b", "c")] == [0, 0, 19, 0, 19, 0, 0]
 
 
-def test_slots_of_any_length_in_any_order_are_read_right(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("as_on_a_gpu", [False, True])
+def test_slots_of_any_length_in_any_order_are_read_right(monkeypatch: pytest.MonkeyPatch, as_on_a_gpu: bool) -> None:
     monkeypatch.setattr("trainers.engines.decoder._GROUP_ROWS", 3)
     alone = scheduler(slots=1)
     wanted = {}
@@ -120,6 +121,8 @@ def test_slots_of_any_length_in_any_order_are_read_right(monkeypatch: pytest.Mon
         alone.add(each)
         wanted[i] = drain(alone)[each]
     machine = scheduler(slots=16)
+    if as_on_a_gpu:  # large groups, and more keys than there are tokens
+        machine._decoder._group_rows, machine._decoder._keys_step = 256, 24
     requests = [
         request([i] * (1 + i * 7 % 16), Sampling(max_new_tokens=(3, 40)[i % 5 == 0], seed=i)) for i in range(16)
     ]
