@@ -3,9 +3,9 @@
 In float32, where a GPU attends to packed sequences through a mask, losses and log-probabilities must be within 1e-4 and
 gradients within 1e-4 of the whole gradient's norm: sums in another order, nothing else.
 
-In bfloat16, where a GPU attends to packed sequences with its variable-length kernel, every layout rounds in its own way.
-What is right is known from float32, so a layout may be as far from that as twice the padded one (plus the tolerance of
-float32). A wrong mask, a wrong position or a neighbour's tokens are off by far more.
+In bfloat16, where a GPU attends to packed sequences with its variable-length kernel, every layout rounds in its own
+way. What is right is known from float32, so a layout may be as far from that as twice the padded one (plus the
+tolerance of float32). A wrong mask, a wrong position or a neighbour's tokens are off by far more.
 
 The engine's log-probabilities of the tokens that it sampled against the learner's of the same tokens: within 1e-3 in
 float32; in bfloat16 0.05 on average and 0.5 at most.

@@ -86,7 +86,6 @@ def test_updates_are_timed(job):
 
 def test_heads_are_the_same_and_run(job):
     from benchmarks.gpu.memory import plain_head
-
     from trainers.learner.logprobs import token_logprobs
 
     torch.manual_seed(0)
@@ -114,7 +113,6 @@ def test_decoding_is_timed_against_its_roofline(job):
 def test_the_roofline_is_as_said(tied):
     """Counted by hand for a model of known shape."""
     from benchmarks.gpu.decode import roofline
-
     from trainers.tiny import build_model
 
     hidden, wide, layers, heads, kv, vocab = 32, 48, 3, 4, 2, 61

@@ -488,6 +488,8 @@ class Learner:
 
     def _export(self, tokenizer: Any, ranks: Ranks) -> Callable[[str | Path], None]:
         weights = self.weights()
+        if not ranks.first:  # who does not write needs none
+            weights = {}
 
         def write(path: str | Path) -> None:
             with replace_folder(path, ranks) as folder:

@@ -164,34 +164,48 @@ def check_model(config: Any, parallel: Parallel) -> None:
     Raises:
         ValueError: Heads or widths are not divisible, or the family is not known to be cut rightly.
     """
-    heads, kv_heads = config.num_attention_heads, getattr(config, "num_key_value_heads", config.num_attention_heads)
-    tensor, sequence = parallel.tensor, parallel.sequence
-    if tensor > 1:
-        if config.model_type not in FAMILIES:
-            raise ValueError(
-                f"there is no tensor-parallel plan for model type {config.model_type!r}, only for "
-                f"{', '.join(FAMILIES)}; use tensor_parallel_size=1"
-            )
-        for what, size in (
-            ("attention heads", heads),
-            ("key/value heads", kv_heads),
-            ("feed-forward width", config.intermediate_size),
-        ):
-            if size % tensor:
-                raise ValueError(f"tensor_parallel_size={tensor} does not divide the model's {what} ({size})")
-    if sequence > 1:
+    if parallel.tensor > 1 and config.model_type not in FAMILIES:
+        raise ValueError(
+            f"there is no tensor-parallel plan for model type {config.model_type!r}, only for "
+            f"{', '.join(FAMILIES)}; use tensor_parallel_size=1"
+        )
+    if parallel.sequence > 1:
         refuse_sliding_windows(config, "sequence parallelism")
-        heads, kv_heads = heads // tensor, kv_heads // tensor
-        if heads % sequence:
-            raise ValueError(
-                f"ulysses_sequence_parallel_size={sequence} does not divide the model's attention heads ({heads}"
-                + (" on each tensor-parallel rank)" if tensor > 1 else ")")
-            )
-        if kv_heads % sequence and sequence % kv_heads:
-            raise ValueError(
-                f"ulysses_sequence_parallel_size={sequence} neither divides the model's key/value heads ({kv_heads}) "
-                f"nor is a multiple of them"
-            )
+    heads = config.num_attention_heads
+    check_sizes(heads, getattr(config, "num_key_value_heads", heads), config.intermediate_size, parallel)
+
+
+def check_sizes(heads: int, kv_heads: int, intermediate: int, parallel: Parallel) -> None:
+    """Whether heads and feed-forward units can be shared out as asked.
+
+    Args:
+        heads: Of queries.
+        kv_heads: Of keys and values.
+        intermediate: Units of a feed-forward layer.
+        parallel: How they are to be cut.
+
+    Raises:
+        ValueError: They are not divisible.
+    """
+    tensor, sequence = parallel.tensor, parallel.sequence
+    for what, size in (
+        ("attention heads", heads),
+        ("key/value heads", kv_heads),
+        ("feed-forward width", intermediate),
+    ):
+        if size % tensor:
+            raise ValueError(f"tensor_parallel_size={tensor} does not divide the model's {what} ({size})")
+    heads, kv_heads = heads // tensor, kv_heads // tensor
+    if heads % sequence:
+        raise ValueError(
+            f"ulysses_sequence_parallel_size={sequence} does not divide the model's attention heads ({heads}"
+            + (" on each tensor-parallel rank)" if tensor > 1 else ")")
+        )
+    if kv_heads % sequence and sequence % kv_heads:
+        raise ValueError(
+            f"ulysses_sequence_parallel_size={sequence} neither divides the model's key/value heads ({kv_heads}) "
+            f"nor is a multiple of them"
+        )
 
 
 #: transformers' model types whose matrices :mod:`trainers.learner.tensor_parallel` knows how to cut.
