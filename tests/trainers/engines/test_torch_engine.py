@@ -411,5 +411,6 @@ async def test_a_close_that_is_cancelled_does_not_hold_the_event_loop() -> None:
             await engine.close()
     resumed.set()
     await engine.close()
+    engine._thread.join(20)  # the first close waits for it, and nobody waits for that any more
     assert outcome == [True], "the loop went on, and so could the engine"
     await asyncio.gather(request, return_exceptions=True)
