@@ -418,8 +418,13 @@ class Collector:
     # ------------------------------------------------------------------ episodes
 
     def _pump(self) -> None:
-        """Start every episode that may start; a few at a time, because each opening holds the event loop a little."""
+        """Start every episode that may start; a few at a time, because each opening holds the event loop a little.
+
+        The first :meth:`next_batch` is what starts collecting: before it, there is evaluation alone.
+        """
         self._guests.admit()
+        if self._delivered_at is None:
+            return
         for _ in range(_STARTS_AT_ONCE):
             if self._failure is not None or self._closed or (ticket := self._slots.start()) is None:
                 return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -192,12 +192,16 @@ def sampled():
     return sampled_by_an_engine()
 
 
-@pytest.fixture(scope="module", params=[1, 2, 4])
-def world(request, tmp_path_factory, sampled):
-    count = request.param
-    traps = TRAPS if count == 2 else {}
-    every = {**cases(count), **engine_cases(count, sampled), **traps}
-    return count, run_ranks(count, every, tmp_path_factory.mktemp(f"ranks{count}"))
+@pytest.fixture(scope="module")
+def ranks_of(tmp_path_factory, sampled):
+    """What each of so many ranks found; they are started once."""
+
+    @cache
+    def found(count):
+        every = {**cases(count), **engine_cases(count, sampled), **(TRAPS if count == 2 else {})}
+        return run_ranks(count, every, tmp_path_factory.mktemp(f"ranks{count}"))
+
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -213,8 +217,9 @@ def plain():
     }
 
 
-def test_any_number_of_ranks_is_one(plain, world):
-    count, ranks = world
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_any_number_of_ranks_is_one(plain, ranks_of, count):
+    ranks = ranks_of(count)
     for name in cases(count).keys() - {"bfloat16"}:
         expected = plain.get(name.partition(",")[0], plain["sharded"])
         try:
@@ -223,26 +228,26 @@ def test_any_number_of_ranks_is_one(plain, world):
             raise AssertionError(f"{name} on {count} ranks: {error}") from error
 
 
-def test_bfloat16_is_near_however_it_is_cut(plain, world):
-    count, ranks = world
-    if count == 1:
-        pytest.skip("nothing is cut")
-    ours, theirs = ranks[0]["bfloat16"], plain["qwen3"]
+@pytest.mark.parametrize("count", [2, 4])
+def test_bfloat16_is_near_however_it_is_cut(plain, ranks_of, count):
+    ours, theirs = ranks_of(count)[0]["bfloat16"], plain["qwen3"]
     for name in ("logprobs", "entropies", "reference"):
         np.testing.assert_allclose(ours[name], theirs[name], atol=0.1)
     for name in ("metrics", "value_metrics"):
         assert ours[name]["grad_norm"] == pytest.approx(theirs[name]["grad_norm"], rel=0.1)
 
 
-def test_all_ranks_get_the_same_to_the_last_bit(world):
-    count, ranks = world
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_all_ranks_get_the_same_to_the_last_bit(ranks_of, count):
+    ranks = ranks_of(count)
     for other in ranks[1:]:
         for name in cases(count):
             assert_same(other[name], ranks[0][name], 0.0)
 
 
-def test_log_probabilities_are_the_engines(sampled, world):
-    count, ranks = world
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_log_probabilities_are_the_engines(sampled, ranks_of, count):
+    ranks = ranks_of(count)
     theirs = np.concatenate([each.logprobs[each.action_mask] for each in sampled])
     for name in engine_cases(count, sampled):
         np.testing.assert_allclose(ranks[0][name], theirs, atol=1e-5, err_msg=name)
@@ -252,10 +257,8 @@ def test_log_probabilities_are_the_engines(sampled, world):
 
 
 @pytest.fixture
-def two(world):
-    if world[0] != 2:
-        pytest.skip("two ranks show it")
-    return world[1]
+def two(ranks_of):
+    return ranks_of(2)
 
 
 def test_gloo_has_no_scaled_sums_so_plain_ones_are_forced(two):
