@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from trainers.config import PPOConfig
+    from trainers.config.schema import RunSection
     from trainers.learner.parallel import Parallel
 
 _GIB = 2**30
@@ -72,7 +73,7 @@ class ModelShape:
         vocab: Tokens.
         heads: Of queries, in a layer.
         kv_heads: Of keys and values.
-        intermediate: Units of a feed-forward layer.
+        intermediate: Units of a feed-forward layer; 0 where layers differ or do not say.
         outside: Parameters outside the blocks: embeddings, head and the last norm.
     """
 
@@ -326,7 +327,7 @@ def _check_cut(config: PPOConfig, machine: Machine, shape: ModelShape | None) ->
     """Whether the learner's ranks and its model can be cut as `trainer` says; over how many ranks it is sharded."""
     from trainers.learner.parallel import check_sizes
 
-    ranks, parallel = _ranks(config, machine), parallel_of(config)
+    ranks, parallel = _ranks(config, machine), parallel_of(config.trainer)
     try:
         _, shards = parallel.shape(ranks)
         if shape is not None:
@@ -344,11 +345,10 @@ def _ranks(config: PPOConfig, machine: Machine) -> int:
     return config.cluster.learner_ranks if config.cluster.learner_ranks > 1 else machine.world
 
 
-def parallel_of(config: PPOConfig) -> Parallel:
+def parallel_of(run: RunSection) -> Parallel:
     """How the learner's ranks share the work."""
     from trainers.learner.parallel import Parallel
 
-    run = config.trainer
     return Parallel(run.fsdp_size, run.tensor_parallel_size, run.ulysses_sequence_parallel_size)
 
 

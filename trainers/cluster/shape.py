@@ -72,6 +72,6 @@ def _shape(model: Any) -> ModelShape:
         vocab=text.vocab_size,
         heads=heads,
         kv_heads=kv_heads,
-        intermediate=text.intermediate_size,
+        intermediate=width if isinstance(width := getattr(text, "intermediate_size", None), int) else 0,
         outside=sum(size for weight, size in parameters.items() if weight not in blocks),
     )

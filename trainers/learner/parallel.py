@@ -172,7 +172,8 @@ def check_model(config: Any, parallel: Parallel) -> None:
     if parallel.sequence > 1:
         refuse_sliding_windows(config, "sequence parallelism")
     heads = config.num_attention_heads
-    check_sizes(heads, getattr(config, "num_key_value_heads", heads), config.intermediate_size, parallel)
+    intermediate = config.intermediate_size if parallel.tensor > 1 else 0  # families above have one number
+    check_sizes(heads, getattr(config, "num_key_value_heads", heads), intermediate, parallel)
 
 
 def check_sizes(heads: int, kv_heads: int, intermediate: int, parallel: Parallel) -> None:
