@@ -66,7 +66,8 @@ class Learner:
         optimizer: How the actor is trained.
         critic_optimizer: How the critic is trained; as the actor by default.
         max_tokens_per_micro_batch: Tokens (padding included) in one forward and backward pass. Speed and memory only.
-        chunk_size: Positions whose logits exist at the same time. Speed and memory only.
+        chunk_size: Positions whose logits exist at the same time; ``None`` chooses by the size of the vocabulary (see
+            :func:`trainers.learner.logprobs.token_logprobs`). Speed and memory only.
         temperature: Of the log-probabilities, as in sampling (:mod:`trainers.engines.base`).
         gradient_checkpointing: Compute activations again in the backward pass instead of keeping them.
         dtype: Of the computation: ``float32`` or ``bfloat16`` (parameters stay float32). By default float32 on the CPU
@@ -103,7 +104,7 @@ class Learner:
         optimizer: OptimizerSettings | None = None,
         critic_optimizer: OptimizerSettings | None = None,
         max_tokens_per_micro_batch: int = 4096,
-        chunk_size: int = 1024,
+        chunk_size: int | None = None,
         temperature: float = 1.0,
         gradient_checkpointing: bool = False,
         dtype: Literal["float32", "bfloat16"] | None = None,

@@ -68,7 +68,7 @@ class Policy(nn.Module):
         chunk_size: See :func:`trainers.learner.logprobs.token_logprobs`.
     """
 
-    def __init__(self, lm: PreTrainedModel, chunk_size: int = 1024) -> None:
+    def __init__(self, lm: PreTrainedModel, chunk_size: int | None = None) -> None:
         super().__init__()
         self.lm = lm
         self.chunk_size = chunk_size
