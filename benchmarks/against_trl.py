@@ -19,7 +19,7 @@ with the whole conversation as its prompt; each row ends at its own length, and 
 What that loop spends besides, on templates and on parsing replies, is left out. This side is the collector with an
 environment, the torch engine and the learner.
 
-First the losses are compared: episodes of this side go through TRL's own scoring, and with the same old
+First the losses are compared: four groups of this side's episodes go through TRL's own scoring, and with the same old
 log-probabilities (those of the engine, with noise, so that the clipping bites) the losses and all gradients must be
 equal (``--tolerance``).
 
@@ -526,7 +526,7 @@ def compare(work: Work, shape: Shape, options: argparse.Namespace) -> dict[str, 
             rollout,
         )
         first = ours.collect(work.lengths(0))
-        loss = compare_losses(trainer, model, first)
+        loss = compare_losses(trainer, model, first[: 4 * work.group])
         for name in ("apart", "gradients_apart"):
             if not loss[name] < options.tolerance:
                 raise SystemExit(f"{work.name}: the losses are not the same: {loss}")
