@@ -36,9 +36,9 @@ import asyncio
 import copy
 import dataclasses
 import math
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 from weakref import WeakKeyDictionary
 
 import gymnasium
@@ -189,12 +189,29 @@ class MultiturnReward:
         }
 
 
+#: Replies to one future's conversation; ``None`` ends that future, which is scored as it stands.
+Player: TypeAlias = Callable[[Messages], "str | Message | None | Awaitable[str | Message | None]"]
+
+
+@runtime_checkable
+class FuturePolicy(Protocol):
+    """A policy that keeps something for each future: its tokens, its random numbers."""
+
+    def start(self, env: TextEnv[Any], seed: int) -> Player:
+        """Who replies in one future.
+
+        Args:
+            env: The fork in which it will be played; not to be stepped.
+            seed: The future's own: a function of the episode's seed and actions.
+        """
+
+
 class Lookahead:
     """A way to look ahead, for any number of episodes at once: ``await lookahead(env)`` rewards the last turn.
 
     Args:
         policy: Plays on: a plain or asynchronous callable from the conversation to a reply (text or an assistant
-            message), or ``"module:name"`` of one.
+            message), or ``"module:name"`` of one. Or a :class:`FuturePolicy`, which learns where a future begins.
         samples: How many futures are played.
         window: How many turns the policy has in each, unless it ends before; 0 scores the conversation as it stands.
         formula: One of :data:`FORMULAS` by name, or your own.
@@ -219,7 +236,7 @@ class Lookahead:
 
     def __init__(
         self,
-        policy: Policy | str,
+        policy: Policy | FuturePolicy | str,
         *,
         samples: int = 3,
         window: int = 2,
@@ -252,7 +269,7 @@ class Lookahead:
                 f"formula {formula.name!r} counts tokens: give count_tokens, for example "
                 "lambda text: len(tokenizer.encode(text)), or choose 'textenvs' or 'recipe', which count words"
             )
-        self.policy: Policy = resolve("policy", policy)
+        self.policy: Policy | FuturePolicy = policy if isinstance(policy, FuturePolicy) else resolve("policy", policy)
         self.samples = samples
         self.window = window
         self.formula = formula
@@ -295,10 +312,15 @@ class Lookahead:
         played = replies[-state.assistant_turns :] if state.assistant_turns else [len(state.messages)]
         starts = {"all": 0, "played": played[0], "future": played[-1]}
         samples = 1 if state.done or self.window == 0 else self.samples
-        forks = [env.fork(seed) for seed in self._seeds(env, samples)]
+        seeds = self._seeds(env, samples)
+        forks = [env.fork(seed) for seed in seeds]
         for fork in forks:
             fork.render_mode = None  # what might be said is not what was said
-        return self._reward(forks, starts[self.formula.scope])
+        players = [self._player(fork, seed) for fork, seed in zip(forks, seeds, strict=True)]
+        return self._reward(forks, players, starts[self.formula.scope])
+
+    def _player(self, fork: TextEnv[Any], seed: int) -> Player:
+        return self.policy.start(fork, seed) if isinstance(self.policy, FuturePolicy) else self.policy
 
     def _seeds(self, env: TextEnv[Any], count: int) -> list[int]:
         """Seeds of the futures, from a copy of the episode's randomness: drawing must not change the episode."""
@@ -306,12 +328,13 @@ class Lookahead:
         root = np.random.SeedSequence([self.seed, episode, env.state.assistant_turns])
         return [int(seed) for seed in root.generate_state(count)]
 
-    async def _reward(self, forks: Sequence[TextEnv[Any]], start: int) -> MultiturnReward:
+    async def _reward(self, forks: Sequence[TextEnv[Any]], players: Sequence[Player], start: int) -> MultiturnReward:
         state = forks[0].state
         if state.stop in FAILURE_STOPS:
             raise EnvironmentFailure(state.stop, "the episode itself failed, so there is nothing to score")
         calls = [0] * len(forks)
-        results = await _together(*(self._guarded(i, fork, start, calls) for i, fork in enumerate(forks)))
+        futures_of = zip(range(len(forks)), forks, players, strict=True)
+        results = await _together(*(self._guarded(i, fork, player, start, calls) for i, fork, player in futures_of))
         futures = tuple(result for result in results if isinstance(result, Future))
         errors = [result for result in results if isinstance(result, Exception)]
         reasons = tuple(f"{type(error).__name__}: {error}" for error in errors)
@@ -322,12 +345,14 @@ class Lookahead:
         terms = self.formula.terms(futures, self.weights)
         return MultiturnReward(math.fsum(terms.values()), terms, futures, len(forks), reasons, sum(calls))
 
-    async def _guarded(self, i: int, fork: TextEnv[Any], start: int, calls: list[int]) -> Future | Exception:
+    async def _guarded(
+        self, i: int, fork: TextEnv[Any], player: Player, start: int, calls: list[int]
+    ) -> Future | Exception:
         """A future, or why there is none."""
         clock: asyncio.Timeout | None = None
         try:
             async with self._gate(), asyncio.timeout(self.timeout_s) as clock:
-                return await self._future(i, fork, start, calls)
+                return await self._future(i, fork, player, start, calls)
         except Exception as error:
             if isinstance(error, TimeoutError) and clock is not None and clock.expired():
                 return TimeoutError(f"the future took longer than {self.timeout_s:g} s")
@@ -335,13 +360,15 @@ class Lookahead:
                 return error
             raise
 
-    async def _future(self, i: int, fork: TextEnv[Any], start: int, calls: list[int]) -> Future:
+    async def _future(self, i: int, fork: TextEnv[Any], player: Player, start: int, calls: list[int]) -> Future:
         begin = len(fork.state.messages)
         conversation = copy_messages(fork.state.messages)
         turns = 0
         while turns < self.window and not fork.state.done:
             calls[i] += 1
-            reply: Any = await settle(self.policy(conversation))
+            reply: Any = await settle(player(conversation))
+            if reply is None:  # it has no room for more
+                break
             conversation, _, _, _, info = await _step(fork, reply)
             turns += 1
             if info["failed"]:
@@ -391,7 +418,7 @@ class Lookahead:
 
 
 def multiturn_aware_reward(
-    env: TextEnv[Any], policy: Policy | str, **options: Any
+    env: TextEnv[Any], policy: Policy | FuturePolicy | str, **options: Any
 ) -> Coroutine[Any, Any, MultiturnReward]:
     """The multiturn-aware reward of the last turn of ``env``, to be awaited.
 

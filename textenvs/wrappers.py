@@ -26,7 +26,7 @@ from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker
 
 from .background import settle, wait_for
 from .env import EnvironmentFailure, TextEnv
-from .lookahead import FAILURES, Formula, Lookahead
+from .lookahead import FAILURES, Formula, FuturePolicy, Lookahead
 from .messages import Message, Messages, transcript
 from .options import Judge, Policy, check_count, check_number, resolve
 from .spaces import Unicode
@@ -219,7 +219,7 @@ class MultiturnAwareReward(TextWrapper[Messages]):
     def __init__(
         self,
         env: gymnasium.Env[Any, Any],
-        policy: Policy | str,
+        policy: Policy | FuturePolicy | str,
         *,
         credit: Literal["value", "difference"] = "value",
         samples: int = 3,

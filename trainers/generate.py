@@ -25,7 +25,9 @@ from transformers.utils.logging import disable_progress_bar
 
 from textenvs.messages import Messages, check_conversation, copy_messages
 
-from . import assembly
+from .assembly.engines import engine_of
+from .assembly.errors import SetupError
+from .assembly.policy import set_threads
 from .config import PPOConfig, load_config
 from .config.commands import GenerateConfig
 from .config.schema import EngineSection, ModelSection
@@ -46,7 +48,7 @@ async def generate(config: GenerateConfig) -> Path:
 
     Raises:
         TableError: The prompts cannot be used, or the output is there already.
-        assembly.SetupError: The engine cannot be had.
+        SetupError: The engine cannot be had.
     """
     assert config.data.path is not None
     assert config.data.output_path is not None
@@ -59,7 +61,7 @@ async def generate(config: GenerateConfig) -> Path:
     _open(parts, _identity(config, source))
     policy = load(_model(config), lambda: iter(()), max_context=0, seed=config.trainer.seed)
     policy.to(resolve_device(config.model.device))
-    assembly.set_threads(policy, config.trainer.threads)
+    set_threads(policy, config.trainer.threads)
     renderer = Renderer(policy.tokenizer)
     rendered = _rendered(prompts, renderer, config.rollout.prompt_length)
     size = config.data.batch_size
@@ -68,7 +70,7 @@ async def generate(config: GenerateConfig) -> Path:
     if len(missing) < len(starts):
         log.info("%d of %d batches are there already", len(starts) - len(missing), len(starts))
     if missing:
-        engine = await assembly.engine_of(_as_run(config, parts), policy, renderer)
+        engine = await engine_of(_as_run(config, parts), policy, renderer)
         try:
             for start in missing:
                 rows = range(start, min(start + size, len(prompts)))
@@ -224,7 +226,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     disable_progress_bar()
     try:
         output = asyncio.run(generate(config))
-    except (assembly.SetupError, EngineError, PolicyError, RendererError, TableError) as error:
+    except (SetupError, EngineError, PolicyError, RendererError, TableError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except (KeyboardInterrupt, asyncio.CancelledError):

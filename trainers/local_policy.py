@@ -17,9 +17,8 @@ from .config.schema import ModelSection
 from .engines.base import EngineError, Sampling
 from .engines.torch_engine import TorchEngine
 from .policy import PolicyError
-from .rollout.episode import EpisodeTokens
+from .rollout.engine_policy import EnginePolicy, NoRoomError, Speaker
 from .rollout.renderer import Renderer, RendererError
-from .rollout.tasks import derive_seed
 
 _MOST_CONTEXT = 32768
 
@@ -49,49 +48,39 @@ class LocalPolicy:
     ) -> None:
         try:
             loaded = policy.load(ModelSection(path=model), lambda: (), max_context=0, seed=0)
-            self._renderer = Renderer(loaded.tokenizer)
+            renderer = Renderer(loaded.tokenizer)
             where = policy.resolve_device(device)
         except (PolicyError, RendererError) as error:
             raise ValueError(str(error)) from error
-        self._sampling = Sampling(temperature=temperature, max_new_tokens=max_tokens)
         self._engine = TorchEngine(
             loaded.model,
             max_slots=concurrency,
             max_context=min(loaded.model.config.max_position_embeddings, _MOST_CONTEXT),
             device=where,
-            stop_token_ids=self._renderer.stop_token_ids,
+            stop_token_ids=renderer.stop_token_ids,
+        )
+        self._policy = EnginePolicy(
+            self._engine, renderer, Sampling(temperature=temperature, max_new_tokens=max_tokens)
         )
 
     def start(self, env: TextEnv[Any], seed: int) -> Player:
         """A player that remembers its episode as tokens."""
-        tokens: EpisodeTokens | None = None
+        speaker = Speaker(self._policy, seed)
 
         async def play(conversation: Messages, tools: ToolSchemas) -> Reply:
-            nonlocal tokens
             try:
-                if tokens is None:
-                    tokens = EpisodeTokens(self._renderer, conversation, episode_id="", tools=tools or None)
-                else:
-                    tokens.observe(conversation)
+                said = await speaker.reply(conversation, tools or None)
+            except NoRoomError as error:
+                raise OutOfContext(str(error)) from error
             except RendererError as error:
                 raise PolicyFailure(str(error)) from error
-            size = tokens.context_size
-            if size >= self._engine.max_context:
-                raise OutOfContext(f"{size} tokens, and the model has room for {self._engine.max_context}")
-            sampling = Sampling(
-                temperature=self._sampling.temperature,
-                max_new_tokens=min(self._sampling.max_new_tokens, self._engine.max_context - size),
-                seed=derive_seed(seed, "local policy", tokens.num_turns),
-            )
-            try:
-                generation = await self._engine.generate(tokens.context, sampling)
             except EngineError as error:
                 raise PolicyFailure(f"{type(error).__name__}: {error}") from error
             return Reply(
-                tokens.reply(generation),
-                prompt_tokens=size,
-                completion_tokens=len(generation.token_ids),
-                cut=generation.finish_reason == "length",
+                said.text,
+                prompt_tokens=said.prompt_tokens,
+                completion_tokens=len(said.generation.token_ids),
+                cut=said.generation.finish_reason == "length",
             )
 
         return play

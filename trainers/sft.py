@@ -21,7 +21,11 @@ except ImportError as error:
     raise ImportError("training needs torch: pip install 'textenvs[train]'") from error
 from transformers.utils.logging import disable_progress_bar
 
-from . import assembly
+from .assembly.environments import env_kwargs
+from .assembly.errors import SetupError
+from .assembly.folder import run_folder
+from .assembly.learner import check_learner, learner_options
+from .assembly.policy import demonstrations_of, policy_of, set_threads
 from .config import SFTConfig, load_config
 from .config.schema import SupervisedSection
 from .demonstrations import DemonstrationError, Example, encode
@@ -61,7 +65,7 @@ def fit(
         section: Steps, batch size, learning rate.
         seed: Decides the order.
         on_step: Called after every step with its number (from 1) and metrics.
-        options: More of the learner's, see :func:`trainers.assembly.learner_options`. Adapters are merged in the end.
+        options: More of the learner's, see :mod:`trainers.assembly.learner`. Adapters are merged in the end.
 
     Raises:
         DemonstrationError: There is nothing to learn from.
@@ -104,26 +108,24 @@ def examples_of(
     """The demonstrations in tokens.
 
     Raises:
-        assembly.SetupError: There are none, or they cannot be read.
+        SetupError: There are none, or they cannot be read.
     """
     try:
-        played = assembly.demonstrations_of(env_id, kwargs, section, seed)
+        played = demonstrations_of(env_id, kwargs, section, seed)
         return [encode(each, renderer, policy.tokenizer) for each in played]
     except DemonstrationError as error:
-        raise assembly.SetupError(str(error)) from error
+        raise SetupError(str(error)) from error
 
 
 def run(config: SFTConfig) -> None:
     """A whole supervised run; writes metrics and the model."""
-    folder = assembly.run_folder(config.trainer)
-    kwargs = assembly.env_kwargs(config.env, config.data.train_files)
+    folder = run_folder(config.trainer)
+    kwargs = env_kwargs(config.env, config.data.train_files)
     seed = config.trainer.seed
-    policy = assembly.policy_of(
-        config.model, config.env.id, kwargs, config.sft, max_context=config.sft.max_context, seed=seed
-    )
+    policy = policy_of(config.model, config.env.id, kwargs, config.sft, max_context=config.sft.max_context, seed=seed)
     policy.to(resolve_device(config.model.device))
-    assembly.check_learner(config.model, config.trainer, policy)
-    assembly.set_threads(policy, config.trainer.threads)
+    check_learner(config.model, config.trainer, policy)
+    set_threads(policy, config.trainer.threads)
     renderer = Renderer(policy.tokenizer)
     examples = examples_of(config.env.id, kwargs, config.sft, policy, renderer, seed)
     log.info("%d conversations to imitate", len(examples))
@@ -147,7 +149,7 @@ def run(config: SFTConfig) -> None:
             log.info("step %d/%d  loss %.4f", step, config.sft.steps, metrics["loss"])
 
     with logger:
-        options = assembly.learner_options(config.model, config.trainer)
+        options = learner_options(config.model, config.trainer)
         fit(policy, examples, config.sft, seed=seed, on_step=on_step, options=options)
     policy.model.save_pretrained(folder / "model")
     policy.tokenizer.save_pretrained(folder / "model")
@@ -161,7 +163,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     disable_progress_bar()  # transformers' own, for every file it writes
     try:
         run(config)
-    except (assembly.SetupError, DemonstrationError, FloatingPointError, PolicyError, RendererError) as error:
+    except (SetupError, DemonstrationError, FloatingPointError, PolicyError, RendererError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from trainers.config import load_config
-from trainers.ppo import Run, assemble, train
+from trainers.ppo import train
+from trainers.run import Run, assemble
 
 OPTIONS = [
     *("model.hidden=32", "model.layers=1", "model.heads=2", "model.kv_heads=1", "model.vocab_size=300"),

@@ -6,7 +6,9 @@ import sys
 
 import pytest
 
-from trainers.assembly import SetupError, engine_of, threads_for
+from trainers.assembly.engines import engine_of
+from trainers.assembly.errors import SetupError
+from trainers.assembly.policy import threads_for
 from trainers.config import PPOConfig
 from trainers.config.load import ConfigError, resolve
 from trainers.engines.base import Sampling

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainers import assembly
+from trainers.assembly.folder import checkpoint_to_resume
 from trainers.checkpoints import Checkpoint, CheckpointError, Checkpoints, load
 from trainers.config.schema import TrainerSection
 
@@ -196,16 +196,16 @@ def section(**values: object) -> TrainerSection:
 
 def test_which_checkpoint_a_run_goes_on_from(tmp_path):
     saved = Checkpoints(tmp_path / "mine", keep=2)
-    assert assembly.checkpoint_to_resume(section(), saved) is None
+    assert checkpoint_to_resume(section(), saved) is None
     save(saved, 4)
     other = save(Checkpoints(tmp_path / "other", keep=2), 9)
-    assert assembly.checkpoint_to_resume(section(), saved).iteration == 4
-    assert assembly.checkpoint_to_resume(section(resume_mode="disable"), saved) is None
+    assert checkpoint_to_resume(section(), saved).iteration == 4
+    assert checkpoint_to_resume(section(resume_mode="disable"), saved) is None
     asked = section(resume_mode="resume_path", resume_from_path=str(other))
-    assert assembly.checkpoint_to_resume(asked, saved) == load(other)
+    assert checkpoint_to_resume(asked, saved) == load(other)
     asked = section(resume_mode="resume_path", resume_from_path=str(other.parent))
     with pytest.raises(CheckpointError, match="other is not a checkpoint"):
-        assembly.checkpoint_to_resume(asked, saved)
+        checkpoint_to_resume(asked, saved)
 
 
 def test_the_state_must_be_json(tmp_path):

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import inspect
 import json
 import sys
 from collections.abc import Iterator
@@ -13,16 +14,21 @@ from pyarrow import parquet
 
 from textenvs.tasks.files import write_parquet
 from textenvs.tasks.generated import GeneratedMath
-from trainers import assembly, evaluate, generate, ppo, sft, tiny
+from trainers import evaluate, generate, ppo, sft, tiny
+from trainers.assembly import vllm
+from trainers.assembly.engines import check_engine, engine_of
+from trainers.assembly.environments import backend_of
+from trainers.assembly.folder import checkpoint_to_resume, run_folder
 from trainers.checkpoints import Checkpoints
 from trainers.config import PPOConfig, SFTConfig, resolve
 from trainers.config.commands import EvaluateConfig, GenerateConfig
 from trainers.config.describe import all_keys
 from trainers.config.schema import Section
+from trainers.credit import estimator_options
 from trainers.policy import Policy
 from trainers.rollout.renderer import Renderer
 
-CONFIG = str(Path(assembly.__file__).parent / "config")
+CONFIG = str(Path(inspect.getfile(PPOConfig)).parent)
 
 TINY = [
     *("model.hidden=32", "model.layers=1", "model.heads=2", "model.kv_heads=1", "model.vocab_size=300"),
@@ -80,19 +86,20 @@ def test_every_key_of_ppo_is_read(tmp_path):
         *("algorithm.adv_estimator=gae", "algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.type=adaptive"),
         *("actor.old_logprobs=recompute", "actor.importance_correction=token_tis", "actor.use_kl_loss=true"),
         *(f"custom_reward_function.path={tmp_path}/reward.py", f"trainer.trace_file={tmp_path}/trace.json"),
+        *("multiturn_reward.enable=true", "multiturn_reward.credit=difference", "multiturn_reward.replace=false"),
         f"trainer.default_local_dir={tmp_path}/run",
     ]
     resumed = ["trainer.resume_mode=resume_path", f"trainer.resume_from_path={tmp_path}"]
     with watched() as read:
         assert ppo.main([*SMALL, *first]) == 0
         for estimator in ("grpo", "rloo", "turn_grpo", "gigpo", "bilevel_gae"):
-            ppo.estimator_options(resolve([f"algorithm.adv_estimator={estimator}"])[0].algorithm)
+            estimator_options(resolve([f"algorithm.adv_estimator={estimator}"])[0].algorithm)
         config, _ = resolve([])
-        assembly.run_folder(config.trainer)  # of the two names
+        run_folder(config.trainer)  # of the two names
         asyncio.run(with_other_backends())
         asyncio.run(with_other_engines())
         with contextlib.suppress(ValueError):
-            assembly.checkpoint_to_resume(resolve(resumed)[0].trainer, Checkpoints(tmp_path / "none", 1))
+            checkpoint_to_resume(resolve(resumed)[0].trainer, Checkpoints(tmp_path / "none", 1))
     # Read by learner ranks, Ray and adapters alone, which have runs of their own in their tests.
     elsewhere = ("cluster.", "ray_init.", "model.lora_", "model.target_modules")
     left = [name for name in unread(PPOConfig, read) if not name.startswith(elsewhere)]
@@ -101,7 +108,7 @@ def test_every_key_of_ppo_is_read(tmp_path):
 
 async def with_other_backends():
     config, _ = resolve(["env.backend=thread", "env.workers=1"])
-    async with assembly.backend_of(config, validation=False):
+    async with backend_of(config, validation=False):
         pass
 
 
@@ -118,19 +125,19 @@ async def with_other_engines():
         raise AsFarAsHere
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(assembly.VLLMEngine, "connect", refuse)
-        patch.setattr(assembly, "start_server", lambda *args, **kwargs: None)
+        patch.setattr(vllm.VLLMEngine, "connect", refuse)
+        patch.setattr(vllm, "start_server", lambda *args, **kwargs: None)
         with pytest.raises(AsFarAsHere):
-            await assembly.engine_of(resolve(["engine.name=vllm"])[0], policy, renderer)
-    assembly.check_engine(resolve(["engine.name=sglang", "engine.sglang.base_url=http://127.0.0.1:1"])[0])
-    assembly._served_options(resolve(["engine.name=vllm", "engine.vllm.base_url=http://127.0.0.1:1"])[0], 0)
+            await engine_of(resolve(["engine.name=vllm"])[0], policy, renderer)
+    check_engine(resolve(["engine.name=sglang", "engine.sglang.base_url=http://127.0.0.1:1"])[0])
+    vllm.served_options(resolve(["engine.name=vllm", "engine.vllm.base_url=http://127.0.0.1:1"])[0], 0)
 
 
 def test_every_key_of_sft_is_read(tmp_path):
     more = ["sft.demonstrations=8", "sft.steps=1", "sft.batch_size=4", f"trainer.default_local_dir={tmp_path}/run"]
     with watched() as read:
         assert sft.main([*TINY, *more]) == 0
-        assembly.run_folder(resolve([], SFTConfig)[0].trainer)
+        run_folder(resolve([], SFTConfig)[0].trainer)
     adapters = ("model.lora_", "model.target_modules")  # with lora_rank, as above
     assert [name for name in unread(SFTConfig, read) if not name.startswith(adapters)] == []
 

@@ -41,7 +41,7 @@ async def test_replies_follow_from_the_seed_and_prompts_are_exact(folder: Path) 
         assert first == again
         assert [reply for reply, *_ in first] != [reply for reply, *_ in other]
         opening = textenvs.make("textenv/gsm8k-interact", level="easy").reset(seed=3)[0]
-        assert first[0][1] == len(policy._renderer.render(opening))
+        assert first[0][1] == len(policy._policy.renderer.render(opening))
         for (_, prompt, written), (_, following, _) in zip(first, first[1:], strict=False):
             assert prompt + written < following, "what was said before is read as it was sampled"
             assert 1 <= written <= 12

@@ -11,7 +11,8 @@ import pytest
 from cluster_runs import assert_same_metrics, run
 
 from trainers.cluster.group import LearnerGroup, RankError
-from trainers.ppo import Run, main
+from trainers.ppo import main
+from trainers.run import Run
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("learner-ranks")]
 

@@ -21,7 +21,7 @@ from cluster_runs import assert_same_metrics, run
 
 from trainers.cluster.group import RankError
 from trainers.engines.base import RequestError, Sampling
-from trainers.ppo import Run
+from trainers.run import Run
 
 # One process of the tests runs them all, and so one Ray.
 pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("ray")]

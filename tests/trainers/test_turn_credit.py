@@ -14,8 +14,10 @@ import pytest
 from numpy.typing import NDArray
 
 from trainers.config import load_config
-from trainers.ppo import assemble, credit, train
+from trainers.credit import credit
+from trainers.ppo import train
 from trainers.report.loggers import read_jsonl
+from trainers.run import assemble
 from trainers.trajectory import Trajectory
 
 CROSSROADS = [
@@ -74,7 +76,7 @@ def advantages_by_turn(folder: Path, *more: str) -> tuple[list[Trajectory], list
         argv = [*CROSSROADS, f"trainer.default_local_dir={folder}", "algorithm.norm_adv=false", *more]
         async with assemble(load_config(argv)[0]) as run:
             trajectories = (await run.collector.next_batch()).trajectories
-            return trajectories, credit(run, trajectories)[0]["advantages"]
+            return trajectories, credit(run.config, run.learner, run.kl, trajectories)[0]["advantages"]
 
     trajectories, flat = asyncio.run(go())
     episodes = np.split(flat, np.cumsum([t.action_mask.sum() for t in trajectories])[:-1])

@@ -46,6 +46,8 @@ _ONLY_WITH = {
     "anchor": ("gigpo",),
     "truncated": ("grpo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "remax", "turn_grpo", "gigpo"),
 }
+#: Estimators whose discount is a turn's and that add up nothing else.
+_TURN_DISCOUNT = ("turn_grpo", "turn_gae")
 #: Estimators that learn nothing from a group of one.
 _COMPARE_SIBLINGS = frozenset({"grpo", "dr_grpo", "reinforce_pp_baseline", "gigpo"})
 #: Estimators that give all tokens of an episode the same advantage.
@@ -78,6 +80,7 @@ def ppo_checks(config: PPOConfig) -> Problems:
         for name in ("workers", "timeout_s"):
             if _changed(config.custom_reward_function, name):
                 yield f"custom_reward_function.{name}", "has no effect without custom_reward_function.path"
+    yield from _multiturn_checks(config)
     if config.cluster.backend == "ray" and engine.base_urls:
         yield (
             f"engine.{engine.name}.base_url",
@@ -246,6 +249,32 @@ def model_checks(model: ModelSection) -> Problems:
         )
     if model.heads % model.kv_heads:
         yield "model.kv_heads", f"is {model.kv_heads}, which does not divide model.heads={model.heads}"
+
+
+def _multiturn_checks(config: PPOConfig) -> Problems:
+    section, algorithm = config.multiturn_reward, config.algorithm
+    if not section.enable:
+        for name in type(section).model_fields:
+            if _changed(section, name):
+                yield f"multiturn_reward.{name}", "has no effect without multiturn_reward.enable=true"
+        return
+    if config.env.backend != "inline":
+        yield "env.backend", f"is {config.env.backend}, and multiturn_reward forks environments, which must be inline"
+    function = config.custom_reward_function
+    if section.replace and function.path is not None and function.replace:
+        yield (
+            "multiturn_reward.replace",
+            "and custom_reward_function.replace would both take the environment's reward away: set one to false",
+        )
+    if section.credit == "difference":
+        return
+    instead = "is the return already and must not be added up over turns: use multiturn_reward.credit=difference, or"
+    if algorithm.adv_estimator not in _TURN_DISCOUNT:
+        yield "multiturn_reward.credit", f"is value, which {instead} one of {', '.join(_TURN_DISCOUNT)} with gamma=0"
+    elif algorithm.gamma != 0:
+        yield "algorithm.gamma", f"is {algorithm.gamma}; with multiturn_reward.credit=value a turn's reward {instead} 0"
+    elif algorithm.outcome_mix:
+        yield "algorithm.outcome_mix", f"adds up an episode's rewards; with credit=value a turn's reward {instead} 0"
 
 
 def _estimator_checks(algorithm: AlgorithmSection) -> Problems:

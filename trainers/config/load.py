@@ -262,7 +262,8 @@ def nearest_keys(name: str, keys: Iterable[str], most: int = 3) -> list[str]:
 
     ranked = sorted(((likeness(key), key) for key in keys), key=lambda pair: (-pair[0], pair[1]))
     best = ranked[0][0] if ranked else 0.0
-    return [key for score, key in ranked[:most] if score > 0.6 and score > best - 0.1]
+    margin = 0.03 if best > 0.95 else 0.1  # one wrong letter: the same word in other sections is not meant
+    return [key for score, key in ranked[:most] if score > 0.6 and score > best - margin]
 
 
 def _explain(

@@ -28,6 +28,7 @@ from ..engines.base import Engine, EngineError, PartialUpdateError, Sampling, Up
 from ..trajectory import Status, Trajectory
 from .concurrency import Concurrency
 from .environments import Backend
+from .guests import Guests, Pin
 from .lag import LoopLag
 from .play import Episode, Player
 from .renderer import Renderer
@@ -97,8 +98,8 @@ class Collector:
         generation_timeout: Seconds a reply.
         episode_timeout: Seconds an episode.
         retries: How often one sibling is played again.
-        max_running: Episodes at a time; ``"auto"`` looks for as many as the engine serves without a queue, see
-            :mod:`trainers.rollout.concurrency`.
+        max_running: Episodes at a time, those of evaluation among them; ``"auto"`` looks for as many as the engine
+            serves without a queue, see :mod:`trainers.rollout.concurrency`.
         greedy: Play one more episode of each task greedily, for :attr:`Batch.greedy`.
         filter_zero_variance: Replace groups without difference in reward.
         max_consecutive_filtered: So many in a row are too many.
@@ -186,6 +187,7 @@ class Collector:
         self._concurrency = Concurrency(self._slots.capacity) if max_running == "auto" else None
         if self._concurrency is not None:
             self._slots.max_running = self._concurrency.limit
+        self._guests, self._pin = Guests(self._slots, self._pump), Pin()
         self._steering: asyncio.Task[None] | None = None
         self._identity = {"seed": seed, "tasks": "custom" if callable(tasks) else tasks}
         self._task_of = tasks if callable(tasks) else TaskOrder(tasks, seed=seed)
@@ -241,7 +243,7 @@ class Collector:
         return Batch(self._slots.batches - 1, version, groups, *self._measured(groups, version, began), greedy)
 
     async def update_weights(self, weights: Any, version: int, mode: UpdateMode = "keep") -> None:
-        """Give the engine new weights: the update that the oldest batch taken is owed.
+        """Give the engine new weights: the update that the oldest batch taken is owed. Waits for evaluations that run.
 
         Args:
             weights: As the engine takes them.
@@ -257,6 +259,18 @@ class Collector:
         """
         self._check()
         self._slots.check_update(version)
+        async with self._pin.moved():
+            self._check()
+            self._slots.check_update(version)  # another update may have come first
+            await self._update_engine(weights, version, mode)
+            self._slots.update(version)
+        if self._concurrency is not None:
+            self._concurrency.updated()
+        if self._trace is not None:
+            self._trace.instant(f"weights {version}", {"version": version, "mode": mode})
+        self._pump()
+
+    async def _update_engine(self, weights: Any, version: int, mode: UpdateMode) -> None:
         cutting = self._player.interrupting(version) if mode == "abort" else contextlib.nullcontext()
         try:
             with cutting:
@@ -271,12 +285,6 @@ class Collector:
                 )
                 raise self._failure from error
             raise
-        self._slots.update(version)
-        if self._concurrency is not None:
-            self._concurrency.updated()
-        if self._trace is not None:
-            self._trace.instant(f"weights {version}", {"version": version, "mode": mode})
-        self._pump()
 
     async def evaluate(
         self,
@@ -288,7 +296,11 @@ class Collector:
         backend: Backend | None = None,
         max_running: int | None = None,
     ) -> list[Trajectory]:
-        """Play tasks beside what is being collected. It takes no slot, and fails and retries nothing.
+        """Play tasks beside what is being collected, all with the weights that are out when it begins.
+
+        An update that comes meanwhile waits until the last episode has ended, and an evaluation that comes while an
+        update waits begins after it. The episodes are in no group and no batch. They count for the collector's
+        ``max_running`` and start before those of training; one that fails is not played again.
 
         Args:
             tasks: Task indices, or the environment's reset options.
@@ -296,7 +308,7 @@ class Collector:
             sampling: How to sample; as in training when left out.
             seed: Decides the environments' and the sampling's randomness.
             backend: Other environments than those of training, for example with held-out tasks.
-            max_running: At most this many episodes at a time; ``None`` for all at once.
+            max_running: At most this many of them at a time; ``None`` for as many as the collector's own allows.
 
         Returns:
             ``samples`` trajectories a task, in the order of ``tasks``; failures are among them, by status.
@@ -317,19 +329,21 @@ class Collector:
                 env_seed=derive_seed(seed, "evaluate environment", key, bits=32),
                 sampling=sampling or self._sampling,
                 sampling_seed=derive_seed(seed, "evaluate sampling", key, sample),
+                training=False,
             )
-            async with places:
+            async with places, self._guests.place():
                 return await self._player.play(backend or self._backend, episode, self._timeline(episode, "evaluation"))
 
-        running = [
-            asyncio.ensure_future(play(task, place, sample))
-            for place, task in enumerate(tasks)
-            for sample in range(samples)
-        ]
-        try:
-            return list(await asyncio.gather(*running))
-        finally:
-            await _cancel(running, timeout=5.0)
+        async with self._pin.held():
+            running = [
+                asyncio.ensure_future(play(task, place, sample))
+                for place, task in enumerate(tasks)
+                for sample in range(samples)
+            ]
+            try:
+                return list(await asyncio.gather(*running))
+            finally:
+                await _cancel(running, timeout=5.0)
 
     def frontier(self) -> dict[str, Any]:
         """Where collecting stands, for a checkpoint (JSON). Take it together with the trainer's own state.
@@ -354,8 +368,8 @@ class Collector:
     def stats(self) -> dict[str, float]:
         """How collecting goes. docs/collector.md defines every name exactly.
 
-        Now: episodes ``running``, groups ``ready`` and ``in_flight``; what waits, as ``queue_episodes`` (for
-        ``max_running``), ``queue_environments`` (for an environment), ``queue_engine`` (requests, as the engine says)
+        Now: episodes ``running`` (of training) and ``evaluating``, groups ``ready`` and ``in_flight``; what waits, as
+        ``queue_episodes`` (for ``max_running``), ``queue_environments``, ``queue_engine`` (requests, as it says)
         and ``queue_rewards`` (episodes that are over, for rewards); totals of the books (``groups_*``, ``retries*``,
         ``siblings_lost``) and the environments' (``env_*``).
 
@@ -368,7 +382,12 @@ class Collector:
         (:class:`~trainers.rollout.tally.LengthBias`).
         """
         slots, phases = self._slots, self._load.phases
-        now = {"running": slots.running, "ready": slots.ready, "in_flight": len(slots.in_flight)}
+        now = {
+            "running": slots.running,
+            "evaluating": self._guests.inside,
+            "ready": slots.ready,
+            "in_flight": len(slots.in_flight),
+        }
         if self._concurrency is not None:
             now |= {"max_running": self._concurrency.limit, "max_running_cuts": self._concurrency.cuts}
         now |= {"queue_episodes": slots.queued, "queue_environments": phases["queue"]}
@@ -399,7 +418,13 @@ class Collector:
     # ------------------------------------------------------------------ episodes
 
     def _pump(self) -> None:
-        """Start every episode that may start; a few at a time, because each opening holds the event loop a little."""
+        """Start every episode that may start; a few at a time, because each opening holds the event loop a little.
+
+        The first :meth:`next_batch` is what starts collecting: before it, there is evaluation alone.
+        """
+        self._guests.admit()
+        if self._delivered_at is None:
+            return
         for _ in range(_STARTS_AT_ONCE):
             if self._failure is not None or self._closed or (ticket := self._slots.start()) is None:
                 return
@@ -413,7 +438,9 @@ class Collector:
         try:
             while self._failure is None and not self._closed:
                 await asyncio.sleep(_LOOK_EVERY)
-                self._slots.max_running = concurrency.observe(self._engine.stats(), self._slots.running)
+                self._slots.max_running = concurrency.observe(
+                    self._engine.stats(), self._slots.running + self._guests.inside
+                )
                 self._pump()
         except Exception as error:
             self._failure = self._failure or error

@@ -39,6 +39,7 @@ class Episode:
         env_seed: For the environment's reset.
         sampling: How to sample; its own seed is not used.
         sampling_seed: Each turn's seed is derived from it and the turn's number.
+        training: Whether it is for training; rewards that come later may leave others alone.
     """
 
     episode_id: str
@@ -47,6 +48,7 @@ class Episode:
     env_seed: int
     sampling: Sampling
     sampling_seed: int
+    training: bool = True
 
 
 @dataclass(frozen=True)
@@ -276,6 +278,7 @@ class Player:
                     env=env.inline,
                     spec=progress.spec,
                     task_index=episode.options.get("task_index"),
+                    training=episode.training,
                 )
                 progress.rewards.ask(so_far, turn)
             if end is not None:

@@ -10,18 +10,7 @@ only where ``so_far.over``)::
     Collector(..., rewards={"helpful": helpful})
 
 A number becomes the term of the score's name; a mapping of names to numbers, these terms. Both add to the turn's
-reward, so that it stays the sum of its terms. Looking ahead fits (``textenvs.lookahead``), where environments run
-inline::
-
-    lookahead = Lookahead(policy, samples=3)
-
-    def multiturn(so_far: SoFar, turn: int) -> Awaitable[Mapping[str, float]]:
-        future = lookahead(so_far.env)              # forks now, so the episode may go on
-
-        async def terms() -> Mapping[str, float]:
-            return (await future).terms
-
-        return terms()
+reward, so that it stays the sum of its terms. Looking ahead is such a reward (:mod:`trainers.rollout.multiturn`).
 
 A score that raises, takes too long, or returns no finite number ends its episode with ``Status.ERROR_REWARD``, which is
 played again like one whose environment failed. It is never a 0.
@@ -35,6 +24,7 @@ import numbers
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from textenvs.messages import Messages
@@ -64,6 +54,7 @@ class SoFar:
         env: The environment itself, to be forked and never stepped; ``None`` unless it runs inline.
         spec: How the environment is made; its ``tasks`` have the row that is played.
         task_index: Which of them, where the episode was asked to play one.
+        training: Whether it is an episode to train on; otherwise it is one of an evaluation.
     """
 
     episode_id: str
@@ -79,6 +70,7 @@ class SoFar:
     env: Any = None
     spec: EnvSpec | None = None
     task_index: int | None = None
+    training: bool = True
 
 
 Earned: TypeAlias = float | Mapping[str, float]
@@ -141,8 +133,10 @@ class Outstanding:
             except Exception as error:
                 raise _failed(name, turn, error) from error
             if awaitable is not None:
-                waiting = self._wait(name, turn, awaitable, so_far.episode_id)
-                self._tasks[asyncio.ensure_future(waiting)] = turn
+                task = asyncio.ensure_future(self._wait(name, turn, awaitable, so_far.episode_id))
+                if isinstance(awaitable, asyncio.Future):  # which runs by itself, awaited or not
+                    task.add_done_callback(partial(_leave, awaitable))
+                self._tasks[task] = turn
 
     def check(self) -> None:
         """Raise ``RewardError`` if a reward that was asked for has failed."""
@@ -192,6 +186,10 @@ class Outstanding:
             if lane is not None:
                 lane.close(began, loop_time(), {})
         return _terms(name, turn, earned)
+
+
+def _leave(work: asyncio.Future[Any], _: object) -> None:
+    work.cancel()
 
 
 def _failed(name: str, turn: int, error: Exception) -> RewardError:

@@ -104,7 +104,8 @@ class Slots:
             that of long episodes above all: what is trained on is shorter than what is played. Not with a window.
         retries: How often one sibling is played again after a failure. After that its group goes on without it, as long
             as two siblings are left (one, in groups of one), and is dropped otherwise.
-        max_running: At most this many episodes at a time; ``None`` for as many as the capacity has.
+        max_running: At most this many episodes at a time, ``guests`` among them; ``None`` for as many as the capacity
+            has.
         greedy: Each group has one more episode, number ``group_size``, to be played greedily (see :meth:`is_greedy`):
             what the others are compared with, and not among those to train on. A group whose greedy episode cannot be
             had is dropped.
@@ -167,6 +168,7 @@ class Slots:
         self.surplus = surplus
         self.retries = retries
         self.max_running = max_running
+        self.guests = 0  # episodes outside the books that run, or will before others start
         self.filter_zero_variance = filter_zero_variance
         self.max_consecutive_filtered = max_consecutive_filtered
         self.max_consecutive_errors = max_consecutive_errors
@@ -235,7 +237,7 @@ class Slots:
 
     def start(self) -> Ticket | None:
         """The next episode to start now, or ``None`` when there is none before something else happens."""
-        if self.max_running is not None and len(self._running) >= self.max_running:
+        if self.max_running is not None and len(self._running) + self.guests >= self.max_running:
             return None
         if not self._waiting and not self._admit():
             return None

@@ -11,8 +11,9 @@ from fake_sglang import FakeSGLang
 from fake_vllm import FakeVLLM, Manners
 from transformers import PreTrainedModel
 
-from trainers import assembly
-from trainers.assembly import SetupError, check_engine, engine_of
+from trainers.assembly import engines
+from trainers.assembly.engines import check_engine, engine_of
+from trainers.assembly.errors import SetupError
 from trainers.config import ConfigError, PPOConfig
 from trainers.config.load import resolve
 from trainers.engines.base import Sampling
@@ -96,7 +97,7 @@ async def test_servers_of_our_own_are_started_one_by_one_and_started_again_alone
         asked.append((replica, version))
         return ScriptedEngine(lambda call: Reply([7, 8, 9]), vocab_size=300, max_context=64, version=version)
 
-    monkeypatch.setattr(assembly, f"_{name}_engine", scripted)
+    monkeypatch.setattr(engines, f"{name}_engine", scripted)
     config = configured(f"engine.name={name}", "engine.replicas=3", f"trainer.default_local_dir={tmp_path}")
     engine = await engine_of(config, policy, Renderer(policy.tokenizer), version=2)
     try:

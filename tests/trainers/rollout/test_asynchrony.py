@@ -12,10 +12,10 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from collector_helpers import END, Characters, collector_of, engine_of, slow_env, tokens
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rollout_fakes import AsyncEnv
-from test_collector import END, Characters, collector_of, engine_of, slow_env, tokens
 
 from trainers.engines.base import EngineError, RequestError, Sampling
 from trainers.engines.scripted import Call, Reply

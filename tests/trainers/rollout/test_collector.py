@@ -1,4 +1,4 @@
-"""The collector around its books: episodes, failures, updates, resuming, evaluation; mostly on simulated time."""
+"""The collector around its books: episodes, failures, updates, budgets, resuming; mostly on simulated time."""
 
 from __future__ import annotations
 
@@ -6,114 +6,34 @@ import asyncio
 import itertools
 import json
 import random
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from collector_helpers import (
+    END,
+    Characters,
+    collect,
+    collector_of,
+    engine_of,
+    says,
+    slow_env,
+    task_of,
+    tokens,
+    turn_of,
+    wordy,
+)
 from rollout_fakes import AsyncEnv
 
-from textenvs.messages import Message
 from trainers.engines.base import EngineDeadError, RequestError, Sampling
 from trainers.engines.scripted import Call, Reply, ScriptedEngine
 from trainers.engines.simclock import run_simulated
 from trainers.rollout.collector import Batch, Collector
 from trainers.rollout.environments import Backend, EnvSpec, Kind
 from trainers.rollout.episode import EpisodeTokens
-from trainers.rollout.slots import CollectionError, ConsecutiveErrorsError, FilterExhaustedError
+from trainers.rollout.slots import ConsecutiveErrorsError, FilterExhaustedError
 from trainers.rollout.tasks import TaskOrder, derive_seed
 from trainers.trajectory import Status, Trajectory
-
-END = 2
-ROLES = {"system": 3, "user": 4, "assistant": 5, "tool": 6}
-
-
-class Characters:
-    """A renderer of one token a character: ``role text END`` for each message, then the assistant's role."""
-
-    stop_token_ids = (END,)
-    rewrites_history = needs_tool_calls = False
-
-    def render(self, messages: Sequence[Message], tools: Any = None) -> list[int]:
-        ids = [i for m in messages for i in (ROLES[m["role"]], *map(ord, m["content"]), END)]
-        return [*ids, ROLES["assistant"]]
-
-    def bridge(self, new: Sequence[Message], *, after: int | None, tools: Any = None) -> list[int]:
-        return self.render(new) if after == END else [END, *self.render(new)]
-
-    def decode(self, ids: Sequence[int]) -> str:
-        return "".join(chr(i) for i in ids if i > 8)
-
-
-def tokens(text: str) -> list[int]:
-    return [*map(ord, text), END]
-
-
-def prompt_text(call: Call) -> str:
-    return Characters().decode(call.token_ids)
-
-
-def task_of(call: Call) -> int:
-    return int(prompt_text(call).split("task ")[1].split(" ")[0])
-
-
-def turn_of(call: Call) -> int:
-    return call.token_ids.count(ROLES["assistant"]) - 1
-
-
-def wordy(call: Call, version: int) -> Reply:
-    """A reply that depends on the prompt, the seed and the weights alone; of random length, after a random latency."""
-    rng = random.Random(f"{call.token_ids} {call.sampling.seed} {version}")
-    words = " ".join(str(rng.randrange(10)) for _ in range(rng.randrange(1, 6)))
-    last = rng.choice(["end", "end", "more", "enough", "on"])
-    return Reply(tokens(f"{words} {last}"), latency=rng.random() ** 4 * 10, per_token=rng.random() / 10)
-
-
-def engine_of(script: Callable[[Call, int], Reply], **kwargs: Any) -> ScriptedEngine:
-    """An engine whose script knows the version too."""
-    engine = ScriptedEngine(lambda call: script(call, engine.version), vocab_size=128, **kwargs)
-    return engine
-
-
-def says(text: str, **kwargs: Any) -> Callable[[Call, int], Reply]:
-    return lambda call, version: Reply(tokens(text), **kwargs)
-
-
-def slow_env(seed: int = 0) -> EnvSpec:
-    """Environments that take random seconds."""
-
-    def delay(task: int, turn: int) -> float:
-        return random.Random(f"{seed} {task} {turn}").random() ** 4 * 20
-
-    return EnvSpec(AsyncEnv, {"delay": delay})
-
-
-def collector_of(engine: ScriptedEngine, backend: Backend, **options: Any) -> Collector:
-    options = {"tasks": 50, "group_size": 2, "groups_per_batch": 3, "sampling": Sampling(max_new_tokens=40)} | options
-    return Collector(engine, Characters(), backend, **options)  # type: ignore[arg-type]
-
-
-async def collect(
-    engine: ScriptedEngine,
-    spec: EnvSpec | None = None,
-    batches: int = 1,
-    *,
-    kind: Kind = "inline",
-    limits: dict[str, Any] | None = None,
-    after: Callable[[Collector, Batch], Coroutine[Any, Any, None]] | None = None,
-    **options: Any,
-) -> list[Batch]:
-    """The trainer's loop, without training."""
-    collected = []
-    backend = Backend(spec or EnvSpec(AsyncEnv), kind, **limits or {})
-    async with backend, collector_of(engine, backend, **options) as collector:
-        for _ in range(batches):
-            batch = await collector.next_batch()
-            collected.append(batch)
-            if after is not None:
-                await after(collector, batch)
-            await collector.update_weights(None, batch.version + 1)
-    return collected
-
 
 # ---------------------------------------------------------------- what a batch is
 
@@ -609,91 +529,3 @@ async def test_a_frontier_of_another_run_is_refused() -> None:
         frontier = collector_of(engine_of(wordy), backend, seed=1).frontier()
         with pytest.raises(ValueError, match="'seed': 1.*'seed': 2"):
             collector_of(engine_of(wordy), backend, seed=2).restore(frontier)
-
-
-# ---------------------------------------------------------------- evaluation, closing
-
-
-def test_evaluation_runs_beside_collection_and_gives_the_same_either_way() -> None:
-    async def run(collecting: bool) -> tuple[list[Trajectory], dict[str, float]]:
-        engine, backend, other = engine_of(wordy), Backend(slow_env()), Backend(slow_env(5), workers=2)
-        async with backend, other, collector_of(engine, backend, staleness=1) as collector:
-            if collecting:
-                await collector.next_batch()
-                before = collector.stats()
-            tasks: list[Any] = [4, 1, {"task_index": 9}]
-            sampling = Sampling(temperature=0.0, max_new_tokens=30)
-            results = await collector.evaluate(tasks, samples=2, sampling=sampling, backend=other, max_running=3)
-            if collecting:
-                assert collector.stats()["groups_admitted"] == before["groups_admitted"], "it takes no slot"
-                await collector.update_weights(None, 1)
-                assert len((await collector.next_batch()).groups) == 3
-            return results, other.stats()
-
-    alone, stats = run_simulated(run(collecting=False))
-    beside, _ = run_simulated(run(collecting=True))
-    assert [t.task_key for t in alone] == ["4", "4", "1", "1", "9", "9"]
-    assert stats["made"] == 2
-    assert len({t.episode_id for t in alone}) == 6
-    for one, other in zip(alone, beside, strict=True):
-        assert one == other
-
-
-def test_an_evaluation_shows_failures_by_status_and_retries_none() -> None:
-    async def run() -> list[Trajectory]:
-        engine = engine_of(lambda call, version: Reply(tokens("1 raise" if task_of(call) == 2 else "1 end")))
-        async with Backend(EnvSpec(AsyncEnv)) as backend:
-            return await collector_of(engine, backend).evaluate(range(4))
-
-    statuses = [t.status for t in run_simulated(run())]
-    assert statuses == [Status.COMPLETED, Status.COMPLETED, Status.ERROR_ENV, Status.COMPLETED]
-
-
-def test_closing_ends_everything_in_bounded_time_and_wakes_who_waits() -> None:
-    async def run() -> None:
-        engine = engine_of(says("1 on", hangs=True))
-        async with Backend(EnvSpec(AsyncEnv)) as backend:
-            collector = collector_of(engine, backend)
-            waiting = asyncio.ensure_future(collector.next_batch())
-            await asyncio.sleep(10)
-            assert engine.stats()["running"] == 6
-            await collector.close()
-            with pytest.raises(CollectionError, match="closed"):
-                await waiting
-            await collector.close()
-            assert engine.stats()["running"] == 0
-            assert len(engine.released) == 6
-            assert backend.stats()["leased"] == 0
-            with pytest.raises(CollectionError, match="closed"):
-                await collector.next_batch()
-        assert asyncio.get_running_loop().time() < 20
-        assert len(asyncio.all_tasks()) == 1
-
-    run_simulated(run())
-
-
-def test_an_interrupt_while_waiting_leaves_nothing_behind() -> None:
-    engine = engine_of(says("1 on", hangs=True))
-
-    async def main() -> None:
-        task = asyncio.ensure_future(collect(engine))
-        await asyncio.sleep(1)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert len(asyncio.all_tasks()) == 1
-
-    run_simulated(main())
-    assert len(engine.released) == 6
-
-
-def test_an_update_that_breaks_the_bound_never_reaches_the_engine() -> None:
-    engine = engine_of(wordy)
-
-    async def extra(collector: Collector, batch: Batch) -> None:
-        with pytest.raises(ValueError, match="1 batch"):
-            await collector.update_weights("unseen", 3)
-
-    run_simulated(collect(engine, staleness=1, after=extra))
-    assert engine.version == 1
-    assert engine.weights is None

@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from collector_helpers import Characters, tokens, turn_of
 from fragile import Fragile
 from rollout_fakes import AsyncEnv
-from test_collector import Characters, tokens, turn_of
 
 from trainers.engines.base import EngineDeadError, Sampling
 from trainers.engines.replicas import Replicas

@@ -7,10 +7,10 @@ import math
 from typing import Any
 
 import pytest
+from collector_helpers import Characters, tokens
 from hypothesis import given
 from hypothesis import strategies as st
 from rollout_fakes import AsyncEnv
-from test_collector import Characters, tokens
 
 from trainers.engines.base import Generation, Sampling
 from trainers.engines.scripted import Reply, ScriptedEngine

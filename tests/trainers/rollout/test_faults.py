@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from collector_helpers import collect, collector_of, engine_of, says, slow_env, tokens, wordy
 from fake_service import FakeService, garbage
 from rollout_fakes import SyncEnv
-from test_collector import collect, collector_of, engine_of, says, slow_env, tokens, wordy
-from test_rewards import Questions
+from test_multiturn import Questions
 
 from textenvs import Task, TextEnv, Turn
 from textenvs.chat import close_clients

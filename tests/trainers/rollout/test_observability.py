@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from collector_helpers import collect, collector_of, engine_of, says, slow_env, tokens, turn_of, wordy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rollout_fakes import AsyncEnv
-from test_collector import collect, collector_of, engine_of, says, slow_env, tokens, turn_of, wordy
 
 from trainers.engines.base import Sampling
 from trainers.engines.scripted import Call, Reply

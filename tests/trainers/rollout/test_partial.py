@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 import pytest
+from collector_helpers import ROLES, collector_of, engine_of, tokens
 from rollout_fakes import AsyncEnv
-from test_collector import ROLES, collector_of, engine_of, tokens
 
 from trainers.engines.base import Sampling
 from trainers.engines.scripted import Call, Reply, ScriptedEngine

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from collector_helpers import collect, engine_of, says, tokens
 from rollout_fakes import AsyncEnv
-from test_collector import collect, engine_of, says, tokens
 
 from trainers.engines.scripted import Reply
 from trainers.rollout.environments import Backend, EnvSpec

@@ -7,16 +7,11 @@ from collections.abc import Awaitable, Mapping
 from typing import Any
 
 import pytest
+from collector_helpers import collect, engine_of, says, tokens, turn_of
 from rollout_fakes import AsyncEnv
-from test_collector import collect, engine_of, says, tokens, turn_of
 
-from textenvs import Task, TextEnv, Turn
-from textenvs.lookahead import Lookahead
-from textenvs.messages import Message, user
 from trainers.engines.scripted import Call, Reply
 from trainers.engines.simclock import run_simulated
-from trainers.rollout.collector import Batch
-from trainers.rollout.environments import EnvSpec
 from trainers.rollout.rewards import SoFar
 from trainers.trajectory import Status, Trajectory
 
@@ -168,55 +163,3 @@ def test_an_episode_that_failed_waits_for_no_reward() -> None:
 def test_scores_that_cannot_be_called_are_refused() -> None:
     with pytest.raises(ValueError, match=r"rewards\['judge'\] must be a function"):
         run_simulated(collect(engine_of(says("1 end")), rewards={"judge": 3}))
-
-
-# ---------------------------------------------------------------- looking ahead
-
-
-class Questions:
-    name, size = "one question", None
-
-    def __getitem__(self, index: int) -> Task:
-        return Task(str(index), "test", (user("What is 3 + 4?"),), "7")
-
-
-class Chat(TextEnv[Any]):
-    """Three turns, paid by what stands first in the reply; its user answers at random."""
-
-    def __init__(self) -> None:
-        super().__init__(Questions())
-
-    def opening(self, task: Task) -> list[Message]:
-        return list(task.prompt)
-
-    async def respond(self, reply: Message) -> Turn:
-        await asyncio.sleep(1.0)
-        over = self.state.assistant_turns == 3
-        said = [] if over else [user(f"go on {int(self.np_random.integers(1000))}")]
-        stop = "solved" if over else None
-        return Turn(said, reward=float(reply["content"].split(" ")[0]), terminated=over, stop=stop)
-
-
-def test_looking_ahead_is_such_a_reward_and_leaves_the_episode_alone() -> None:
-    lookahead = Lookahead(lambda conversation: "5 ahead", samples=2, window=1)
-
-    def multiturn(so_far: SoFar, turn: int) -> Awaitable[Mapping[str, float]]:
-        future = lookahead(so_far.env)
-
-        async def terms() -> Mapping[str, float]:
-            return (await future).terms
-
-        return terms()
-
-    def run(**options: Any) -> Batch:
-        return run_simulated(collect(engine_of(three_turns), EnvSpec(Chat), **ONE, **options))[0]
-
-    (with_it,), (without,) = run(rewards={"multiturn": multiturn}).trajectories, run().trajectories
-    assert with_it.token_ids.tolist() == without.token_ids.tolist()
-    assert with_it.messages == without.messages
-    # What the conversation was worth so far, and 5 for the turn that the futures play; nothing is ahead of the last.
-    returns = [terms["return"] for terms in with_it.turn_terms]
-    assert returns == pytest.approx([0.1 + 5, 0.1 + 0.2 + 5, 0.1 + 0.2 + 0.3])
-    assert all(terms["cost"] < 0 for terms in with_it.turn_terms)
-    for turn, terms in enumerate(with_it.turn_terms):
-        assert with_it.turn_rewards[turn] == pytest.approx(sum(terms.values()))

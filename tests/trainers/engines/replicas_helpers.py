@@ -1,0 +1,45 @@
+"""Replicas of engines that misbehave, on simulated time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from fragile import Fragile
+
+from trainers.engines.base import Generation, Sampling
+from trainers.engines.replicas import Replicas
+from trainers.engines.scripted import Call, Reply
+from trainers.engines.simclock import run_simulated
+
+ANY = Sampling(max_new_tokens=100)
+TOKENS = 10
+
+
+def slow(call: Call) -> Reply:
+    """Ten tokens in ten seconds; a probe is answered at once."""
+    return Reply([1]) if call.token_ids == (0,) else Reply(range(1, TOKENS + 1), per_token=1.0)
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def simulated(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    """Run an asynchronous test on simulated time."""
+
+    def run() -> None:
+        run_simulated(test())
+
+    run.__name__, run.__doc__ = test.__name__, test.__doc__
+    return run
+
+
+def pair(script: Callable[[Call], Reply] = slow, count: int = 2, **options: Any) -> tuple[Replicas, list[Fragile]]:
+    engines = [Fragile(script) for _ in range(count)]
+    return Replicas(engines, **options), engines
+
+
+def start(replicas: Replicas, count: int, first: int = 1) -> list[asyncio.Task[Generation]]:
+    return [asyncio.create_task(replicas.generate([i], ANY, f"s{i}")) for i in range(first, first + count)]

@@ -1,0 +1,334 @@
+"""Replicas and their weights, on simulated time: updates that fail, restarts, sleep."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fragile import Fragile
+from replicas_helpers import ANY, TOKENS, now, pair, simulated, slow, start
+
+from trainers.engines.base import EngineDeadError, EngineError, PartialUpdateError
+from trainers.engines.replicas import Replicas
+from trainers.engines.scripted import Reply
+from trainers.engines.simclock import run_simulated
+
+# ---------------------------------------------------------------- weights
+
+BROKEN: dict[str, tuple[Callable[[Fragile], None], str]] = {
+    "refuses": (lambda engine: setattr(engine, "fail_update", ValueError("no such name")), "no such name"),
+    "breaks": (lambda engine: setattr(engine, "fail_update", RuntimeError("out of memory")), "out of memory"),
+    "dies": (lambda engine: engine.die(MemoryError("injected")), "injected"),
+    "is too slow": (lambda engine: setattr(engine, "lag_update", 1e6), "longer than 50 s"),
+    "hangs": (lambda engine: engine.hang(), "longer than 50 s"),
+}
+
+
+@pytest.mark.parametrize("mode", ["keep", "wait", "abort"])
+@pytest.mark.parametrize("how", BROKEN)
+def test_a_replica_whose_update_fails_is_named_and_taken_out(how: str, mode: Any) -> None:
+    async def run() -> None:
+        breaks, said = BROKEN[how]
+        replicas, engines = pair(count=3, update_timeout=50.0, probe_interval=1000.0, stall_timeout=2000.0)
+        await asyncio.gather(*start(replicas, 3))
+        breaks(engines[1])
+        with pytest.raises(
+            PartialUpdateError, match=rf"2 of 3 replicas have version 4; taken out: replica 1: .*{said}"
+        ):
+            await replicas.update_weights("new", 4, mode)
+        assert replicas.version == 4
+        assert [engine.version for engine in engines] == [4, 0, 4]
+        made = await asyncio.gather(*start(replicas, 9))
+        assert {int(version) for reply in made for version in reply.weight_version} == {4}
+        stats = replicas.stats()
+        assert (stats["replicas_up"], stats["updates_failed"]) == (2, 1)
+        assert engines[1].closed
+        await replicas.update_weights("newer", 5, mode)
+        assert replicas.version == 5
+        await replicas.close()
+
+    run_simulated(run())
+
+
+@simulated
+async def test_weights_that_nobody_takes_change_nothing() -> None:
+    replicas, engines = pair()
+    for engine in engines:
+        engine.fail_update = ValueError("no such name")
+    with pytest.raises(ValueError, match="no such name"):
+        await replicas.update_weights("new", 1)
+    assert replicas.version == 0
+    assert replicas.stats()["replicas_up"] == 2
+    for engine in engines:
+        engine.fail_update = None
+    await replicas.update_weights("new", 1)
+    assert [engine.version for engine in engines] == [1, 1]
+    await replicas.close()
+
+
+@simulated
+async def test_a_replica_that_says_it_took_the_weights_and_did_not_is_taken_out() -> None:
+    replicas, engines = pair()
+
+    async def pretend(weights: Any, version: int, mode: str = "keep") -> None:
+        return None
+
+    engines[0].update_weights = pretend  # type: ignore[method-assign, assignment]
+    with pytest.raises(PartialUpdateError, match="replica 0: .*has version 0 after an update to 1"):
+        await replicas.update_weights("new", 1)
+    await replicas.close()
+
+
+@simulated
+async def test_a_hung_replica_does_not_hold_an_update_that_waits() -> None:
+    replicas, engines = pair(stall_timeout=60.0, update_timeout=1000.0)
+    tasks = start(replicas, 4)
+    await asyncio.sleep(2.5)
+    engines[0].hang()
+    with pytest.raises(PartialUpdateError, match="replica 0: no answer and no progress"):
+        await replicas.update_weights("new", 1, "wait")
+    assert now() <= 2.5 + 60 + 10
+    assert [set(reply.weight_version) for reply in await asyncio.gather(*tasks)].count({1}) == 2, "begun again"
+    await replicas.close()
+
+
+@simulated
+async def test_a_death_while_an_update_waits() -> None:
+    replicas, engines = pair()
+    tasks = start(replicas, 4)
+    await asyncio.sleep(2.5)
+    update = asyncio.create_task(replicas.update_weights("new", 1, "wait"))
+    await asyncio.sleep(2)
+    engines[1].die(MemoryError("injected"))
+    with pytest.raises(PartialUpdateError, match="replica 1: .*injected"):
+        await update
+    made = await asyncio.gather(*tasks)
+    assert [len(set(reply.weight_version)) for reply in made] == [1, 1, 1, 1], "no reply is of two engines"
+    assert replicas.stats()["generated_tokens"] == 40
+    await replicas.close()
+
+
+@simulated
+async def test_an_update_whose_caller_is_cancelled_still_reaches_all() -> None:
+    replicas, engines = pair()
+    engines[1].lag_update = 30.0
+    update = asyncio.create_task(replicas.update_weights("new", 1))
+    await asyncio.sleep(10)
+    update.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await update
+    assert [engine.version for engine in engines] == [1, 0]
+    assert replicas.version == 0
+    await replicas.update_weights("newer", 2)
+    assert [engine.version for engine in engines] == [2, 2], "in order: first the one, then the other"
+    await replicas.close()
+
+
+# ---------------------------------------------------------------- restarts
+
+
+@simulated
+async def test_a_lost_replica_comes_back_with_the_current_weights() -> None:
+    born: list[Fragile] = []
+
+    async def restart(index: int) -> Fragile:
+        await asyncio.sleep(100)
+        born.append(Fragile(slow, version=-1))
+        return born[-1]
+
+    replicas, engines = pair(restart=restart, weights="first")
+    engines[1].die()
+    tasks = start(replicas, 4)
+    await asyncio.sleep(90)
+    assert replicas.stats()["replicas_up"] == 1
+    await replicas.update_weights("second", 1)
+    await asyncio.sleep(20)
+    assert replicas.stats()["replicas_up"] == 2
+    assert (born[0].version, born[0].weights) == (1, "second")
+    await asyncio.gather(*tasks, *start(replicas, 6, first=10))
+    assert born[0].calls, "it takes requests again"
+    stats = replicas.stats()
+    assert stats["replicas_restarted"] == 1
+    assert stats["generated_tokens"] == stats["replica0_generated_tokens"] + stats["replica1_generated_tokens"] == 100
+    await replicas.close()
+    assert born[0].closed
+
+
+@simulated
+async def test_before_the_first_update_it_gets_what_the_others_were_made_with() -> None:
+    async def restart(index: int) -> Fragile:
+        return Fragile(slow, version=-1)
+
+    replicas, engines = pair(restart=restart, weights="first")
+    engines[0].die()
+    await asyncio.gather(*start(replicas, 3))
+    assert replicas._replicas[0].engine.weights == "first"  # type: ignore[attr-defined]
+    assert replicas._replicas[0].engine.version == replicas.version == 0
+    await replicas.close()
+
+
+@simulated
+async def test_without_weights_to_give_it_an_engine_of_another_version_is_not_taken() -> None:
+    made: list[Fragile] = []
+
+    def restart(index: int) -> Fragile:
+        made.append(Fragile(slow, version=3))
+        return made[-1]
+
+    replicas, engines = pair(restart=restart, max_restarts=2)
+    for engine in engines:
+        engine.die(MemoryError("the first cause"))
+    with pytest.raises(EngineDeadError, match=r"(?s)the first cause; then restart 2 failed: .*version 3.*version 0"):
+        await replicas.generate([1], ANY)
+    await replicas.close()
+    assert len(made) == 4
+    assert all(engine.closed for engine in made)
+
+
+@simulated
+async def test_an_update_that_takes_all_down_meets_those_that_come_after() -> None:
+    async def restart(index: int) -> Fragile:
+        return Fragile(slow)
+
+    replicas, engines = pair(restart=restart, weights="first")
+    for engine in engines:
+        engine.fail_update = RuntimeError("out of memory")
+    await replicas.update_weights("new", 3)
+    assert replicas.version == 3
+    await asyncio.sleep(100)
+    assert replicas.stats()["replicas_up"] == 2
+    assert [replica.engine.version for replica in replicas._replicas] == [3, 3]
+    await replicas.close()
+
+
+@simulated
+async def test_an_update_that_nobody_survives_ends_as_an_error() -> None:
+    async def restart(index: int) -> Fragile:
+        engine = Fragile(slow)
+        engine.fail_update = RuntimeError("out of memory")
+        return engine
+
+    replicas, engines = pair(restart=restart, weights="first", max_restarts=2)
+    for engine in engines:
+        engine.fail_update = RuntimeError("out of memory")
+    with pytest.raises(EngineError, match=r"replica 0: .*out of memory.*replica 1: .*out of memory"):
+        await replicas.update_weights("new", 3)
+    assert replicas.version == 0
+    await replicas.close()
+
+
+@simulated
+async def test_requests_wait_for_a_restart_when_nothing_else_is_up() -> None:
+    async def restart(index: int) -> Fragile:
+        await asyncio.sleep(100)
+        return Fragile(slow)
+
+    replicas, engines = pair(restart=restart)
+    tasks = start(replicas, 4)
+    await asyncio.sleep(5)
+    for engine in engines:
+        engine.die()
+    made = await asyncio.gather(*tasks)
+    assert now() == pytest.approx(115)
+    assert [len(reply.token_ids) for reply in made] == [TOKENS] * 4
+    assert replicas.stats()["generated_tokens"] == 40
+    await replicas.close()
+
+
+@simulated
+async def test_a_replica_that_dies_again_and_again_is_given_up() -> None:
+    async def restart(index: int) -> Fragile:
+        return Fragile(lambda call: Reply(dies=True, latency=1.0))
+
+    replicas, _ = pair(lambda call: Reply(dies=True, latency=1.0), restart=restart, max_restarts=2, retries=100)
+    with pytest.raises(EngineDeadError, match="all 2 replicas are gone"):
+        await replicas.generate([1], ANY)
+    assert replicas.stats()["replicas_restarted"] == 4
+    assert now() < 100
+    await replicas.close()
+
+
+@simulated
+async def test_a_restart_that_hangs_has_its_time_and_its_engine_is_closed_when_it_comes() -> None:
+    made: list[Fragile] = []
+
+    async def restart(index: int) -> Fragile:
+        await asyncio.sleep(1000)
+        made.append(Fragile(slow))
+        return made[-1]
+
+    replicas, engines = pair(restart=restart, restart_timeout=100.0, max_restarts=1)
+    for engine in engines:
+        engine.die()
+    with pytest.raises(EngineDeadError, match="longer than 100 s"):
+        await replicas.generate([1], ANY)
+    assert now() < 200
+    await asyncio.sleep(1000)
+    assert [engine.closed for engine in made] == [True, True]
+    await replicas.close()
+
+
+class Tensor:
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def detach(self) -> Tensor:
+        return self
+
+    def clone(self) -> Tensor:
+        return Tensor(self.value)
+
+
+@pytest.mark.parametrize(("copies", "given"), [(True, 1), (False, 2)])
+async def test_what_a_later_replica_gets_is_a_copy(copies: bool, given: int) -> None:
+    async def restart(index: int) -> Fragile:
+        return Fragile(lambda call: Reply([1]))
+
+    replicas, engines = pair(lambda call: Reply([1]), restart=restart, copy_weights=copies)
+    weights = {"w": Tensor(1)}
+    await replicas.update_weights(weights, 1)
+    weights["w"].value = 2  # the trainer goes on
+    engines[0].die()
+    async with asyncio.timeout(20):
+        while replicas.stats()["replicas_restarted"] < 1:
+            await replicas.generate([1], ANY)
+            await asyncio.sleep(0.01)
+    assert replicas._replicas[0].engine.weights["w"].value == given  # type: ignore[attr-defined]
+    await replicas.close()
+
+
+# ---------------------------------------------------------------- sleep
+
+
+class Sleeper(Fragile):
+    """Gives its memory back, and answers nothing meanwhile; ``insomnia`` says that it cannot."""
+
+    insomnia = False
+
+    async def sleep(self) -> None:
+        if self.insomnia:
+            raise EngineError("it has no sleep mode")
+        self.hang()
+
+    async def wake(self) -> None:
+        self._frozen = None
+
+
+@simulated
+async def test_replicas_that_sleep_are_not_taken_for_dead_and_go_on_when_they_wake() -> None:
+    engines = [Sleeper(slow) for _ in range(2)]
+    replicas = Replicas(engines, stall_timeout=60.0, probe_timeout=20.0, probe_interval=5.0)
+    await asyncio.gather(*start(replicas, 2))
+    await replicas.sleep()
+    await asyncio.sleep(1000.0)
+    await replicas.wake()
+    await asyncio.gather(*start(replicas, 4))
+    assert (replicas.stats()["replicas_up"], replicas.stats()["replicas_lost"]) == (2, 0)
+    engines[1].insomnia = True
+    await replicas.sleep()
+    await replicas.wake()
+    assert len((await replicas.generate([1], ANY)).token_ids) == TOKENS
+    assert (replicas.stats()["replicas_up"], replicas.stats()["replicas_lost"]) == (1, 1)
+    await replicas.close()

@@ -1,0 +1,102 @@
+"""Small PPO runs, in this process: their arguments, what they write, and what they say when they are refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainers.config import load_config
+from trainers.ppo import main, train
+from trainers.run import Run, assemble
+
+logging.getLogger("c10d-NullHandler-dcp_logger").setLevel(logging.WARNING)  # or a failure shows little else
+
+ROOT = Path(__file__).resolve().parents[2]
+
+MODEL = ["model.hidden=32", "model.layers=1", "model.heads=2", "model.kv_heads=1", "model.vocab_size=300"]
+WARM = ["warm_start.demonstrations=32", "warm_start.steps=3", "warm_start.batch_size=8", "warm_start.careless_steps=2"]
+SMALL = [
+    *("rollout.groups_per_batch=2", "rollout.n=2", "rollout.max_response_length=6", "actor.mini_batches=2"),
+    *("algorithm.adv_estimator=gae", "actor.lr_warmup_steps=0", "actor.lr_schedule=constant"),
+    *("engine.max_slots=8", "engine.max_context=192", "engine.threads=1", "data.val_size=3", "trainer.threads=1"),
+]
+QUICK = [
+    *("env.id=program_envs:tests/bytes", "env.val_kwargs={}", "warm_start.enable=false", "trainer.logger=jsonl"),
+    *("warm_start.mistake_rate=0", "warm_start.careless_steps=0", "trainer.val_before_train=false", "actor.lr=0.003"),
+]
+
+
+def arguments(folder: Path, *more: str) -> list[str]:
+    return [*MODEL, *WARM, *SMALL, f"trainer.default_local_dir={folder}", *more]
+
+
+def metrics_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def training_of(folder: Path) -> list[dict[str, Any]]:
+    return [row for row in metrics_of(folder) if "train/reward" in row]
+
+
+def in_process(
+    folder: Path, *more: str, look: Callable[[Run], None] = lambda run: None, stop_after: int | None = None
+) -> Run:
+    """A run without its last page, and the run to look at."""
+
+    def asked_to_stop(run: Run) -> None:
+        report = run.reporter.iteration
+
+        def report_and_stop(step: int, *rest: Any) -> None:
+            report(step, *rest)
+            if step == stop_after:
+                run.stop.set()
+
+        run.reporter.iteration = report_and_stop  # type: ignore[method-assign]
+
+    async def go() -> Run:
+        async with assemble(load_config(arguments(folder, *QUICK, *more))[0]) as run:
+            look(run)
+            asked_to_stop(run)
+            await train(run)
+            return run
+
+    return asyncio.run(go())
+
+
+def finite(row: dict[str, Any]) -> bool:
+    return all(isinstance(value, int | float) and math.isfinite(value) for value in row.values())
+
+
+# What depends on the clock or on how often the process was started.
+PASSING = (
+    *("time/", "perf/", "rollout/wait_s", "rollout/env_", "rollout/time_", "rollout/loop_lag_", "rollout/bubble_"),
+    *("rollout/engine_busy", "rollout/queue_"),
+)
+
+
+def comparable(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    speed = ("tokens_per_s", "tflops")
+    return [
+        {name: v for name, v in row.items() if not name.startswith(PASSING) and not name.endswith(speed)}
+        for row in rows
+    ]
+
+
+def refused(capsys: pytest.CaptureFixture[str], argv: Sequence[str], *words: str, code: int = 1) -> str:
+    if code == 2:
+        with pytest.raises(SystemExit, match="2"):
+            main(argv)
+    else:
+        assert main(argv) == code
+    said = capsys.readouterr().err
+    assert "Traceback (most recent call last):\n  File" not in said or "the environment's step raised" in said
+    for word in words:
+        assert word in said, f"{word!r} is not in:\n{said}"
+    return said

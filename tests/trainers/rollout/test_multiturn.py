@@ -1,0 +1,320 @@
+"""The multiturn-aware reward beside collection: what it pays, what it leaves alone, and that nothing waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from collector_helpers import Characters, collect, collector_of, engine_of, says, tokens, turn_of
+from rollout_fakes import AsyncEnv
+
+from textenvs import Task, TextEnv, Turn
+from textenvs.lookahead import FuturePolicy, Lookahead
+from textenvs.messages import Message, assistant, user
+from trainers.engines.base import Sampling
+from trainers.engines.scripted import Call, Reply
+from trainers.engines.simclock import run_simulated
+from trainers.rollout.collector import Batch
+from trainers.rollout.engine_policy import EnginePolicy, NoRoomError, Speaker
+from trainers.rollout.environments import Backend, EnvSpec
+from trainers.rollout.multiturn import MultiturnScore
+from trainers.trajectory import Status
+
+ONE: dict[str, Any] = {"group_size": 1, "groups_per_batch": 1}
+
+
+class Questions:
+    name, size = "one question", None
+
+    def __getitem__(self, index: int) -> Task:
+        return Task(str(index), "test", (user("What is 3 + 4?"),), "7")
+
+
+class Chat(TextEnv[Any]):
+    """Three turns, paid by what stands first in the reply; its user takes a second and answers at random."""
+
+    def __init__(self, seconds: float = 1.0) -> None:
+        super().__init__(Questions())
+        self.seconds = seconds
+
+    def opening(self, task: Task) -> list[Message]:
+        return list(task.prompt)
+
+    async def respond(self, reply: Message) -> Turn:
+        await asyncio.sleep(self.seconds)
+        over = self.state.assistant_turns == 3
+        said = [] if over else [user(f"go on {int(self.np_random.integers(1000))}")]
+        stop = "solved" if over else None
+        return Turn(said, reward=float(reply["content"].split(" ")[0]), terminated=over, stop=stop)
+
+
+def three_turns(call: Call, version: int) -> Reply:
+    """0.1, 0.2 and 0.3, three seconds each."""
+    return Reply(tokens(f"0.{turn_of(call) + 1} on"), latency=3.0)
+
+
+def five(**options: Any) -> Lookahead:
+    """Futures in which the policy earns 5 a turn."""
+    return Lookahead(lambda conversation: "5 ahead", **{"samples": 2, "window": 1} | options)
+
+
+def run(score: MultiturnScore | None, **options: Any) -> Batch:
+    rewards = {} if score is None else {"multiturn": score}
+    return run_simulated(collect(engine_of(three_turns), EnvSpec(Chat), rewards=rewards, **ONE | options))[0]
+
+
+def test_a_turn_earns_what_its_futures_are_worth_and_the_episode_is_left_alone() -> None:
+    score = MultiturnScore(five(), replace=False)
+    (with_it,), (without,) = run(score).trajectories, run(None).trajectories
+    assert with_it.token_ids.tolist() == without.token_ids.tolist()
+    assert with_it.messages == without.messages
+    # What the conversation was worth so far, and 5 for the turn that the futures play; nothing is ahead of the last.
+    returns = [terms["return"] for terms in with_it.turn_terms]
+    assert returns == pytest.approx([0.1 + 5, 0.1 + 0.2 + 5, 0.1 + 0.2 + 0.3])
+    assert all(terms["cost"] < 0 for terms in with_it.turn_terms)
+    assert [terms["reward"] for terms in with_it.turn_terms] == [0.1, 0.2, 0.3]
+    for turn, terms in enumerate(with_it.turn_terms):
+        assert with_it.turn_rewards[turn] == pytest.approx(sum(terms.values()))
+    stats = score.stats()
+    assert {name: stats[name] for name in ("turns", "samples", "failures", "policy_calls")} == {
+        "turns": 3,
+        "samples": 5,
+        "failures": 0,
+        "policy_calls": 4,
+    }
+    assert score.stats()["turns"] == 0, "since the last call"
+
+
+@pytest.mark.parametrize("credit", ["value", "difference"])
+def test_in_place_of_what_the_environment_pays(credit: Any) -> None:
+    (beside,) = run(MultiturnScore(five(), credit=credit, replace=False)).trajectories
+    (instead,) = run(MultiturnScore(five(), credit=credit)).trajectories
+    paid = beside.turn_rewards - instead.turn_rewards
+    assert paid.tolist() == pytest.approx([0.1, 0.2, 0.3])
+
+
+def test_differences_sum_to_what_the_conversation_became() -> None:
+    (values,) = run(MultiturnScore(five())).trajectories
+    (differences,) = run(MultiturnScore(five(), credit="difference")).trajectories
+    worth = values.turn_rewards.tolist()
+    assert differences.turn_rewards.tolist() == pytest.approx([worth[0], worth[1] - worth[0], worth[2] - worth[1]])
+    assert differences.turn_rewards.sum() == pytest.approx(worth[-1])
+
+
+def test_an_environment_is_used_for_one_episode_after_the_other_and_differences_do_not_mix() -> None:
+    options = {"group_size": 2, "groups_per_batch": 4}
+    batch = run(MultiturnScore(five(), credit="difference"), **options)
+    for trajectory in batch.trajectories:
+        assert trajectory.turn_rewards.sum() == pytest.approx(batch.trajectories[0].turn_rewards.sum(), abs=1e-2)
+
+
+def test_evaluation_earns_what_the_environment_pays() -> None:
+    async def play() -> Any:
+        score = MultiturnScore(five())
+        async with (
+            Backend(EnvSpec(Chat)) as backend,
+            collector_of(engine_of(three_turns), backend, rewards={"multiturn": score}) as collector,
+        ):
+            return await collector.evaluate([0]), score.stats()
+
+    (trajectory,), stats = run_simulated(play())
+    assert trajectory.turn_rewards.tolist() == pytest.approx([0.1, 0.2, 0.3])
+    assert stats["turns"] == 0
+
+
+def test_an_environment_that_is_elsewhere_is_an_error_that_says_so() -> None:
+    async def play() -> Any:
+        rewards = {"multiturn": MultiturnScore(five())}
+        async with (
+            Backend(EnvSpec(AsyncEnv), "thread", workers=1) as backend,
+            collector_of(engine_of(says("1 on")), backend, rewards=rewards, max_consecutive_errors=1) as collector,
+        ):
+            return await collector.next_batch()
+
+    with pytest.raises(Exception, match="env.backend=inline"):
+        asyncio.run(play())
+
+
+def test_credit_is_one_of_two() -> None:
+    with pytest.raises(ValueError, match="'value' or 'difference', not 'sum'"):
+        MultiturnScore(five(), credit="sum")  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------- with the engine's own model
+
+
+def policy_of(engine: Any, **options: Any) -> EnginePolicy:
+    return EnginePolicy(engine, Characters(), Sampling(max_new_tokens=40), **options)  # type: ignore[arg-type]
+
+
+def seconds(episodes: int, samples: int | None, window: int = 2) -> float:
+    """Simulated seconds until one batch of so many episodes is there."""
+
+    async def play() -> float:
+        engine = engine_of(three_turns)
+        rewards = {}
+        if samples is not None:
+            rewards["multiturn"] = MultiturnScore(Lookahead(policy_of(engine), samples=samples, window=window))
+        began = asyncio.get_running_loop().time()
+        options = {"group_size": 1, "groups_per_batch": episodes, "rewards": rewards}
+        async with Backend(EnvSpec(Chat)) as backend, collector_of(engine, backend, **options) as collector:
+            await collector.next_batch()
+        return asyncio.get_running_loop().time() - began
+
+    return run_simulated(play())
+
+
+def test_futures_are_played_at_the_same_time() -> None:
+    """The promise: 3 samples of 2 turns for 16 episodes in at most 1.5 times the time of one future of one episode."""
+    alone, one, many = seconds(1, None), seconds(1, 1), seconds(16, 3)
+    assert alone == pytest.approx(3 * (3 + 1))
+    # The futures of the first turn end with the episode, those of the second a turn before their window does.
+    assert one == pytest.approx(12)
+    assert many <= 1.5 * one
+    assert seconds(16, 3, window=4) == pytest.approx(one), "a window ends where the conversation does"
+
+
+def test_a_future_outlives_its_episode_and_is_waited_for() -> None:
+    """The reply after the third is the user's last; a slow future of an early turn ends after the episode."""
+
+    def script(call: Call, version: int) -> Reply:
+        return Reply(tokens("1 on"), latency=30.0 if call.session is None else 3.0)
+
+    async def play() -> tuple[float, Any]:
+        engine = engine_of(script)
+        rewards = {"multiturn": MultiturnScore(Lookahead(policy_of(engine), samples=3, window=2))}
+        async with (
+            Backend(EnvSpec(Chat)) as backend,
+            collector_of(engine, backend, rewards=rewards, **ONE) as collector,
+        ):
+            batch = await collector.next_batch()
+        return asyncio.get_running_loop().time(), batch
+
+    took, batch = run_simulated(play())
+    assert took == pytest.approx(4 + 2 * 31), "the first turn's futures, two turns each, beside everything else"
+    assert [terms["return"] for terms in batch.trajectories[0].turn_terms] == [3.0, 3.0, 3.0]
+
+
+def test_futures_differ_among_each_other_and_are_the_same_again() -> None:
+    def script(call: Call, version: int) -> Reply:
+        return Reply(tokens(f"{call.sampling.seed % 1000} on"), latency=1.0)
+
+    def rewards() -> list[float]:
+        async def play() -> Batch:
+            engine = engine_of(script)
+            score = MultiturnScore(Lookahead(policy_of(engine), samples=3, window=1))
+            async with (
+                Backend(EnvSpec(Chat)) as backend,
+                collector_of(engine, backend, rewards={"multiturn": score}, **ONE) as collector,
+            ):
+                batch = await collector.next_batch()
+                seeds = [call.sampling.seed for call in engine.calls]
+                assert len(set(seeds)) == len(seeds) == 3 + 2 * 3
+                return batch
+
+        return [float(reward) for t in run_simulated(play()).trajectories for reward in t.turn_rewards]
+
+    assert rewards() == rewards()
+
+
+def test_what_was_sampled_is_never_tokenised_again() -> None:
+    """The second prompt of a future is the first, its reply as sampled, and what the environment said."""
+    odd = [*map(ord, "5 "), 7, *map(ord, "on"), 2]  # 7 is a token that no text becomes
+
+    async def play() -> Any:
+        engine = engine_of(lambda call, version: Reply(odd))
+        speaker = Speaker(policy_of(engine), seed=3)
+        opening = (user("a"), assistant("before"), user("b"))
+        said = await speaker.reply(opening)
+        again = await speaker.reply((*opening, assistant(said.text), user("c")))
+        return engine.calls, said, again
+
+    calls, said, again = run_simulated(play())
+    first, second = (list(call.token_ids) for call in calls)
+    assert first == Characters().render((user("a"), assistant("before"), user("b")))
+    assert second == [*first, *odd, *Characters().render((user("c"),))]
+    assert (said.prompt_tokens, again.prompt_tokens) == (len(first), len(second))
+    assert calls[0].sampling.seed != calls[1].sampling.seed
+
+
+def test_a_future_without_room_is_scored_as_it_stands() -> None:
+    async def play() -> Any:
+        engine = engine_of(lambda call, version: Reply(tokens("1 on")))
+        opening = len(Characters().render((user("What is 3 + 4?"),)))
+        policy = policy_of(engine, max_context=opening + 12)
+        assert isinstance(policy, FuturePolicy)
+        env = Chat()
+        env.reset(seed=0)
+        result = await Lookahead(policy, samples=2, window=3)(env)
+        with pytest.raises(NoRoomError, match="room for"):
+            await Speaker(policy, 0).reply((user("x" * 100),))
+        return result
+
+    result = run_simulated(play())
+    assert [future.turns for future in result.futures] == [1, 1]
+    assert [future.over for future in result.futures] == [False, False]
+    assert result.terms["return"] == 1.0
+    assert result.failures == ()
+
+
+def test_a_reply_of_a_future_that_an_update_cuts_is_said_again_by_the_new_weights() -> None:
+    def script(call: Call, version: int) -> Reply:
+        return Reply(tokens(f"{version + 1} on"), latency=10.0)
+
+    async def play() -> Any:
+        engine = engine_of(script)
+        speaker = Speaker(policy_of(engine), seed=3)
+        speaking = asyncio.ensure_future(speaker.reply((user("a"),)))
+        await asyncio.sleep(5)
+        await engine.update_weights(None, 1, "abort")
+        return await speaking, asyncio.get_running_loop().time()
+
+    said, took = run_simulated(play())
+    assert (said.text, took) == ("2 on", pytest.approx(15.0))
+    assert said.generation.weight_version.tolist() == [1] * len(said.generation.token_ids)
+
+
+@pytest.mark.parametrize("credit", ["value", "difference"])
+def test_closing_leaves_no_future_behind(credit: Any) -> None:
+    def script(call: Call, version: int) -> Reply:
+        return Reply(tokens("1 on"), hangs=call.session is None)
+
+    async def play() -> None:
+        engine = engine_of(script)
+        rewards = {"multiturn": MultiturnScore(Lookahead(policy_of(engine)), credit=credit)}
+        async with Backend(EnvSpec(Chat)) as backend:
+            collector = collector_of(engine, backend, rewards=rewards)
+            waiting = asyncio.ensure_future(collector.next_batch())
+            await asyncio.sleep(100)
+            assert engine.stats()["running"] == 6 * 3 * 2, "the futures of the first two turns of six episodes"
+            await collector.close()
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            assert engine.stats()["running"] == 0
+        assert len(asyncio.all_tasks()) == 1
+
+    run_simulated(play())
+
+
+def test_futures_that_all_fail_end_the_episode_as_one_without_a_reward() -> None:
+    def broken(conversation: Any) -> str:
+        raise OSError("the service is down")
+
+    async def play() -> Mapping[str, str]:
+        rewards = {"multiturn": MultiturnScore(Lookahead(broken))}
+        seen = []
+        async with (
+            Backend(EnvSpec(Chat)) as backend,
+            collector_of(
+                engine_of(three_turns), backend, rewards=rewards, max_consecutive_errors=4, on_trajectory=seen.append
+            ) as collector,
+        ):
+            with pytest.raises(Exception, match="the service is down"):
+                await collector.next_batch()
+        assert {t.status for t in seen} <= {Status.ERROR_REWARD, Status.ABORTED}
+        assert len(seen) >= 4
+        return {}
+
+    run_simulated(play())

@@ -1,0 +1,164 @@
+"""What ``python -m trainers.ppo`` refuses, and what it says."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from ppo_runs import MODEL, QUICK, arguments, finite, in_process, refused, training_of
+
+from trainers import checkpoints, tiny
+from trainers.ppo import main
+from trainers.rollout.slots import FilterExhaustedError
+
+
+def test_mistakes_in_keys_start_nothing(tmp_path, capsys):
+    argv = arguments(tmp_path / "run", "actor.learning_rate=1", "rollout.m=3", "actor.lr=-1", "trainer.resume_mode=yes")
+    refused(
+        capsys,
+        argv,
+        *("4 problems", "actor.learning_rate: unknown key", "did you mean", "rollout.m: unknown key", "actor.lr: -1"),
+        "Nothing was started",
+        code=2,
+    )
+    refused(capsys, arguments(tmp_path / "run", "data.train_files=no.jsonl"), "there is no file no.jsonl", code=2)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_dry_run_starts_nothing(tmp_path, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        main(arguments(tmp_path / "run", "--dry-run"))
+    assert exit_.value.code == 0
+    assert "hidden: 32" in capsys.readouterr().out
+    assert not (tmp_path / "run").exists()
+
+
+BAD_SETUPS = [
+    (["env.id=textenv/gsm8k-interakt"], ["env.id=textenv/gsm8k-interakt", "Did you mean 'textenv/gsm8k-interact'"]),
+    (["env.id=nowhere:tests/bytes"], ["env.id=nowhere:tests/bytes", "nowhere"]),
+    (["env.kwargs.max_turns=3"], ["max_turns", "see env.kwargs"]),
+    (["env.kwargs.feedback=rude"], ["feedback must be one of", "see env.kwargs"]),
+    (["env.val_kwargs.split=dev"], ["split must be one of train, test"]),
+    (["env.id=program_envs:tests/blocking", "env.val_kwargs={}"], ["use env.backend=thread"]),
+    (
+        ["env.id=program_envs:tests/silent", "env.val_kwargs={}"],
+        ["Silent has no scripted ", "switch the warm start off"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("more", "words"), BAD_SETUPS)
+def test_an_environment_that_cannot_be_made(tmp_path, capsys, more, words):
+    refused(capsys, arguments(tmp_path / "run", *more), "error: ", *words)
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+ROW = {"question": "2 + 2?", "answer": "4\n#### 4"}
+
+
+@pytest.mark.parametrize("key", ["train_files", "val_files"])
+def test_a_data_file_with_a_bad_row(tmp_path, capsys, key):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in (ROW, ROW, {**ROW, "answer": "four"})))
+    refused(
+        capsys, arguments(tmp_path / "run", f"data.{key}={path}"), str(path), "row 3", "column 'answer' has no '#### N'"
+    )
+
+
+def test_a_file_of_demonstrations_with_a_bad_row(tmp_path, capsys):
+    path = tmp_path / "talks.jsonl"
+    path.write_text('{"messages": [{"role": "user", "content": "a"}]}\n')
+    said = refused(capsys, arguments(tmp_path / "run", f"warm_start.files={path}"), "error: ", f"{path} line 1: ")
+    assert "must end with the assistant's message" in said
+
+
+def test_a_model_that_does_not_do(tmp_path, capsys):
+    tokenizer = tiny.build_tokenizer(["a b"])
+    tiny.save(tmp_path / "short", tiny.build_model(len(tokenizer), hidden=16, layers=1, max_context=64), tokenizer)
+    shape = {name.split("=")[0] for name in MODEL}
+    argv = [a for a in arguments(tmp_path / "run", *QUICK) if a.split("=")[0] not in shape]
+    refused(capsys, [*argv, f"model.path={tmp_path}/short"], "max_context must be from 2 to the model's 64, not 192")
+    tokenizer.chat_template = None
+    tiny.save(tmp_path / "mute", tiny.build_model(len(tokenizer), hidden=16, layers=1), tokenizer)
+    refused(capsys, [*argv, f"model.path={tmp_path}/mute"], "its tokenizer has no chat template")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_device_that_is_not_there(tmp_path, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments(tmp_path / "run", *QUICK, "model.device=cuda"))
+    assert "model.device=cuda needs GPUs, and there are none here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ("model.kv_heads=2 trainer.tensor_parallel_size=2", ("1 ranks cannot be cut", "start a multiple of 2")),
+        ("trainer.fsdp_size=4", ("fsdp_size=4 does not divide",)),
+        ("trainer.offload=true", ("trainer.offload", "there is no GPU")),
+        ("model.lora_rank=2 model.target_modules=[query]", ("query: this model has no linear layer", "q_proj")),
+        ("model.attn_implementation=flash_atention_2", ("the learner:", "flash_atention_2")),
+    ],
+)
+def test_a_learner_that_cannot_be_had_is_refused_before_anything_is_trained(tmp_path, capsys, more, words):
+    refused(capsys, arguments(tmp_path / "run", *QUICK, *more.split(" ")), *words)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["model.target_modules=[q_proj]"], ("model.target_modules", "has no effect without model.lora_rank")),
+        (["model.lora_rank=2", "model.target_modules=q_proj"], ("model.target_modules", "a list of names")),
+        (["model.enable_activation_offload=true"], ("needs model.enable_gradient_checkpointing=true",)),
+        (["trainer.offload=true", "model.device=cpu"], ("trainer.offload", "model.device=cpu")),
+        (["trainer.tensor_parallel_size=3"], ("trainer.tensor_parallel_size", "does not divide model.heads=2")),
+    ],
+)
+def test_keys_of_the_learner_that_do_not_go_together(tmp_path, capsys, more, words):
+    refused(capsys, arguments(tmp_path / "run", *more), *words, code=2)
+
+
+def test_a_checkpoint_of_another_run_is_refused_and_nothing_is_lost(tmp_path, capsys):
+    in_process(tmp_path, "trainer.total_iterations=2")
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    quick = arguments(tmp_path, *QUICK, "trainer.total_iterations=4")
+    for change, words in (
+        ("trainer.seed=1", "trainer.seed was 0 and is now 1"),
+        ("model.hidden=64", "is of another run: model"),
+        ("algorithm.adv_estimator=rloo", "algorithm.adv_estimator was gae and is now rloo"),
+        ("actor.use_kl_loss=true", "actor.use_kl_loss"),
+        ("algorithm.use_kl_in_reward=true", "algorithm.use_kl_in_reward"),
+    ):
+        refused(capsys, [*quick, change], words, "trainer.resume_mode=disable")
+    state = checkpoints.Checkpoints(tmp_path / "checkpoints", 2).newest().path / "state.json"
+    state.write_text("{")
+    refused(capsys, quick, "state.json cannot be read")
+    back = ["trainer.resume_mode=resume_path", f"trainer.resume_from_path={tmp_path}"]
+    refused(capsys, [*quick, *back], "is not a checkpoint")
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
+
+
+def test_constant_rewards_stop_a_run_that_asks_for_differences(tmp_path, capsys):
+    more = ["env.kwargs.constant=true", "rollout.filter_zero_variance=true", "rollout.max_consecutive_filtered=3"]
+    refused(
+        capsys,
+        arguments(tmp_path, *QUICK, *more),
+        *("error: 4 groups in a row had no difference in reward", "Change the difficulty"),
+    )
+    with pytest.raises(FilterExhaustedError):
+        in_process(tmp_path / "again", *more)
+
+
+def test_constant_rewards_alone_do_not(tmp_path):
+    """With nothing to learn from, a step changes the policy by its entropy bonus alone, and no number breaks."""
+    more = ["env.kwargs.constant=true", "algorithm.adv_estimator=grpo", "trainer.total_iterations=1"]
+    in_process(tmp_path, *more, "actor.entropy_coeff=0")
+    (row,) = training_of(tmp_path)
+    assert finite(row)
+    assert row["actor/grad_norm"] == row["actor/advantage_abs_max"] == 0.0
+
+
+def test_an_environment_that_breaks_stops_the_run_with_its_cause(tmp_path, capsys):
+    more = ["env.kwargs.broken=true", "rollout.max_consecutive_errors=3", "trainer.total_iterations=1"]
+    refused(capsys, arguments(tmp_path, *QUICK, *more), "3 episodes in a row", "error_env", "the database is gone")

@@ -1,0 +1,99 @@
+"""PPO with the multiturn-aware reward, by its keys alone: what is trained on, what validation shows, what is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ppo_runs import in_process, metrics_of, training_of
+
+from textenvs.lookahead import FORMULAS
+from trainers.config import ConfigError, resolve
+from trainers.config.schema import MultiturnRewardSection
+from trainers.rollout.play import Player
+from trainers.trajectory import Trajectory
+
+CLARIFY = [
+    *("env.id=textenv/clarify", "env.val_kwargs={split: test}", "algorithm.adv_estimator=turn_grpo"),
+    *("multiturn_reward.enable=true", "trainer.total_iterations=2", "rollout.max_response_length=8"),
+]
+
+
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, Trajectory]]:
+    """All episodes of a run, and whether they were for training."""
+    episodes: list[tuple[bool, Trajectory]] = []
+    play = Player.play
+
+    async def kept(self: Player, backend: Any, episode: Any, *more: Any) -> Trajectory:
+        trajectory = await play(self, backend, episode, *more)
+        episodes.append((episode.training, trajectory))
+        return trajectory
+
+    monkeypatch.setattr(Player, "play", kept)
+    return episodes
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "algorithm.gamma=0 multiturn_reward.samples=2 multiturn_reward.window=1 multiturn_reward.cost=0.5",
+        "multiturn_reward.credit=difference multiturn_reward.replace=false rollout.staleness=1",
+        "multiturn_reward.credit=difference algorithm.adv_estimator=gae multiturn_reward.formula=paper",
+    ],
+)
+def test_turns_are_paid_by_their_futures_in_training_alone(tmp_path: Path, played: Any, options: str) -> None:
+    in_process(tmp_path, *CLARIFY, *options.split(" "))
+    environments = {"correct", "wrong", "question", "needless"}
+    worth = {"accuracy", "cost"}
+    training = [trajectory for kind, trajectory in played if kind]
+    assert len(training) >= 8
+    for trajectory in training:
+        for reward, terms in zip(trajectory.turn_rewards, trajectory.turn_terms, strict=True):
+            assert worth | environments <= set(terms)
+            assert reward == pytest.approx(sum(terms.values()))
+            alone = sum(terms[name] for name in worth)
+            paid = sum(terms[name] for name in environments)
+            assert reward == pytest.approx(alone + paid * ("replace=false" in options))
+    validated = [trajectory for kind, trajectory in played if not kind]
+    assert validated
+    for trajectory in validated:
+        assert not any("accuracy" in terms for terms in trajectory.turn_terms)
+    rows = training_of(tmp_path)
+    for row in rows:
+        assert row["reward/multiturn_failures"] == 0
+        assert row["reward/multiturn_samples"] >= row["reward/multiturn_turns"] > 0
+    assert sum(row["reward/multiturn_turns"] for row in rows) >= sum(t.num_turns for t in training[:8])
+    assert not any("val/terms/accuracy" in row for row in metrics_of(tmp_path))
+
+
+def problems(*arguments: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        resolve(["multiturn_reward.enable=true", "algorithm.gamma=0", *arguments])
+    return str(caught.value)
+
+
+def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
+    assert "must not be added up" in problems("algorithm.gamma=0.9")
+    assert "turn_grpo, turn_gae" in problems("algorithm.adv_estimator=gigpo")
+    assert "algorithm.outcome_mix" in problems("algorithm.outcome_mix=0.5")
+    assert "must be inline" in problems("env.backend=process")
+    (tmp_path / "reward.py").write_text("def compute_score(**row): return 1.0\n")
+    assert "both take" in problems(f"custom_reward_function.path={tmp_path}/reward.py")
+    assert "has no effect without multiturn_reward.enable=true" in problems(
+        "multiturn_reward.enable=false", "multiturn_reward.window=3"
+    )
+    assert "multiturn_reward.formula" in problems("multiturn_reward.formula=mine")
+    resolve(["multiturn_reward.enable=true", "algorithm.gamma=0"])
+    resolve(["multiturn_reward.enable=true", "multiturn_reward.credit=difference", "algorithm.adv_estimator=rloo"])
+
+
+def test_a_judge_that_cannot_be_had_stops_the_run_before_it_plays(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="multiturn_reward: .*no module 'no_such_judges'"):
+        in_process(tmp_path, *CLARIFY, "algorithm.gamma=0", "multiturn_reward.judge=no_such_judges:grade")
+
+
+def test_the_formulas_are_those_there_are() -> None:
+    allowed = MultiturnRewardSection.model_fields["formula"].annotation
+    assert set(allowed.__args__) == set(FORMULAS)  # type: ignore[union-attr]

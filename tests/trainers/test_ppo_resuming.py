@@ -1,0 +1,204 @@
+"""Stopping and going on: to the last bit, from an older checkpoint, after interrupts and kills."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from ppo_runs import QUICK, ROOT, arguments, comparable, in_process, training_of
+
+from trainers import checkpoints
+from trainers.learner import Learner
+from trainers.ppo import main
+from trainers.run import Run
+
+# ------------------------------------------------------------------ resuming
+
+
+def all_tensors(run: Run) -> dict[str, torch.Tensor]:
+    learned, frozen = run.learner._state._tensors()
+    return {name: value.detach().clone() for name, value in (learned | frozen).items() if name != "rng"}
+
+
+ADAPTIVE = "algorithm.use_kl_in_reward=true algorithm.kl_ctrl.type=adaptive algorithm.kl_ctrl.horizon=40"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "algorithm.adv_estimator=turn_grpo",
+        "algorithm.adv_estimator=gae critic.warmup=1 actor.lr_warmup_steps=6",
+        f"algorithm.adv_estimator=turn_gae {ADAPTIVE}",
+        "algorithm.adv_estimator=rloo actor.use_kl_loss=true env.kwargs.tasks=5 actor.ppo_epochs=2",
+        "model.lora_rank=4 actor.use_kl_loss=true trainer.async_save=true trainer.save_freq=1",
+        "algorithm.adv_estimator=remax actor.policy_loss=gspo actor.clip_ratio_low=0.001 actor.clip_ratio_high=0.001",
+    ],
+)
+def test_resuming_is_exact(tmp_path, options):
+    """Four iterations, and two, a stop, and two more: the same to the last bit, weights and moments included.
+
+    One episode runs at a time: which requests share a step of the engine changes the last bit of what it computes.
+    """
+    more = [*options.split(" "), "rollout.max_running=1"]
+    more += ["trainer.total_iterations=4", "actor.lr_schedule=cosine"]
+    whole = in_process(tmp_path / "whole", *more)
+    assert in_process(tmp_path / "parts", *more, stop_after=2).iteration == 2
+    parts = in_process(tmp_path / "parts", *more)
+    once, twice = (comparable(training_of(tmp_path / name)) for name in ("whole", "parts"))
+    assert [row["step"] for row in twice] == [1, 2, 3, 4]
+    assert once == twice
+    assert len({row["train/reward"] for row in once}) > 1, "nothing happened that could have differed"
+    expected, got = all_tensors(whole), all_tensors(parts)
+    assert set(expected) == set(got)
+    for name, value in expected.items():
+        assert torch.equal(value, got[name]), name
+    assert whole.kl.state_dict() == parts.kl.state_dict()
+
+
+def test_going_back_to_an_older_checkpoint(tmp_path):
+    """From iteration 2 on it is another run: what came after is dropped from the metrics and the checkpoints."""
+    run = tmp_path / "run"
+    in_process(run, "trainer.total_iterations=4", "trainer.save_freq=1", "trainer.keep_last_n=9")
+    back = f"trainer.resume_from_path={run}/checkpoints/iteration_000002"
+    in_process(run, "trainer.resume_mode=resume_path", back, "trainer.total_iterations=3", "trainer.keep_last_n=9")
+    assert [row["step"] for row in training_of(run)] == [1, 2, 3]
+    assert [path.name[-1] for path in sorted((run / "checkpoints").iterdir())] == ["0", "1", "2", "3"]
+
+
+def test_starting_afresh_in_a_folder_that_was_used(tmp_path):
+    in_process(tmp_path, "trainer.total_iterations=3")
+    in_process(tmp_path, "trainer.total_iterations=2", "trainer.resume_mode=disable", "trainer.seed=5")
+    assert [row["step"] for row in training_of(tmp_path)] == [1, 2]
+    saved = checkpoints.Checkpoints(tmp_path / "checkpoints", 2)
+    assert saved.newest().iteration == 2
+    assert saved.newest().state["config"]["trainer"]["seed"] == 5
+
+
+def test_the_time_limit_is_of_the_whole_run(tmp_path):
+    run = in_process(tmp_path, "trainer.time_limit_s=0.001", "trainer.total_iterations=50")
+    assert run.iteration == 1
+    again = in_process(tmp_path, "trainer.time_limit_s=0.001", "trainer.total_iterations=50")
+    assert again.iteration == 1
+    assert again.trained_s == run.trained_s > 0.001
+
+
+# ------------------------------------------------------------------ interrupts
+
+
+class Program:
+    """``python -m trainers.ppo`` in a process of its own."""
+
+    def __init__(self, folder: Path, *more: str) -> None:
+        self.folder = folder
+        self.log = folder.parent / f"{folder.name}.log"
+        command = [sys.executable, "-m", "trainers.ppo", *arguments(folder, "trainer.logger=[console, jsonl]", *more)]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "200"},
+            )
+
+    def wait_for(self, there: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 90
+        while not there():
+            assert self.process.poll() is None, f"it ended by itself:\n{self.said}"
+            assert time.monotonic() < deadline, f"it did not happen:\n{self.said}"
+            time.sleep(0.01)
+
+    def trained(self, step: int) -> Callable[[], bool]:
+        path = self.folder / "metrics.jsonl"
+        return lambda: path.is_file() and f'{{"step": {step}, "train' in path.read_text()
+
+    def end(self, *signals: int) -> int:
+        for number in signals:
+            self.process.send_signal(number)
+        return self.process.wait(timeout=90)
+
+    @property
+    def said(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+LONG = ["trainer.total_iterations=25", "trainer.val_before_train=false"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_saves_and_the_same_command_goes_on(tmp_path, number):
+    folder = tmp_path / "run"
+    with Program(folder, *LONG) as program:
+        program.wait_for(program.trained(2))
+        assert program.end(number) == 130
+        assert "stopping: a checkpoint will be saved" in program.said
+        assert "Traceback" not in program.said
+    saved = checkpoints.Checkpoints(folder / "checkpoints", 2).newest()
+    assert 2 <= saved.iteration < 25
+    assert [row["step"] for row in training_of(folder)] == list(range(1, saved.iteration + 1))
+    assert (folder / "curves.png").is_file()
+    if number == signal.SIGTERM:
+        return
+    with Program(folder, *LONG) as program:
+        assert program.end() == 0, program.said
+        assert f"resuming from {saved.path}" in program.said
+        assert program.said.count("warm start ") == 1, "the warm start is not done twice"
+    assert [row["step"] for row in training_of(folder)] == list(range(1, 26))
+
+
+def test_a_kill_loses_no_more_than_what_came_after_the_last_checkpoint(tmp_path):
+    folder = tmp_path / "run"
+    for step in (3, 6):  # killed twice
+        with Program(folder, *LONG, "trainer.save_freq=1") as program:
+            program.wait_for(program.trained(step))
+            program.end(signal.SIGKILL)
+        saved = checkpoints.Checkpoints(folder / "checkpoints", 2).newest()
+        assert saved.iteration >= step - 1
+    (folder / "checkpoints" / ".iteration_000020.partial").mkdir()  # as if it had been in the middle of it
+    with Program(folder, *LONG, "trainer.save_freq=1") as program:
+        assert program.end() == 0, program.said
+    assert [row["step"] for row in training_of(folder)] == list(range(1, 26))
+    names = sorted(path.name for path in (folder / "checkpoints").iterdir())
+    assert names == ["iteration_000024", "iteration_000025"]
+
+
+def test_an_interrupt_during_the_warm_start_ends_it(tmp_path):
+    folder = tmp_path / "run"
+    with Program(folder, *LONG, "warm_start.steps=1000000", "warm_start.batch_size=2") as program:
+        program.wait_for(lambda: "warm start   " in program.said)
+        assert program.end(signal.SIGINT) == 130
+        assert "stopped at once" in program.said
+        assert "Traceback" not in program.said
+    assert checkpoints.Checkpoints(folder / "checkpoints", 2).newest() is None
+
+
+def test_a_second_interrupt_stops_at_once(tmp_path, monkeypatch, capsys):
+    """In the middle of an iteration that would take for ever."""
+    steps, update = 0, Learner.update_actor
+
+    def update_and_interrupt(*args: Any, **kwargs: Any) -> dict[str, float]:
+        nonlocal steps
+        steps += 1
+        if steps in (3, 30):
+            os.kill(os.getpid(), signal.SIGINT)
+        return update(*args, **kwargs)
+
+    monkeypatch.setattr(Learner, "update_actor", update_and_interrupt)
+    assert main(arguments(tmp_path, *QUICK, "actor.ppo_epochs=1000000")) == 130
+    assert "stopped at once; nothing was saved" in capsys.readouterr().err
+    assert checkpoints.Checkpoints(tmp_path / "checkpoints", 2).newest().iteration == 0

@@ -1,0 +1,91 @@
+"""What collects training episodes, how they are sampled, and the trace of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import ceil
+from pathlib import Path
+
+from ..algorithms.advantages import NEEDS_GREEDY
+from ..config.schema import PPOConfig
+from ..engines.base import Engine, Sampling
+from ..rollout.collector import Collector
+from ..rollout.environments import Backend
+from ..rollout.renderer import Renderer
+from ..rollout.rewards import Score
+from ..rollout.tasks import TaskOrder
+from ..rollout.trace import TraceFile
+from .environments import make_env, training_kwargs
+from .errors import SetupError
+
+# The event loop's lag is probed so often.
+_LAG_INTERVAL_S = 0.02
+
+
+def sampling_of(config: PPOConfig) -> Sampling:
+    """How episodes are sampled in training."""
+    rollout = config.rollout
+    return Sampling(
+        temperature=rollout.temperature,
+        top_p=rollout.top_p,
+        top_k=rollout.top_k,
+        min_p=rollout.min_p,
+        max_new_tokens=rollout.max_response_length,
+    )
+
+
+def collector_of(
+    config: PPOConfig,
+    engine: Engine,
+    renderer: Renderer,
+    backend: Backend,
+    trace: TraceFile | None = None,
+    rewards: Mapping[str, Score] | None = None,
+) -> Collector:
+    """What collects training episodes, and draws them in ``trace``; ``rewards`` come later."""
+    rollout = config.rollout
+    size = make_env(config.env.id, training_kwargs(config)).tasks.size
+    return Collector(
+        engine,
+        renderer,
+        backend,
+        tasks=TaskOrder(size, seed=config.trainer.seed, shuffle=config.data.shuffle),
+        group_size=rollout.n,
+        groups_per_batch=rollout.groups_per_batch,
+        staleness=rollout.staleness,
+        window=rollout.window,
+        surplus=ceil((rollout.oversampling_factor - 1.0) * rollout.groups_per_batch - 1e-9),
+        sampling=sampling_of(config),
+        max_context=config.engine.max_context,
+        max_response_tokens=rollout.max_response_tokens,
+        generation_timeout=rollout.generation_timeout_s,
+        episode_timeout=rollout.episode_timeout_s,
+        retries=rollout.retries,
+        max_running=rollout.max_running,
+        greedy=config.algorithm.adv_estimator in NEEDS_GREEDY,
+        filter_zero_variance=rollout.filter_zero_variance,
+        max_consecutive_filtered=rollout.max_consecutive_filtered,
+        max_consecutive_errors=rollout.max_consecutive_errors,
+        partial=rollout.partial,
+        partial_max_age=rollout.partial_max_age,
+        engine_slots=config.engine.max_slots * config.engine.engines,
+        rewards=rewards,
+        reward_timeout=None,  # those that are made here have a limit of their own, which waiting for a place is not in
+        lag_interval=_LAG_INTERVAL_S,
+        trace=trace,
+        seed=config.trainer.seed,
+    )
+
+
+def trace_of(config: PPOConfig) -> TraceFile | None:
+    """The trace that is asked for.
+
+    Raises:
+        SetupError: It cannot be written.
+    """
+    if config.trainer.trace_file is None:
+        return None
+    try:
+        return TraceFile(Path(config.trainer.trace_file).expanduser())
+    except OSError as error:
+        raise SetupError(f"trainer.trace_file={config.trainer.trace_file}: {error}") from error

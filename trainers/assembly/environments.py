@@ -1,0 +1,87 @@
+"""The environments to train and to validate in, and where their episodes step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium
+
+import textenvs
+from textenvs.env import TextEnv
+from textenvs.tasks import TaskError
+
+from ..config.schema import EnvSection, PPOConfig
+from ..rollout.environments import Backend, EnvSpec
+from .errors import SetupError
+
+
+def env_kwargs(env: EnvSection, files: Sequence[str] | None, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The arguments of the environment: those configured, the tasks of ``files``, and ``more`` laid over them.
+
+    Raises:
+        SetupError: The environment does not take one of them.
+    """
+    kwargs = {**env.kwargs, **(more or {})}
+    if files is not None:
+        kwargs["tasks"] = files[0] if len(files) == 1 else list(files)
+        kwargs.pop("level", None)
+    return kwargs
+
+
+def make_env(env_id: str, kwargs: Mapping[str, Any]) -> TextEnv[Any]:
+    """One environment, or an error that a user of the configuration can act on.
+
+    Raises:
+        SetupError: The id is unknown, an argument does not fit, or the tasks cannot be read.
+    """
+    try:
+        return textenvs.make(env_id, **kwargs)
+    except TaskError as error:
+        raise SetupError(str(error)) from error
+    except (gymnasium.error.Error, TypeError, ValueError, ImportError) as error:
+        raise SetupError(
+            f"env.id={env_id} with {dict(kwargs)}: {error} (see env.kwargs, env.val_kwargs and data.*)"
+        ) from error
+
+
+def training_kwargs(config: PPOConfig) -> dict[str, Any]:
+    """Of the environments to train in."""
+    return env_kwargs(config.env, config.data.train_files)
+
+
+def validation_kwargs(config: PPOConfig) -> dict[str, Any]:
+    """Of the environments to validate in: held-out tasks, by ``data.val_files`` or by ``env.val_kwargs``."""
+    return env_kwargs(config.env, config.data.val_files, config.env.val_kwargs)
+
+
+def backend_of(config: PPOConfig, *, validation: bool) -> Backend:
+    """Where episodes step."""
+    kwargs = validation_kwargs(config) if validation else training_kwargs(config)
+    limit = None if config.env.backend == "inline" else config.env.workers
+    return Backend(
+        EnvSpec(config.env.id, kwargs),
+        config.env.backend,
+        workers=limit,
+        reset_timeout=config.rollout.step_timeout_s,
+        step_timeout=config.rollout.step_timeout_s,
+    )
+
+
+def check_environments(config: PPOConfig) -> None:
+    """Make both environments once, here, so that a mistake is found before anything is trained.
+
+    Raises:
+        SetupError: One cannot be made, or is not for this backend.
+    """
+    for kwargs in (training_kwargs(config), validation_kwargs(config)):
+        env = make_env(config.env.id, kwargs)
+        if env.blocking and config.env.backend == "inline":
+            raise SetupError(f"{config.env.id} may block its thread: use env.backend=thread or env.backend=process")
+        env.close()
+
+
+def validation_tasks(config: PPOConfig) -> range:
+    """The first ``data.val_size`` tasks, or all where there are fewer."""
+    size = make_env(config.env.id, validation_kwargs(config)).tasks.size
+    return range(config.data.val_size if size is None else min(size, config.data.val_size))

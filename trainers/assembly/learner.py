@@ -1,0 +1,130 @@
+"""The learner: its options, whether it can be had, and where it is."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from typing import Any
+
+from ..algorithms.advantages import NEEDS_CRITIC
+from ..cluster.group import LearnerGroup
+from ..cluster.local import local_group
+from ..cluster.ray.ranks import RayLearnerGroup
+from ..cluster.ray.runtime import RayCluster
+from ..config.schema import ModelSection, PPOConfig, RunSection
+from ..learner import Learner, LoRASettings, OptimizerSettings, Parallel
+from ..learner.lora import target_names
+from ..learner.parallel import check_model, world_size
+from ..policy import Policy, resolve_device
+from .errors import SetupError
+from .folder import run_folder
+from .policy import threads_for
+
+
+def learner_options(model: ModelSection, run: RunSection) -> dict[str, Any]:
+    """What every learner of a run is made with: adapters, memory, how ranks share the work."""
+    lora = None
+    if model.lora_rank:
+        lora = LoRASettings(model.lora_rank, model.lora_alpha, model.target_modules, seed=run.seed)
+    return {
+        "lora": lora,
+        "parallel": Parallel(run.fsdp_size, run.tensor_parallel_size, run.ulysses_sequence_parallel_size),
+        "gradient_checkpointing": model.enable_gradient_checkpointing,
+        "activation_offload": model.enable_activation_offload,
+        "remove_padding": model.use_remove_padding,
+        "attn_implementation": model.attn_implementation,
+        "fsdp": run.fsdp,
+        "offload": run.offload,
+        "compile": run.use_torch_compile,
+        "peak_tflops": run.peak_tflops,
+    }
+
+
+def check_learner(model: ModelSection, run: RunSection, policy: Policy, ranks: int = 1) -> None:
+    """Find out before anything is trained whether the learner can be had as asked.
+
+    Raises:
+        SetupError: The ranks or the model cannot be cut so, a layer or an attention is not there, or peft is missing.
+    """
+    options = learner_options(model, run)
+    try:
+        options["parallel"].shape(ranks if ranks > 1 else world_size())
+        check_model(policy.model.config, options["parallel"])
+        if options["lora"] is not None:
+            target_names(policy.model.base_model, options["lora"])
+        if model.attn_implementation is not None:  # the learner's own copy will have it; here it is tried
+            before = policy.model.config._attn_implementation
+            policy.model.set_attn_implementation(model.attn_implementation)
+            policy.model.set_attn_implementation(before)
+    except (ValueError, ImportError) as error:
+        raise SetupError(f"the learner: {error}") from error
+    if options["lora"] is not None and importlib.util.find_spec("peft") is None:
+        raise SetupError("model.lora_rank needs peft: pip install 'textenvs[lora]'")
+    if resolve_device(model.device).type == "cpu" and (run.offload or model.enable_activation_offload):
+        raise SetupError("trainer.offload and model.enable_activation_offload are for cuda, and there is no GPU")
+
+
+def learner_of(config: PPOConfig, policy: Policy, cluster: RayCluster | None = None) -> Learner | LearnerGroup:
+    """Actor, critic if the estimator needs one, and the frozen reference if a KL is asked for.
+
+    In this process; or with several ranks, or on Ray, where each is.
+
+    Raises:
+        SetupError: The learner cannot be made as asked, or the ranks do not all see the run's folder.
+    """
+    settings, section = learner_settings(config), config.cluster
+    if section.backend == "local" and section.learner_ranks == 1:
+        try:
+            return Learner(policy.model, **settings, device=resolve_device(config.model.device))
+        except (ValueError, ImportError) as error:
+            raise SetupError(f"the learner: {error}") from error
+    threads = threads_for(policy, config.trainer.threads)
+    if threads is None and section.backend == "local":  # or each rank would take all CPUs
+        threads = max(1, (os.cpu_count() or 1) // section.learner_ranks)
+    settings |= {"device": config.model.device, "threads": threads}
+    patience = {"silence": section.silence_s, "stall": section.stall_s, "start_timeout": section.start_timeout_s}
+    group: LearnerGroup
+    if section.backend == "local":
+        group = local_group(section.learner_ranks, policy.model, settings, **patience)
+    else:
+        assert cluster is not None
+        group = RayLearnerGroup(cluster, policy.model, settings, bucket_bytes=section.bucket_mib * 2**20, **patience)
+    try:
+        group.check_folder(run_folder(config.trainer))
+    except ValueError as error:
+        group.close()
+        raise SetupError(str(error)) from error
+    except BaseException:
+        group.close()
+        raise
+    return group
+
+
+def learner_settings(config: PPOConfig) -> dict[str, Any]:
+    """Learner's arguments, but for the model, the device and the threads."""
+    actor, critic = config.actor, config.critic
+    steps = config.trainer.total_iterations * actor.ppo_epochs * actor.mini_batches
+    return {
+        "critic": config.algorithm.adv_estimator in NEEDS_CRITIC,
+        "reference": actor.use_kl_loss or config.algorithm.use_kl_in_reward,
+        "optimizer": OptimizerSettings(
+            lr=actor.lr,
+            betas=actor.betas,
+            weight_decay=actor.weight_decay,
+            warmup_steps=actor.lr_warmup_steps,
+            schedule=actor.lr_schedule,
+            total_steps=max(steps, actor.lr_warmup_steps + 1),
+            min_lr_ratio=0.1,
+            grad_clip=actor.grad_clip,
+        ),
+        "critic_optimizer": OptimizerSettings(
+            lr=critic.lr,
+            weight_decay=critic.weight_decay,
+            warmup_steps=critic.lr_warmup_steps,
+            grad_clip=critic.grad_clip,
+        ),
+        "max_tokens_per_micro_batch": actor.max_tokens_per_micro_batch,
+        "temperature": config.rollout.temperature,
+        "dtype": config.model.dtype,
+        **learner_options(config.model, config.trainer),
+    }

@@ -1,0 +1,86 @@
+"""The policy that a run starts from, what it first imitates, and the CPU threads it is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+import torch
+
+from .. import demonstrations
+from ..checkpoints import Checkpoint
+from ..config.schema import ModelSection, SupervisedSection
+from ..policy import Policy, PolicyError
+from ..policy import load as load_policy
+from .environments import make_env
+from .errors import SetupError
+
+# A tiny model's tokenizer learns its merges from so many conversations.
+_TOKENIZER_TEXTS = 1000
+# Below this many parameters a matrix product is over before a second thread has woken up.
+_ONE_THREAD_BELOW = 5_000_000
+
+
+def demonstrations_of(
+    env_id: str, kwargs: Mapping[str, Any], section: SupervisedSection, seed: int
+) -> Iterator[demonstrations.Demonstration]:
+    """The conversations to imitate: of files, or played by the environment's scripted expert."""
+    if section.files is not None:
+        return demonstrations.read(section.files)
+    env = make_env(env_id, kwargs)
+    return demonstrations.play(
+        env,
+        section.demonstrations,
+        seed=seed,
+        mistake_rate=section.mistake_rate,
+        mistake_weight=section.mistake_weight,
+    )
+
+
+def tokenizer_texts(env_id: str, kwargs: Mapping[str, Any], section: SupervisedSection, seed: int) -> Iterator[str]:
+    """What a tiny model's tokenizer is made for: the conversations it will see first."""
+    for each in islice(demonstrations_of(env_id, kwargs, section, seed), _TOKENIZER_TEXTS):
+        for message in each.messages:
+            yield f"{message['role']}\n{message['content']}"
+
+
+def policy_of(
+    model: ModelSection,
+    env_id: str,
+    kwargs: Mapping[str, Any],
+    section: SupervisedSection,
+    *,
+    max_context: int,
+    seed: int,
+    checkpoint: Checkpoint | None = None,
+) -> Policy:
+    """The policy a run starts from, or the one that a checkpoint holds.
+
+    Raises:
+        SetupError: It cannot be loaded.
+    """
+    if checkpoint is not None:
+        model = ModelSection(path=str(checkpoint.path / "model"), dtype=model.dtype, device=model.device)
+    try:
+        return load_policy(
+            model, lambda: tokenizer_texts(env_id, kwargs, section, seed), max_context=max_context, seed=seed
+        )
+    except PolicyError as error:
+        raise SetupError(str(error)) from error
+
+
+def threads_for(policy: Policy, wanted: int | None) -> int | None:
+    """CPU threads for this model: what is ``wanted``, else one where it is so small that more would slow it down.
+
+    ``None`` leaves torch's own choice.
+    """
+    if wanted is not None:
+        return wanted
+    return 1 if sum(weight.numel() for weight in policy.model.parameters()) < _ONE_THREAD_BELOW else None
+
+
+def set_threads(policy: Policy, wanted: int | None) -> None:
+    """Let torch use :func:`threads_for` this model, in the whole process."""
+    if (threads := threads_for(policy, wanted)) is not None:
+        torch.set_num_threads(threads)

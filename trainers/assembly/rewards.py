@@ -1,0 +1,104 @@
+"""Rewards that come later: a function of the user's own, and looking ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from textenvs.lookahead import FAILURES, Lookahead
+from textenvs.tasks import Task
+
+from ..config.schema import PPOConfig, RewardFunctionSection
+from ..engines.base import Engine, EngineError
+from ..rewards import FunctionError, FunctionPool
+from ..rollout.engine_policy import EnginePolicy
+from ..rollout.multiturn import MultiturnScore
+from ..rollout.renderer import Renderer
+from ..rollout.rewards import Score, SoFar
+from .collection import sampling_of
+from .environments import make_env, training_kwargs, validation_kwargs
+from .errors import SetupError
+
+
+def reward_function_of(section: RewardFunctionSection) -> FunctionPool | None:
+    """The processes of a reward function of the user's own, if there is one.
+
+    Raises:
+        SetupError: It cannot be had.
+    """
+    if section.path is None:
+        return None
+    try:
+        return FunctionPool(section.path, section.name, workers=section.workers, timeout_s=section.timeout_s)
+    except FunctionError as error:
+        raise SetupError(f"custom_reward_function: {error}") from error
+
+
+def custom_reward(config: PPOConfig, pool: FunctionPool) -> Score:
+    """The function as a reward that comes later: of whole episodes, in place of what the environment pays or beside it.
+
+    What it scores (``solution_str``) are the policy's replies alone, an empty line between two; nothing that the
+    environment said counts as the policy's. ``extra_info`` is the row's, with the conversation as ``messages``.
+    """
+    instead = config.custom_reward_function.replace
+    sets = [
+        (kwargs, make_env(config.env.id, kwargs).tasks)
+        for kwargs in (training_kwargs(config), validation_kwargs(config))
+    ]
+
+    def task_of(so_far: SoFar) -> Task:
+        assert so_far.spec is not None
+        assert so_far.task_index is not None
+        return next(tasks for kwargs, tasks in sets if kwargs == so_far.spec.kwargs)[so_far.task_index]
+
+    async def terms(so_far: SoFar) -> dict[str, float]:
+        earned = {"environment_not_counted": -so_far.reward} if instead and so_far.reward else {}
+        if so_far.over:
+            task = task_of(so_far)
+            replies = [message["content"] for message in so_far.messages if message["role"] == "assistant"]
+            scored = await pool.score(
+                data_source=task.data_source,
+                solution_str="\n\n".join(replies),
+                ground_truth=task.ground_truth,
+                extra_info={**task.extra, "messages": [dict(message) for message in so_far.messages]},
+            )
+            earned["custom"] = scored.score
+        return earned
+
+    def score(so_far: SoFar, turn: int) -> Awaitable[Mapping[str, float]] | None:
+        return terms(so_far) if so_far.over or (instead and so_far.reward) else None
+
+    return score
+
+
+def multiturn_reward(config: PPOConfig, engine: Engine, renderer: Renderer, tokenizer: Any) -> MultiturnScore:
+    """The multiturn-aware reward, whose futures the engine's own model plays.
+
+    Raises:
+        SetupError: The judge cannot be had.
+    """
+    section = config.multiturn_reward
+    sampling = sampling_of(config)
+    if section.max_response_length is not None:
+        sampling = replace(sampling, max_new_tokens=section.max_response_length)
+    if section.temperature is not None:
+        sampling = replace(sampling, temperature=section.temperature)
+    try:
+        lookahead = Lookahead(
+            EnginePolicy(engine, renderer, sampling, config.engine.max_context),
+            samples=section.samples,
+            window=section.window,
+            formula=section.formula,
+            weights=section.weights,
+            cost=section.cost,
+            judge=section.judge,
+            count_tokens=lambda text: len(tokenizer.encode(text, add_special_tokens=False)),
+            seed=config.trainer.seed,
+            concurrency=section.concurrency,
+            timeout_s=section.timeout_s,
+            failures=(*FAILURES, EngineError),
+        )
+    except ValueError as error:
+        raise SetupError(f"multiturn_reward: {error}") from error
+    return MultiturnScore(lookahead, credit=section.credit, replace=section.replace)

@@ -1,0 +1,193 @@
+"""From turn rewards to the numbers that a learner's losses need, for each action token; and the losses.
+
+Estimators, losses and corrections themselves are :mod:`trainers.algorithms`; here the configuration chooses among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from .algorithms import off_policy
+from .algorithms.advantages import ESTIMATORS, NEEDS_ANCHOR, NEEDS_GREEDY, Advantages, normalize, restrict
+from .algorithms.batch import ActionBatch, anchor_states, gather, shared_anchors
+from .algorithms.kl import KLController, kl_estimate
+from .algorithms.policy_losses import policy_loss as policy_loss_of
+from .algorithms.policy_losses import value_loss
+from .cluster.group import LearnerGroup
+from .config import PPOConfig
+from .config.checks import estimator_keys
+from .config.schema import ActorSection, AlgorithmSection, CriticSection
+from .learner import Learner
+from .trajectory import Trajectory
+
+Floats = NDArray[np.float64]
+
+
+def credit(
+    config: PPOConfig,
+    learner: Learner | LearnerGroup,
+    kl: KLController,
+    trajectories: Sequence[Trajectory],
+    greedy: Mapping[str, float] | None = None,
+) -> tuple[dict[str, Floats], Advantages, dict[str, float]]:
+    """From turn rewards to a number for each action token.
+
+    Args:
+        config: Of the run.
+        learner: Whose policy, critic and reference say what they think of the batch.
+        kl: The coefficient of a KL in the reward; it is told of this batch.
+        trajectories: The batch.
+        greedy: What a greedy episode earned, by group, where the estimator asks for it.
+
+    Returns:
+        What the losses need, ``[N]`` each by name; the advantages; metrics.
+    """
+    rollout = gather(trajectories, [t.logprobs for t in trajectories]).astype(np.float64)
+    metrics: dict[str, float] = {}
+    old, kept = rollout, np.ones(len(rollout), np.bool_)
+    columns = {"old_logprobs": old}
+    if config.actor.old_logprobs == "recompute":
+        old = columns["old_logprobs"] = _flat(learner.logprobs(trajectories))
+        weights, kept, found = off_policy_correction(config.actor, old, rollout, offsets_of(trajectories))
+        metrics |= {f"actor/{name}": value for name, value in found.items()}
+        if weights is not None:
+            columns["importance"] = weights
+
+    penalty = None
+    if learner.reference is not None:
+        columns["ref_logprobs"] = _flat(learner.logprobs(trajectories, model="reference"))
+        estimate = kl_estimate(
+            torch.from_numpy(old), torch.from_numpy(columns["ref_logprobs"]), config.algorithm.kl_penalty
+        ).numpy()
+        metrics["actor/ref_kl"] = float(estimate.mean()) if estimate.size else 0.0
+        if config.algorithm.use_kl_in_reward:
+            metrics["actor/kl_coef"] = kl.beta
+            penalty = kl.beta * estimate
+            kl.update(metrics["actor/ref_kl"], len(trajectories))
+
+    values = bootstrap = None
+    if learner.critic is not None:
+        parts, bootstrap = learner.values(trajectories)
+        values = columns["old_values"] = _flat(parts)
+    batch = ActionBatch.from_trajectories(trajectories, values=values, bootstrap=bootstrap, penalty=penalty)
+    batch, found = compared_with(config.algorithm, batch, trajectories, greedy or {})
+    metrics |= {f"actor/{name}": value for name, value in found.items()}
+    advantages = ESTIMATORS[config.algorithm.adv_estimator](batch, **estimator_options(config.algorithm))
+    advantages = restrict(advantages, kept)
+    counted = advantages.advantages[advantages.policy_mask]
+    metrics |= {
+        "actor/advantage_std": float(counted.std()) if counted.size else 0.0,
+        "actor/advantage_abs_max": float(np.abs(counted).max(initial=0.0)),
+    }
+    if advantages.returns is not None:
+        assert values is not None
+        assert advantages.value_mask is not None
+        columns["returns"] = advantages.returns
+        metrics |= _explained(values[advantages.value_mask], advantages.returns[advantages.value_mask])
+    if config.algorithm.norm_adv:
+        advantages = normalize(advantages)
+    columns["advantages"] = advantages.advantages
+    return columns, advantages, metrics
+
+
+def off_policy_correction(
+    section: ActorSection, old: Floats, rollout: Floats, offsets: NDArray[np.int64]
+) -> tuple[Floats | None, NDArray[np.bool_], dict[str, float]]:
+    """From the policy that sampled to the one that the update starts from: weights, tokens to keep, metrics."""
+    mode, cap = section.importance_correction, section.tis_cap
+    weights = off_policy.importance_weights(mode, old, rollout, offsets, cap)
+    kept = off_policy.kept(section.rejection, old, rollout, offsets, section.rejection_low, section.rejection_high)
+    metrics = off_policy.mismatch(old, rollout)
+    if weights is not None:
+        metrics |= off_policy.weight_metrics(weights, mode, cap)
+    if section.rejection != "none" and kept.size:
+        metrics["rejected"] = 1.0 - float(kept.mean())
+    return weights, kept, metrics
+
+
+def compared_with(
+    section: AlgorithmSection, batch: ActionBatch, trajectories: Sequence[Trajectory], greedy: Mapping[str, float]
+) -> tuple[ActionBatch, dict[str, float]]:
+    """The batch with what the estimator compares episodes with, besides each other; and metrics."""
+    if section.adv_estimator in NEEDS_GREEDY:
+        returns = np.array([greedy[trajectory.group_id] for trajectory in trajectories], np.float64)
+        return replace(batch, greedy=returns), {"greedy_reward": float(np.mean(list(greedy.values())))}
+    if section.adv_estimator in NEEDS_ANCHOR:
+        batch = replace(batch, anchor=anchor_states(trajectories, section.anchor))
+        return batch, {"anchored": float(np.mean(shared_anchors(batch)))}
+    return batch, {}
+
+
+def estimator_options(section: AlgorithmSection) -> dict[str, Any]:
+    """The keys that the chosen estimator reads."""
+    options = {name: getattr(section, name) for name in estimator_keys(section.adv_estimator)}
+    options.pop("anchor", None)  # it says what the batch holds
+    if options.get("norm_by_std", False) is None:
+        del options["norm_by_std"]  # the estimator's own habit
+    return options
+
+
+def policy_loss(section: ActorSection) -> Any:
+    """The policy's loss, an entropy bonus, and the KL to the reference if asked for; see ``Learner``."""
+
+    def loss(logprobs: Tensor, entropy: Tensor, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        surrogate = policy_loss_of(
+            section.policy_loss,
+            logprobs,
+            batch["old_logprobs"],
+            batch["advantages"],
+            batch["trajectory"],
+            clip_low=section.clip_ratio_low,
+            clip_high=section.clip_ratio_high,
+            dual_clip=section.clip_ratio_c,
+            importance=batch.get("importance"),
+        )
+        per_token = surrogate.loss - section.entropy_coeff * entropy
+        sums = {name: (batch["share"] * value).sum() for name, value in surrogate.stats.items()}
+        if section.use_kl_loss:
+            kl = kl_estimate(logprobs, batch["ref_logprobs"], section.kl_loss_type)
+            per_token = per_token + section.kl_loss_coef * kl
+            sums["kl_loss"] = (batch["share"] * kl.detach()).sum()
+        return (batch["weight"] * per_token).sum(), sums
+
+    return loss
+
+
+def critic_loss(section: CriticSection) -> Any:
+    """The squared error of the values, clipped if asked for; see ``Learner``."""
+
+    def loss(values: Tensor, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        error = value_loss(values, batch["old_values"], batch["returns"], clip=section.cliprange_value)
+        return (batch["weight"] * error.loss).sum(), {"clipped": (batch["weight"] * error.stats["value_clipped"]).sum()}
+
+    return loss
+
+
+def norm_length(config: PPOConfig) -> float | None:
+    """What ``seq-mean-token-sum-norm`` divides by, where it is asked for."""
+    wanted = config.actor.loss_agg_mode == "seq-mean-token-sum-norm"
+    return float(config.rollout.max_response_length) if wanted else None
+
+
+def _explained(values: Floats, returns: Floats) -> dict[str, float]:
+    """How much of the returns' variance the critic had foreseen: 1 is all, 0 no more than their mean, below it less."""
+    metrics = {"critic/value_mean": float(values.mean())}
+    if (variance := float(np.var(returns))) > 0:
+        metrics["critic/explained"] = 1.0 - float(np.var(returns - values)) / variance
+    return metrics
+
+
+def _flat(parts: Sequence[NDArray[np.float32]]) -> Floats:
+    return np.concatenate([np.zeros(0), *parts])
+
+
+def offsets_of(trajectories: Sequence[Trajectory]) -> NDArray[np.int64]:
+    """Where each episode's action tokens begin in the flat columns, and the end ``[episodes + 1]``."""
+    return np.concatenate([[0], np.cumsum([int(t.action_mask.sum()) for t in trajectories])]).astype(np.int64)

@@ -1,0 +1,113 @@
+"""The engine's model as a policy outside of training: for futures that are looked at, and for evaluation.
+
+Token-exact like an episode in training: what was sampled is never tokenised again. (The replies that a conversation
+begins with, here those before a future's fork, are.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from textenvs.env import TextEnv
+from textenvs.lookahead import Player
+from textenvs.messages import Messages
+
+from ..engines.base import Engine, Generation, Sampling
+from .episode import EpisodeTokens
+from .renderer import Renderer
+from .tasks import derive_seed
+
+
+class NoRoomError(Exception):
+    """The conversation has outgrown the context."""
+
+
+@dataclass(frozen=True)
+class Said:
+    """A reply.
+
+    Args:
+        text: What was said.
+        prompt_tokens: How long the context before it was.
+        generation: As the engine gave it.
+    """
+
+    text: str
+    prompt_tokens: int
+    generation: Generation
+
+
+class EnginePolicy:
+    """Conversations with an engine's model, any number at a time.
+
+    Args:
+        engine: What replies, with the weights that it has at that moment.
+        renderer: Turns conversations into tokens; its stop tokens end a reply.
+        sampling: How to sample; its ``seed`` is not used.
+        max_context: Prompt and reply together have at most this many tokens; ``None`` for what the engine can hold.
+    """
+
+    def __init__(self, engine: Engine, renderer: Renderer, sampling: Sampling, max_context: int | None = None) -> None:
+        self.engine = engine
+        self.renderer = renderer
+        self.sampling = sampling
+        self.max_context = engine.max_context if max_context is None else min(max_context, engine.max_context)
+
+    def start(self, env: TextEnv[Any], seed: int) -> Player:
+        """A player of one future; see :class:`textenvs.lookahead.FuturePolicy`."""
+        speaker = Speaker(self, seed)
+
+        async def play(conversation: Messages) -> str | None:
+            try:
+                return (await speaker.reply(conversation)).text
+            except NoRoomError:
+                return None
+
+        return play
+
+
+class Speaker:
+    """The policy in one conversation.
+
+    Args:
+        policy: Whose words these are.
+        seed: Of the sampling.
+    """
+
+    def __init__(self, policy: EnginePolicy, seed: int) -> None:
+        self._policy = policy
+        self._seed = seed
+        self._tokens: EpisodeTokens | None = None
+
+    async def reply(self, conversation: Messages, tools: Any = None) -> Said:
+        """The next words; a reply that a weight update cut is said again from its start, by the new weights.
+
+        Args:
+            conversation: All of it, which begins with the conversation of the call before.
+            tools: Schemas that the chat template is to show, in the first call.
+
+        Raises:
+            NoRoomError: The context is full.
+            RendererError: The conversation does not fit the chat template.
+            EngineError: The engine failed.
+        """
+        policy = self._policy
+        if self._tokens is None:
+            self._tokens = EpisodeTokens(policy.renderer, conversation, episode_id="", tools=tools)
+        else:
+            self._tokens.observe(conversation)
+        size = self._tokens.context_size
+        room = policy.max_context - size
+        if room <= 0:
+            raise NoRoomError(f"{size} tokens, and there is room for {policy.max_context}")
+        sampling = replace(
+            policy.sampling,
+            max_new_tokens=min(policy.sampling.max_new_tokens, room),
+            stop_token_ids=tuple(dict.fromkeys((*policy.sampling.stop_token_ids, *policy.renderer.stop_token_ids))),
+            seed=derive_seed(self._seed, "reply", self._tokens.num_turns),
+        )
+        generation = await policy.engine.generate(self._tokens.context, sampling)
+        while generation.finish_reason == "abort":
+            generation = await policy.engine.generate(self._tokens.context, sampling)
+        return Said(self._tokens.reply(generation), size, generation)

@@ -1,0 +1,115 @@
+"""Evaluation beside collection: episodes that are not in the books, at one version of the weights.
+
+They share with training what the engine has: ``max_running`` is the limit of both together. And they hold the weights
+still, because a score that two policies earned is nobody's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+
+from .slots import Slots
+
+
+class Guests:
+    """Places for episodes that are not in the books, taken before those of the books.
+
+    Evaluation goes first because weight updates wait for it (:class:`Pin`): shared evenly, both would wait longer.
+
+    Args:
+        slots: The books, whose ``max_running`` is for guests too. While guests wait, no episode of the books starts.
+        left: Called when a guest's place is free again.
+    """
+
+    def __init__(self, slots: Slots, left: Callable[[], None]) -> None:
+        self._slots = slots
+        self._left = left
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self.inside = 0
+
+    @contextlib.asynccontextmanager
+    async def place(self) -> AsyncIterator[None]:
+        """Wait for a place, first come, first served, and keep it until the end of the block."""
+        place = asyncio.get_running_loop().create_future()
+        self._waiting.append(place)
+        self._slots.guests += 1
+        try:
+            self.admit()
+            await place
+            yield
+        finally:
+            self._slots.guests -= 1
+            if not place.cancelled():  # that is how waiting ends when it ends for nothing
+                self.inside -= 1
+            self.admit()
+            self._left()
+
+    def admit(self) -> None:
+        """Let in whom there is room for; to be called when an episode has ended or the limit has grown."""
+        limit = self._slots.max_running
+        while self._waiting and (limit is None or self._slots.running + self.inside < limit):
+            place = self._waiting.popleft()
+            if not place.cancelled():
+                self.inside += 1
+                place.set_result(None)
+
+
+class Pin:
+    """Keeps the weights at one version: many may hold them, and an update waits until nobody does.
+
+    First come, first served: who comes while an update waits is after it. So evaluations that follow each other without
+    a pause cannot keep an update waiting for ever.
+    """
+
+    def __init__(self) -> None:
+        self._holders = 0
+        self._updating = False
+        self._queue: deque[tuple[bool, asyncio.Future[None]]] = deque()  # (an update?, its turn)
+
+    @contextlib.asynccontextmanager
+    async def held(self) -> AsyncIterator[None]:
+        """No update while in the block."""
+        await self._turn(update=False)
+        try:
+            yield
+        finally:
+            self._holders -= 1
+            self._next()
+
+    @contextlib.asynccontextmanager
+    async def moved(self) -> AsyncIterator[None]:
+        """Nobody else is in such a block, nor holds the weights."""
+        await self._turn(update=True)
+        try:
+            yield
+        finally:
+            self._updating = False
+            self._next()
+
+    async def _turn(self, *, update: bool) -> None:
+        turn = asyncio.get_running_loop().create_future()
+        self._queue.append((update, turn))
+        self._next()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():  # the turn came together with the cancellation
+                self._updating = False if update else self._updating
+                self._holders -= not update
+            self._next()
+            raise
+
+    def _next(self) -> None:
+        """Give their turns to all who may have it now."""
+        while self._queue and not self._updating:
+            update, turn = self._queue[0]
+            if update and self._holders and not turn.cancelled():
+                return
+            self._queue.popleft()
+            if not turn.cancelled():
+                self._updating = update
+                self._holders += not update
+                turn.set_result(None)

@@ -1,0 +1,262 @@
+"""A run: its parts, put together from a configuration, warmed up or gone on with from a checkpoint."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from . import checkpoints, sft
+from .algorithms.kl import AdaptiveKL, FixedKL, KLController
+from .assembly.cluster import cluster_of, driver_device, plan_of
+from .assembly.collection import collector_of, trace_of
+from .assembly.engines import check_engine, engine_of, sleeps
+from .assembly.environments import backend_of, check_environments, training_kwargs, validation_tasks
+from .assembly.folder import checkpoint_to_resume, run_folder
+from .assembly.learner import check_learner, learner_of, learner_options
+from .assembly.policy import policy_of, set_threads
+from .assembly.rewards import custom_reward, multiturn_reward, reward_function_of
+from .cluster.group import LearnerGroup
+from .config import PPOConfig
+from .config.schema import WarmStartSection
+from .heap import settled
+from .learner import Learner, Parallel
+from .policy import Policy
+from .report.reporter import Reporter
+from .rollout.collector import Collector
+from .rollout.environments import Backend
+from .rollout.renderer import Renderer
+from .rollout.rewards import Score
+from .rollout.trace import TraceFile
+
+
+@dataclass
+class Run:
+    """What a run is made of, and where it stands."""
+
+    config: PPOConfig
+    folder: Path
+    learner: Learner | LearnerGroup
+    collector: Collector
+    validation: Backend
+    validation_tasks: Sequence[int]
+    kl: KLController
+    reporter: Reporter
+    saved: checkpoints.Checkpoints
+    tokenizer: Any
+    sleeper: Any = None  # the engine, where it gives its memory back while the learner learns
+    trace: TraceFile | None = None
+    reward_stats: Mapping[str, Callable[[], Mapping[str, float]]] = field(default_factory=dict)  # of later rewards
+    iteration: int = 0  # iterations done
+    trained_s: float = 0.0  # seconds of training, over all resumptions
+    stop: asyncio.Event = field(default_factory=asyncio.Event)  # somebody asked to stop
+    given_up: threading.Event = field(default_factory=threading.Event)  # ... or did not want to wait for that
+    warned: set[str] = field(default_factory=set)  # why episodes ended badly, as far as it was said
+
+
+# ------------------ putting it together
+
+
+@contextlib.asynccontextmanager
+async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
+    """Build everything, warm the policy up or resume, and close it all in the end."""
+    folder = run_folder(config.trainer)
+    saved = checkpoints.Checkpoints(folder / "checkpoints", config.trainer.keep_last_n)
+    checkpoint = checkpoint_to_resume(config.trainer, saved)
+    if checkpoint is not None:
+        refuse_other_run(checkpoint.state["config"], config.model_dump(mode="json"), checkpoint.path)
+    plan = plan_of(config)
+    check_environments(config)
+    check_engine(config)
+    kwargs, seed = training_kwargs(config), config.trainer.seed
+    policy = policy_of(
+        config.model,
+        config.env.id,
+        kwargs,
+        config.warm_start,
+        max_context=config.engine.max_context,
+        seed=seed,
+        checkpoint=checkpoint,
+    )
+    check_learner(config.model, config.trainer, policy, config.cluster.learner_ranks)
+    policy.to(driver_device(config))
+    set_threads(policy, config.trainer.threads)
+    renderer = Renderer(policy.tokenizer)
+    trace = trace_of(config)
+    reporter = Reporter(
+        folder,
+        config.trainer.logger,
+        total=config.trainer.total_iterations,
+        project=config.trainer.project_name,
+        name=config.trainer.experiment_name,
+        config=config.model_dump(mode="json"),
+        first_step=0 if checkpoint is None or checkpoint.iteration == 0 else checkpoint.iteration + 1,
+        rollout_dir=config.trainer.rollout_data_dir,
+        validation_dir=config.trainer.validation_data_dir,
+        on_phase=None if trace is None else trace.phase,
+    )
+    async with contextlib.AsyncExitStack() as stack:
+        stack.callback(saved.wait)  # what is being written in the background is finished, or said to have failed
+        stack.callback(reporter.close)
+        if trace is not None:
+            stack.callback(trace.close)
+        given_up = threading.Event()
+        stack.callback(given_up.set)  # a thread is not cancelled with who waits for it: it is asked to end
+        rewards: dict[str, Score] = {}
+        if (pool := reward_function_of(config.custom_reward_function)) is not None:
+            stack.callback(pool.close)
+            rewards["custom"] = custom_reward(config, pool)
+        if checkpoint is not None:
+            reporter.say(f"resuming from {checkpoint.path}")
+        elif warm_start_wanted(config):
+            await asyncio.to_thread(warm_up, config, policy, renderer, reporter, given_up)
+        cluster = stack.enter_context(cluster_of(config, plan))
+        learner = await asyncio.to_thread(learner_of, config, policy, cluster)
+        if isinstance(learner, LearnerGroup):
+            stack.callback(learner.close)
+        kl = config.algorithm.kl_ctrl
+        controller: KLController = (
+            AdaptiveKL(kl.kl_coef, kl.target_kl, kl.horizon) if kl.type == "adaptive" else FixedKL(kl.kl_coef)
+        )
+        version = 0 if checkpoint is None else checkpoint.iteration
+        engine = await engine_of(config, policy, renderer, version=version, cluster=cluster, learner=learner)
+        stack.push_async_callback(engine.close)
+        reward_stats: dict[str, Callable[[], Mapping[str, float]]] = {}
+        if config.multiturn_reward.enable:
+            ahead = rewards["multiturn"] = multiturn_reward(config, engine, renderer, policy.tokenizer)
+            reward_stats["multiturn"] = ahead.stats
+        training = await stack.enter_async_context(backend_of(config, validation=False))
+        validation = await stack.enter_async_context(backend_of(config, validation=True))
+        collector = await stack.enter_async_context(collector_of(config, engine, renderer, training, trace, rewards))
+        run = Run(
+            config=config,
+            folder=folder,
+            learner=learner,
+            collector=collector,
+            validation=validation,
+            validation_tasks=validation_tasks(config),
+            kl=controller,
+            reporter=reporter,
+            saved=saved,
+            tokenizer=policy.tokenizer,
+            sleeper=engine if sleeps(config) else None,
+            trace=trace,
+            reward_stats=reward_stats,
+            given_up=given_up,
+        )
+        if checkpoint is not None:
+            resume(run, checkpoint)
+        stack.enter_context(settled())
+        yield run
+
+
+# ------------------ the warm start
+
+
+def warm_up(
+    config: PPOConfig, policy: Policy, renderer: Renderer, reporter: Reporter, given_up: threading.Event
+) -> None:
+    """Supervised steps on demonstrations before PPO, in place; cut short when ``given_up`` is set."""
+    section, seed = config.warm_start, config.trainer.seed
+    parts = [("warm start", section, seed)]
+    if section.careless_steps:
+        parts.append(("careless", section.model_copy(update=careless(section)), seed + 1))
+    kwargs = training_kwargs(config)
+    # All of them first: what cannot be had should be known before anything is trained.
+    options = learner_options(config.model, config.trainer)
+    if config.model.path == "tiny":
+        options["lora"] = None  # a model from scratch has nothing yet that an adapter could stand on
+    if config.cluster.learner_ranks > 1:
+        options["parallel"] = Parallel()  # this process does it alone
+    given = [sft.examples_of(config.env.id, kwargs, part, policy, renderer, part_seed) for _, part, part_seed in parts]
+    for (name, part, part_seed), examples in zip(parts, given, strict=True):
+        report = progress(reporter, name, part.steps)
+
+        def on_step(step: int, metrics: Mapping[str, float], report: sft.OnStep = report) -> None:
+            if given_up.is_set():
+                raise asyncio.CancelledError
+            report(step, metrics)
+
+        sft.fit(policy, examples, part, seed=part_seed, on_step=on_step, options=options)
+
+
+def warm_start_wanted(config: PPOConfig) -> bool:
+    """Whether to warm up: as configured, else for a model from scratch, which knows no words yet."""
+    wanted = config.warm_start.enable
+    return config.model.path == "tiny" if wanted is None else wanted
+
+
+def careless(section: WarmStartSection) -> dict[str, Any]:
+    """What differs in the steps on careless demonstrations."""
+    return {
+        "files": None,
+        "demonstrations": section.careless_steps * section.batch_size,
+        "steps": section.careless_steps,
+        "lr": section.careless_lr,
+        "mistake_rate": section.careless_rate,
+        "mistake_weight": 1.0,
+    }
+
+
+def progress(reporter: Reporter, name: str, steps: int) -> sft.OnStep:
+    """Says now and then how a supervised part goes."""
+    began = time.perf_counter()
+
+    def on_step(step: int, metrics: Mapping[str, float]) -> None:
+        if step % 50 == 0 or step == steps:
+            reporter.say(f"{name} {step:>4}/{steps}  loss {metrics['loss']:.4f}  {time.perf_counter() - began:.0f} s")
+
+    return on_step
+
+
+# ------------------ going on from a checkpoint
+
+
+def resume(run: Run, checkpoint: checkpoints.Checkpoint) -> None:
+    """Go on from a checkpoint; before anything is collected."""
+    state = checkpoint.state
+    run.learner.load(checkpoint.path / "learner")
+    run.collector.restore(state["frontier"])
+    run.kl.load_state_dict(state["kl"])
+    run.iteration, run.trained_s = int(state["iteration"]), float(state["trained_s"])
+
+
+# What a checkpoint is made of. Another learning rate may go on from it, another model may not.
+_FIXED = (
+    *(f"model.{name}" for name in ("path", "family", "hidden", "intermediate", "layers", "heads", "kv_heads")),
+    *(f"model.{name}" for name in ("vocab_size", "dtype", "device", "lora_rank", "lora_alpha", "target_modules")),
+    "env.id",
+    "data.train_files",
+    "algorithm.adv_estimator",
+    "actor.use_kl_loss",
+    "algorithm.use_kl_in_reward",
+    "trainer.seed",
+)
+
+
+def refuse_other_run(before: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> None:
+    """Raise ``CheckpointError`` when a checkpoint's configuration differs where it must not."""
+    differ = [name for name in _FIXED if _at(before, name) not in (_at(now, name), _UNKNOWN)]
+    if differ:
+        changes = ", ".join(f"{name} was {_at(before, name)} and is now {_at(now, name)}" for name in differ)
+        raise checkpoints.CheckpointError(
+            f"{path} is of another run: {changes}. Give this run a folder of its own (trainer.experiment_name=NAME), "
+            "or start afresh in this one with trainer.resume_mode=disable"
+        )
+
+
+def _at(tree: Mapping[str, Any], name: str) -> Any:
+    value: Any = tree
+    for part in name.split("."):
+        if part not in value:  # an older version did not have this key
+            return _UNKNOWN
+        value = value[part]
+    return value
+
+
+_UNKNOWN: Any = object()
