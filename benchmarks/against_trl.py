@@ -4,12 +4,12 @@ An iteration is 256 episodes of a Qwen2 with 3 M random weights (32 tasks, group
 AdamW on all of them, and the new weights in use for the next. Two kinds of work:
 
 * ``single``: one turn of exactly 48 new tokens.
-* ``turns``: four turns; each reply has a length of its own, from 8 to 64 tokens, and the environment answers in between.
+* ``turns``: four turns; each reply has a length of its own, from 8 to 64 tokens, and the environment answers it.
 
-Both sides have the same model, prompts, lengths of replies, rewards (a function of the text), advantages
-(``R - mean(R)`` in a group), loss (PPO's clipped ratio, mean over the batch's tokens: TRL's ``dapo``), optimizer, number
-of threads and precision (float32), and both take the log-probabilities that the episodes were sampled with for the old
-ones, so neither computes them again. Nothing is sampled to a stop token; lengths are forced.
+Both sides have the same model, prompts, lengths of replies, rewards (a function of the text), advantages (``R -
+mean(R)`` in a group), loss (PPO's clipped ratio, mean over the batch's tokens: TRL's ``dapo``), optimizer, number of
+threads and precision (float32). Neither computes old log-probabilities in a pass of its own: TRL takes those of the
+update itself, this side those that the engine sampled with. Nothing is sampled to a stop token; lengths are forced.
 
 TRL has its fastest settings: no gradient checkpointing, no reference model, ``num_iterations=1`` (it then skips old
 log-probabilities), fused AdamW, SDPA, and micro-batches of a size given by ``--trl-micro-batch`` (``--tune`` measures
@@ -17,7 +17,8 @@ several, and TRL's continuous batching and bfloat16). For ``single`` it generate
 ``rollout_func`` that does what its own loop over tool calls does: one ``generate`` a turn for all episodes, padded,
 with the whole conversation as its prompt; each row ends at its own length, and the call when the longest has ended.
 What that loop spends besides, on templates and on parsing replies, is left out. This side is the collector with an
-environment, the torch engine and the learner.
+environment, the torch engine and the learner, as a run has them. It reads a prompt that siblings share once (both the
+engine and the learner do), which TRL does not.
 
 First the losses are compared: four groups of this side's episodes go through TRL's own scoring, and with the same old
 log-probabilities (those of the engine, with noise, so that the clipping bites) the losses and all gradients must be
@@ -298,6 +299,7 @@ class AtLengths(StoppingCriteria):
         self._ends = torch.from_numpy(prompt + lengths)
 
     def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
+        """Which rows are done, bool ``[B]``."""
         return input_ids.shape[1] >= self._ends
 
 

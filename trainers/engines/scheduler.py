@@ -6,8 +6,8 @@ tokens that are known but not computed, and where the last known token was compu
 token to compute, a new prompt is many, a prompt cut in chunks is many over several steps, and an update of the weights
 in the middle of a generation is ``computed = 0``.
 
-Requests that ask with the same prompt at the same time, as siblings of a group do, compute it once: the first leads, the
-others wait until its keys and values are there, take a copy, and begin at the prompt's last token.
+Requests that ask with the same prompt at the same time, as siblings of a group do, compute it once: the first leads,
+the others wait until its keys and values are there, take a copy, and begin at the prompt's last token.
 
 Invariants: a slot that is not busy samples nothing; KV that older weights computed is never read (``computed`` is 0 for
 every slot, and no session is remembered, after an update); a request that asks for nothing more leaves at once.

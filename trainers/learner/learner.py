@@ -268,10 +268,10 @@ class Learner:
 
         Returns:
             ``loss``, ``entropy`` (mean over the action tokens), ``grad_norm`` (before clipping), ``lr``, ``skipped``,
-            ``tokens`` (of the rows, without padding; a shared prompt counts for every sibling), ``tokens_per_s`` (of all
-            ranks), ``padding`` (its share of what the model computes),
-            ``tflops`` (model TFLOP/s of a rank, see :mod:`trainers.learner.flops`), ``mfu`` (its share of the peak,
-            where that is known), and ``loss_fn``'s sums over the mini-batch.
+            ``tokens`` (of the rows, without padding; a shared prompt counts for every sibling), ``tokens_per_s`` (of
+            all ranks), ``padding`` (its share of what the model computes), ``tflops`` (model TFLOP/s of a rank, see
+            :mod:`trainers.learner.flops`), ``mfu`` (its share of the peak, where that is known), and ``loss_fn``'s
+            sums over the mini-batch.
 
         Raises:
             ValueError: Numbers do not fit the trajectories or are not finite, or there is no action token.

@@ -1,8 +1,9 @@
 """The language-model head at the positions that matter, in chunks: full logits never exist.
 
 For Qwen2.5's vocabulary, the float32 logits of 16 thousand tokens take 10 GB, several copies deep once log-softmax and
-its gradient are taken. Here only ``chunk_size`` positions have logits at any time, two copies of them at most: the forward pass keeps two numbers a
-position (log-sum-exp and entropy), and the backward pass computes a chunk's logits again.
+its gradient are taken. Here only ``chunk_size`` positions have logits at any time, two copies of them at most: the
+forward pass keeps two numbers a position (log-sum-exp and entropy), and the backward pass computes a chunk's logits
+again.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def test_sharing_reads_the_same_and_computes_less(items, budget, rows_of):
         assert sum(getattr(b, name) for b in shared) == sum(getattr(b, name) for b in apart)
     assert sum(b.size for b in shared) <= sum(b.size for b in apart)
     for batch in shared:
-        assert 0 <= batch.repeated
+        assert batch.repeated >= 0
         assert batch.num_tokens - batch.repeated <= batch.size
         assert batch.size <= budget or len({*batch.index}) <= max(sum(len(r.index) for r in unit) for unit in units)
 
@@ -134,7 +134,9 @@ def test_the_learner_gives_the_same_numbers_and_gradients(family, lora):
         found.append((scores, values, gradients, metrics, sum(sizes)))
     (apart, values_apart, want, metrics_apart, more), (shared, values_shared, got, metrics, fewer) = found
     assert fewer < 0.95 * more, "or nothing was tested"
-    for one, two in zip([*apart[0][0], *apart[0][1], *apart[1]], [*shared[0][0], *shared[0][1], *shared[1]], strict=True):
+    for one, two in zip(
+        [*apart[0][0], *apart[0][1], *apart[1]], [*shared[0][0], *shared[0][1], *shared[1]], strict=True
+    ):
         np.testing.assert_allclose(one, two, atol=1e-5)
     for one, two in zip([*values_apart[0], values_apart[1]], [*values_shared[0], values_shared[1]], strict=True):
         np.testing.assert_allclose(one, two, atol=1e-5)
