@@ -12,9 +12,9 @@ threads and precision (float32). Neither computes old log-probabilities in a pas
 update itself, this side those that the engine sampled with. Nothing is sampled to a stop token; lengths are forced.
 
 TRL has its fastest settings: no gradient checkpointing, no reference model, ``num_iterations=1`` (it then skips old
-log-probabilities), fused AdamW, SDPA, and micro-batches of a size given by ``--trl-micro-batch`` (``--tune`` measures
-several, and TRL's continuous batching and bfloat16). For ``single`` it generates by itself. For ``turns`` it is given a
-``rollout_func`` that does what its own loop over tool calls does: one ``generate`` a turn for all episodes, padded,
+log-probabilities), fused AdamW, SDPA, and the sizes of micro-batches and of generation batches that ``--trl-micro-batch``
+and ``--trl-generation-batch`` say (``--tune`` measures several, and TRL's continuous batching and bfloat16). For ``single`` it generates by itself. For ``turns`` it is given a
+``rollout_func`` that does what its own loop over tool calls does: one ``generate`` a turn for all its episodes, padded,
 with the whole conversation as its prompt; each row ends at its own length, and the call when the longest has ended.
 What that loop spends besides, on templates and on parsing replies, is left out. This side is the collector with an
 environment, the torch engine and the learner, as a run has them. It reads a prompt that siblings share once (both the
@@ -239,16 +239,23 @@ class Ours:
         work: What an iteration is.
         threads: For the engine and the learner.
         micro_batch: Tokens of a micro-batch at most.
+        running: Episodes in flight at most.
     """
 
     def __init__(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, work: Work, threads: int, micro_batch: int
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerFast,
+        work: Work,
+        threads: int,
+        micro_batch: int,
+        running: int,
     ) -> None:
         self._work, self._loop = work, asyncio.new_event_loop()
         settings = OptimizerSettings(lr=LR, weight_decay=0.0, grad_clip=1.0)
         self.learner = Learner(model, optimizer=settings, max_tokens_per_micro_batch=micro_batch)
         context = work.turns * (work.longest + 64) + 64
-        self._engine = TorchEngine(model, max_slots=work.episodes, max_context=context, threads=threads)
+        self._engine = TorchEngine(model, max_slots=min(running, work.episodes), max_context=context, threads=threads)
         self._forced = Forced(self._engine)
         self._backend = Backend(EnvSpec(lambda: Talk(work.turns)))
         self._collector = Collector(
@@ -258,7 +265,7 @@ class Ours:
             tasks=lambda group: group % work.tasks,
             group_size=work.group,
             groups_per_batch=work.tasks,
-            max_running=work.episodes,
+            max_running=min(running, work.episodes),
         )
 
     def collect(self, lengths: NDArray[np.int64]) -> list[Trajectory]:
@@ -312,11 +319,17 @@ class Rollout:
     """
 
     def __init__(self, work: Work, answer: list[int]) -> None:
-        self._work, self._answer, self.number = work, answer, 0
+        self._work, self._answer = work, answer
+        self.begin(0)
+
+    def begin(self, number: int) -> None:
+        """An iteration."""
+        self._lengths, self._done = self._work.lengths(number), 0
 
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
         """As TRL's documentation of ``rollout_func`` has it; ``earned`` goes to the reward function."""
-        lengths, pad = self._work.lengths(self.number), trainer.processing_class.pad_token_id
+        lengths, pad = self._lengths[self._done : self._done + len(prompts)], trainer.processing_class.pad_token_id
+        self._done += len(prompts)
         opening = trainer.processing_class.apply_chat_template(prompts, add_generation_prompt=True)["input_ids"]
         completions: list[list[int]] = [[] for _ in prompts]
         masks: list[list[int]] = [[] for _ in prompts]
@@ -379,10 +392,11 @@ def make_trl(
     folder: str,
     steps: int,
     micro_batch: int,
+    generation_batch: int,
     rollout: Any = None,
     **settings: Any,
 ) -> Any:
-    """A GRPOTrainer whose ``generate_s`` is the time that its last generation took.
+    """A GRPOTrainer whose ``generate_s`` is the time that it took to generate, all its life.
 
     Args:
         model: It becomes the trainer's.
@@ -391,6 +405,7 @@ def make_trl(
         folder: For what it writes.
         steps: Iterations.
         micro_batch: Episodes of a micro-batch.
+        generation_batch: Episodes that are generated together.
         rollout: Its ``rollout_func``.
         settings: More of ``GRPOConfig``'s.
     """
@@ -403,7 +418,7 @@ def make_trl(
         def _generate(self, prompts: Any) -> Any:
             began = time.perf_counter()
             made = super()._generate(prompts)
-            self.generate_s = time.perf_counter() - began
+            self.generate_s += time.perf_counter() - began
             return made
 
     tokenizer.add_special_tokens({"eos_token": "<|never|>"})
@@ -411,6 +426,7 @@ def make_trl(
         "output_dir": folder,
         "per_device_train_batch_size": micro_batch,
         "gradient_accumulation_steps": work.episodes // micro_batch,
+        "steps_per_generation": generation_batch // micro_batch,
         "num_generations": work.group,
         "max_completion_length": work.longest,
         "max_steps": steps,
@@ -443,19 +459,36 @@ def make_trl(
     )
 
 
+def sizes(work: Work, micro_batch: int, generation_batch: int) -> dict[str, int]:
+    """Sizes that TRL takes: no larger than the work, whole groups, whole micro-batches.
+
+    Raises:
+        SystemExit: The sizes do not divide each other.
+    """
+    generation_batch = min(generation_batch, work.episodes)
+    micro_batch = min(micro_batch, generation_batch)
+    if work.episodes % generation_batch or generation_batch % micro_batch or generation_batch % work.group:
+        raise SystemExit(
+            f"{work.episodes} episodes in groups of {work.group} cannot be generated {generation_batch} at a time and "
+            f"learned from {micro_batch} at a time: choose powers of 2"
+        )
+    return {"micro_batch": micro_batch, "generation_batch": generation_batch}
+
+
 class Between(TrainerCallback):
     """Times TRL's steps, and calls something after each."""
 
     def __init__(self, trainer: Any, after: Callable[[dict[str, float]], None]) -> None:
-        self._trainer, self._after, self._began = trainer, after, 0.0
+        self._trainer, self._after = trainer, after
+        self._began = self._generated = 0.0
 
     def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
         """A step begins with its generation."""
-        self._began = time.perf_counter()
+        self._began, self._generated = time.perf_counter(), self._trainer.generate_s
 
     def on_step_end(self, *args: Any, **kwargs: Any) -> None:
         """The optimizer has taken its step."""
-        seconds, generate = time.perf_counter() - self._began, self._trainer.generate_s
+        seconds, generate = time.perf_counter() - self._began, self._trainer.generate_s - self._generated
         self._after({"generate": generate, "update": seconds - generate})
 
 
@@ -513,7 +546,7 @@ def compare(work: Work, shape: Shape, options: argparse.Namespace) -> dict[str, 
     """Both sides in turns; medians of the seconds and of the ratios."""
     tokenizer = make_tokenizer()
     model = shape.build(tokenizer)
-    ours = Ours(model, tokenizer, work, options.threads, options.micro_batch)
+    ours = Ours(model, tokenizer, work, options.threads, options.micro_batch, options.running)
     answer = Renderer(tokenizer).bridge((user(ANSWER),), after=0)
     rollout = None if work.turns == 1 else Rollout(work, answer)
     seconds: dict[str, list[dict[str, float]]] = {"ours": [], "trl": []}
@@ -524,8 +557,8 @@ def compare(work: Work, shape: Shape, options: argparse.Namespace) -> dict[str, 
             work,
             folder,
             options.rounds + 1,
-            min(options.trl_micro_batch, work.episodes),
-            rollout,
+            **sizes(work, options.trl_micro_batch, options.trl_generation_batch),
+            rollout=rollout,
         )
         first = ours.collect(work.lengths(0))
         loss = compare_losses(trainer, model, first[: 4 * work.group])
@@ -539,15 +572,16 @@ def compare(work: Work, shape: Shape, options: argparse.Namespace) -> dict[str, 
             seconds["trl"].append(taken)
             seconds["ours"].append(ours.iterate(number))
             if rollout is not None:
-                rollout.number = number + 1
+                rollout.begin(number + 1)
 
         if rollout is not None:
-            rollout.number = 1
+            rollout.begin(1)
         trainer.add_callback(Between(trainer, after))
         trainer.train()
     ours.close()
     return summary(work.name, {side: rounds[1:] for side, rounds in seconds.items()}) | {  # the first warms up
         "threads": options.threads,
+        "trl": sizes(work, options.trl_micro_batch, options.trl_generation_batch),
         "episodes": work.episodes,
         "new_tokens": int(work.lengths(1).sum()),
         "loss": loss,
@@ -585,24 +619,29 @@ def summary(name: str, seconds: Mapping[str, Sequence[Mapping[str, float]]]) -> 
 def tune(work: Work, shape: Shape, options: argparse.Namespace) -> list[dict[str, Any]]:
     """TRL alone, with several settings: the medians of its seconds."""
     results = []
-    sizes = [size for size in (16, 32, 64, 128, 256) if size <= work.episodes]
-    ways: list[dict[str, Any]] = [{"micro_batch": size} for size in sizes]
-    ways += [{"micro_batch": options.trl_micro_batch, "bf16": True}]
-    ways += [{"micro_batch": options.trl_micro_batch, "attention": "eager"}]
+    ways: list[dict[str, Any]] = [{"micro_batch": size} for size in (8, 16, 32, 64, 128, 256) if size <= work.episodes]
+    ways += [{"generation_batch": size} for size in (32, 64, 128, 256) if size <= work.episodes]
+    ways += [{"bf16": True}, {"attention": "eager"}]
     if work.turns == 1:
-        ways += [{"micro_batch": options.trl_micro_batch, "use_transformers_continuous_batching": True}]
+        ways += [{"use_transformers_continuous_batching": True}]
     answer = Renderer(make_tokenizer()).bridge((user(ANSWER),), after=0)
     for way in ways:
-        settings = dict(way)
+        settings = {"micro_batch": options.trl_micro_batch, "generation_batch": options.trl_generation_batch, **way}
         tokenizer = make_tokenizer()
         model = shape.build(tokenizer)
         model.set_attn_implementation(settings.pop("attention", "sdpa"))
         taken: list[dict[str, float]] = []
-        micro_batch = min(settings.pop("micro_batch"), work.episodes)
+        settings |= sizes(work, settings["micro_batch"], settings["generation_batch"])
         rollout = None if work.turns == 1 else Rollout(work, answer)
         with tempfile.TemporaryDirectory() as folder, settled():
-            trainer = make_trl(model, tokenizer, work, folder, options.rounds + 1, micro_batch, rollout, **settings)
-            trainer.add_callback(Between(trainer, taken.append))
+            trainer = make_trl(model, tokenizer, work, folder, options.rounds + 1, rollout=rollout, **settings)
+
+            def after(parts: dict[str, float], taken: Any = taken, rollout: Any = rollout) -> None:
+                taken.append(parts)
+                if rollout is not None:
+                    rollout.begin(len(taken))
+
+            trainer.add_callback(Between(trainer, after))
             trainer.train()
         parts = {part: round(statistics.median(one[part] for one in taken[1:]), 3) for part in ("generate", "update")}
         results.append({"benchmark": f"tune {work.name}", **way, **parts, "sum": round(sum(parts.values()), 3)})
@@ -691,7 +730,8 @@ def memory_of(side: str, work: Work, shape: Shape, options: argparse.Namespace) 
             self.block.__exit__(None, None, None)
 
     with tempfile.TemporaryDirectory() as folder:
-        trainer = make_trl(model, tokenizer, work, folder, 2, work.episodes, Given(trajectories))
+        whole = sizes(work, work.episodes, work.episodes)
+        trainer = make_trl(model, tokenizer, work, folder, 2, rollout=Given(trajectories), **whole)
         trainer.add_callback(Watch())
         trainer.train()
     return found
@@ -723,6 +763,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2, help="for both sides")
     parser.add_argument("--micro-batch", type=int, default=4096, help="tokens of one of ours")
     parser.add_argument("--trl-micro-batch", type=int, default=32, help="episodes of one of TRL's")
+    parser.add_argument("--trl-generation-batch", type=int, default=256, help="episodes that TRL generates together")
+    parser.add_argument("--running", type=int, default=256, help="episodes that ours has in flight")
     parser.add_argument("--tolerance", type=float, default=1e-4, help="how far losses and gradients may be apart")
     parser.add_argument("--tune", action="store_true", help="TRL alone, with several settings")
     parser.add_argument("--smoke", action="store_true", help="a tiny model and little work: does it run?")
