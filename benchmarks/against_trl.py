@@ -12,13 +12,14 @@ threads and precision (float32). Neither computes old log-probabilities in a pas
 update itself, this side those that the engine sampled with. Nothing is sampled to a stop token; lengths are forced.
 
 TRL has its fastest settings: no gradient checkpointing, no reference model, ``num_iterations=1`` (it then skips old
-log-probabilities), fused AdamW, SDPA, and the sizes of micro-batches and of generation batches that ``--trl-micro-batch``
-and ``--trl-generation-batch`` say (``--tune`` measures several, and TRL's continuous batching and bfloat16). For ``single`` it generates by itself. For ``turns`` it is given a
-``rollout_func`` that does what its own loop over tool calls does: one ``generate`` a turn for all its episodes, padded,
-with the whole conversation as its prompt; each row ends at its own length, and the call when the longest has ended.
-What that loop spends besides, on templates and on parsing replies, is left out. This side is the collector with an
-environment, the torch engine and the learner, as a run has them. It reads a prompt that siblings share once (both the
-engine and the learner do), which TRL does not.
+log-probabilities), fused AdamW, SDPA, and the sizes of micro-batches and of generation batches that
+``--trl-micro-batch`` and ``--trl-generation-batch`` say (``--tune`` measures several, and TRL's continuous batching and
+bfloat16). For ``single`` it generates by itself. For ``turns`` it is given a ``rollout_func`` that does what its own
+loop over tool calls does: one ``generate`` a turn for all its episodes, padded, with the whole conversation as its
+prompt; each row ends at its own length, and the call when the longest has ended. What that loop spends besides, on
+templates and on parsing replies, is left out. This side is the collector with an environment, the torch engine and the
+learner, as a run has them. It reads a prompt that siblings share once (both the engine and the learner do), which TRL
+does not.
 
 First the losses are compared: four groups of this side's episodes go through TRL's own scoring, and with the same old
 log-probabilities (those of the engine, with noise, so that the clipping bites) the losses and all gradients must be
