@@ -88,7 +88,8 @@ def run_shared(backbone: Any, input_ids: Tensor, shared: SharedInputs) -> Tensor
     """
     cache = DynamicCache(config=backbone.config)
     first = backbone(input_ids=shared.input_ids, past_key_values=cache, use_cache=True).last_hidden_state
-    for layer in cache.layers:
+    layers: list[Any] = cache.layers
+    for layer in layers:
         layer.keys, layer.values = (part.index_select(0, shared.row) for part in (layer.keys, layer.values))
     rest = backbone(
         input_ids=input_ids,
