@@ -37,7 +37,11 @@ episodes, so nothing is generated.
     python benchmarks/against_trl.py [single] [turns] [memory] [--rounds 5] [--threads 2] [--json out.json]
 
 Needs ``pip install trl``. On a machine that others use too, two threads wait for each other: measure with ``nice -n
--5``, or with one thread.
+-5``, or with one thread and ``--cpu-time``, which counts the CPU seconds of this process in place of seconds.
+
+A smaller ``--trl-generation-batch`` is faster for ``turns`` (64: 71 s in place of 92 on one thread), since fewer rows
+wait for the longest. TRL then takes the mean over the tokens of each such part, and the mean of those: not quite the
+same loss. ``--trl-micro-batch 16 --trl-generation-batch 64`` shows it.
 """
 
 from __future__ import annotations
@@ -84,6 +88,7 @@ os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # rollout_func is experi
 
 ANSWER = "No, that is not right. Please try again."
 LR, CLIP = 1e-5, 0.2
+Clock = Callable[[], float]
 WANTED = {"single": 0.75, "turns": 0.4, "memory": 0.5}
 
 
@@ -241,6 +246,7 @@ class Ours:
         threads: For the engine and the learner.
         micro_batch: Tokens of a micro-batch at most.
         running: Episodes in flight at most.
+        clock: For seconds.
     """
 
     def __init__(
@@ -251,7 +257,9 @@ class Ours:
         threads: int,
         micro_batch: int,
         running: int,
+        clock: Clock,
     ) -> None:
+        self._clock = clock
         self._work, self._loop = work, asyncio.new_event_loop()
         settings = OptimizerSettings(lr=LR, weight_decay=0.0, grad_clip=1.0)
         self.learner = Learner(model, optimizer=settings, max_tokens_per_micro_batch=micro_batch)
@@ -284,11 +292,11 @@ class Ours:
 
     def iterate(self, number: int) -> dict[str, float]:
         """Seconds of its parts."""
-        began = time.perf_counter()
+        began = self._clock()
         trajectories = self.collect(self._work.lengths(number))
-        collected = time.perf_counter()
+        collected = self._clock()
         self.learn(trajectories)
-        return {"generate": collected - began, "update": time.perf_counter() - collected}
+        return {"generate": collected - began, "update": self._clock() - collected}
 
     def close(self) -> None:
         """End it all."""
@@ -395,6 +403,7 @@ def make_trl(
     micro_batch: int,
     generation_batch: int,
     rollout: Any = None,
+    clock: Clock = time.perf_counter,
     **settings: Any,
 ) -> Any:
     """A GRPOTrainer whose ``generate_s`` is the time that it took to generate, all its life.
@@ -408,6 +417,7 @@ def make_trl(
         micro_batch: Episodes of a micro-batch.
         generation_batch: Episodes that are generated together.
         rollout: Its ``rollout_func``.
+        clock: For ``generate_s``.
         settings: More of ``GRPOConfig``'s.
     """
     from datasets import Dataset
@@ -417,9 +427,9 @@ def make_trl(
         generate_s = 0.0
 
         def _generate(self, prompts: Any) -> Any:
-            began = time.perf_counter()
+            began = clock()
             made = super()._generate(prompts)
-            self.generate_s += time.perf_counter() - began
+            self.generate_s += clock() - began
             return made
 
     tokenizer.add_special_tokens({"eos_token": "<|never|>"})
@@ -479,17 +489,17 @@ def sizes(work: Work, micro_batch: int, generation_batch: int) -> dict[str, int]
 class Between(TrainerCallback):
     """Times TRL's steps, and calls something after each."""
 
-    def __init__(self, trainer: Any, after: Callable[[dict[str, float]], None]) -> None:
-        self._trainer, self._after = trainer, after
+    def __init__(self, trainer: Any, after: Callable[[dict[str, float]], None], clock: Clock) -> None:
+        self._trainer, self._after, self._clock = trainer, after, clock
         self._began = self._generated = 0.0
 
     def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
         """A step begins with its generation."""
-        self._began, self._generated = time.perf_counter(), self._trainer.generate_s
+        self._began, self._generated = self._clock(), self._trainer.generate_s
 
     def on_step_end(self, *args: Any, **kwargs: Any) -> None:
         """The optimizer has taken its step."""
-        seconds, generate = time.perf_counter() - self._began, self._trainer.generate_s - self._generated
+        seconds, generate = self._clock() - self._began, self._trainer.generate_s - self._generated
         self._after({"generate": generate, "update": seconds - generate})
 
 
@@ -547,7 +557,7 @@ def compare(work: Work, shape: Shape, options: argparse.Namespace) -> dict[str, 
     """Both sides in turns; medians of the seconds and of the ratios."""
     tokenizer = make_tokenizer()
     model = shape.build(tokenizer)
-    ours = Ours(model, tokenizer, work, options.threads, options.micro_batch, options.running)
+    ours = Ours(model, tokenizer, work, options.threads, options.micro_batch, options.running, options.clock)
     answer = Renderer(tokenizer).bridge((user(ANSWER),), after=0)
     rollout = None if work.turns == 1 else Rollout(work, answer)
     seconds: dict[str, list[dict[str, float]]] = {"ours": [], "trl": []}
@@ -560,6 +570,7 @@ def compare(work: Work, shape: Shape, options: argparse.Namespace) -> dict[str, 
             options.rounds + 1,
             **sizes(work, options.trl_micro_batch, options.trl_generation_batch),
             rollout=rollout,
+            clock=options.clock,
         )
         first = ours.collect(work.lengths(0))
         loss = compare_losses(trainer, model, first[: 4 * work.group])
@@ -577,7 +588,7 @@ def compare(work: Work, shape: Shape, options: argparse.Namespace) -> dict[str, 
 
         if rollout is not None:
             rollout.begin(1)
-        trainer.add_callback(Between(trainer, after))
+        trainer.add_callback(Between(trainer, after, options.clock))
         trainer.train()
     ours.close()
     return summary(work.name, {side: rounds[1:] for side, rounds in seconds.items()}) | {  # the first warms up
@@ -635,14 +646,16 @@ def tune(work: Work, shape: Shape, options: argparse.Namespace) -> list[dict[str
         settings |= sizes(work, settings["micro_batch"], settings["generation_batch"])
         rollout = None if work.turns == 1 else Rollout(work, answer)
         with tempfile.TemporaryDirectory() as folder, settled():
-            trainer = make_trl(model, tokenizer, work, folder, options.rounds + 1, rollout=rollout, **settings)
+            trainer = make_trl(
+                model, tokenizer, work, folder, options.rounds + 1, rollout=rollout, clock=options.clock, **settings
+            )
 
             def after(parts: dict[str, float], taken: Any = taken, rollout: Any = rollout) -> None:
                 taken.append(parts)
                 if rollout is not None:
                     rollout.begin(len(taken))
 
-            trainer.add_callback(Between(trainer, after))
+            trainer.add_callback(Between(trainer, after, options.clock))
             trainer.train()
         parts = {part: round(statistics.median(one[part] for one in taken[1:]), 3) for part in ("generate", "update")}
         results.append({"benchmark": f"tune {work.name}", **way, **parts, "sum": round(sum(parts.values()), 3)})
@@ -767,11 +780,15 @@ def main() -> None:
     parser.add_argument("--trl-generation-batch", type=int, default=256, help="episodes that TRL generates together")
     parser.add_argument("--running", type=int, default=256, help="episodes that ours has in flight")
     parser.add_argument("--tolerance", type=float, default=1e-4, help="how far losses and gradients may be apart")
+    parser.add_argument("--cpu-time", action="store_true", help="count CPU seconds (one thread, on a shared machine)")
     parser.add_argument("--tune", action="store_true", help="TRL alone, with several settings")
     parser.add_argument("--smoke", action="store_true", help="a tiny model and little work: does it run?")
     parser.add_argument("--json", type=Path, help="also write the results here")
     parser.add_argument("--memory-of", choices=["ours", "trl"], help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.cpu_time and options.threads > 1:
+        parser.error("--cpu-time adds up all threads, those that only wait included: use it with --threads 1")
+    options.clock = time.process_time if options.cpu_time else time.perf_counter
     torch.set_num_threads(options.threads)
     small = {"tasks": 2, "group": 2} if options.smoke else {}
     if options.memory_of:
