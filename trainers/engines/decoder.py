@@ -296,6 +296,12 @@ class Decoder:
             return torch.mm(x, self._head.T, out_dtype=torch.float32)  # as the learner: not rounded to 16 bits between
         return F.linear(x, self._head).float()
 
+    def copy(self, source: int, rows: NDArray[np.int64], count: int) -> None:
+        """Give the slots ``rows`` the keys and values of the first ``count`` positions of the slot ``source``."""
+        for cache in self._kv:
+            slots = cache.view(self.slots, self.max_context, *cache.shape[1:])
+            slots[self._put(rows), :count] = slots[source, :count]
+
     def _attend(self, q: Tensor, cache: Tensor, group: _Group) -> Tensor:
         """Attention of one group: q ``[end - begin, heads, head_dim]`` to ``[end - begin, heads * head_dim]``.
 
