@@ -1,4 +1,4 @@
-"""PPO with a reward model, by its keys alone: its scores are in the terms of turns, and a lost worker changes nothing."""
+"""PPO with a reward model, by its keys alone: scores stand in the terms of turns, and a lost worker changes nothing."""
 
 from __future__ import annotations
 

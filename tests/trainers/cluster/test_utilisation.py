@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -134,4 +135,4 @@ def test_the_command_says_it_from_given_times_and_from_a_run(tmp_path, capsys):
     assert "has no metrics.jsonl" in capsys.readouterr().err
     for words in ("--gpus 8", "--gpus 8 --rollout 3 --reward x --update 3", "--gpus 8 --rollout 1 --run x"):
         with pytest.raises(SystemExit):
-            main(words.split())
+            main(words.split(" "))

@@ -235,8 +235,6 @@ def test_an_actor_killed_in_the_middle_of_a_batch_changes_no_score(folder: str) 
         return made[-1]
 
     async def run() -> None:
-        with pytest.raises(ValueError, match="cannot be loaded"):
-            await ReplicaPool.start(lambda number: RayReplica(ClassifierOptions("/no/such/folder")))
         pool = await ReplicaPool.start(make, 1)
         async with RewardService({"m": pool}, {"m": options.model_options(max_batch_size=16)}) as service:
             asked = [asyncio.ensure_future(service.score("m", ScoringRequest(talk(i)))) for i in range(32)]

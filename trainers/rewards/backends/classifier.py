@@ -8,8 +8,8 @@ with copies). Every row of a product of one shape is added up in the same way, s
 same to the last bit, alone and among others, in this process and in another with as many threads. That is what was
 found, on CPUs, in every case tried; no library promises it.
 
-With ``rows=None`` nothing is filled, and scores differ with the company by about 1e-6 of their size in float32, 1e-2 in
-bfloat16. Rounding would not mend that: it makes most differences vanish, and the rest larger.
+With ``rows=None`` nothing is filled, and scores differ with the company by about 1e-6 of their size in float32 (more in
+bfloat16). Rounding would not mend that: it makes most differences vanish, and the rest larger.
 
 What padding holds is never read: in a causal model, tokens see only what stands before them, which is proved on the
 model when it is loaded. Other models get an attention mask, and one token of padding at least, so that there always is

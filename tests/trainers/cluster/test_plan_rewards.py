@@ -1,0 +1,145 @@
+"""Where the workers of a reward model are: with the learner, in a pool of their own, or in one that the learner spans."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainers.cluster.plan import Machine, Plan, PlanError, describe, make_plan
+from trainers.config import ConfigError, PPOConfig
+from trainers.config.load import resolve
+
+
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder: Path = tmp_path_factory.mktemp("judge")
+    (folder / "config.json").write_text("{}")
+    return str(folder)
+
+
+def plan(judge: str, *options: str, machine: Machine | None = None) -> Plan:
+    model = ("reward_model.enable=true", f"reward_model.classifier.path={judge}")
+    return make_plan(resolve([*model, *options], PPOConfig)[0], machine or Machine())
+
+
+POOL = "reward_model.enable_resource_pool=true"
+SPANNED = "reward_model.learner_spans_pool=true"
+
+
+@given(
+    kind=st.sampled_from(["shared", "own", "spanned"]),
+    device=st.sampled_from(["cpu", "cuda"]),
+    ranks=st.integers(1, 8),
+    engines=st.integers(1, 4),
+    workers=st.integers(1, 4),
+    nodes=st.integers(1, 2),
+)
+@settings(max_examples=40, deadline=None)
+def test_every_worker_has_a_place_and_spanned_pools_are_exclusive(judge, kind, device, ranks, engines, workers, nodes):
+    options = ["cluster.backend=ray", f"model.device={device}", f"cluster.learner_ranks={ranks}"]
+    options += [f"engine.replicas={engines}", "actor.mini_batches=1", f"cluster.nnodes={nodes}"]
+    options += ["cluster.n_gpus_per_node=8"] * (device == "cuda")
+    if kind == "shared":
+        options += [f"reward_model.classifier.replicas={workers}"]
+    else:
+        options += [POOL, f"reward_model.n_gpus_per_node={workers}"] + [SPANNED] * (kind == "spanned")
+    try:
+        made = plan(judge, *options)
+    except PlanError as error:
+        limit = engines + workers if kind == "spanned" else workers if kind == "shared" else 0
+        assert limit > ranks or engines > ranks, str(error)
+        return
+    assert len(made.rewards) == len(made.reward_gpus) == workers
+    seats = made.learner + made.engines + made.rewards
+    places = {(pool.name, number): place for pool in made.pools for number, place in enumerate(pool.places)}
+    for where, place in places.items():
+        here = [seat for seat in seats if (seat.pool, seat.place) == where]
+        assert sum(seat.cpus for seat in here) == place.cpus > 0
+        assert sum(seat.gpus for seat in here) == place.gpus
+    assert {(seat.pool, seat.place) for seat in made.rewards} <= set(places)
+    gpus = {gpu for ranks_of in made.reward_gpus for gpu in ranks_of}
+    if kind == "own":
+        assert {seat.pool for seat in made.rewards} == {"rewards"}
+        assert made.gpus == (ranks + workers) * (device == "cuda")
+        assert not gpus
+        return
+    assert made.gpus == ranks * (device == "cuda")
+    assert gpus == ({seat.place for seat in made.rewards} if device == "cuda" else set())
+    if kind == "spanned":
+        assert not {seat.place for seat in made.rewards} & {seat.place for seat in made.engines}
+        assert {seat.place for seat in made.learner} >= {seat.place for seat in made.rewards + made.engines}
+
+
+def test_on_one_machine_a_pool_of_its_own_leaves_the_others_their_gpus(judge):
+    machine = Machine(gpus=4)
+    made = plan(judge, POOL, "reward_model.n_gpus_per_node=1", "model.device=cuda", machine=machine)
+    assert made.gpus_per_node == 3
+    assert "reward model: 1 worker, processes of this machine" in describe(made)
+    with pytest.raises(PlanError, match=r"n_gpus_per_node=4 and reward_model.n_gpus_per_node=1, but torch sees 4"):
+        plan(judge, POOL, "cluster.n_gpus_per_node=4", "model.device=cuda", machine=machine)
+    with pytest.raises(PlanError, match="none would be left"):
+        plan(judge, POOL, "reward_model.n_gpus_per_node=4", "model.device=cuda", machine=machine)
+    assert "threads of this process" in describe(plan(judge))
+
+
+def test_what_has_no_room_says_so(judge):
+    with pytest.raises(PlanError, match=r"engines take 1 .* learner_ranks=2.*nnodes is 2; .* at most 2"):
+        plan(judge, "cluster.backend=ray", "cluster.learner_ranks=2", POOL, SPANNED, "reward_model.n_gpus_per_node=2")
+    with pytest.raises(PlanError, match="without GPUs and without Ray"):
+        plan(judge, POOL, SPANNED, "cluster.learner_ranks=2")
+    with pytest.raises(PlanError, match=r"replicas=2 share the places of cluster.learner_ranks=1"):
+        plan(judge, "cluster.backend=ray", "reward_model.classifier.replicas=2")
+    with pytest.raises(
+        PlanError, match=r"ray_init.num_cpus=2, but .* and 1 worker of a reward model 1 each.*at least 3"
+    ):
+        plan(judge, "cluster.backend=ray", "ray_init.num_cpus=2", "cluster.colocate=false", POOL)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([POOL], "reward_model.enable_resource_pool: has no effect without reward_model.enable=true"),
+        (["reward_model.enable=true"], "reward_model.classifier.path: must be given"),
+        (["reward_model.enable=true", "reward_model.kind=service"], "reward_model.service.url: must be given"),
+        (["reward_model.enable=true", "reward_model.kind=judge"], "reward_model.judge.model: must be given"),
+        (["JUDGE", "reward_model.nnodes=2"], "reward_model.nnodes: has no effect without reward_model.enable_resource"),
+        (["JUDGE", POOL, "reward_model.nnodes=2"], "reward_model.nnodes: is 2; several machines need"),
+        (["JUDGE", POOL, "reward_model.classifier.replicas=2"], "is given by reward_model.n_gpus_per_node times"),
+        (["JUDGE", POOL, SPANNED, "rollout.staleness=1"], "needs rollout.staleness=0, not 1"),
+        (["JUDGE", POOL, SPANNED, "cluster.colocate=false"], "needs cluster.colocate=true"),
+        (["JUDGE", "reward_model.judge.model=m"], "reward_model.judge.model: has no effect without"),
+        (["JUDGE", "reward_model.weight=0"], "every score would be computed for nothing"),
+        (["JUDGE", "reward_model.name=custom"], "the name of another reward's term"),
+        (["JUDGE", "custom_reward_function.path=pyproject.toml"], "would both take the environment's reward away"),
+    ],
+)
+def test_keys_that_do_not_go_together(judge, options, said, monkeypatch):
+    monkeypatch.chdir(Path(__file__).parents[3])
+    given_ = [word for each in options for word in _words(each, judge)]
+    with pytest.raises(ConfigError) as caught:
+        resolve(given_, PPOConfig)
+    assert said in str(caught.value)
+
+
+def _words(option: str, judge: str) -> list[str]:
+    model = ["reward_model.enable=true", f"reward_model.classifier.path={judge}"]
+    return model if option == "JUDGE" else [option]
+
+
+@pytest.mark.parametrize("value", ["0", "-1"])
+def test_a_pool_of_nothing_is_a_value_error_also_where_asserts_are_removed(judge, value):
+    program = (
+        "import sys\nfrom trainers.config.reward_model import RewardModelSection\n"
+        "assert False, 'removed by -O'\n"
+        "for key in ('n_gpus_per_node', 'nnodes'):\n"
+        "    try:\n        RewardModelSection(enable=True, enable_resource_pool=True, **{key: int(sys.argv[1])})\n"
+        "    except ValueError as error:\n        print(key, 'refused', key in str(error))\n"
+    )
+    done: Any = subprocess.run([sys.executable, "-O", "-c", program, value], capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["n_gpus_per_node refused True", "nnodes refused True"], done.stderr
