@@ -11,14 +11,17 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
+from reward_models import save_model
 
 from textenvs.tasks.files import write_parquet
 from textenvs.tasks.generated import GeneratedMath
 from trainers import evaluate, generate, ppo, sft, tiny
 from trainers.assembly import vllm
+from trainers.assembly.cluster import plan_of
 from trainers.assembly.engines import check_engine, engine_of
 from trainers.assembly.environments import backend_of
 from trainers.assembly.folder import checkpoint_to_resume, run_folder
+from trainers.assembly.reward_model import check_reward_model
 from trainers.checkpoints import Checkpoints
 from trainers.config import PPOConfig, SFTConfig, resolve
 from trainers.config.commands import EvaluateConfig, GenerateConfig
@@ -82,11 +85,13 @@ def test_the_watch_sees_what_is_read_and_nothing_else():
 
 def test_every_key_of_ppo_is_read(tmp_path):
     (tmp_path / "reward.py").write_text("def compute_score(**row): return float(len(row['solution_str']))\n")
+    judge = save_model(tmp_path / "judge")
     first = [
         *("algorithm.adv_estimator=gae", "algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.type=adaptive"),
         *("actor.old_logprobs=recompute", "actor.importance_correction=token_tis", "actor.use_kl_loss=true"),
         "algorithm.reward_credit=discounted",
         *(f"custom_reward_function.path={tmp_path}/reward.py", f"trainer.trace_file={tmp_path}/trace.json"),
+        *("reward_model.enable=true", f"reward_model.classifier.path={judge}", "reward_model.replace=false"),
         *("multiturn_reward.enable=true", "multiturn_reward.credit=difference", "multiturn_reward.replace=false"),
         f"trainer.default_local_dir={tmp_path}/run",
     ]
@@ -97,6 +102,7 @@ def test_every_key_of_ppo_is_read(tmp_path):
             estimator_options(resolve([f"algorithm.adv_estimator={estimator}"])[0].algorithm)
         config, _ = resolve([])
         run_folder(config.trainer)  # of the two names
+        with_other_reward_models(judge)
         asyncio.run(with_other_backends())
         asyncio.run(with_other_engines())
         with contextlib.suppress(ValueError):
@@ -105,6 +111,15 @@ def test_every_key_of_ppo_is_read(tmp_path):
     elsewhere = ("cluster.", "ray_init.", "model.lora_", "model.target_modules")
     left = [name for name in unread(PPOConfig, read) if not name.startswith(elsewhere)]
     assert not left, " ".join(left)
+
+
+def with_other_reward_models(judge):
+    """As far as their services, which are not there."""
+    service = ["kind=service", "service.url=http://127.0.0.1:1", "service.input=messages"]
+    for options in (service, ["kind=judge", "judge.model=m"]):
+        check_reward_model(resolve([f"reward_model.{option}" for option in ("enable=true", *options)])[0])
+    pool = ["enable=true", f"classifier.path={judge}", "enable_resource_pool=true"]
+    plan_of(resolve([f"reward_model.{option}" for option in pool])[0])
 
 
 async def with_other_backends():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from ..cluster.ray.rewards import RayReplica
 from ..cluster.ray.runtime import RayCluster
 from ..config.reward_model import JudgeSection, RewardModelSection
 from ..config.schema import PPOConfig
+from ..config.section import Section
 from ..learner import Learner
 from ..policy import resolve_device
 from ..rewards import BackendError, ModelOptions, RewardBackend, RewardService, reward_of
@@ -119,10 +120,10 @@ def _options(config: PPOConfig) -> ClassifierOptions | PoolingOptions | JudgeBac
     section = config.reward_model
     match section.kind:
         case "classifier":
-            its = section.classifier.model_dump(exclude={"head", "replicas", "threads"})
+            its = _values(section.classifier, without=("head", "replicas", "threads"))
             return ClassifierOptions(kind=section.classifier.head, device=config.model.device, **its)
         case "service":
-            return PoolingOptions(**section.service.model_dump())
+            return PoolingOptions(**_values(section.service))
         case "judge":
             return _judge(section.judge)
 
@@ -130,7 +131,12 @@ def _options(config: PPOConfig) -> ClassifierOptions | PoolingOptions | JudgeBac
 def _judge(section: JudgeSection) -> JudgeBackend:
     said = {"model": section.model, "base_url": section.base_url}
     spec = ChatSpec.of({**section.chat, **{name: value for name, value in said.items() if value is not None}})
-    return JudgeBackend(spec, **section.model_dump(exclude={"model", "base_url", "chat"}))
+    return JudgeBackend(spec, **_values(section, without=("model", "base_url", "chat")))
+
+
+def _values(section: Section, without: Sequence[str] = ()) -> dict[str, Any]:
+    """The keys of a section, which are named as what reads them names them."""
+    return {name: getattr(section, name) for name in type(section).model_fields if name not in without}
 
 
 def _changes(section: RewardModelSection) -> dict[str, Any]:

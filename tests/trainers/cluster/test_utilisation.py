@@ -117,12 +117,14 @@ def test_what_makes_no_sense_is_refused():
 
 
 def test_the_command_says_it_from_given_times_and_from_a_run(tmp_path, capsys):
-    assert main("--gpus 8 --reward-gpus 2 --rollout 30x6 --reward 30x2 --update 30x6".split()) == 0
+    given_ = "--gpus 8 --reward-gpus 2 --rollout 30x6 --reward 30x2 --update 30x6"
+    assert main(given_.split(" ")) == 0
     said = capsys.readouterr().out
-    assert [line.split()[:3] for line in said.splitlines()[2:]] == [
-        ["separate", "60.0", "s"],
-        ["spanning", "52.5", "s"],
+    assert [line.split()[:2] for line in said.splitlines()[1:]] == [
+        *(["colocated", "52.5"], ["separate", "60.0"], ["spanning", "52.5"])
     ]
+    doc = (Path(__file__).parents[3] / "docs" / "cluster.md").read_text()
+    assert f"$ python -m trainers.cluster.utilisation {given_}\n{said}" in doc
     assert "reward on 2: 50%" in said
     times = {"time/rollout_s": 22.5, "time/learn_s": 22.5, "time/publish_s": 1.0}
     rows = [{"step": n, **times, "reward/rm_busy_s": 100 + 30 * n} for n in range(3)]

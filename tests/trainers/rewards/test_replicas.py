@@ -34,7 +34,7 @@ class Fake:
 
     def __init__(self, dies: Callable[[Sequence[Messages]], bool], starts: Callable[[], bool]) -> None:
         self._dies, self._starts = dies, starts
-        self.lost = self.closed = False
+        self.lost = self.closed = self.asleep = False
         self.running = 0
 
     async def start(self) -> None:
@@ -43,7 +43,7 @@ class Fake:
             raise ReplicaLostError("out of memory")
 
     async def score(self, conversations: Sequence[Messages]) -> list[float | str]:
-        assert not any((self.lost, self.closed, self.running)), "one batch at a time, and only while it lives"
+        assert not any((self.lost, self.closed, self.asleep, self.running)), "one batch at a time, while it is awake"
         self.running += 1
         try:
             await asyncio.sleep(1)
@@ -56,6 +56,19 @@ class Fake:
             raise
         finally:
             self.running -= 1
+
+    async def sleep(self) -> None:
+        assert not any((self.lost, self.closed, self.asleep, self.running))
+        await asyncio.sleep(1)
+        self.asleep = True
+
+    async def wake(self) -> None:
+        assert self.asleep
+        await asyncio.sleep(1)
+        self.asleep = False
+        if self._dies(()):
+            self.lost = True
+            raise ReplicaLostError("killed in its sleep")
 
     async def close(self) -> None:
         self.closed = True
@@ -253,3 +266,42 @@ def test_an_actor_killed_in_the_middle_of_a_batch_changes_no_score(folder: str) 
         asyncio.run(run())
     finally:
         ray.shutdown()
+
+
+def test_a_pool_that_sleeps_computes_nothing_and_keeps_nobody_out():
+    """What was asked before is finished first, and what is asked meanwhile waits; a worker may die in its sleep."""
+
+    async def go() -> None:
+        loop = asyncio.get_running_loop()
+        dead: list[bool] = []
+        pool, made = await pool_of(2, lambda batch: not batch and not dead and not dead.append(True))
+        early = [asyncio.ensure_future(pool.score([request(number)])) for number in range(3)]
+        await asyncio.sleep(0.1)
+        await pool.sleep()
+        assert all(each.asleep for each in made)
+        assert [each.done() for each in early].count(True) >= 2
+        late = asyncio.ensure_future(pool.score([request(7)]))
+        began = loop.time()
+        await asyncio.sleep(100)
+        assert not late.done()
+        await pool.wake()
+        assert await late == [7.0]
+        assert [await each for each in early] == [[0.0], [1.0], [2.0]]
+        assert loop.time() - began < 110
+        assert pool.losses == 1
+        await pool.sleep()
+        await pool.close()
+        assert all(each.closed for each in made)
+
+    run_simulated(go())
+
+
+async def test_a_classifier_says_the_same_after_a_sleep(tmp_path):
+    options = ClassifierOptions(path=save_model(tmp_path), device="cpu")
+    pool = await ReplicaPool.start(lambda number: ProcessReplica(options))
+    asked = [ScoringRequest(talk(number)) for number in range(3)]
+    before = await pool.score(asked)
+    await pool.sleep()
+    await pool.wake()
+    assert await pool.score(asked) == before
+    await pool.close()

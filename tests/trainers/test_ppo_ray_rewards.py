@@ -1,0 +1,77 @@
+"""PPO with a reward model whose workers are Ray actors: in a pool of their own, and in one that the learner spans."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from cluster_runs import run
+from reward_models import save_model
+
+from textenvs.messages import assistant, user
+from trainers.rewards import ScoringRequest
+from trainers.rewards.backends.classifier import Classifier, ClassifierOptions
+from trainers.run import Run
+
+# One process of the tests runs all that use Ray, and so one Ray.
+pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("ray")]
+
+
+@pytest.fixture(scope="module")
+def ray() -> Iterator[Any]:
+    module = pytest.importorskip("ray", reason="needs the extra 'ray'")
+    os.environ.setdefault("RAY_worker_niceness", "0")  # or on a busy machine workers never start
+    paths = {"env_vars": {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}}  # for program_envs
+    module.init(
+        "local", num_cpus=6, include_dashboard=False, logging_level=logging.WARNING, log_to_driver=False,
+        runtime_env=paths,
+    )  # fmt: skip
+    yield module
+    module.shutdown()
+
+
+@pytest.mark.parametrize("spanned", [False, True])
+def test_scores_are_those_of_one_process_and_a_lost_actor_is_replaced(ray, tmp_path, spanned):
+    folder = save_model(tmp_path / "judge")
+    seen: dict[str, Any] = {}
+    talks = [(user("what is the sum"), assistant(f"the sum is {number}")) for number in range(4)]
+
+    async def afterwards(made: Run) -> None:
+        assert made.reward_model is not None
+        service, pool = made.reward_model.service, made.reward_model.pool
+        assert pool is not None
+        table = ray.util.placement_group_table().values()
+        seen["groups"] = sorted(len(group["bundles"]) for group in table if group["state"] == "CREATED")
+        before = [await service.score("helpful", ScoringRequest(talk)) for talk in talks[:2]]
+        ray.kill(pool._ready[0].actor)
+        after = [await asyncio.wait_for(service.score("helpful", ScoringRequest(talk)), 300) for talk in talks[2:]]
+        seen["scores"] = [scores["score"] for scores in before + after]
+        seen["lost"] = made.reward_model.stats()["lost_workers"]
+
+    rows = run(
+        tmp_path / "run",
+        *(
+            "cluster.backend=ray",
+            "cluster.start_timeout_s=800",
+            "actor.use_kl_loss=false",
+            "trainer.total_iterations=2",
+        ),
+        *("reward_model.enable=true", f"reward_model.classifier.path={folder}", "reward_model.name=helpful"),
+        *("reward_model.enable_resource_pool=true", f"reward_model.learner_spans_pool={str(spanned).lower()}"),
+        *(["cluster.learner_ranks=2"] if spanned else []),
+        then=afterwards,
+    )
+    assert seen["groups"] == ([2] if spanned else [1, 1])
+    assert seen["scores"] == Classifier(ClassifierOptions(path=folder, device="cpu")).score(talks), "to the last bit"
+    assert seen["lost"] == 1
+    trained = [row for row in rows if "train/reward" in row]
+    assert len(trained) == 2
+    for row in trained:
+        assert row["reward/helpful_requests"] > 0
+        assert row["reward/helpful_unscored"] == 0
+        assert ("time/sleep_s" in row) == spanned
