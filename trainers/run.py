@@ -248,6 +248,7 @@ _FIXED = (
     *(f"model.{name}" for name in ("vocab_size", "dtype", "device", "lora_rank", "lora_alpha", "target_modules")),
     "env.id",
     "data.train_files",
+    "data.train_size",
     "algorithm.adv_estimator",
     "actor.use_kl_loss",
     "algorithm.use_kl_in_reward",

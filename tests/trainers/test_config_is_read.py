@@ -116,7 +116,7 @@ def test_every_key_of_ppo_is_read(tmp_path):
 def with_other_reward_models(judge):
     """As far as their services, which are not there."""
     service = ["kind=service", "service.url=http://127.0.0.1:1", "service.input=messages"]
-    for options in (service, ["kind=judge", "judge.model=m"]):
+    for options in (service, ["kind=judge", "judge.model=m", "judge.base_url=http://127.0.0.1:1"]):
         check_reward_model(resolve([f"reward_model.{option}" for option in ("enable=true", *options)])[0])
     pool = ["enable=true", f"classifier.path={judge}", "enable_resource_pool=true"]
     plan_of(resolve([f"reward_model.{option}" for option in pool])[0])

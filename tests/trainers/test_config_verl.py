@@ -253,6 +253,14 @@ def test_a_reward_pool_of_nothing_is_an_error(inside, key, value):
     resolve([*WITH_CRITIC, "reward_model.enable_resource_pool=False", f"reward_model.{key}=0"])
 
 
+@pytest.mark.parametrize(("most", "rows", "train_size"), [("64", 64, 64), ("-1", 600, None), ("9999", 600, 9999)])
+def test_so_many_rows_of_an_epoch(inside, most, rows, train_size):
+    config = resolve([*WITH_CRITIC, f"data.train_max_samples={most}", "critic.optim.betas=[0.5,0.6]"])[0]
+    assert config.data.train_size == train_size
+    assert config.trainer.total_iterations == 3 * (rows // 16)
+    assert config.critic.betas == (0.5, 0.6)
+
+
 def test_a_reward_model_of_verls_is_a_classifier_here(inside, tmp_path):
     (tmp_path / "config.json").write_text("{}")
     given = ["max_length=99", "micro_batch_size_per_gpu=4", f"model.path={tmp_path}", "n_gpus_per_node=3", "nnodes=1"]

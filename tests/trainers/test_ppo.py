@@ -16,6 +16,7 @@ from ppo_runs import MODEL, QUICK, ROOT, arguments, comparable, finite, in_proce
 
 from trainers import checkpoints
 from trainers.algorithms.advantages import ESTIMATORS, NEEDS_CRITIC
+from trainers.assembly.learner import learner_settings
 from trainers.credit import credit
 from trainers.ppo import main
 from trainers.run import Run
@@ -436,3 +437,16 @@ def test_an_episode_s_tokens_after_its_opening_are_limited(tmp_path):
         assert sampled[-1] - sampled[0] < 9
         assert episode.num_turns == 1, "a reply and the environment's answer to it leave no room for another"
         assert episode.status == "truncated_context" or episode.terminated
+
+
+def test_the_first_tasks_alone_and_the_critics_decay_rates(tmp_path):
+    more = [
+        "data.train_size=3",
+        "critic.betas=[0.5,0.75]",
+        "trainer.total_iterations=3",
+        f"trainer.rollout_data_dir={tmp_path}/e",
+    ]
+    run = in_process(tmp_path, *more)
+    episodes = [each for file in sorted((tmp_path / "e").glob("*.parquet")) for each in read_parquet(file)]
+    assert {each.task_key for each in episodes} == {"task/0", "task/1", "task/2"}
+    assert learner_settings(run.config)["critic_optimizer"].betas == (0.5, 0.75)

@@ -45,6 +45,8 @@ def collector_of(
     """What collects training episodes, and draws them in ``trace``; ``rewards`` come later."""
     rollout = config.rollout
     size = make_env(config.env.id, training_kwargs(config)).tasks.size
+    if (most := config.data.train_size) is not None:
+        size = most if size is None else min(size, most)
     return Collector(
         engine,
         renderer,

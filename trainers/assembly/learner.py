@@ -120,6 +120,7 @@ def learner_settings(config: PPOConfig) -> dict[str, Any]:
         ),
         "critic_optimizer": OptimizerSettings(
             lr=critic.lr,
+            betas=critic.betas,
             weight_decay=critic.weight_decay,
             warmup_steps=critic.lr_warmup_steps,
             grad_clip=critic.grad_clip,

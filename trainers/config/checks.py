@@ -271,6 +271,11 @@ def _multiturn_checks(config: PPOConfig) -> Problems:
     if section.credit == "difference":
         return
     instead = "is the return already and must not be added up over turns: use multiturn_reward.credit=difference, or"
+    if algorithm.reward_credit != "as_earned":
+        yield (
+            "algorithm.reward_credit",
+            f"adds up an episode's rewards; with credit=value a turn's reward {instead} as_earned",
+        )
     if algorithm.adv_estimator not in _TURN_DISCOUNT:
         yield "multiturn_reward.credit", f"is value, which {instead} one of {', '.join(_TURN_DISCOUNT)} with gamma=0"
     elif algorithm.gamma != 0:

@@ -94,6 +94,7 @@ class DataSection(TrainDataSection):
         None,
         description="Tasks to validate on, likewise; null takes the environment's own, other than those of training.",
     )
+    train_size: int | None = Field(None, ge=1, description="Train on the first so many tasks; null is all of them.")
     val_size: int = Field(256, ge=1, description="Validate on the first so many tasks.")
     shuffle: bool = Field(True, description="A new order of the training tasks in every epoch.")
 
@@ -503,6 +504,7 @@ class CriticSection(Section):
 
     lr: float = Field(1e-3, gt=0, description="Learning rate.")
     lr_warmup_steps: int = Field(0, ge=0, description="Optimizer steps of linear rise to `lr`.")
+    betas: tuple[DecayRate, DecayRate] = Field((0.9, 0.999), description="AdamW's decay rates of the two moments.")
     weight_decay: float = Field(0.0, ge=0, description="AdamW's weight decay.")
     grad_clip: float = Field(1.0, gt=0, description="Largest norm of the gradient.")
     cliprange_value: float | None = Field(0.5, gt=0, description="Values move this far an update; null is no limit.")

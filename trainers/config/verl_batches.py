@@ -125,6 +125,9 @@ def _iteration_count(given: Given) -> int | None:
     rows = _rows(given, "data.train_files")
     if rows is None:
         return None
+    most = given.verls.get("data.train_max_samples")
+    if most is not None and most.value not in (-1, None):
+        rows = min(rows, given.number(most.key))
     # An incomplete last batch of an epoch is not played there; tasks go on in the next epoch here.
     return given.number("trainer.total_epochs") * max(1, rows // given.number("data.train_batch_size"))
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
-import numbers
+import math
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -148,7 +148,7 @@ def to_assistant_turns(scores: Sequence[float | None], roles: Sequence[str]) -> 
             turns.append(0.0)
         if score is None:
             continue
-        if not isinstance(score, numbers.Real) or isinstance(score, bool) or not np.isfinite(score):
+        if not _is_finite(score):
             raise ValueError(f"the score of message {place} ({role}) is {score!r}; it must be a finite number, or None")
         if turns:
             turns[-1] += float(score)
@@ -158,6 +158,13 @@ def to_assistant_turns(scores: Sequence[float | None], roles: Sequence[str]) -> 
                 "could have earned it"
             )
     return turns
+
+
+def _is_finite(score: Any) -> bool:
+    try:
+        return math.isfinite(score)
+    except TypeError:
+        return False
 
 
 _BUILT_IN: Mapping[str, Callable[[Floats], Floats]] = {"last": last, "spread": spread}
