@@ -14,7 +14,7 @@ GPU takes no more together than one after the other. So these are bounds to choo
 the chosen one.
 
     python -m trainers.cluster.utilisation --gpus 8 --rollout 60x8 --reward 40x2 --update 45x8
-    python -m trainers.cluster.utilisation --gpus 8 --run outputs/textenvs/run --run-gpus 8 --run-reward-gpus 2
+    python -m trainers.cluster.utilisation --gpus 8 --run outputs/textenvs/run --run-gpus 8
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 
@@ -205,13 +206,12 @@ def table(predictions: Sequence[Prediction]) -> str:
     return "\n".join(lines)
 
 
-def measured(folder: Path, gpus: int, reward_gpus: int) -> Work:
+def measured(folder: Path, gpus: int) -> Work:
     """The work of an iteration of a run, by its metrics: the mean over all but the first, which warms up.
 
     Args:
         folder: Of the run.
-        gpus: That it generated and learned on.
-        reward_gpus: That its reward models had.
+        gpus: That it generated and learned on. Scoring needs no such number: seconds are counted for each worker.
 
     Raises:
         ValueError: It has no metrics, fewer than two iterations, or no reward model.
@@ -231,11 +231,12 @@ def measured(folder: Path, gpus: int, reward_gpus: int) -> Work:
     busy = [name for name in first if name.startswith("reward/") and name.endswith("_busy_s")]
     if not busy:
         raise ValueError(f"{file} has no reward/..._busy_s: the run had no reward model")
-    # Reward models count from the run's start.
-    scoring = sum(float(rest[-1][name]) - float(first[name]) for name in busy) / len(rest)
+    # Reward models count from the run's start, and anew when it is resumed.
+    steps = [(float(a[name]), float(b[name])) for name in busy for a, b in pairwise(rows) if name in a and name in b]
+    scoring = sum(after - before if after >= before else after for before, after in steps) / len(rest)
     return Work(
         rollout=mean("time/rollout_s") * gpus,
-        reward=max(scoring, 0.0) * reward_gpus,
+        reward=scoring,
         update=mean("time/learn_s") * gpus,
         switch_s=mean("time/sleep_s", "time/publish_s"),
     )
@@ -255,7 +256,7 @@ def _gpu_seconds(text: str) -> float:
 
 def _lines(arguments: argparse.Namespace) -> Iterator[str]:
     if arguments.run is not None:
-        work = measured(arguments.run, arguments.run_gpus or arguments.gpus, arguments.run_reward_gpus)
+        work = measured(arguments.run, arguments.run_gpus or arguments.gpus)
         yield (
             f"measured: {work.rollout:.1f} GPU-seconds of rollout, {work.reward:.1f} of rewards, {work.update:.1f} of "
             f"updates an iteration, and {work.switch_s:.1f} s between"
@@ -285,7 +286,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--switch-s", type=float, default=0.0, metavar="S", help="to sleep and wake, an iteration")
     parser.add_argument("--run", type=Path, metavar="FOLDER", help="measure the three in this run's metrics instead")
     parser.add_argument("--run-gpus", type=int, metavar="N", help="GPUs of that run (default: --gpus)")
-    parser.add_argument("--run-reward-gpus", type=int, default=1, metavar="N", help="GPUs of its reward model")
     arguments = parser.parse_args(argv)
     given = [name for name in ("rollout", "reward", "update") if getattr(arguments, name) is not None]
     if (arguments.run is None) != (len(given) == 3) or (arguments.run is not None and given):

@@ -174,6 +174,13 @@ def reward_model_checks(config: PPOConfig) -> Problems:
                 "reward_model.replace",
                 f"and {other}.replace would both take the environment's reward away: set one to false",
             )
+    own_processes = cluster.backend == "ray" or section.enable_resource_pool
+    if section.kind == "classifier" and changed(section.classifier, "threads") and not own_processes:
+        yield (
+            "reward_model.classifier.threads",
+            "has no effect for threads of this process, which share trainer.threads; it is for cluster.backend=ray and "
+            "reward_model.enable_resource_pool",
+        )
     if section.judge.low >= section.judge.high:
         yield "reward_model.judge.low", f"is {section.judge.low}, not below reward_model.judge.high"
     yield from _reward_pool_checks(section, cluster, config.rollout.staleness)

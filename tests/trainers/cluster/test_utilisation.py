@@ -127,11 +127,11 @@ def test_the_command_says_it_from_given_times_and_from_a_run(tmp_path, capsys):
     assert f"$ python -m trainers.cluster.utilisation {given_}\n{said}" in doc
     assert "reward on 2: 50%" in said
     times = {"time/rollout_s": 22.5, "time/learn_s": 22.5, "time/publish_s": 1.0}
-    rows = [{"step": n, **times, "reward/rm_busy_s": 100 + 30 * n} for n in range(3)]
+    rows = [{"step": n, **times, "reward/rm_busy_s": busy} for n, busy in enumerate((100, 160, 60))]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    work = measured(tmp_path, 8, 2)
+    work = measured(tmp_path, 8)
     assert work == Work(180.0, 60.0, 180.0, switch_s=1.0)
-    assert main(["--gpus", "8", "--run", str(tmp_path), "--run-reward-gpus", "2"]) == 0
+    assert main(["--gpus", "8", "--run", str(tmp_path)]) == 0
     assert "measured: 180.0 GPU-seconds of rollout, 60.0 of rewards" in capsys.readouterr().out
     assert main(["--gpus", "8", "--run", str(tmp_path / "none")]) == 2
     assert "has no metrics.jsonl" in capsys.readouterr().err
