@@ -246,6 +246,7 @@ def resume(run: Run, checkpoint: checkpoints.Checkpoint) -> None:
 _FIXED = (
     *(f"model.{name}" for name in ("path", "family", "hidden", "intermediate", "layers", "heads", "kv_heads")),
     *(f"model.{name}" for name in ("vocab_size", "dtype", "device", "lora_rank", "lora_alpha", "target_modules")),
+    "model.exclude_modules",
     "env.id",
     "data.train_files",
     "data.train_size",

@@ -108,7 +108,7 @@ def test_every_key_of_ppo_is_read(tmp_path):
         with contextlib.suppress(ValueError):
             checkpoint_to_resume(resolve(resumed)[0].trainer, Checkpoints(tmp_path / "none", 1))
     # Read by learner ranks, Ray and adapters alone, which have runs of their own in their tests.
-    elsewhere = ("cluster.", "ray_init.", "model.lora_", "model.target_modules")
+    elsewhere = ("cluster.", "ray_init.", "model.lora_", "model.target_modules", "model.exclude_modules")
     left = [name for name in unread(PPOConfig, read) if not name.startswith(elsewhere)]
     assert not left, " ".join(left)
 
@@ -154,7 +154,7 @@ def test_every_key_of_sft_is_read(tmp_path):
     with watched() as read:
         assert sft.main([*TINY, *more]) == 0
         run_folder(resolve([], SFTConfig)[0].trainer)
-    adapters = ("model.lora_", "model.target_modules")  # with lora_rank, as above
+    adapters = ("model.lora_", "model.target_modules", "model.exclude_modules")  # with lora_rank, as above
     assert [name for name in unread(SFTConfig, read) if not name.startswith(adapters)] == []
 
 

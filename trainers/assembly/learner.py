@@ -26,7 +26,9 @@ def learner_options(model: ModelSection, run: RunSection) -> dict[str, Any]:
     """What every learner of a run is made with: adapters, memory, how ranks share the work."""
     lora = None
     if model.lora_rank:
-        lora = LoRASettings(model.lora_rank, model.lora_alpha, model.target_modules, seed=run.seed)
+        lora = LoRASettings(
+            model.lora_rank, model.lora_alpha, model.target_modules, model.exclude_modules, seed=run.seed
+        )
     return {
         "lora": lora,
         "parallel": parallel_of(run),

@@ -205,7 +205,7 @@ def estimator_keys(estimator: str) -> tuple[str, ...]:
 
 def learner_checks(model: ModelSection, run: RunSection) -> Problems:
     """What the learner's keys must agree on, as far as that does not depend on the machine."""
-    for name in ("lora_alpha", "target_modules"):
+    for name in ("lora_alpha", "target_modules", "exclude_modules"):
         if not model.lora_rank and _changed(model, name):
             yield f"model.{name}", "has no effect without model.lora_rank"
     if isinstance(model.target_modules, str) and model.target_modules != "all-linear":

@@ -123,6 +123,7 @@ class ModelSection(Section):
     target_modules: tuple[str, ...] | str = Field(
         "all-linear", description="Names of the linear layers that get an adapter, or `all-linear`."
     )
+    exclude_modules: tuple[str, ...] = Field((), description="Names of linear layers that get none.")
     enable_gradient_checkpointing: bool = Field(
         False, description="Compute activations again in the backward pass instead of keeping them."
     )

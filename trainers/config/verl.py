@@ -130,7 +130,7 @@ PPO: Mapping[str, Rule] = {
     "actor_rollout_ref.model.lora_rank": _later("model.lora_rank", "all weights are trained", only=(0, None)),
     "actor_rollout_ref.model.lora_alpha": _later("model.lora_alpha", "all weights are trained"),
     "actor_rollout_ref.model.target_modules": _to("model.target_modules"),
-    "actor_rollout_ref.model.exclude_modules": _later("model.lora_exclude_modules", "all weights are trained"),
+    "actor_rollout_ref.model.exclude_modules": _to("model.exclude_modules", words={None: ()}),
     "actor_rollout_ref.model.lora_adapter_path": _later(
         "model.lora_adapter_path", "adapters cannot be loaded", only=(None,)
     ),

@@ -33,6 +33,7 @@ class LoRASettings:
         alpha: Adapters are scaled by ``alpha / rank``.
         target_modules: The last part of the names of the linear layers that get one (``q_proj``, ...), or
             ``all-linear``: all of them but the head.
+        exclude_modules: Likewise, those that get none.
         seed: Of the random matrices ``A``; ``B`` starts at 0, so a new adapter changes nothing.
 
     Raises:
@@ -42,6 +43,7 @@ class LoRASettings:
     rank: int
     alpha: float = 16.0
     target_modules: tuple[str, ...] | str = "all-linear"
+    exclude_modules: tuple[str, ...] = ()
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -58,24 +60,32 @@ class LoRASettings:
 
     def as_json(self) -> dict[str, Any]:
         """What a checkpoint remembers."""
-        targets = self.target_modules
-        return asdict(self) | {"target_modules": targets if isinstance(targets, str) else sorted(targets)}
+        targets, without = self.target_modules, sorted(self.exclude_modules)
+        named = asdict(self) | {"target_modules": targets if isinstance(targets, str) else sorted(targets)}
+        # Where there is none it is left out: checkpoints of before have none.
+        return (
+            named | {"exclude_modules": without} if without else {k: named[k] for k in named if k != "exclude_modules"}
+        )
 
 
 def target_names(backbone: nn.Module, settings: LoRASettings) -> list[str]:
     """The last parts of the names of the layers that get an adapter.
 
     Raises:
-        ValueError: The backbone has no such layer.
+        ValueError: The backbone has no such layer, or none is left.
     """
     there = {name.rpartition(".")[2] for name, module in backbone.named_modules() if isinstance(module, nn.Linear)}
     wanted = there if settings.target_modules == "all-linear" else set(settings.target_modules)
-    if missing := sorted(wanted - there):
-        raise ValueError(
-            f"lora target_modules {', '.join(missing)}: this model has no linear layer of that name; it has "
-            f"{', '.join(sorted(there))}"
-        )
-    return sorted(wanted)
+    without = set(settings.exclude_modules)
+    for key, names in (("target_modules", wanted), ("exclude_modules", without)):
+        if missing := sorted(names - there):
+            raise ValueError(
+                f"lora {key} {', '.join(missing)}: this model has no linear layer of that name; it has "
+                f"{', '.join(sorted(there))}"
+            )
+    if not wanted - without:
+        raise ValueError("lora exclude_modules leaves no layer to train")
+    return sorted(wanted - without)
 
 
 def add_adapters(backbone: nn.Module, settings: LoRASettings) -> None:

@@ -9,6 +9,7 @@ from learner_helpers import VOCAB, some_trajectories, trajectory
 from transformers import AutoModelForCausalLM
 
 from trainers.learner import Learner, LoRASettings, OptimizerSettings
+from trainers.learner.lora import adapter_layers
 from trainers.learner.models import load_causal_lm
 from trainers.tiny import build_model, build_tokenizer
 
@@ -195,6 +196,21 @@ def test_settings_outside_their_range(settings, message):
 def test_a_layer_that_is_not_there_is_named():
     with pytest.raises(ValueError, match="query_proj: this model has no linear layer of that name; it has .*q_proj"):
         trained(steps=0, lora=LoRASettings(rank=2, target_modules=("q_proj", "query_proj")))
+
+
+def test_layers_that_are_excluded_get_no_adapter():
+    every = {name.rpartition(".")[2] for name in adapted(trained(steps=0, lora=SETTINGS))}
+    without = trained(steps=0, lora=LoRASettings(rank=2, exclude_modules=("q_proj", "up_proj")))
+    assert {name.rpartition(".")[2] for name in adapted(without)} == every - {"q_proj", "up_proj"} != every
+    with pytest.raises(ValueError, match="exclude_modules query_proj: this model has no linear layer"):
+        trained(steps=0, lora=LoRASettings(rank=2, exclude_modules=("query_proj",)))
+    with pytest.raises(ValueError, match="leaves no layer to train"):
+        trained(steps=0, lora=LoRASettings(rank=2, target_modules=("q_proj",), exclude_modules=("q_proj",)))
+    assert "exclude_modules" not in SETTINGS.as_json(), "checkpoints of before have none"
+
+
+def adapted(learner):
+    return [name for name, _ in adapter_layers(learner.actor)]
 
 
 def test_no_adapter_to_give():
