@@ -348,7 +348,9 @@ class ProcessReplica:
         self._closed = True
         if self._process is not None:
             self._process.kill()  # who waits for it wakes
-            await asyncio.get_running_loop().run_in_executor(self._thread, self._process.end)
+            ended = asyncio.get_running_loop().run_in_executor(self._thread, self._process.end)
+            self._thread.shutdown(wait=False)
+            await asyncio.shield(ended)  # its pipes are closed also where nobody waits for that
         self._thread.shutdown(wait=False)
 
     async def _asked(self, ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
