@@ -1,10 +1,10 @@
-"""Conversations to train on, from single-turn tasks: CollabLLM's first stage.
+r"""Conversations to train on, from single-turn tasks: CollabLLM's first stage.
 
 An assistant talks with an environment's simulated user. At each of its turns several replies are proposed, each is
 scored by the multiturn-aware reward (futures of a fork of the episode), the best is said, and the conversation goes on.
 
     python examples/collabllm/build_data.py textenv/clarify --policy expert --blunder-rate 0.5 --out outputs/data
-    python examples/collabllm/build_data.py textenv/collab-math tasks=rows.parquet user='{"model": "gpt-4o-mini"}' \\
+    python examples/collabllm/build_data.py textenv/collab-math tasks=rows.parquet user='{"model": "gpt-4o-mini"}' \
         --model Qwen/Qwen2.5-7B-Instruct --base-url http://localhost:8000/v1 --judge gpt-4o-mini --out outputs/data
 
 The folder gets `episodes.jsonl`, a line for each finished conversation with all candidates, and from it `sft.parquet`
