@@ -223,6 +223,16 @@ def test_the_full_configuration_at_toy_size(tmp_path: Path, model: Path, family:
     assert all(value > 0 for value in judged)
 
 
+def test_the_full_sft_at_toy_size(tmp_path: Path, model: Path) -> None:
+    pytest.importorskip("peft", reason="needs the extra 'lora'")
+    talk = [{"role": "user", "content": "Hm."}, {"role": "assistant", "content": "What is it?"}]
+    (tmp_path / "sft.jsonl").write_text(json.dumps({"messages": talk}) + "\n")
+    config = ["--config", f"{EXAMPLE}/full/sft.yaml", f"model.path={model}", f"sft.files={tmp_path}/sft.jsonl"]
+    size = ["model.device=cpu", "model.dtype=float32", "sft.steps=2", "sft.batch_size=1", "trainer.threads=1"]
+    assert sft.main([*config, *size, f"trainer.default_local_dir={tmp_path}/run"]) == 0
+    assert not list((tmp_path / "run" / "model").glob("adapter*"))  # merged: the next stage starts from it
+
+
 # ------------------ the page, configurations and mistakes
 
 
@@ -272,9 +282,8 @@ def test_a_configuration_loads_and_says_how_to_run_it(
 ) -> None:
     supervised = "sft" in yaml.safe_load(path.read_text())
     command = "sft" if supervised else "ppo"
-    assert (
-        f"python -m trainers.{command} --config examples/collabllm/{path.parent.name}/{path.name}" in path.read_text()
-    )
+    place = f"examples/collabllm/{path.parent.name}/{path.name}"
+    assert f"python -m trainers.{command} --config {place}" in path.read_text()
     (tmp_path / "sft.jsonl").write_text('{"messages": []}\n')
     given = [f"sft.files={tmp_path}/sft.jsonl"] if supervised else []
     given += [f"model.path={model}"] if path.parent.name == "full" else []

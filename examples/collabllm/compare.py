@@ -48,9 +48,7 @@ def read(folder: Path) -> dict[str, Any]:
         if "success" not in summary["all"]:
             raise Unusable(f"{folder}: every episode failed")
     except FileNotFoundError as error:
-        raise Unusable(
-            f"{folder} has no {SUMMARY}: it is what `textenvs evaluate --out {folder}` writes last"
-        ) from error
+        raise Unusable(f"{folder} has no {SUMMARY}, which `textenvs evaluate --out {folder}` writes last") from error
     except (ValueError, KeyError, TypeError) as error:
         raise Unusable(f"{path} is not the summary of an evaluation ({type(error).__name__}: {error})") from error
     return dict(summary)

@@ -1,8 +1,8 @@
 """Best of N by looking ahead: a policy that proposes several replies and says the one with the best future.
 
 Each turn, ``candidates`` replies are proposed; each is played in a fork of the episode and scored by its
-multiturn-aware reward (:mod:`textenvs.lookahead`); the best is said. What was proposed, and what it was worth, stands in
-the turn's notes, from which :func:`sft_row` and :func:`preference_pairs` make training data: CollabLLM's way from
+multiturn-aware reward (:mod:`textenvs.lookahead`); the best is said. What was proposed, and what it was worth, stands
+in the turn's notes, from which :func:`sft_row` and :func:`preference_pairs` make training data: CollabLLM's way from
 single-turn tasks to conversations (arXiv 2502.00640).
 
 The futures of a turn's candidates share their random numbers, so that what differs between them is the reply. The user

@@ -21,7 +21,7 @@ class Rule:
     Args:
         to: Our keys that take the value. Where the schema has not the first of them, the key is "not in this version".
         words: Other words for some values, applied to the elements of a list too; all others stay.
-        joint: The name of a rule of :mod:`.translate` that computes our keys from several of verl's.
+        joint: The name of a rule in :mod:`.tables` that computes our keys from several of verl's.
         why: Said beside the key: why it has no meaning, how it is computed, what differs.
         only: The values that are accepted; any other is an error that says ``why``. ``None`` accepts all.
         above: The value must be greater, or it is an error; ``None`` for no bound.

@@ -397,6 +397,10 @@ class Collector:
             stats["queue_engine"] = float(waiting)
         return stats | {f"env_{name}": value for name, value in self._backend.stats().items()}
 
+    def generating_s(self) -> float:
+        """Seconds so far in which at least one episode waited for a reply of the engine's, evaluation included."""
+        return self._load.generating_s()
+
     async def close(self, timeout: float = 5.0) -> None:
         """Cancel what runs and wait for it, ``timeout`` seconds at most; safe to call twice."""
         self._closed = True
@@ -418,8 +422,13 @@ class Collector:
     # ------------------------------------------------------------------ episodes
 
     def _pump(self) -> None:
-        """Start every episode that may start; a few at a time, because each opening holds the event loop a little."""
+        """Start every episode that may start; a few at a time, because each opening holds the event loop a little.
+
+        The first :meth:`next_batch` is what starts collecting: before it, there is evaluation alone.
+        """
         self._guests.admit()
+        if self._delivered_at is None:
+            return
         for _ in range(_STARTS_AT_ONCE):
             if self._failure is not None or self._closed or (ticket := self._slots.start()) is None:
                 return

@@ -15,7 +15,7 @@ import pytest
 from collector_helpers import collect, collector_of, engine_of, says, slow_env, tokens, wordy
 from fake_service import FakeService, garbage
 from rollout_fakes import SyncEnv
-from test_rewards import Questions
+from test_multiturn import Questions
 
 from textenvs import Task, TextEnv, Turn
 from textenvs.chat import close_clients

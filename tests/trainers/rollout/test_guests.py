@@ -200,6 +200,20 @@ def test_evaluation_has_the_places_that_get_free_before_training_has() -> None:
     assert order[10:] == ["training"] * 8
 
 
+def test_evaluation_alone_starts_no_training() -> None:
+    async def run() -> None:
+        engine = engine_of(says("1 end", latency=1.0))
+        async with Backend(EnvSpec(AsyncEnv)) as backend, collector_of(engine, backend) as collector:
+            assert len(await collector.evaluate([1, 2])) == 2
+            await collector.update_weights(None, 1)
+            await asyncio.sleep(100)
+            assert collector.stats()["running"] == collector.stats()["in_flight"] == 0
+            assert len(engine.calls) == 2
+            assert len((await collector.next_batch()).groups) == 3
+
+    run_simulated(run())
+
+
 # ---------------------------------------------------------------- the parts by themselves
 
 

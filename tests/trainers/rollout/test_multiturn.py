@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from collector_helpers import Characters, collect, collector_of, engine_of, says, tokens, turn_of
 from rollout_fakes import AsyncEnv
-from test_collector import Characters, collect, collector_of, engine_of, says, tokens, turn_of
 
 from textenvs import Task, TextEnv, Turn
 from textenvs.lookahead import FuturePolicy, Lookahead

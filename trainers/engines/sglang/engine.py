@@ -6,8 +6,7 @@ knows what is said, :mod:`.update` brings weights there; this module keeps the p
 * Requests that come after an update was asked for wait on this side until it is done: they see the new weights alone.
 * A request that is cancelled is aborted on the server, again and again until its answer comes: an abort that overtakes
   its request on the way does nothing there.
-* Whoever waits hears of a dead or hung server within seconds: the process is watched, ``/model_info`` is asked, and
-  where nothing comes back for long, ``/health``, which makes the scheduler compute.
+* Whoever waits hears of a dead or hung server within seconds: :mod:`.life` watches it.
 """
 
 from __future__ import annotations
@@ -38,8 +37,9 @@ from trainers.engines.base import (
     UpdateMode,
     check_request,
 )
-from trainers.engines.http import Client, UnreachableError, error_text, refused
+from trainers.engines.http import Client, UnreachableError, error_text
 
+from .life import Life
 from .options import SGLangOptions
 from .process import ServerProcess, free_port
 from .server_info import ServerInfo, read_server_info
@@ -49,7 +49,6 @@ from .wire import Piece, generate_body, read_generation, server_seed
 
 log = logging.getLogger("trainers")
 
-_TICK_S = 0.25  # between two looks at the process
 _ABORT_AGAIN_S = 0.1
 _TRIES = 3  # of a request whose connection broke while the server lives
 _SPARE_CONTEXT = 8  # positions that SGLang keeps for itself beyond prompt and reply
@@ -151,14 +150,11 @@ class SGLangEngine:
         self._updating = asyncio.Lock()  # one update at a time, in order
         self._updates_asked = 0  # new requests wait while there are any
         self._work: asyncio.Task[None] | None = None  # an update on the server, which goes on when nobody waits for it
-        self._pausing = False  # an update is at work on the server: silence is no sign of a fault
         self._changed = asyncio.Event()  # replaced at every change; see _change
-        self._end: EngineDeadError | None = None
         self._info: ServerInfo | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._background: set[asyncio.Task[Any]] = set()
-        self._heard = 0.0  # when the server last answered a request
         self._closed = False
         self._counters = dict.fromkeys(
             ("requests", "generated_tokens", "prefill_tokens", "cached_tokens", "aborted", "retractions", "updates"), 0
@@ -183,6 +179,7 @@ class SGLangEngine:
             self._server = ServerProcess(*options.command(arguments, threads))
         else:
             self._client = Client(options.base_url, options.api_key, extra="sglang-client")
+        self._life = Life(self._client, self._server, options, busy=self._flights_begun, ended=self._tell_all)
         self._updater = Updater(self._client, options, self._parameters, folder)
 
     # What it is
@@ -221,11 +218,11 @@ class SGLangEngine:
         Raises:
             EngineDeadError: It did not start, or serves something else; with the end of its log where it is ours.
         """
-        self._check_alive()
+        self._life.check()
         if self._connecting is None:
             self._connecting = asyncio.create_task(self._connect())
         await asyncio.shield(self._connecting)
-        self._check_alive()
+        self._life.check()
 
     async def generate(self, token_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Generation:
         """See :meth:`trainers.engines.base.Engine.generate`.
@@ -264,21 +261,21 @@ class SGLangEngine:
         """
         if mode not in ("keep", "wait", "abort"):
             raise ValueError(f"update mode must be keep, wait or abort, not {mode!r}")
-        self._check_alive()
+        self._life.check()
         self._updates_asked += 1
         try:
             await self.ready()
             async with self._updating:
                 if self._work is not None:  # of an update that was cancelled
                     await asyncio.wait([self._work])
-                    self._check_alive()
+                    self._life.check()
                 if version <= self._version:
                     raise ValueError(f"the new version {version} must be greater than {self._version}")
                 await asyncio.to_thread(self._parameters.check, weights)
                 while mode == "wait" and self._flights_begun():
-                    self._check_alive()
+                    self._life.check()
                     await self._changed.wait()
-                self._check_alive()
+                self._life.check()
                 self._work = self._spawn(self._apply(weights, version, mode))
                 await self._to_the_end(self._work)
         finally:
@@ -293,8 +290,8 @@ class SGLangEngine:
         if self._closed:
             return
         self._closed = True
-        died = self._end is not None  # then the error names the server's log
-        self._finish(EngineDeadError("the sglang engine is closed"))
+        died = self._life.end is not None  # then the error names the server's log
+        self._life.finish(EngineDeadError("the sglang engine is closed"))
         flights = [flight for flight in self._flights if flight.rid]
         if self._server is None and flights:
             with contextlib.suppress(TimeoutError):
@@ -317,9 +314,9 @@ class SGLangEngine:
         """Ask until the request has what it wants; the outcome is set in any case."""
         try:
             while self._updates_asked or (self._work is not None and not self._work.done()):
-                self._check_alive()
+                self._life.check()
                 await self._changed.wait()
-            self._check_alive()
+            self._life.check()
             generation = await self._generate(flight)
         except asyncio.CancelledError:
             flight.outcome.cancel()
@@ -383,7 +380,7 @@ class SGLangEngine:
         """One ``POST /generate`` for what is left of the request."""
         for attempt in range(_TRIES):
             if not self._flights_begun():
-                self._heard = asyncio.get_running_loop().time()
+                self._life.hear()
             # Of a fixed length, and no name twice: aborts go by prefix.
             flight.rid = uuid.uuid4().hex
             began = self._version
@@ -398,12 +395,12 @@ class SGLangEngine:
             try:
                 answer = await self._client.request("POST", "/generate", body)
             except UnreachableError as error:
-                await self._suspect(error)
+                await self._life.suspect(error)
                 if attempt + 1 == _TRIES or flight.cancelled:
                     raise
                 continue
             break
-        self._heard = asyncio.get_running_loop().time()
+        self._life.hear()
         if answer.status == 400:
             raise RequestError(f"the SGLang server refuses the request: {error_text(answer.body)}")
         if answer.status != 200:
@@ -434,7 +431,7 @@ class SGLangEngine:
             if flight.task is None or flight.task.done():
                 return
             await asyncio.wait([flight.task], timeout=_ABORT_AGAIN_S)
-            if self._end is not None and not self._closed:
+            if self._life.end is not None and not self._closed:
                 return
 
     def _flights_begun(self) -> bool:
@@ -444,30 +441,30 @@ class SGLangEngine:
 
     async def _apply(self, weights: Mapping[str, Tensor], version: int, mode: UpdateMode) -> None:
         """All of an update that must not be left in the middle."""
-        self._pausing = True
+        self._life.pausing = True
         for flight in self._flights:
             flight.may_abort |= mode == "abort"
         try:
             await self._updater.apply(weights, version, abort=mode == "abort")
         except PartialUpdateError as error:
             if isinstance(error.__cause__, UnreachableError):
-                await self._suspect(error.__cause__)
-            self._finish(EngineDeadError(f"the weights of the SGLang server are a mixture: {error}"), error)
-            self._check_alive()
+                await self._life.suspect(error.__cause__)
+            self._life.finish(EngineDeadError(f"the weights of the SGLang server are a mixture: {error}"), error)
+            self._life.check()
         except UnreachableError as error:
-            await self._suspect(error)
+            await self._life.suspect(error)
             raise
         else:
             self._version = version
             self._counters["updates"] += 1
         finally:
-            self._pausing = False
-            self._heard = asyncio.get_running_loop().time()
+            self._life.pausing = False
+            self._life.hear()
 
     async def _to_the_end(self, task: asyncio.Task[None]) -> None:
         """Await a task that goes on when the waiting is cancelled; the engine's end ends the waiting."""
         while not task.done():
-            self._check_alive()
+            self._life.check()
             changed = asyncio.ensure_future(self._changed.wait())
             try:
                 await asyncio.wait([task, changed], return_when=asyncio.FIRST_COMPLETED)
@@ -475,132 +472,39 @@ class SGLangEngine:
                 changed.cancel()
         task.result()
 
-    # The server's life
+    # Its beginning and its end
 
     async def _connect(self) -> None:
         """Wait for the server, read what it is, begin to watch it."""
-        options, loop = self._options, asyncio.get_running_loop()
-        deadline = loop.time() + options.start_timeout_s
+        life = self._life
         try:
-            while True:
-                self._check_process("did not start")
-                try:
-                    answer = await self._client.request("GET", "/model_info", timeout=options.health_timeout_s)
-                    if answer.status == 200:
-                        break
-                    problem = f"it answers {answer.status}: {error_text(answer.body)}"
-                except UnreachableError as error:
-                    problem = str(error)
-                if loop.time() > deadline:
-                    raise EngineError(f"it was not ready after {options.start_timeout_s:g} s ({problem})")
-                await asyncio.sleep(_TICK_S)
-            info = await read_server_info(self._client, answer.body)
+            info = await read_server_info(self._client, await life.begin())
             info.check(max_context=self._max_context)
             self._updater.meet(info, self._version)
             if self._server is None and self._weights is not None:
                 await asyncio.to_thread(self._parameters.check, self._weights)
                 await self._updater.apply(self._weights, self._version, abort=False)
         except EngineDeadError as error:
-            self._finish(error)
+            life.finish(error)
             return
         except (EngineError, ValueError) as error:
-            self._finish(EngineDeadError(f"{self._name()}: {error}{self._tail()}"), error)
+            life.finish(EngineDeadError(f"{life.name}: {error}{life.tail}"), error)
             return
         self._weights = None
-        self._info, self._heard = info, loop.time()
+        self._info = info
+        life.hear()
         if not info.deterministic:
-            log.info("%s does not honour seeds: it is not in deterministic mode", self._name())
-        self._watching = asyncio.create_task(self._watch())
+            log.info("%s does not honour seeds: it is not in deterministic mode", life.name)
+        self._watching = asyncio.create_task(life.watch())
 
-    async def _watch(self) -> None:
-        """Look at the process often, ask the server now and then; its end is everybody's."""
-        options, clock = self._options, asyncio.get_running_loop().time
-        asked, missed = clock(), 0
-        try:
-            while self._end is None:
-                await asyncio.sleep(_TICK_S)
-                self._check_process("died")
-                if clock() - asked < options.health_interval_s:
-                    continue
-                try:
-                    await self._client.request("GET", "/model_info", timeout=options.health_timeout_s)
-                    missed = 0
-                except UnreachableError as error:
-                    missed += 1
-                    self._check_process("died")
-                    if missed > 1 or refused(error):
-                        raise EngineDeadError(f"{self._name()} is gone: {error}{self._tail()}") from error
-                asked = clock()
-                silent = clock() - self._heard
-                if self._flights_begun() and not self._pausing and silent > options.stall_timeout_s:
-                    await self._check_health(silent)
-                    self._heard = clock()
-        except EngineDeadError as error:
-            self._finish(error)
-
-    async def _check_health(self, silent: float) -> None:
-        """Have the scheduler compute a token; ``/model_info`` is answered even when nothing computes any more."""
-        for _ in range(2):  # one that is slow deserves a second chance
-            try:
-                # SGLang itself gives up after 20 s.
-                answer = await self._client.request("GET", "/health", timeout=30 + self._options.health_timeout_s)
-                problem = f"/health answers {answer.status}"
-            except UnreachableError as error:
-                problem = str(error)
-            else:
-                if answer.status == 200:
-                    return
-            if self._pausing:
-                return
-        raise EngineDeadError(f"{self._name()} hangs: no request ended for {silent:.0f} s, and {problem}")
-
-    async def _suspect(self, error: UnreachableError) -> None:
-        """A connection broke: find out whether the server is gone, and say so to all if it is."""
-        self._check_alive()
-        try:
-            self._check_process("died")
-            await self._client.request("GET", "/model_info", timeout=self._options.health_timeout_s)
-        except (UnreachableError, EngineDeadError):
-            with contextlib.suppress(EngineDeadError):
-                for _ in range(4):  # a killed process is gone a moment after its connections are
-                    self._check_process("died")
-                    await asyncio.sleep(0.05 if self._server is not None else 0)
-            dead = EngineDeadError(f"{self._name()} {self._cause()}: {error}{self._tail()}")
-            self._finish(dead, error)
-            self._check_alive()
-
-    def _check_process(self, what: str) -> None:
-        if self._server is not None and self._server.returncode is not None:
-            raise EngineDeadError(f"{self._name()} {what}, {self._exit()}{self._tail()}")
-
-    def _cause(self) -> str:
-        ours = self._server is not None and self._server.returncode is not None
-        return f"died, {self._exit()}" if ours else "is gone"
-
-    def _exit(self) -> str:
-        code = self._server.returncode if self._server is not None else None
-        return f"killed by signal {-code}" if code is not None and code < 0 else f"with exit status {code}"
-
-    def _name(self) -> str:
-        process = "" if self._server is None else f" (process {self._server.pid})"
-        return f"the SGLang server at {self._client.base_url}{process}"
-
-    def _tail(self) -> str:
-        return "" if self._server is None else f"\n{self._server.tail()}"
-
-    def _check_alive(self) -> None:
-        if self._end is not None:
-            raise EngineDeadError(str(self._end)) from self._end.__cause__
-
-    def _finish(self, error: EngineDeadError, cause: BaseException | None = None) -> None:
-        """End the engine, once; everybody who waits hears why."""
-        if self._end is None:
-            error.__cause__ = cause or error.__cause__
-            self._end = error
+    def _tell_all(self) -> None:
+        """The server's life is over; everybody who waits hears why."""
+        end = self._life.end
+        assert end is not None
         for flight in self._flights:
             if not flight.outcome.done():
-                failure = EngineDeadError(str(self._end))  # one each: raising an exception writes a traceback into it
-                failure.__cause__ = self._end.__cause__
+                failure = EngineDeadError(str(end))  # one each: raising an exception writes a traceback into it
+                failure.__cause__ = end.__cause__
                 flight.outcome.set_exception(failure)
         self._change()
 
