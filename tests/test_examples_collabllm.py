@@ -152,6 +152,12 @@ def test_files_of_single_turn_rows_become_conversations(tmp_path: Path) -> None:
     assert row["score/accuracy"] == 1.0
 
 
+def test_a_model_of_this_machine_as_the_assistant(tmp_path: Path, model: Path) -> None:
+    command = ["textenv/clarify", "--local", str(model), "--max-tokens", "4", "--num-tasks", "2", "--futures", "1"]
+    assert build_data.main([*command, "--window", "1", "--out", str(tmp_path)]) == 0
+    assert len(rows(tmp_path / "sft.parquet")) == 2
+
+
 # ------------------ models behind a service
 
 
@@ -299,7 +305,7 @@ def test_a_configuration_loads_and_says_how_to_run_it(
     [
         (["textenv/clarify"], "who plays?"),
         (["textenv/clarifi", "--policy", "expert"], "Did you mean 'textenv/clarify'"),
-        (["textenv/clarify", "--policy", "expert", "--candidates", "0"], "candidates must be"),
+        (["textenv/clarify", "--policy", "expert", "--candidates", "0"], "--candidates must be at least 1"),
         (["textenv/clarify", "--policy", "expert", "--blunder-rate", "2"], "blunder_rate must be from 0 to 1"),
         (["textenv/clarify", "--local", "x", "--blunder-rate", "0.5"], "--blunder-rate goes with --policy"),
         (["textenv/clarify", "--policy", "expert", "--formula", "paper"], "counts tokens"),

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from textenvs.commands.common import CommandError, open_environment, parse_options, printable
+from textenvs.commands.common import CommandError, import_from_here, open_environment, parse_options, printable
 from textenvs.commands.policies import add_policy_arguments, check_policy_arguments, policy_of
 from textenvs.env import TextEnv
 from textenvs.evaluate.best_of_n import BestOfN, preference_pairs, sft_row
@@ -113,7 +113,7 @@ def build(arguments: argparse.Namespace) -> int:
         indices = choose_tasks(env.tasks, count, arguments.seed)
         policy, described = assistant_of(env, arguments)
         looking = lookahead_options(arguments)
-        best = best_of_n(policy, env, arguments, looking)
+        best = best_of_n(policy, arguments, looking)
         configuration = {
             "environment": {"id": arguments.id, "options": options},
             "tasks": {"name": env.tasks.name, "count": len(indices), "fingerprint": fingerprint(env.tasks, indices)},
@@ -220,12 +220,14 @@ def assistant_of(env: TextEnv[Any], arguments: argparse.Namespace) -> tuple[Poli
     if arguments.policy in SCRIPTS and arguments.blunder_rate:
         described = {"script": arguments.policy, "blunder_rate": arguments.blunder_rate}
         return ScriptedPolicy(arguments.policy, blunder_rate=arguments.blunder_rate), described
-    return policy_of(env, arguments.id, arguments)
+    at_once = arguments.concurrency * arguments.candidates * arguments.futures
+    return policy_of(env, arguments.id, argparse.Namespace(**{**vars(arguments), "concurrency": at_once}))
 
 
-def best_of_n(policy: Policy, env: TextEnv[Any], arguments: argparse.Namespace, looking: dict[str, Any]) -> BestOfN:
+def best_of_n(policy: Policy, arguments: argparse.Namespace, looking: Mapping[str, Any]) -> BestOfN:
     futures: Policy | None = None
     if (name := arguments.future_policy) is not None:
+        import_from_here()
         futures = ScriptedPolicy(name) if name in SCRIPTS else FunctionPolicy(load_function(name))
     return BestOfN(policy, candidates=arguments.candidates, futures=futures, **looking)
 
@@ -281,7 +283,8 @@ def numbers(words: Sequence[str], option: str) -> dict[str, float]:
 
 def check(arguments: argparse.Namespace) -> None:
     check_policy_arguments(arguments)
-    for name, lowest in (("samples", 1), ("seed", 0), ("concurrency", 1), ("max_failures", 1)):
+    counts = ("samples", "candidates", "futures", "concurrency", "max_failures")
+    for name, lowest in (*((name, 1) for name in counts), ("seed", 0)):
         if getattr(arguments, name) < lowest:
             raise CommandError(f"--{name.replace('_', '-')} must be at least {lowest}", 2)
     if arguments.num_tasks != "all" and not arguments.num_tasks.isdecimal():

@@ -23,7 +23,7 @@ from ..chat.errors import BudgetExceeded, CacheError
 from ..env import EnvironmentFailure, TextEnv
 from ..lookahead import FAILURES, Lookahead, MultiturnReward
 from ..lookahead import Player as FuturePlayer
-from ..messages import Message, Messages, assistant, copy_messages
+from ..messages import Message, Messages, assistant, clean_messages, clean_text, copy_messages
 from ..options import check_count
 from .policies import OutOfContext, Player, Policy, PolicyFailure, Reply, Stop, ToolSchemas
 from .records import Record
@@ -51,7 +51,7 @@ class BestOfN:
         self.candidates = candidates
         self.futures = policy if futures is None else futures
         self.options = {"failures": (*FAILURES, PolicyFailure), **options}
-        self._lookahead([])
+        self._failures = self._lookahead([]).failures
 
     def start(self, env: TextEnv[Any], seed: int) -> Player:
         """A player that forks ``env``, whose episode it must be."""
@@ -85,12 +85,13 @@ class BestOfN:
         )
         for reply in proposed:
             if isinstance(reply, PolicyFailure) and not isinstance(reply, OutOfContext):
-                failures.append(f"{type(reply).__name__}: {reply}")
+                failures.append(clean_text(f"{type(reply).__name__}: {reply}"))
             elif isinstance(reply, BaseException):
                 raise reply
             else:
                 spent.append(reply)
-                message = assistant(reply.action) if isinstance(reply.action, str) else reply.action
+                said = assistant(reply.action) if isinstance(reply.action, str) else reply.action
+                (message,) = clean_messages([said])  # as the environment keeps it
                 key = json.dumps(message, sort_keys=True)
                 proposals[key] = _Proposal(reply, message, proposals[key].drawn + 1 if key in proposals else 1)
         lookahead = self._lookahead(spent)
@@ -115,8 +116,8 @@ class BestOfN:
             if info["failed"]:
                 raise EnvironmentFailure(info["stop"], info["failure"])
             return replace(proposal, result=await lookahead(fork))
-        except (*FAILURES, PolicyFailure) as error:
-            return replace(proposal, failure=f"{type(error).__name__}: {error}")
+        except self._failures as error:
+            return replace(proposal, failure=clean_text(f"{type(error).__name__}: {error}"))
 
     def _lookahead(self, spent: list[Reply]) -> Lookahead:
         return Lookahead(_Futures(self.futures, spent), **self.options)

@@ -224,6 +224,12 @@ def test_records_keep_notes_and_older_ones_are_still_read():
         Record.from_json(json.dumps({**json.loads(plain.to_json()), "more": 1}))
 
 
+def test_replies_that_are_no_unicode_can_be_kept():
+    (record,) = played([Job(0, 0, 1, 5)], best(Draws("1\ud800")))
+    record.to_json().encode()
+    assert record.notes[0]["candidates"][0]["message"] == record.messages[2]
+
+
 def test_a_policy_that_notes_late_has_a_note_for_every_turn():
     class Late(Draws):
         def start(self, env, seed):
