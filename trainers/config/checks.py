@@ -190,8 +190,6 @@ def _cluster_checks(config: PPOConfig) -> Problems:
             )
     if config.ray_init.address not in (None, "local") and config.ray_init.num_cpus is not None:
         yield "ray_init.num_cpus", f"is for a Ray of the run's own; {config.ray_init.address} has the CPUs that it has"
-    if config.trainer.async_save and (on_ray or cluster.learner_ranks > 1):
-        yield "trainer.async_save", "is for a learner in this process: one rank, and cluster.backend=local"
     if cluster.learner_ranks > 1 and config.trainer.fsdp == "never":
         yield "trainer.fsdp", f"must not be never with cluster.learner_ranks={cluster.learner_ranks}"
 
