@@ -88,6 +88,8 @@ class BestOfN:
                 failures.append(clean_text(f"{type(reply).__name__}: {reply}"))
             elif isinstance(reply, BaseException):
                 raise reply
+            elif not env.action_space.contains(reply.action):
+                raise PolicyFailure(f"{reply.action!r:.200} is neither text nor an assistant message")
             else:
                 spent.append(reply)
                 said = assistant(reply.action) if isinstance(reply.action, str) else reply.action

@@ -224,6 +224,18 @@ def test_records_keep_notes_and_older_ones_are_still_read():
         Record.from_json(json.dumps({**json.loads(plain.to_json()), "more": 1}))
 
 
+def test_what_is_no_reply_is_told():
+    class Odd(Draws):
+        def start(self, env, seed):
+            async def play(conversation, tools):
+                return Reply(5)
+
+            return play
+
+    (record,) = played([Job(0, 0, 1, 5)], best(Odd()))
+    assert (record.stop, record.failure) == ("policy_failed", "5 is neither text nor an assistant message")
+
+
 def test_replies_that_are_no_unicode_can_be_kept():
     (record,) = played([Job(0, 0, 1, 5)], best(Draws("1\ud800")))
     record.to_json().encode()
