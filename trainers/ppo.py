@@ -115,7 +115,7 @@ async def iterate(run: Run, batch: Batch, phases: Phases) -> dict[str, float]:
     with phases("publish"):
         if run.sleeper is not None:
             await run.sleeper.wake()
-        weights = await asyncio.to_thread(run.learner.weights)
+        weights, published = await asyncio.to_thread(run.publisher.take)
         await run.collector.update_weights(weights, batch.version + 1, run.config.rollout.update_mode)
     times = phases.finish()
     tokens = sum(int(t.action_mask.sum()) for t in trajectories)
@@ -125,6 +125,7 @@ async def iterate(run: Run, batch: Batch, phases: Phases) -> dict[str, float]:
         **{f"rollout/{name}": value for name, value in batch.stats.items()},
         **{f"reward/{name}_{key}": value for name, stats in run.reward_stats.items() for key, value in stats().items()},
         **times,
+        "perf/published_mib": published / 2**20,
         "perf/tokens_per_s": tokens / times["time/iteration_s"],
         "perf/rollout_tokens_per_s": tokens / max(times["time/rollout_s"], 1e-9),
     }

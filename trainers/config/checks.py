@@ -69,6 +69,12 @@ def ppo_checks(config: PPOConfig) -> Problems:
     yield from engine_checks(engine)
     if engine.name == "sglang" and engine.sglang.base_url is None and engine.sglang.seeds and rollout.min_p > 0:
         yield "rollout.min_p", "goes with engine.name=sglang only where engine.sglang.seeds=false"
+    if config.model.lora_rank and config.model.lora_publish == "adapter" and engine.name == "sglang":
+        yield (
+            "model.lora_publish",
+            "is adapter, and engine.name=sglang takes whole weights: it computes adapters beside the matrices, which "
+            "gives other numbers than merged ones; use merged, or engine.name=vllm",
+        )
     if rollout.max_response_length >= engine.max_context:
         yield (
             "rollout.max_response_length",
@@ -203,7 +209,7 @@ def estimator_keys(estimator: str) -> tuple[str, ...]:
 
 def learner_checks(model: ModelSection, run: RunSection) -> Problems:
     """What the learner's keys must agree on, as far as that does not depend on the machine."""
-    for name in ("lora_alpha", "target_modules"):
+    for name in ("lora_alpha", "target_modules", "lora_publish"):
         if not model.lora_rank and _changed(model, name):
             yield f"model.{name}", "has no effect without model.lora_rank"
     if isinstance(model.target_modules, str) and model.target_modules != "all-linear":

@@ -132,6 +132,11 @@ class ModelSection(Section):
     target_modules: tuple[str, ...] | str = Field(
         "all-linear", description="Names of the linear layers that get an adapter, or `all-linear`."
     )
+    lora_publish: Literal["merged", "adapter"] = Field(
+        "merged",
+        description="What engines get of a LoRA run: `merged` matrices, which every engine takes, or the `adapter` "
+        "alone, which they merge into matrices that they keep (engines `torch` and `vllm`).",
+    )
     enable_gradient_checkpointing: bool = Field(
         False, description="Compute activations again in the backward pass instead of keeping them."
     )

@@ -31,24 +31,26 @@ class Published(Mapping[str, Tensor]):
     Args:
         publication: Its name.
         refs: Of its buckets, in order.
+        nbytes: Of all of them.
     """
 
-    def __init__(self, publication: str, refs: list[Any]) -> None:
-        self.publication, self.refs = publication, refs
+    def __init__(self, publication: str, refs: list[Any], nbytes: int) -> None:
+        self.publication, self.refs, self.nbytes = publication, refs, nbytes
         self._fetched: dict[str, Tensor] | None = None
 
     @classmethod
     def of(cls, weights: Mapping[str, Tensor], bucket_bytes: int) -> Published:
         """Put weights into the object store."""
         ray = import_ray()
-        publication, refs = "", []
+        publication, refs, size = "", [], 0
         for bucket in cut(weights, bucket_bytes):
             publication = bucket.publication
             refs.append(ray.put(bucket))
-        return cls(publication, refs)
+            size += bucket.data.nbytes
+        return cls(publication, refs, size)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Published, (self.publication, self.refs)
+        return Published, (self.publication, self.refs, self.nbytes)
 
     def __getitem__(self, name: str) -> Tensor:
         return self._all()[name]
@@ -73,8 +75,8 @@ class Published(Mapping[str, Tensor]):
 
 
 class _Host(RankHost):
-    def publish(self, bucket_bytes: int) -> Published | None:
-        weights = self.learner.weights()  # all ranks together
+    def publish(self, which: str, bucket_bytes: int) -> Published | None:
+        weights = getattr(self.learner, which)()  # all ranks together
         return Published.of(weights, bucket_bytes) if self.rank == 0 else None
 
 
@@ -200,7 +202,18 @@ class RayLearnerGroup(LearnerGroup):
 
     def weights(self) -> Published:
         """See :meth:`trainers.learner.learner.Learner.weights`."""
-        published: Published = self._do("publish", self._bucket_bytes)
+        return self._publish("weights")
+
+    def base_weights(self) -> Published:
+        """See :meth:`trainers.learner.learner.Learner.base_weights`."""
+        return self._publish("base_weights")
+
+    def adapter_weights(self) -> Published:
+        """See :meth:`trainers.learner.learner.Learner.adapter_weights`."""
+        return self._publish("adapter_weights")
+
+    def _publish(self, which: str) -> Published:
+        published: Published = self._do("publish", which, self._bucket_bytes)
         return published
 
 
