@@ -19,7 +19,7 @@ import math
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,8 @@ from .algorithms.aggregation import token_weights
 from .assembly.cluster import plan_of
 from .assembly.errors import SetupError
 from .checkpoints import CheckpointError
-from .cluster.group import RankError
+from .cluster.group import LearnerGroup, RankError
+from .cluster.nsight import captures
 from .cluster.plan import PlanError, describe
 from .cluster.recipe import MadeThere
 from .config import PPOConfig, load_config
@@ -70,8 +71,7 @@ async def train(run: Run) -> None:
             break
         began = time.perf_counter()
         phases = run.reporter.phases()
-        wanted = run.iteration + 1 in config.profile_steps
-        with profiled(run.folder, run.iteration + 1) if wanted else contextlib.nullcontext():
+        async with profiling(run):
             with phases("rollout"):
                 batch = await until_stopped(run.collector.next_batch(), run.stop)
             if batch is None:
@@ -165,6 +165,24 @@ def _note(steps: dict[str, list[float]], role: str, metrics: Mapping[str, float]
     for name, value in metrics.items():
         if math.isfinite(value):
             steps.setdefault(f"{role}/{name}", []).append(value)
+
+
+@contextlib.asynccontextmanager
+async def profiling(run: Run) -> AsyncIterator[None]:
+    """Profile the iteration inside, where that is wanted: with torch's profiler, or on ranks that Nsight watches."""
+    step = run.iteration + 1
+    if step not in run.config.trainer.profile_steps:
+        yield
+    elif captures(run.config.cluster.nsight):
+        assert isinstance(run.learner, LearnerGroup)  # the configuration was checked
+        await asyncio.to_thread(run.learner.capture, True)
+        try:
+            yield
+        finally:
+            await asyncio.to_thread(run.learner.capture, False)
+    else:
+        with profiled(run.folder, step):
+            yield
 
 
 # ------------------ validation, saving

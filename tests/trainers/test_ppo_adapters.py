@@ -34,7 +34,7 @@ def test_a_run_is_the_same_to_the_last_bit(merged: list[dict[str, Any]], tmp_pat
     assert of_steps(merged) == [whole] * 3
     assert of_steps(rows) == [first, later, later]
     assert later < 0.4 * whole  # of so small a model; what is below is the same size whatever the rank
-    assert first == pytest.approx(whole + later)
+    assert whole < first <= whole + later  # matrices and, once, adapters
 
 
 def test_a_run_that_is_resumed_stands_on_what_the_checkpoint_has(merged: list[dict[str, Any]], tmp_path: Path) -> None:

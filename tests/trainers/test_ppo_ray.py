@@ -10,9 +10,11 @@ import asyncio
 import json
 import logging
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,6 +27,9 @@ from trainers.run import Run
 
 # One process of the tests runs them all, and so one Ray.
 pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("ray")]
+
+
+LORA = ("model.lora_rank=4", "model.lora_alpha=6")
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +73,8 @@ def played(two_raylets: Any, tmp_path_factory: pytest.TempPathFactory) -> Simple
         seen.replies = before, after
         seen.pids = lost.pid, engine._replicas[0].engine.pid
         seen.stats = engine.stats()
+        await engine.update_weights(learner.weights(), seen.version + 1)
+        seen.merged = await engine.generate([1, 2, 3], sampling)
         os.kill(learner.ranks.info[1][1], signal.SIGKILL)
         with pytest.raises(RankError) as caught:
             learner.weights()
@@ -78,9 +85,10 @@ def played(two_raylets: Any, tmp_path_factory: pytest.TempPathFactory) -> Simple
         *("cluster.backend=ray", "cluster.learner_ranks=2", "cluster.bucket_mib=1", "env.backend=ray", "env.workers=1"),
         *("cluster.cpus_per_actor=2", "cluster.cpus_per_env=0.1", "cluster.start_timeout_s=800"),
         f"ray_init.timeline_json_file={seen.timeline}",
+        *(*LORA, "model.lora_publish=adapter"),
         then=afterwards,
     )
-    seen.alone = run(folder / "alone")
+    seen.alone = run(folder / "alone", *LORA)
     seen.left = [actor for actor in _actors(two_raylets) if actor["state"] == "ALIVE"]
     return seen
 
@@ -110,6 +118,15 @@ def test_an_engine_that_died_is_replaced_and_has_the_weights_of_now(played: Simp
     assert played.stats["replicas_lost"] == played.stats["replicas_restarted"] == 1
 
 
+def test_base_and_adapters_in_actors_are_what_merged_weights_are(played: SimpleNamespace) -> None:
+    before, _ = played.replies
+    assert played.merged.token_ids.tolist() == before.token_ids.tolist()
+    assert played.merged.logprobs.tolist() == before.logprobs.tolist()
+    first, *later = [row["perf/published_mib"] for row in played.rows if "perf/published_mib" in row]
+    assert set(later) == {later[0]}
+    assert later[0] < 0.4 * first
+
+
 def test_a_rank_that_died_ends_the_learner_by_name(played: SimpleNamespace) -> None:
     assert "learner rank 1 (Ray actor on" in played.end
     assert "died" in played.end
@@ -118,3 +135,9 @@ def test_a_rank_that_died_ends_the_learner_by_name(played: SimpleNamespace) -> N
 def test_the_timeline_is_written_and_no_actor_is_left(played: SimpleNamespace) -> None:
     assert any("run" in event.get("name", "") for event in json.loads(played.timeline.read_text()))
     assert not played.left
+
+
+@pytest.mark.skipif(shutil.which("nsys") is not None, reason="there is Nsight here")
+def test_without_nsight_the_ranks_do_not_start_and_it_is_said_why(two_raylets: Any, tmp_path: Path) -> None:
+    with pytest.raises(RankError, match=r"nsight is not installed.*needs Nsight Systems \(nsys\) on every machine"):
+        run(tmp_path, "cluster.backend=ray", "cluster.nsight.t=cuda", "cluster.start_timeout_s=300")

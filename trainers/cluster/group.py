@@ -212,6 +212,10 @@ class LearnerGroup:
 
     # ------------------------------------------------------------------ a group's own
 
+    def capture(self, on: bool) -> None:
+        """Begin or end what Nsight captures; see :meth:`trainers.cluster.rank.RankHost.capture`."""
+        self._do("capture", on)
+
     def check_folder(self, folder: Path) -> None:
         """Find out whether all ranks see what is written to a folder here, as checkpoints need it.
 

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .commands import GenerateConfig
     from .schema import (
         ActorSection,
         AlgorithmSection,
         ModelSection,
         PPOConfig,
+        RayInitSection,
         RewardFunctionSection,
         RunSection,
         Section,
@@ -87,12 +89,9 @@ def ppo_checks(config: PPOConfig) -> Problems:
             if _changed(config.custom_reward_function, name):
                 yield f"custom_reward_function.{name}", "has no effect without custom_reward_function.path"
     yield from _multiturn_checks(config)
-    if config.cluster.backend == "ray" and engine.base_urls:
-        yield (
-            f"engine.{engine.name}.base_url",
-            "names servers that run already, and with cluster.backend=ray every replica starts its own",
-        )
+    yield from _servers_on_ray(config.cluster.backend, engine)
     yield from _cluster_checks(config)
+    yield from _ray_init_checks(config.ray_init)
     most = rollout.staleness * rollout.groups_per_batch + 1
     if rollout.window > most:
         yield (
@@ -174,6 +173,8 @@ def _cluster_checks(config: PPOConfig) -> Problems:
     if not on_ray:
         if cluster.nnodes > 1:
             yield "cluster.nnodes", f"is {cluster.nnodes}; several machines need cluster.backend=ray"
+        if cluster.nsight:
+            yield "cluster.nsight", "is for learner ranks that Ray starts: it needs cluster.backend=ray"
         for name in ("cpus_per_actor", "bucket_mib"):
             if _changed(cluster, name):
                 yield f"cluster.{name}", "has no effect with cluster.backend=local"
@@ -186,6 +187,11 @@ def _cluster_checks(config: PPOConfig) -> Problems:
         for name in type(config.ray_init).model_fields:
             if not on_ray and _changed(config.ray_init, name):
                 yield f"ray_init.{name}", "has no effect without Ray (cluster.backend=ray or env.backend=ray)"
+    if cluster.nsight.get("capture-range") == "cudaProfilerApi":
+        if not config.trainer.profile_steps:
+            yield "trainer.profile_steps", "is empty, and cluster.nsight.capture-range=cudaProfilerApi waits for these"
+        if config.model.device == "cpu":
+            yield "cluster.nsight.capture-range", "is cudaProfilerApi, and model.device=cpu calls no CUDA"
     if config.engine.vllm.sleep_mode:
         if not cluster.colocate:
             yield "engine.vllm.sleep_mode", "has no effect with cluster.colocate=false: nobody needs the memory"
@@ -194,12 +200,38 @@ def _cluster_checks(config: PPOConfig) -> Problems:
                 "engine.vllm.sleep_mode",
                 "needs rollout.staleness=0: the engine sleeps while the learner learns, and episodes could not go on",
             )
-    if config.ray_init.address not in (None, "local") and config.ray_init.num_cpus is not None:
-        yield "ray_init.num_cpus", f"is for a Ray of the run's own; {config.ray_init.address} has the CPUs that it has"
     if config.trainer.async_save and (on_ray or cluster.learner_ranks > 1):
         yield "trainer.async_save", "is for a learner in this process: one rank, and cluster.backend=local"
     if cluster.learner_ranks > 1 and config.trainer.fsdp == "never":
         yield "trainer.fsdp", f"must not be never with cluster.learner_ranks={cluster.learner_ranks}"
+
+
+def _servers_on_ray(backend: str, engine: ServingSection) -> Problems:
+    if backend == "ray" and engine.base_urls:
+        yield (
+            f"engine.{engine.name}.base_url",
+            "names servers that run already, and with cluster.backend=ray every replica starts its own",
+        )
+
+
+def _ray_init_checks(ray_init: RayInitSection) -> Problems:
+    if ray_init.address not in (None, "local") and ray_init.num_cpus is not None:
+        yield "ray_init.num_cpus", f"is for a Ray of the run's own; {ray_init.address} has the CPUs that it has"
+
+
+def serving_checks(config: GenerateConfig) -> Problems:
+    """Where engines are that serve alone."""
+    yield from _servers_on_ray(config.cluster.backend, config.engine)
+    yield from _ray_init_checks(config.ray_init)
+    if config.cluster.backend == "ray":
+        return
+    for section, names in (
+        ("cluster", type(config.cluster).model_fields),
+        ("ray_init", type(config.ray_init).model_fields),
+    ):
+        for name in names:
+            if _changed(getattr(config, section), name):
+                yield f"{section}.{name}", "has no effect with cluster.backend=local"
 
 
 def estimator_keys(estimator: str) -> tuple[str, ...]:

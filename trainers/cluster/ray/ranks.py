@@ -107,19 +107,27 @@ class _Rank:
 
 
 class RayRanks:
-    """See :class:`trainers.cluster.group.Transport`."""
+    """See :class:`trainers.cluster.group.Transport`.
 
-    def __init__(self, cluster: RayCluster) -> None:
+    Args:
+        cluster: Where.
+        nsight: Options of ``nsys profile``, under which the ranks run; none where it is empty.
+    """
+
+    def __init__(self, cluster: RayCluster, nsight: Mapping[str, str] | None = None) -> None:
         self._ray = cluster.ray
         seats = cluster.plan.learner
         # An actor with a group of its own for pulses has one thread for everything else.
         actor = self._ray.remote(max_restarts=0, max_task_retries=0, concurrency_groups={"pulse": 1})(_Rank)
-        self._actors = [actor.options(**cluster.options(seat)).remote(n, len(seats)) for n, seat in enumerate(seats)]
+        under = {"runtime_env": {"nsight": dict(nsight)}} if nsight else {}
+        options = [cluster.options(seat) | under for seat in seats]
+        self._actors = [actor.options(**each).remote(n, len(seats)) for n, each in enumerate(options)]
         try:
             self.info = self._ray.get([each.info.remote() for each in self._actors], timeout=cluster.timeout)
         except self._ray.exceptions.RayError as error:
             self.kill()
-            raise RankError(f"the learner's actors did not start: {said(error)}") from error
+            hint = "; cluster.nsight needs Nsight Systems (nsys) on every machine of the cluster" if nsight else ""
+            raise RankError(f"the learner's actors did not start: {said(error)}{hint}") from error
         self._number = 0
         self._answers: dict[Any, int] = {}
         self._pulses: dict[Any, int] = {}
@@ -190,14 +198,22 @@ class RayLearnerGroup(LearnerGroup):
         model: See :class:`~trainers.cluster.group.LearnerGroup`.
         settings: Likewise.
         bucket_bytes: Of weights in one object.
-        options: Likewise.
+        nsight: See :class:`RayRanks`.
+        options: As ``settings``.
     """
 
     def __init__(
-        self, cluster: RayCluster, model: Any, settings: Mapping[str, Any], *, bucket_bytes: int, **options: Any
+        self,
+        cluster: RayCluster,
+        model: Any,
+        settings: Mapping[str, Any],
+        *,
+        bucket_bytes: int,
+        nsight: Mapping[str, str] | None = None,
+        **options: Any,
     ) -> None:
         self._bucket_bytes = bucket_bytes
-        self.ranks = RayRanks(cluster)
+        self.ranks = RayRanks(cluster, nsight)
         super().__init__(self.ranks, model, settings, **options)
 
     def weights(self) -> Published:
