@@ -22,6 +22,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers.utils.logging import disable_progress_bar
 
 from textenvs.messages import Messages, check_conversation, copy_messages
@@ -225,11 +226,18 @@ def _as_run(config: GenerateConfig, folder: Path) -> PPOConfig:
             "engine": engine,
             "rollout": {"max_response_length": rollout.response_length},
             "actor": {"max_tokens_per_micro_batch": context},
-            "cluster": config.cluster.model_dump() | {"colocate": config.cluster.backend == "local"},
+            "cluster": config.cluster.model_dump() | _places(config),
             "ray_init": config.ray_init,
             "trainer": {"seed": config.trainer.seed, "default_local_dir": str(folder)},
         }
     )
+
+
+def _places(config: GenerateConfig) -> dict[str, Any]:
+    """There is no learner: on Ray engines have places of their own, and here all GPUs in turn."""
+    if config.cluster.backend == "ray":
+        return {"colocate": False}
+    return {"learner_ranks": max(1, min(config.engine.replicas, torch.cuda.device_count()))}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

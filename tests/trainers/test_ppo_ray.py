@@ -20,7 +20,11 @@ from typing import Any
 
 import pytest
 from cluster_runs import assert_same_metrics, run
+from pyarrow import parquet
 
+from textenvs.tasks.files import write_parquet
+from textenvs.tasks.generated import GeneratedMath
+from trainers import generate, tiny
 from trainers.cluster.group import RankError
 from trainers.engines.base import RequestError, Sampling
 from trainers.run import Run
@@ -91,6 +95,23 @@ def played(two_raylets: Any, tmp_path_factory: pytest.TempPathFactory) -> Simple
     seen.alone = run(folder / "alone", *LORA)
     seen.left = [actor for actor in _actors(two_raylets) if actor["state"] == "ALIVE"]
     return seen
+
+
+def test_replies_to_a_file_are_the_same_from_engines_on_ray(two_raylets: Any, tmp_path: Path) -> None:
+    tokenizer = tiny.build_tokenizer(["a b"])
+    model = tiny.build_model(len(tokenizer), hidden=16, layers=1, heads=2, kv_heads=1, max_context=512)
+    tiny.save(tmp_path / "model", model, tokenizer)
+    prompts = write_parquet(GeneratedMath("easy", seed=0), tmp_path / "prompts.parquet", count=3)
+
+    def replies(name: str, *more: str) -> list[Any]:
+        small = ["rollout.response_length=6", "rollout.prompt_length=300", "data.n_samples=2", "engine.threads=1"]
+        where = [f"model.path={tmp_path}/model", f"data.path={prompts}", f"data.output_path={tmp_path}/{name}"]
+        assert generate.main([*where, *small, "trainer.threads=1", *more]) == 0
+        return list(parquet.read_table(tmp_path / name).column("responses").to_pylist())
+
+    there = replies("ray.parquet", "cluster.backend=ray", "engine.replicas=2", "cluster.start_timeout_s=800")
+    assert there == replies("here.parquet")
+    assert not [actor for actor in _actors(two_raylets) if actor["state"] == "ALIVE"]
 
 
 def _actors(ray: Any) -> list[dict[str, Any]]:
