@@ -35,7 +35,7 @@ START = (
     *("warm_start.steps=1600", "warm_start.demonstrations=40000"),
     *("warm_start.careless_steps=200", "warm_start.careless_rate=0.88"),
 )
-TRAIN = ("trainer.total_iterations=100", "trainer.test_freq=10")
+TRAIN = ("trainer.total_iterations=60", "trainer.test_freq=5")
 KINDS = {
     "multiturn": ("multiturn_reward.enable=true", "algorithm.gamma=0"),
     "final": ("env.kwargs.question=0", "env.kwargs.needless=0"),

@@ -9,10 +9,11 @@ and the mean is the reward of that turn::
 
 A conversation's score has three parts: the task scores of :meth:`~textenvs.env.TextEnv.conversation_score`, minus a
 cost of its length, plus what a judge thinks of it, if there is one. What was published differs in the second part, so
-there are four formulas by name (:data:`FORMULAS`):
+there are several formulas by name (:data:`~textenvs.scoring.collab.FORMULAS`), here without weights:
 
 * ``"textenvs"``, ours: scores - 1e-4 · words + grade. The words are those of policy and user after the opening, which
-  no policy can change. There is no limit, so a long conversation still gains by being shorter.
+  no policy can change. There is no limit, so a long conversation still gains by being shorter. ``"linear"`` is the same
+  for tokens, at 5e-4 each.
 * ``"paper"`` (arXiv 2502.00640, section 3): scores - min[λ · tokens, 1] + grade, over the tokens of the whole
   conversation, read and written. λ is 5e-4 for mathematics and code; for documents it is 1e-4 (``cost=1e-4``). At 5e-4
   all conversations of 2,000 tokens and more cost the same.
@@ -38,7 +39,7 @@ import dataclasses
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 from weakref import WeakKeyDictionary
 
 import gymnasium
@@ -49,90 +50,10 @@ from .chat.errors import ChatFailure
 from .env import FAILURE_STOPS, EnvironmentFailure, StepResult, TextEnv
 from .messages import Message, Messages, copy_messages, visible_text
 from .options import Judge, Policy, check_count, check_env, check_number, check_timeout, resolve
-
-Unit = Literal["words", "tokens"]
-Scope = Literal["played", "all", "future"]
-Clamp = Literal["none", "cost", "terms"]
+from .scoring.collab import COST, FORMULAS, INTERACTIVITY, Formula, estimate_tokens
 
 #: Exceptions of policy, judge, user and tools that cost only the future they happen in.
 FAILURES: tuple[type[Exception], ...] = (EnvironmentFailure, ChatFailure, OSError)
-
-#: Names in a reward's terms that are not task scores.
-COST, INTERACTIVITY = "cost", "interactivity"
-
-
-@dataclass(frozen=True)
-class Formula:
-    """How scored conversations become one reward.
-
-    It is the sum of these terms, each a mean over the conversations::
-
-        <name>           weight · score, for each task score
-        "cost"           -cost_per_unit · length
-        "interactivity"  weight · grade, if there is a judge
-
-    Only what people read and write counts as length: user and assistant messages, without private reasoning.
-
-    Args:
-        name: What ``formula=`` calls it.
-        cost_per_unit: The price of a word or token, at least 0.
-        unit: ``"words"`` (separated by white space) or ``"tokens"`` (as ``count_tokens`` counts them).
-        roles: Whose messages are counted.
-        scope: Which messages are counted: ``"all"``, ``"played"`` (from the policy's first reply on) or ``"future"``
-            (from the reply that is being rewarded on).
-        clamp: ``"none"``; ``"cost"``: a conversation costs at most 1; ``"terms"``: each term is kept within ±1.
-
-    Raises:
-        ValueError: A value outside the above.
-    """
-
-    name: str
-    cost_per_unit: float
-    unit: Unit
-    roles: tuple[str, ...] = ("user", "assistant")
-    scope: Scope = "played"
-    clamp: Clamp = "none"
-
-    def __post_init__(self) -> None:
-        check_number("cost_per_unit", self.cost_per_unit, 0)
-        for option, allowed in (("unit", _UNITS), ("scope", _SCOPES), ("clamp", _CLAMPS)):
-            if (value := getattr(self, option)) not in allowed:
-                raise ValueError(f"Formula: {option} must be one of {', '.join(allowed)}, not {value!r}")
-        if not self.roles or set(self.roles) - {"user", "assistant"}:
-            raise ValueError(f"Formula: roles must be of 'user' and 'assistant', not {self.roles!r}")
-
-    def terms(self, futures: Sequence[Future], weights: Mapping[str, float]) -> dict[str, float]:
-        """The terms of the reward.
-
-        Args:
-            futures: The scored conversations, at least one.
-            weights: Of task scores and of ``"interactivity"``; 1 where there is none.
-        """
-        parts = {name: [weights.get(name, 1.0) * f.scores[name] for f in futures] for name in futures[0].scores}
-        costs = [self.cost_per_unit * future.length for future in futures]
-        parts[COST] = [-min(cost, 1.0) if self.clamp == "cost" else -cost for cost in costs]
-        grades = [future.interactivity for future in futures if future.interactivity is not None]
-        if grades:
-            parts[INTERACTIVITY] = [weights.get(INTERACTIVITY, 1.0) * grade for grade in grades]
-        terms = {name: math.fsum(values) / len(values) + 0.0 for name, values in parts.items()}  # -0.0 becomes 0.0
-        if self.clamp == "terms":
-            terms = {name: max(-1.0, min(1.0, value)) for name, value in terms.items()}
-        return terms
-
-
-_UNITS: tuple[str, ...] = ("words", "tokens")
-_SCOPES: tuple[str, ...] = ("played", "all", "future")
-_CLAMPS: tuple[str, ...] = ("none", "cost", "terms")
-
-FORMULAS: dict[str, Formula] = {
-    formula.name: formula
-    for formula in (
-        Formula("textenvs", 1e-4, "words"),
-        Formula("paper", 5e-4, "tokens", scope="all", clamp="cost"),
-        Formula("repository", 5e-4, "tokens", roles=("assistant",), scope="all"),
-        Formula("recipe", 1e-4, "words", scope="future", clamp="terms"),
-    )
-}
 
 
 @dataclass(frozen=True)
@@ -261,7 +182,7 @@ class Lookahead:
             formula = FORMULAS[formula]
         if cost is not None:
             check_number("cost", cost, 0)
-            formula = dataclasses.replace(formula, cost_per_unit=cost)
+            formula = dataclasses.replace(formula, rate=cost)
         for name, weight in (weights or {}).items():
             check_number(f"weights[{name!r}]", weight)
         if formula.unit == "tokens" and count_tokens is None:
@@ -393,11 +314,7 @@ class Lookahead:
         return float(grade)
 
     def _length(self, messages: Sequence[Message]) -> int:
-        texts = [visible_text(message) for message in messages if message["role"] in self.formula.roles]
-        if self.formula.unit == "words":
-            return sum(len(text.split()) for text in texts)
-        assert self.count_tokens is not None  # checked when this was made
-        return sum(self.count_tokens(text) for text in texts)
+        return self.formula.length(messages, self.count_tokens or estimate_tokens)  # tokens are counted or refused
 
     def _check_names(self, env: TextEnv[Any], futures: Sequence[Future]) -> None:
         names = set(futures[0].scores)

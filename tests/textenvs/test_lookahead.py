@@ -111,6 +111,15 @@ def ours(futures, before, judge):
     return sum(values) / len(values)
 
 
+def linear(futures, before, judge):
+    """The same for tokens, at the paper's price."""
+    values = []
+    for t in futures:
+        tokens = sum(count(text) for text in said(t[3:], "user", "assistant"))
+        values.append(accuracy(t) - tokens / 2_000 + (judge(t) if judge else 0.0))
+    return sum(values) / len(values)
+
+
 def accuracy(conversation):
     return (sum(len(m["content"]) for m in conversation) % 17) / 16
 
@@ -119,7 +128,7 @@ def interactivity(conversation):
     return (sum(len(m["content"]) for m in conversation if m["role"] == "assistant") % 5) / 4
 
 
-ORACLES = {"textenvs": ours, "paper": paper, "repository": repository, "recipe": recipe}
+ORACLES = {"textenvs": ours, "linear": linear, "paper": paper, "repository": repository, "recipe": recipe}
 
 
 def test_each_formula_has_an_oracle():
@@ -518,7 +527,7 @@ def test_scores_are_named_finite_numbers(scores, match):
         ({"seed": -1}, "seed"),
         ({"concurrency": 0}, "concurrency"),
         ({"timeout_s": 0}, "timeout_s"),
-        ({"formula": "papers"}, "textenvs, paper, repository, recipe"),
+        ({"formula": "papers"}, "textenvs, linear, paper, repository, recipe"),
         ({"formula": "paper"}, "count_tokens"),
         ({"cost": -1e-4}, "cost"),
         ({"cost": float("nan")}, "cost"),
@@ -536,12 +545,12 @@ def test_options_are_checked(options, match):
 
 
 @pytest.mark.parametrize(
-    "options", [{"cost_per_unit": -1}, {"unit": "letters"}, {"scope": "some"}, {"clamp": "yes"}, {"roles": ("tool",)}]
+    "options", [{"rate": -1}, {"unit": "letters"}, {"scope": "some"}, {"clamp": "yes"}, {"roles": ("tool",)}]
 )
 def test_a_formula_of_ones_own_is_checked(options):
     assert Formula("mine", 1e-3, "words").clamp == "none"
     with pytest.raises(ValueError, match=next(iter(options))):
-        Formula(**{"name": "mine", "cost_per_unit": 1e-3, "unit": "words"} | options)
+        Formula(**{"name": "mine", "rate": 1e-3, "unit": "words"} | options)
 
 
 def test_it_can_be_pickled():

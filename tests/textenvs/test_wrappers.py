@@ -346,7 +346,7 @@ def test_its_options_are_those_of_lookahead():
         MultiturnAwareReward(Guess(), policy, samples=0)
     env = MultiturnAwareReward(Guess(), policy, failures=(KeyError,), cost=0.5, weights={"return": 2.0})
     assert env.lookahead.failures == (KeyError,)
-    assert env.lookahead.formula.cost_per_unit == 0.5
+    assert env.lookahead.formula.rate == 0.5
     assert env.lookahead.weights == {"return": 2.0}
 
 

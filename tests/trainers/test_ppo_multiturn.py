@@ -63,7 +63,7 @@ def test_turns_are_paid_by_their_futures_in_training_alone(tmp_path: Path, playe
     rows = training_of(tmp_path)
     for row in rows:
         assert row["reward/multiturn_failures"] == 0
-        assert row["reward/multiturn_samples"] >= row["reward/multiturn_turns"] > 0
+        assert row["reward/multiturn_samples"] >= row["reward/multiturn_turns"]  # none, if it was all played before
     assert sum(row["reward/multiturn_turns"] for row in rows) >= sum(t.num_turns for t in training[:8])
     assert not any("val/terms/accuracy" in row for row in metrics_of(tmp_path))
 

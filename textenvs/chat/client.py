@@ -166,6 +166,18 @@ class ChatClient:
                 flight.task.cancel()
         return replace(completion, cached=True, attempts=0, cost=0.0) if joins else completion
 
+    async def answers(self) -> bool:
+        """Whether the service answers at all; nothing is paid for. An answer of 5xx is as bad as none."""
+        self._check_loop()
+        try:
+            async with asyncio.timeout(self.spec.timeout_s):
+                await self._service.models.with_raw_response.list()
+        except self._openai.APIStatusError as error:
+            return error.status_code < 500  # it may well have no list of models
+        except (TimeoutError, self._openai.APIError):
+            return False
+        return True
+
     async def aclose(self) -> None:
         """Drop what is under way and close connections and cache; safe to call twice."""
         self._closed = True

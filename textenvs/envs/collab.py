@@ -71,7 +71,7 @@ class Check:
 class Collab(TextEnv[CollabState], ABC):
     """A user with a hidden goal, an assistant that finds out and delivers; the base of the three families.
 
-    The terms of the reward, the same on every turn, are the task score (named by the family), ``token_cost`` (at most
+    The terms of the reward, the same on every turn, are the task score (named by the family), ``cost`` (at most
     0) and, with a ``judge``, ``interactivity``. The user ends the talk with ``stop`` ``"solved"``, ``"user_left"`` or
     ``"gave_up"``; see :mod:`textenvs.users.collab`.
 
@@ -234,7 +234,7 @@ class Collab(TextEnv[CollabState], ABC):
             messages=said,
             terminated=reaction.stop is not None,
             stop=reaction.stop,
-            terms={self.score_name: earned, "token_cost": -self._charge((reply, *(() if unheard else said)))},
+            terms={self.score_name: earned, "cost": -self._charge((reply, *(() if unheard else said)))},
             metrics=metrics,
         )
 

@@ -1,11 +1,12 @@
 """CollabLLM's conversation-level reward in its published forms and a corrected one, as pure functions.
 
 A conversation is worth its task scores, minus what its length costs, plus how interactive a judge finds it
-(arXiv 2502.00640, equations 2 to 4). Three forms of that are in use, and they disagree; a fourth is ours:
+(arXiv 2502.00640, equations 2 to 4). Three forms of that are in use, and they disagree; two more are ours:
 
 =============== ============================ ======================= ==========================================
 name            length                       cost of a conversation  over several futures
 =============== ============================ ======================= ==========================================
+``textenvs``    words from the first reply   ``rate * words``        the mean
 ``linear``      tokens from the first reply  ``rate * tokens``       the mean
 ``paper``       tokens of all messages       ``min(rate*tokens, 1)`` the mean
 ``repository``  tokens of the assistant      ``rate * tokens``       the mean
@@ -13,8 +14,9 @@ name            length                       cost of a conversation  over severa
 =============== ============================ ======================= ==========================================
 
 ``paper`` saturates: at its rate of 5e-4 for mathematics a conversation of 2,000 tokens already costs the whole 1, and
-no longer one costs more, so that nothing asks for brevity any more. ``linear``, the default, keeps the paper's rates,
-leaves the bound out, and charges nothing for the opening, which no policy can change. ``repository`` is what the
+no longer one costs more, so that nothing asks for brevity any more. ``linear`` keeps the paper's rates, leaves the
+bound out, and charges nothing for the opening, which no policy can change; ``textenvs`` does so for words, and so needs
+no tokenizer. ``repository`` is what the
 authors' code computes (``reward.py``, the metric ``token_amount``, the weights of its training scripts), ``recipe``
 what verl's recipe ``collabllm`` computes (``token_amount``, the weights of its script, the clamp of its reward
 manager).
@@ -32,7 +34,7 @@ from typing import Literal, Protocol, get_args
 
 from ..messages import Message, visible_text
 
-FormulaName = Literal["linear", "paper", "repository", "recipe"]
+FormulaName = Literal["textenvs", "linear", "paper", "repository", "recipe"]
 Unit = Literal["words", "tokens"]
 Scope = Literal["played", "all", "future"]
 Clamp = Literal["none", "cost", "terms"]
@@ -43,7 +45,7 @@ CLAMPS: tuple[str, ...] = get_args(Clamp)
 DOMAINS: tuple[str, ...] = get_args(Domain)
 
 #: Names in a reward's terms that are not task scores.
-COST, INTERACTIVITY = "token_cost", "interactivity"
+COST, INTERACTIVITY = "cost", "interactivity"
 
 # Reward per token, the same in the paper and in the authors' code (there as 0.5 and 0.1 per 1,000 tokens).
 _RATES: Mapping[str, float] = {"math": 5e-4, "document": 1e-4, "code": 5e-4}
@@ -104,7 +106,7 @@ class Formula:
     It is the sum of these terms, each a mean over the conversations::
 
         <name>           weight * score, for each task score
-        "token_cost"     -rate * length
+        "cost"           -rate * length
         "interactivity"  weight * verdict, if there is a judge
 
     Args:
@@ -158,7 +160,7 @@ class Formula:
             weights: Of task scores and of ``"interactivity"``; 1 where there is none.
 
         Returns:
-            The weighted mean of every task score, ``token_cost`` (at most 0), and ``interactivity`` where it was
+            The weighted mean of every task score, ``cost`` (at most 0), and ``interactivity`` where it was
             judged. The reward is their sum.
 
         Raises:
@@ -194,6 +196,7 @@ class Formula:
 FORMULAS: Mapping[str, Formula] = {
     made.name: made
     for made in (
+        Formula("textenvs", 1e-4, unit="words"),
         Formula("linear", _RATES["math"]),
         Formula("paper", _RATES["math"], scope="all", clamp="cost"),
         Formula("repository", _RATES["math"], roles=("assistant",), scope="all"),
@@ -209,7 +212,7 @@ def formula(name: str = "linear", *, domain: Domain = "math", rate: float | None
         name: One of :data:`FORMULAS`; see the module's docstring.
         domain: ``"math"``, ``"document"`` or ``"code"``: decides the published rate.
         rate: What a token (a word) costs; ``None`` for the published one: 5e-4 for mathematics and code and 1e-4 for
-            documents, and for ``recipe`` 1e-4 a word throughout.
+            documents, and for ``recipe`` and ``textenvs`` 1e-4 a word throughout.
 
     Raises:
         ValueError: An unknown name or domain, or a rate that is not finite or below 0.

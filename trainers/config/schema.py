@@ -608,7 +608,7 @@ class MultiturnRewardSection(Section):
     enable: bool = Field(False, description="Look ahead.")
     samples: int = Field(3, ge=1, description="Futures a turn.")
     window: int = Field(2, ge=0, description="Turns that the policy has in each; 0 scores conversations as they stand.")
-    formula: Literal["textenvs", "paper", "repository", "recipe"] = Field(
+    formula: Literal["textenvs", "linear", "paper", "repository", "recipe"] = Field(
         "textenvs", description="What a conversation is worth; they differ in what its length costs."
     )
     cost: float | None = Field(None, ge=0, description="The price of a word or token, in place of the formula's.")

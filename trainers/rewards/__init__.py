@@ -1,13 +1,24 @@
 """Rewards from beside the environment: functions of a user's in processes, and services that score many at a time."""
 
+from .asking import reward_of
 from .functions import FunctionError, FunctionPool, Scored, ScoreError
-from .service import BackendError, ModelOptions, RewardBackend, RewardService, Scores, ScoringRequest, UnscoredError
+from .service import (
+    BackendError,
+    ModelOptions,
+    OutageError,
+    RewardBackend,
+    RewardService,
+    Scores,
+    ScoringRequest,
+    UnscoredError,
+)
 
 __all__ = [
     "BackendError",
     "FunctionError",
     "FunctionPool",
     "ModelOptions",
+    "OutageError",
     "RewardBackend",
     "RewardService",
     "ScoreError",
@@ -15,4 +26,5 @@ __all__ = [
     "Scores",
     "ScoringRequest",
     "UnscoredError",
+    "reward_of",
 ]

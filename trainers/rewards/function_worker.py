@@ -22,6 +22,19 @@ from typing import Any
 
 def main(path: str, name: str, answers: int) -> None:
     """Serve until stdin ends."""
+
+    def load() -> Callable[[Any], Mapping[str, Any]]:
+        function = _load(path, name)
+        return lambda question: _call(function, question)
+
+    serve(load, answers)
+
+
+def serve(load: Callable[[], Callable[[Any], Mapping[str, Any]]], answers: int) -> None:
+    """Say that it is ready once ``load`` has returned, and then what that makes of each question, until stdin ends.
+
+    Whatever is raised becomes the answer, as ``error``.
+    """
     questions = os.fdopen(os.dup(0), "rb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # a function that reads stdin must not eat questions
     os.dup2(2, 1)
@@ -32,20 +45,19 @@ def main(path: str, name: str, answers: int) -> None:
             out.flush()
 
         try:
-            function = _load(path, name)
+            answer = load()
         except BaseException as error:
-            say({"error": str(error) if isinstance(error, _Refused) else _told(error)})
+            say({"error": str(error) if isinstance(error, RefusedError) else _told(error)})
             return
         say({"ready": True})
         while len(head := questions.read(8)) == 8:
             try:
-                question = pickle.loads(questions.read(int.from_bytes(head, "big")))
-                say(_call(function, question))
+                say(answer(pickle.loads(questions.read(int.from_bytes(head, "big")))))
             except BaseException as error:
-                say({"error": str(error) if isinstance(error, _Refused) else _told(error)})
+                say({"error": str(error) if isinstance(error, RefusedError) else _told(error)})
 
 
-class _Refused(Exception):
+class RefusedError(Exception):
     """What is wrong, in words that need no traceback."""
 
 
@@ -54,14 +66,14 @@ def _load(path: str, name: str) -> Callable[..., Any]:
     sys.path.insert(0, folder)  # for modules beside it
     spec = importlib.util.spec_from_file_location("custom_reward_function", path)
     if spec is None or spec.loader is None:
-        raise _Refused(f"{path} is not a Python file")
+        raise RefusedError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     function = getattr(module, name, None)
     if not callable(function):
         there = [each for each, value in vars(module).items() if inspect.isfunction(value)]
-        raise _Refused(f"{path} has no function {name}" + (f"; it has {', '.join(there)}" if there else ""))
+        raise RefusedError(f"{path} has no function {name}" + (f"; it has {', '.join(there)}" if there else ""))
     return function  # type: ignore[no-any-return]
 
 
@@ -73,11 +85,11 @@ def _call(function: Callable[..., Any], question: Mapping[str, Any]) -> dict[str
     score = result
     if isinstance(result, Mapping):
         if "score" not in result:
-            raise _Refused(f"it returned a mapping without 'score': {result!r:.200}")
+            raise RefusedError(f"it returned a mapping without 'score': {result!r:.200}")
         score, more = result["score"], result
     number = _number(score)
     if number is None or not math.isfinite(number):
-        raise _Refused(f"it returned {score!r:.200}, which is no finite number")
+        raise RefusedError(f"it returned {score!r:.200}, which is no finite number")
     others = {str(key): _number(value) for key, value in more.items() if key != "score"}
     return {"score": number, "more": {k: v for k, v in others.items() if v is not None and math.isfinite(v)}}
 

@@ -8,24 +8,16 @@ it may is killed with its process, and another process is started.
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-import pickle
-import selectors
-import signal
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-# What the library was imported from, so that a function may import it too.
-_ROOT = str(Path(__file__).resolve().parents[2])
+from .process import Process, SilentError
+
+_PROGRAM = Path(__file__).with_name("function_worker.py")
 _START_S = 120.0  # a file may import large libraries
 
 
@@ -67,11 +59,12 @@ class FunctionPool:
         if workers < 1 or timeout_s <= 0:
             raise ValueError(f"workers ({workers}) must be at least 1 and timeout_s ({timeout_s}) above 0")
         self.path, self.name, self.timeout_s = Path(path).expanduser(), name, timeout_s
+        self.workers = workers
         if not self.path.is_file():
             raise FunctionError(f"there is no file {self.path}")
         self._lock = threading.Lock()
-        self._all: set[_Process] = set()
-        self._idle: list[_Process] = [self._start()]
+        self._all: set[Process] = set()
+        self._idle: list[Process] = [self._start()]
         self._closed = False
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="textenvs-score")
 
@@ -118,8 +111,8 @@ class FunctionPool:
             except FunctionError as error:
                 raise ScoreError(str(error), "died") from error
         try:
-            answer = process.ask(question, self.timeout_s)
-        except _Silent as error:
+            answer = process.ask(dict(question), self.timeout_s)
+        except SilentError as error:
             process.end()
             with self._lock:
                 self._all.discard(process)
@@ -130,13 +123,13 @@ class FunctionPool:
             raise ScoreError(f"{self.name} failed: {answer['error']}", "raised")
         return Scored(answer["score"], answer["more"])
 
-    def _start(self) -> _Process:
-        process = _Process(self.path, self.name)
+    def _start(self) -> Process:
+        process = Process(_PROGRAM, [str(self.path), self.name])
         with self._lock:
             self._all.add(process)
         try:
             answer = process.read(_START_S)
-        except _Silent as error:
+        except SilentError as error:
             answer = {"error": f"its process {error}"}
         if "error" in answer:
             process.end()
@@ -144,84 +137,3 @@ class FunctionPool:
                 self._all.discard(process)
             raise FunctionError(f"{self.path}: {answer['error']}")
         return process
-
-
-class _Silent(Exception):
-    """No answer came."""
-
-    def __init__(self, message: str, cause: str) -> None:
-        super().__init__(message)
-        self.cause = cause
-
-
-class _Process:
-    """One process; asked by one thread at a time, killed by any."""
-
-    def __init__(self, path: Path, name: str) -> None:
-        self._answers, theirs = os.pipe()
-        # -P: the folder of that program is not a place to import from.
-        program = [
-            sys.executable,
-            "-P",
-            str(Path(__file__).with_name("function_worker.py")),
-            str(path),
-            name,
-            str(theirs),
-        ]
-        try:
-            # A session of its own: what it starts is killed with it, and Ctrl-C is for the parent alone.
-            self._process = subprocess.Popen(
-                program,
-                stdin=subprocess.PIPE,
-                bufsize=0,
-                pass_fds=(theirs,),
-                start_new_session=True,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join([_ROOT, os.environ.get("PYTHONPATH", "")])},
-            )
-        finally:
-            os.close(theirs)
-        self._rest = b""
-
-    def ask(self, question: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
-        data = pickle.dumps(dict(question))
-        assert self._process.stdin is not None
-        left = memoryview(len(data).to_bytes(8, "big") + data)
-        try:
-            while left:  # it waits for questions, so this ends
-                left = left[self._process.stdin.write(left) or 0 :]
-        except OSError as error:
-            raise _Silent(f"died with exit code {self._exit_code()}", "died") from error
-        return self.read(timeout_s)
-
-    def read(self, timeout_s: float) -> dict[str, Any]:
-        deadline = time.monotonic() + timeout_s
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._answers, selectors.EVENT_READ)
-            while b"\n" not in self._rest:
-                if not selector.select(max(0.0, deadline - time.monotonic())):
-                    raise _Silent(f"took longer than {timeout_s:g} s", "timeout")
-                chunk = os.read(self._answers, 65536)
-                if not chunk:
-                    raise _Silent(f"died with exit code {self._exit_code()}", "died")
-                self._rest += chunk
-        line, _, self._rest = self._rest.partition(b"\n")
-        return json.loads(line)  # type: ignore[no-any-return]
-
-    def _exit_code(self) -> int | None:
-        with suppress(subprocess.TimeoutExpired):
-            return self._process.wait(timeout=5)
-        return None
-
-    def kill(self) -> None:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-
-    def end(self) -> None:
-        self.kill()
-        self._process.wait()
-        if self._answers >= 0:
-            os.close(self._answers)
-            self._answers = -1
-        if self._process.stdin is not None:
-            with suppress(OSError):
-                self._process.stdin.close()

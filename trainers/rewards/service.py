@@ -25,25 +25,43 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import logging
 import math
 import numbers
 from collections import Counter, OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self, TypeAlias
 
 from textenvs.messages import Messages
 
 from .batching import Batcher
+from .overlap import Overlap
+
+log = logging.getLogger("trainers")
 
 #: What a model says of a request: named numbers.
 Scores: TypeAlias = Mapping[str, float]
 
 _LONGEST_PAUSE_S = 10.0  # between two looks at a backend that is down
+_OUTAGES = 3  # that a request has no part in; it may well be what brings the backend down
 
 
 class BackendError(Exception):
-    """A backend could not score: a batch when raised, a single request when returned in its place."""
+    """A backend could not score: a batch when raised, a single request when returned in its place.
+
+    Args:
+        message: Why.
+        final: Asking for the same again would give the same, so it is not asked.
+    """
+
+    def __init__(self, message: str, *, final: bool = False) -> None:
+        super().__init__(message)
+        self.final = final
+
+
+class OutageError(BackendError):
+    """It could not be asked at all, and the requests are not at fault: it is asked again once it is healthy."""
 
 
 class UnscoredError(Exception):
@@ -203,10 +221,22 @@ class RewardService:
         """For each model, as ``<model>/<name>``.
 
         ``requests``, ``cache_hits``, ``joined`` (the same request was being computed), ``batches``, ``batch_size``
-        (mean), ``wait_s`` (mean, in the queue), ``busy_s`` (seconds in which a batch was computed), ``waiting`` (now),
-        ``failures`` (batches), ``unscored`` and ``down_s``.
+        (mean), ``wait_s`` (mean, in the queue), ``busy_s`` (seconds of computing, added up over batches),
+        ``computing_s`` (seconds in which at least one batch was computed), ``overlap`` (their share in which episodes
+        were generating too, after :meth:`watch`), ``waiting`` (now), ``failures`` (batches), ``unscored`` and
+        ``down_s``.
         """
         return {f"{name}/{key}": value for name, model in self._models.items() for key, value in model.stats().items()}
+
+    def watch(self, generating_s: Callable[[], float]) -> None:
+        """Measure how much of the scoring is beside generating, from now on.
+
+        Args:
+            generating_s: Says for how many seconds, so far, anything has been generating, on the event loop's clock:
+                :meth:`trainers.rollout.collector.Collector.generating_s`.
+        """
+        for model in self._models.values():
+            model.watch(generating_s)
 
     async def close(self) -> None:
         """Give up what waits, and close the backends; safe to call twice."""
@@ -232,6 +262,7 @@ class _Asked:
     deadline: float  # of a backend that is down
     wanted: int = 0
     failures: int = 0
+    outages: int = 0  # that it was alone in
 
 
 class _Model:
@@ -250,6 +281,7 @@ class _Model:
         self._closed = False
         self._counts: Counter[str] = Counter()
         self._sums = {"batch_size": 0.0, "wait_s": 0.0, "busy_s": 0.0, "down_s": 0.0}
+        self._overlap = Overlap()
 
     # ------------------------------------------------------------------ who asks
 
@@ -340,24 +372,30 @@ class _Model:
             results = await self._compute([asked.request for asked in batch])
         except Exception as error:
             self._counts["failures"] += 1
-            await self._wait_until_healthy()
+            waited = await self._wait_until_healthy(error)
             if len(batch) == 1:
-                await self._again(batch[0], f"{type(error).__name__}: {error}")
+                await self._again(batch[0], error, waited)
                 return
             middle = len(batch) // 2
             await self._send(batch[:middle])
             await self._send(batch[middle:])
             return
+        failed: list[tuple[_Asked, BaseException]] = []
         for asked, result in zip(batch, results, strict=True):
             if isinstance(result, BaseException):
-                await self._again(asked, str(result))
+                failed.append((asked, result))
             elif isinstance(scores := self._checked(result), str):
                 self._give_up(asked, scores, "nonsense")
             else:
                 self._answer(asked, scores)
+        outage = next((problem for _, problem in failed if isinstance(problem, OutageError)), None)
+        waited = outage is not None and await self._wait_until_healthy(outage)
+        for asked, problem in failed:
+            await self._again(asked, problem, waited and isinstance(problem, OutageError))
 
     async def _compute(self, requests: list[ScoringRequest]) -> Sequence[Any]:
         began = asyncio.get_running_loop().time()
+        self._overlap.begin(began)
         try:
             async with asyncio.timeout(self._options.timeout_s) as clock:
                 results = await self._backend.score(requests)
@@ -366,18 +404,28 @@ class _Model:
                 raise BackendError(f"a batch took longer than {self._options.timeout_s:g} s") from error
             raise
         finally:
-            self._sums["busy_s"] += asyncio.get_running_loop().time() - began
+            ended = asyncio.get_running_loop().time()
+            self._sums["busy_s"] += ended - began
+            self._overlap.end(ended)
         if len(results) != len(requests):
             raise BackendError(f"{len(requests)} requests got {len(results)} scores")
         return results
 
-    async def _again(self, asked: _Asked, problem: str) -> None:
-        """A request failed by itself: once more, or not."""
+    async def _again(self, asked: _Asked, error: BaseException, waited: bool) -> None:
+        """A request failed by itself: once more, or not. ``waited``: while the backend was down."""
         if asked.answer.done():
             return
+        if waited and asked.outages < _OUTAGES:
+            asked.outages += 1
+            await self._send([asked])
+            return
+        if isinstance(error, OutageError) and not waited:  # it says that it is well, and was not a moment ago
+            await asyncio.sleep(self._options.probe_s)
         asked.failures += 1
-        if asked.failures > self._options.retries:
-            self._give_up(asked, f"{problem} (tried {asked.failures} times)", "failed")
+        if getattr(error, "final", False):
+            self._give_up(asked, str(error), "failed")
+        elif asked.failures > self._options.retries:
+            self._give_up(asked, f"{_said(error)} (tried {asked.failures} times)", "failed")
         else:
             await self._send([asked])
 
@@ -409,6 +457,8 @@ class _Model:
         self._forget(asked)
         if not asked.answer.done():
             self._counts["unscored"] += 1
+            if (count := self._counts["unscored"]) & (count - 1) == 0:  # the 1st, 2nd, 4th, 8th, ...
+                log.warning("the reward model %r gave no score (%d so far), last: %s", self._name, count, problem)
             asked.answer.set_exception(
                 UnscoredError(f"the reward model {self._name!r} gave no score: {problem}", cause)
             )
@@ -421,13 +471,25 @@ class _Model:
 
     # ------------------------------------------------------------------ a backend that is down
 
-    async def _wait_until_healthy(self) -> None:
-        """Until the backend is worth asking again. Who has waited too long by then has been told so."""
+    async def _wait_until_healthy(self, error: BaseException) -> bool:
+        """Until the backend is worth asking again; whether it was down at all.
+
+        Who has waited too long by then has been told so.
+        """
+        waited = False
         while not await self._healthy():
+            waited = True
             if self._up is None:
+                log.warning(
+                    "the reward model %r is down, and requests wait for it, up to %g s: %s",
+                    self._name,
+                    self._options.patience_s,
+                    _said(error),
+                )
                 self._up = asyncio.ensure_future(self._watch())
                 self._keep(self._up)
             await asyncio.wait({self._up})
+        return waited
 
     async def _watch(self) -> None:
         """Until the backend is healthy; meanwhile, what has waited too long gives up."""
@@ -438,6 +500,7 @@ class _Model:
                 patience = min((asked.deadline for asked in self._asked.values()), default=math.inf) - loop.time()
                 await asyncio.sleep(max(0.0, min(pause, patience)))
                 if await self._healthy():
+                    log.warning("the reward model %r is back after %.1f s", self._name, loop.time() - began)
                     return
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
                 for asked in [asked for asked in self._asked.values() if asked.deadline <= loop.time()]:
@@ -458,6 +521,9 @@ class _Model:
 
     # ------------------------------------------------------------------ the rest
 
+    def watch(self, generating_s: Callable[[], float]) -> None:
+        self._overlap.watch(generating_s, asyncio.get_running_loop().time())
+
     def stats(self) -> dict[str, float]:
         batches, served = self._counts["batches"], self._sums["batch_size"]
         names = ("requests", "cache_hits", "joined", "batches", "failures", "unscored")
@@ -467,6 +533,7 @@ class _Model:
             "busy_s": self._sums["busy_s"],
             "down_s": self._sums["down_s"],
             "waiting": float(len(self._queue)),
+            **self._overlap.stats(_time()),
         }
 
     async def close(self) -> None:
@@ -483,3 +550,14 @@ class _Model:
             self._give_up(asked, "it was closed", "closed")
         self._room.set()
         await self._backend.close()
+
+
+def _said(error: BaseException) -> str:
+    return str(error) if isinstance(error, BackendError) else f"{type(error).__name__}: {error}"
+
+
+def _time() -> float | None:
+    try:
+        return asyncio.get_running_loop().time()
+    except RuntimeError:  # asked after the end
+        return None

@@ -397,6 +397,10 @@ class Collector:
             stats["queue_engine"] = float(waiting)
         return stats | {f"env_{name}": value for name, value in self._backend.stats().items()}
 
+    def generating_s(self) -> float:
+        """Seconds so far in which at least one episode waited for a reply of the engine's, evaluation included."""
+        return self._load.generating_s()
+
     async def close(self, timeout: float = 5.0) -> None:
         """Cancel what runs and wait for it, ``timeout`` seconds at most; safe to call twice."""
         self._closed = True

@@ -56,6 +56,7 @@ class Load:
         self.playing = 0
         self._since: float | None = None
         self._busy = self._environment = self._books = 0.0  # places times seconds
+        self._generating = 0.0  # seconds in which at least one episode did
 
     def move(self, old: str | None, new: str | None) -> float:
         """An episode goes from one phase to another (``None``: it is not there yet, or no more); returns the time."""
@@ -83,9 +84,16 @@ class Load:
         total = sum(areas.values())
         return {name: area / total for name, area in areas.items()} if total else {}
 
+    def generating_s(self) -> float:
+        """Seconds so far in which at least one episode waited for a reply of the engine's."""
+        self._advance(self.clock())
+        return self._generating
+
     def _advance(self, now: float) -> None:
         if self._since is not None and now > self._since:
             seconds, room = now - self._since, self.room
+            if self.phases["generate"] > 0:
+                self._generating += seconds
             busy, playing = min(self.phases["generate"], room), min(self.playing, room)
             self._busy += busy * seconds
             self._environment += (playing - busy) * seconds

@@ -101,11 +101,11 @@ def test_the_return_is_the_formulas_reward_of_the_conversation(
     ((score_name, score),) = env.conversation_score().items()
     assert score_name == SCORES[env_id]
     assert sum(step[1] for step in steps) == pytest.approx(score - chosen.cost(chosen.length(said)))
-    totals = {term: sum(step[4]["terms"][term] for step in steps) for term in (score_name, "token_cost")}
+    totals = {term: sum(step[4]["terms"][term] for step in steps) for term in (score_name, "cost")}
     assert totals[score_name] == pytest.approx(score)
     if task_reward == "final":
         assert all(step[4]["terms"][score_name] == 0 for step in steps[:-1])
-    assert all(step[4]["terms"]["token_cost"] <= 0 for step in steps)
+    assert all(step[4]["terms"]["cost"] <= 0 for step in steps)
     assert steps[-1][4]["metrics"]["score"] == score
 
 
@@ -212,7 +212,7 @@ def test_tool_calls_are_not_a_delivery(env_id):
     ("options", "says"),
     [
         ({"task_reward": "last"}, "task_reward must be one of final, increment, not 'last'"),
-        ({"formula": "mine"}, "formula must be one of linear, paper, repository, recipe, not 'mine'"),
+        ({"formula": "mine"}, "formula must be one of textenvs, linear, paper, repository, recipe, not 'mine'"),
         ({"token_rate": -1}, "token_rate must be a finite number of at least 0, or None, not -1"),
         ({"accepts": True}, "accepts must be one of right, any, not True"),
         ({"answers": 0}, "answers must be a whole number of at least 1, not 0"),

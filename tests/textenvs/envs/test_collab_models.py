@@ -96,7 +96,7 @@ def test_a_judge_is_asked_once_at_the_end(env_id, by):
         paid = []
         while not env.state.done:
             *_, info = env.step(env.demonstration(rng) if by == "user" else "Go on.")
-            assert set(info["terms"]) == {env.score_name, "token_cost", "interactivity"}
+            assert set(info["terms"]) == {env.score_name, "cost", "interactivity"}
             paid.append(info["terms"]["interactivity"])
         assert paid[:-1] == [0.0] * (len(paid) - 1)
         assert paid[-1] == 0.375
@@ -109,7 +109,7 @@ def test_without_a_judge_there_is_no_such_term():
     env = textenvs.make("textenv/collab-math")
     env.reset(seed=0)
     *_, info = env.step("x")
-    assert set(info["terms"]) == {"accuracy", "token_cost"}
+    assert set(info["terms"]) == {"accuracy", "cost"}
 
 
 def test_a_judge_who_fails_ends_the_episode_as_failed():
@@ -133,7 +133,7 @@ async def test_user_and_judge_in_one_loop_and_in_forks():
         fork = env.fork(1)
         await env.astep("b")
         *_, info = await fork.astep(fork.solution(fork.state.task))
-        assert info["terms"] == {"accuracy": 1.0, "token_cost": 0.0, "interactivity": 1.0}
+        assert info["terms"] == {"accuracy": 1.0, "cost": 0.0, "interactivity": 1.0}
         assert (info["stop"], env.state.done) == ("solved", False)
         assert (await env.astep("c"))[-1]["stop"] == "gave_up"
 

@@ -56,9 +56,9 @@ def test_recipe(rows):
 
 def test_where_the_clamp_stands_makes_a_difference():
     long, short = Outcome({"x": 0.0}, 30_000), Outcome({"x": 0.0}, 0)
-    assert formula("paper", rate=1e-4).terms([long, short])["token_cost"] == -0.5
-    assert formula("recipe").terms([long, short])["token_cost"] == -1.0
-    assert formula("linear", rate=1e-4).terms([long, short])["token_cost"] == -1.5
+    assert formula("paper", rate=1e-4).terms([long, short])["cost"] == -0.5
+    assert formula("recipe").terms([long, short])["cost"] == -1.0
+    assert formula("linear", rate=1e-4).terms([long, short])["cost"] == -1.5
 
 
 @given(several)
@@ -85,7 +85,7 @@ def test_the_papers_rate_saturates_at_two_thousand_tokens():
 @given(st.sampled_from(sorted(FORMULAS)), tokens)
 def test_the_cost_of_one_conversation_is_its_term(name, count):
     chosen = formula(name)
-    assert chosen.terms([Outcome({"x": 1.0}, count)])["token_cost"] == pytest.approx(-chosen.cost(count))
+    assert chosen.terms([Outcome({"x": 1.0}, count)])["cost"] == pytest.approx(-chosen.cost(count))
 
 
 @given(st.sampled_from(sorted(FORMULAS)), st.lists(tokens, max_size=6))
@@ -108,7 +108,7 @@ CONVERSATION = [
 
 def test_who_is_charged_for():
     lengths = {name: formula(name).length(CONVERSATION, count_words) for name in FORMULAS}
-    assert lengths == {"linear": 6, "paper": 6, "repository": 2, "recipe": 6}
+    assert lengths == {"textenvs": 6, "linear": 6, "paper": 6, "repository": 2, "recipe": 6}
 
 
 def test_a_tokenizer_of_ones_own():
@@ -118,7 +118,7 @@ def test_a_tokenizer_of_ones_own():
 
 def test_what_is_in_the_scope():
     assert {name: each.scope for name, each in FORMULAS.items()} == {
-        "linear": "played", "paper": "all", "repository": "all", "recipe": "future",
+        "textenvs": "played", "linear": "played", "paper": "all", "repository": "all", "recipe": "future",
     }  # fmt: skip
 
 
@@ -132,11 +132,11 @@ def test_estimates_do_not_depend_on_spaces_and_add_up(left, right):
 def test_weights():
     outcome = Outcome({"bleu": 0.25, "other": 1.0}, 0, 1.0)
     terms = formula().terms([outcome], {"bleu": 2.0, "interactivity": 0.5})
-    assert terms == {"bleu": 0.5, "other": 1.0, "token_cost": 0.0, "interactivity": 0.5}
+    assert terms == {"bleu": 0.5, "other": 1.0, "cost": 0.0, "interactivity": 0.5}
 
 
 def test_no_judge_no_term():
-    assert set(formula().terms([Outcome({"bleu": 0.25}, 3)])) == {"bleu", "token_cost"}
+    assert set(formula().terms([Outcome({"bleu": 0.25}, 3)])) == {"bleu", "cost"}
 
 
 def test_published_rates():
@@ -150,7 +150,7 @@ def test_published_rates():
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: formula("papers"), "formula must be one of linear, paper, repository, recipe, not 'papers'"),
+        (lambda: formula("papers"), "formula must be one of textenvs, linear, paper, repository, recipe, not 'papers'"),
         (lambda: formula(domain="poem"), "domain must be one of"),
         (lambda: formula(rate=-1.0), "rate must be a finite number of at least 0, not -1.0"),
         (lambda: formula(rate=True), "rate"),
@@ -160,7 +160,7 @@ def test_published_rates():
         (lambda: Formula("mine", 1.0, roles=("tool",)), "roles must be of"),
         (lambda: formula().terms([Outcome({"x": 1}, 0)], {"x": math.inf}), "the weight of x must be a finite number"),
         (lambda: formula().terms([Outcome({"bleu": math.nan}, 1)]), "the term 'bleu' must be a finite number, not nan"),
-        (lambda: formula().terms([Outcome({"token_cost": 0.5}, 1)]), "may not be called 'token_cost'"),
+        (lambda: formula().terms([Outcome({"cost": 0.5}, 1)]), "may not be called 'cost'"),
         (lambda: formula().terms([]), "no conversation"),
         (lambda: formula().terms([Outcome({"a": 1}, 0), Outcome({"b": 1}, 0)]), "different scores"),
         (lambda: formula().terms([Outcome({}, 0), Outcome({}, 0, 1.0)]), "1 of 2"),

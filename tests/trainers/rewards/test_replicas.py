@@ -1,0 +1,255 @@
+"""Workers that are lost: their batch goes to another, they are started again, and no score changes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from reward_models import save_model, talk
+
+from textenvs.messages import Messages, assistant, user
+from trainers.engines.simclock import run_simulated
+from trainers.rewards import ModelOptions, RewardService, ScoringRequest, UnscoredError
+from trainers.rewards.backends import ClassifierOptions, ProcessReplica, Replica, ReplicaLostError, ReplicaPool
+from trainers.rewards.backends.classifier import Classifier
+
+
+def truth(conversation: Messages) -> float:
+    return float(conversation[-1]["content"])
+
+
+def request(number: int) -> ScoringRequest:
+    return ScoringRequest((user("?"), assistant(str(number))))
+
+
+class Fake:
+    """Takes a second a batch, and is lost when it says so."""
+
+    def __init__(self, dies: Callable[[Sequence[Messages]], bool], starts: Callable[[], bool]) -> None:
+        self._dies, self._starts = dies, starts
+        self.lost = self.closed = False
+        self.running = 0
+
+    async def start(self) -> None:
+        await asyncio.sleep(5)
+        if not self._starts():
+            raise ReplicaLostError("out of memory")
+
+    async def score(self, conversations: Sequence[Messages]) -> list[float | str]:
+        assert not any((self.lost, self.closed, self.running)), "one batch at a time, and only while it lives"
+        self.running += 1
+        try:
+            await asyncio.sleep(1)
+            if self._dies(conversations):
+                self.lost = True
+                raise ReplicaLostError("killed")
+            return [truth(each) for each in conversations]
+        except asyncio.CancelledError:
+            self.lost = True
+            raise
+        finally:
+            self.running -= 1
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+async def pool_of(
+    count: int, dies: Callable[[Sequence[Messages]], bool], starts: Callable[[], bool] = lambda: True
+) -> tuple[ReplicaPool, list[Fake]]:
+    made: list[Fake] = []
+
+    def make(number: int) -> Replica:
+        made.append(Fake(dies, starts))
+        return made[-1]
+
+    return await ReplicaPool.start(make, count), made
+
+
+@given(
+    st.integers(1, 3),
+    st.integers(1, 4),
+    st.lists(st.booleans(), max_size=12),
+    st.lists(st.booleans(), max_size=4),
+    st.lists(st.tuples(st.floats(0, 6), st.integers(0, 9)), min_size=1, max_size=20),
+)
+def test_scores_are_the_same_whichever_workers_are_lost(count, size, deaths, starts, asked) -> None:
+    dying, starting = iter(deaths), iter(starts)
+    died = 0
+
+    def dies(_: object) -> bool:
+        nonlocal died
+        died += (now := next(dying, False))
+        return now
+
+    async def run() -> None:
+        began = False
+        pool, made = await pool_of(count, dies, lambda: not began or next(starting, True))
+        began = True
+        options = ModelOptions(size, concurrency=count, retries=20, cache_size=0)
+        async with RewardService({"m": pool}, {"m": options}) as service:
+
+            async def ask(after: float, number: int) -> None:
+                await asyncio.sleep(after)
+                assert await service.score("m", request(number)) == {"score": number}
+
+            await asyncio.gather(*(ask(*each) for each in asked))
+            lost = pool.losses
+        assert all(fake.closed for fake in made)
+        assert lost == died, "each was seen, and no other"
+
+    run_simulated(run())
+
+
+def test_a_request_that_kills_workers_is_found_and_the_others_have_their_scores() -> None:
+    async def run() -> None:
+        pool, made = await pool_of(2, lambda talks: any(truth(each) == 7 for each in talks))
+        async with RewardService({"m": pool}, {"m": ModelOptions(8, concurrency=2, retries=1)}) as service:
+            asked = (service.score("m", request(number)) for number in range(8))
+            *good, bad = await asyncio.gather(*asked, return_exceptions=True)
+            assert good == [{"score": number} for number in range(7)]
+            assert isinstance(bad, UnscoredError)
+            assert "killed" in str(bad)
+            assert pool.losses == len(made) - 2 + (not await pool.healthy())
+
+    run_simulated(run())
+
+
+def test_while_no_worker_is_there_the_pool_is_not_healthy_and_requests_wait(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        first, up = True, asyncio.Event()
+
+        def once(_: object) -> bool:
+            nonlocal first
+            dies, first = first, False
+            return dies
+
+        began = False
+        pool, _ = await pool_of(1, once, lambda: not began or up.is_set())
+        began = True
+        async with RewardService({"m": pool}, {"m": ModelOptions(timeout_s=3.0)}) as service:
+            waiting = asyncio.ensure_future(service.score("m", request(3)))
+            await asyncio.sleep(30)
+            assert not await pool.healthy()
+            up.set()
+            assert await waiting == {"score": 3}
+            assert pool.losses == 1
+
+    run_simulated(run())
+    assert "worker 0 of a reward model is lost" in caplog.text
+    assert "does not start: out of memory" in caplog.text
+    assert "'m' is down" in caplog.text
+    assert "'m' is back after" in caplog.text
+
+
+def test_a_batch_that_takes_too_long_costs_its_worker_and_nothing_else() -> None:
+    async def run() -> None:
+        pool, made = await pool_of(1, lambda _: False)
+        async with RewardService(
+            {"m": pool}, {"m": ModelOptions(timeout_s=0.5, retries=0, patience_s=50.0)}
+        ) as service:
+            with pytest.raises(UnscoredError, match=r"longer than 0\.5 s"):
+                await service.score("m", request(1))
+        assert len(made) > 1
+        assert made[0].closed
+
+    run_simulated(run())
+
+
+def test_a_pool_that_cannot_start_ends_what_it_started() -> None:
+    async def run() -> None:
+        made: list[Fake] = []
+        answers = iter([True, False, True])
+
+        def make(number: int) -> Replica:
+            made.append(Fake(lambda _: False, lambda: next(answers)))
+            return made[-1]
+
+        with pytest.raises(ReplicaLostError):
+            await ReplicaPool.start(make, 3)
+        assert all(fake.closed for fake in made)
+        with pytest.raises(ValueError, match="at least 1"):
+            await ReplicaPool.start(make, 0)
+
+    run_simulated(run())
+
+
+# ---------------------------------------------------------------- for real
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return save_model(tmp_path_factory.mktemp("reward_model"))
+
+
+@pytest.mark.timeout(300)
+async def test_a_process_killed_in_the_middle_of_a_batch_changes_no_score(folder: str) -> None:
+    options = ClassifierOptions(folder, rows=4, bucket=64)
+    alone = Classifier(options)
+    made: list[ProcessReplica] = []
+
+    def make(number: int) -> Replica:
+        made.append(ProcessReplica(options))
+        return made[-1]
+
+    pool = await ReplicaPool.start(make, 2)
+    async with RewardService({"m": pool}, {"m": options.model_options(2, max_batch_size=16)}) as service:
+        pids = [replica.pid for replica in made]
+        for pid in pids:  # so that the batches that come are surely in the middle
+            assert pid is not None
+            os.kill(pid, signal.SIGSTOP)
+        asked = [asyncio.ensure_future(service.score("m", ScoringRequest(talk(i)))) for i in range(32)]
+        await asyncio.sleep(0.2)
+        os.kill(pids[0], signal.SIGKILL)  # type: ignore[arg-type]
+        os.kill(pids[1], signal.SIGCONT)  # type: ignore[arg-type]
+        scores = await asyncio.gather(*asked)
+        assert scores == [{"score": alone.score([talk(i)])[0]} for i in range(32)]
+        assert pool.losses == 1
+        assert service.stats()["m/unscored"] == 0
+
+
+async def test_a_process_that_cannot_load_says_why(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="cannot be loaded") as caught:
+        await ReplicaPool.start(lambda number: ProcessReplica(ClassifierOptions(str(tmp_path / "absent"))))
+    assert "Traceback" not in str(caught.value)
+
+
+@pytest.mark.timeout(300)
+def test_an_actor_killed_in_the_middle_of_a_batch_changes_no_score(folder: str) -> None:
+    ray: Any = pytest.importorskip("ray")
+    from trainers.cluster.ray.rewards import RayReplica
+
+    options = ClassifierOptions(folder, rows=4, bucket=64)
+    alone = Classifier(options)
+    made: list[RayReplica] = []
+
+    def make(number: int) -> Replica:
+        made.append(RayReplica(options, placement={"num_cpus": 1}))
+        return made[-1]
+
+    async def run() -> None:
+        pool = await ReplicaPool.start(make, 1)
+        async with RewardService({"m": pool}, {"m": options.model_options(max_batch_size=16)}) as service:
+            asked = [asyncio.ensure_future(service.score("m", ScoringRequest(talk(i)))) for i in range(32)]
+            while not service.stats()["m/batches"]:
+                await asyncio.sleep(0.001)
+            ray.kill(made[0].actor, no_restart=True)
+            assert await asyncio.gather(*asked) == [{"score": alone.score([talk(i)])[0]} for i in range(32)]
+            assert pool.losses == 1
+
+    from trainers import rewards
+
+    root = str(Path(rewards.__file__).resolve().parents[2])
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="WARNING",
+             runtime_env={"env_vars": {"PYTHONPATH": root, "OMP_NUM_THREADS": "1"}})  # fmt: skip
+    try:
+        asyncio.run(run())
+    finally:
+        ray.shutdown()

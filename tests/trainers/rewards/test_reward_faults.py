@@ -1,0 +1,263 @@
+"""What breaks in a reward model, seen from the training loop: no 0 is invented, and training goes on.
+
+The collector, its books and the service are the real ones, on simulated time; the engine is scripted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from textenvs.messages import Message, Messages, assistant, user
+from trainers.engines.base import Sampling
+from trainers.engines.scripted import Call, Reply, ScriptedEngine
+from trainers.engines.simclock import run_simulated
+from trainers.rewards import BackendError, ModelOptions, RewardService, ScoringRequest, reward_of
+from trainers.rewards.backends import ReplicaLostError, ReplicaPool
+from trainers.rollout.collector import Batch, Collector
+from trainers.rollout.environments import Backend, EnvSpec
+from trainers.trajectory import Status, Trajectory
+
+GROUPS, SIBLINGS = 3, 2
+
+
+class Letters:
+    """A renderer of a token a letter."""
+
+    stop_token_ids = (2,)
+    rewrites_history = needs_tool_calls = False
+
+    def render(self, messages: Sequence[Message], tools: Any = None) -> list[int]:
+        return [3] * len(messages)
+
+    def bridge(self, new: Sequence[Message], *, after: int | None, tools: Any = None) -> list[int]:
+        return [3] * len(new)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return "".join(chr(i) for i in ids if i > 31)
+
+
+class TwoTurns:
+    """Pays nothing, and asks once more."""
+
+    async def areset(self, *, seed: int, options: dict[str, Any]) -> Any:
+        self.messages: Messages = (user(f"task {options['task_index']}"),)
+        return self.messages, {"task_key": str(options["task_index"])}
+
+    async def astep(self, action: str) -> Any:
+        over = len(self.messages) == 3
+        self.messages = (*self.messages, assistant(action), *(() if over else (user("go on"),)))
+        return self.messages, 0.0, over, False, {}
+
+    async def aclose(self) -> None: ...
+
+
+def truth(messages: Messages) -> float:
+    """In 0.5..1: never what an invented 0 would be."""
+    return 0.5 + random.Random(" ".join(m["content"] for m in messages)).random() / 2
+
+
+def script(call: Call) -> Reply:
+    rng = random.Random(f"{call.session} {len(call.token_ids)}")
+    return Reply([*(rng.randrange(97, 123) for _ in range(rng.randrange(2, 9))), 2], latency=rng.random() * 3)
+
+
+class Model:
+    """Half a second a batch; ``fault`` may replace what it says, or raise."""
+
+    def __init__(self, fault: Callable[[Sequence[ScoringRequest]], Any] = lambda requests: None) -> None:
+        self.fault = fault
+        self.up = True
+
+    async def score(self, requests: Sequence[ScoringRequest]) -> Any:
+        await asyncio.sleep(0.5)
+        if not self.up:
+            raise ConnectionError("connection refused")
+        said = self.fault(requests)
+        return [truth(each.messages) for each in requests] if said is None else said
+
+    async def healthy(self) -> bool:
+        return self.up
+
+    async def close(self) -> None: ...
+
+
+async def train(
+    backend: Any,
+    batches: int = 3,
+    beside: Callable[[], Any] | None = None,
+    per: Any = "episode",
+    **options: Any,
+) -> tuple[list[Batch], list[Trajectory], dict[str, float]]:
+    """The trainer's loop without training; what it took, every episode that ended, and the service's numbers."""
+    ended: list[Trajectory] = []
+    settings = ModelOptions(**{"low": 0.5, "high": 1.0, "max_batch_size": 4, "retries": 1} | options)
+    async with (
+        RewardService({"m": backend}, {"m": settings}) as service,
+        Backend(EnvSpec(TwoTurns)) as environments,
+        Collector(
+            ScriptedEngine(script, vocab_size=128),
+            Letters(),  # type: ignore[arg-type]
+            environments,
+            tasks=None,
+            group_size=SIBLINGS,
+            groups_per_batch=GROUPS,
+            retries=3,
+            sampling=Sampling(max_new_tokens=20),
+            rewards={"m": reward_of(service, "m", per=per)},
+            on_trajectory=ended.append,
+        ) as collector,
+    ):
+        service.watch(collector.generating_s)
+        other = None if beside is None else asyncio.ensure_future(beside())
+        collected = []
+        for _ in range(batches):
+            collected.append(await collector.next_batch())
+            await collector.update_weights(None, collected[-1].version + 1)
+        if other is not None:
+            other.cancel()
+        return collected, ended, service.stats()
+
+
+def check(batches: list[Batch], count: int = 3) -> None:
+    """Everything delivered has its own score, and nothing else has any."""
+    assert len(batches) == count
+    for batch in batches:
+        assert len(batch.groups) == GROUPS
+        for trajectory in batch.trajectories:
+            assert trajectory.status is Status.COMPLETED
+            assert trajectory.turn_rewards.tolist() == [0.0, pytest.approx(truth(trajectory.messages))]
+
+
+@pytest.mark.parametrize("said", [math.nan, math.inf, 0.0, 7.0, "great", None, BackendError("answered in prose")])
+def test_nonsense_marks_its_episode_and_training_goes_on(said: Any, caplog: pytest.LogCaptureFixture) -> None:
+    bad = {1, 4, 5}
+    seen = 0
+
+    def fault(requests: Sequence[ScoringRequest]) -> Any:
+        nonlocal seen
+        answers: list[Any] = []
+        for request in requests:
+            answers.append(said if seen in bad else truth(request.messages))
+            seen += 1
+        return answers
+
+    batches, ended, stats = run_simulated(train(Model(fault), retries=0))
+    check(batches)
+    failed = [each for each in ended if each.status is not Status.COMPLETED]
+    assert [each.status for each in failed] == [Status.ERROR_REWARD] * 3
+    assert all(not each.turn_rewards.any() or each.turn_rewards.min() >= 0 for each in failed)
+    assert stats["m/unscored"] == 3
+    assert sum(batch.stats.get("episodes_error_reward", 0) for batch in batches) == 3
+    assert "the reward model 'm' gave no score" in "".join(batches[0].problems.values())
+    assert "the reward model 'm' gave no score (1 so far)" in caplog.text
+
+
+def test_thirty_seconds_without_the_service_cost_time_and_not_one_episode(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "trainers")
+    model = Model()
+
+    async def outage() -> None:
+        await asyncio.sleep(2)
+        model.up = False
+        await asyncio.sleep(30)
+        model.up = True
+
+    async def timed(beside: Any) -> tuple[Any, float]:
+        result = await train(model, beside=beside)
+        return result, asyncio.get_running_loop().time()
+
+    (batches, ended, stats), seconds = run_simulated(timed(outage))
+    _, undisturbed = run_simulated(timed(None))
+    check(batches)
+    assert {each.status for each in ended} == {Status.COMPLETED}
+    assert stats["m/unscored"] == 0
+    assert 25 < stats["m/down_s"] < 45
+    assert seconds < undisturbed + 45
+    assert "'m' is down, and requests wait for it, up to 300 s: ConnectionError: connection refused" in caplog.text
+    assert "'m' is back after" in caplog.text
+
+
+def test_a_worker_that_is_killed_costs_a_batch_of_scores_and_not_one_episode(caplog: pytest.LogCaptureFixture) -> None:
+    deaths = iter([False, True, False, True, True])
+
+    class Worker:
+        lost = False
+
+        async def start(self) -> None:
+            await asyncio.sleep(5)
+
+        async def score(self, conversations: Sequence[Messages]) -> list[float | str]:
+            await asyncio.sleep(0.5)
+            if next(deaths, False):
+                self.lost = True
+                raise ReplicaLostError("killed by signal 9")
+            return [truth(each) for each in conversations]
+
+        async def close(self) -> None: ...
+
+    async def run() -> Any:
+        return await train(await ReplicaPool.start(lambda number: Worker(), 2), concurrency=2)
+
+    batches, ended, stats = run_simulated(run())
+    check(batches)
+    assert {each.status for each in ended} == {Status.COMPLETED}
+    assert stats["m/unscored"] == 0
+    assert caplog.text.count("of a reward model is lost") == 3
+
+
+def test_a_model_that_never_answers_stops_the_run_with_its_reason() -> None:
+    def fault(requests: Sequence[ScoringRequest]) -> Any:
+        raise RuntimeError("CUDA error: device-side assert")
+
+    with pytest.raises(Exception, match="device-side assert"):
+        run_simulated(train(Model(fault), retries=0))
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 8), st.integers(1, 3), st.booleans(), st.floats(0, 0.4))
+def test_whatever_fails_what_is_delivered_has_its_own_score(seed, size, concurrency, remembers, failing) -> None:
+    rng = random.Random(seed)
+
+    def fault(requests: Sequence[ScoringRequest]) -> Any:
+        if rng.random() < failing:
+            raise RuntimeError("out of memory")
+        kinds = [math.nan, 0.0, BackendError("no verdict"), BackendError("too long", final=True)]
+        return [rng.choice(kinds) if rng.random() < failing / 4 else truth(each.messages) for each in requests]
+
+    model = Model(fault)
+
+    async def weather() -> None:
+        while True:
+            await asyncio.sleep(rng.uniform(1, 20))
+            model.up = False
+            await asyncio.sleep(rng.uniform(0, 10))
+            model.up = True
+
+    options = {"max_batch_size": size, "concurrency": concurrency, "cache_size": 100 * remembers, "retries": 3}
+    batches, _, stats = run_simulated(train(model, 2, weather, **options))
+    check(batches, 2)
+    assert 0 <= stats.get("m/overlap", 0.0) <= 1
+
+
+def test_a_score_of_each_turn_is_that_turns() -> None:
+    batches, _, _ = run_simulated(train(Model(), per="turn"))
+    for trajectory in batches[0].trajectories:
+        known = [truth(trajectory.messages[: 2 * turn + 2]) for turn in range(2)]
+        assert trajectory.turn_rewards.tolist() == pytest.approx(known)
+
+
+def test_rewards_that_cannot_be_are_refused() -> None:
+    service = RewardService({"m": Model()})
+    with pytest.raises(ValueError, match="per must be"):
+        reward_of(service, "m", per="token")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="weight"):
+        reward_of(service, "m", weight=math.nan)

@@ -1,0 +1,270 @@
+"""A reward model of transformers: conversations in, one number each; the same number whatever it is computed with.
+
+A model computes many conversations at once at nearly the price of one, and then numbers come out that depend on the
+company in their last bits: matrix products of other shapes add up in another order. So here the shapes of a computation
+are a function of the conversation alone. Its tokens are padded on the right to the next multiple of ``bucket``, and
+conversations of one such length are computed ``rows`` at a time, never more and never less (what is missing is filled
+with copies). Every row of a product of one shape is added up in the same way, so the score of a conversation is the
+same to the last bit, alone and among others, in this process and in another with as many threads. That is what was
+found, on CPUs, in every case tried; no library promises it.
+
+With ``rows=None`` nothing is filled, and scores differ with the company by about 1e-6 of their size in float32 (more in
+bfloat16). Rounding would not mend that: it makes most differences vanish, and the rest larger.
+
+What padding holds is never read: in a causal model, tokens see only what stands before them, which is proved on the
+model when it is loaded. Other models get an attention mask, and one token of padding at least, so that there always is
+one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from textenvs.messages import Messages
+
+from ..service import BackendError, ModelOptions
+from .conversation import ConversationTokens, Overlong
+
+_DTYPES = ("float32", "bfloat16", "float16", "auto")
+
+
+@dataclass(frozen=True)
+class ClassifierOptions:
+    """A reward model, and how it is read.
+
+    Args:
+        path: Its folder or name, for transformers.
+        kind: ``sequence``: ``AutoModelForSequenceClassification``, whose head is read at the last token. ``value``:
+            ``AutoModelForTokenClassification`` with one label, likewise: a value model, of which the value of the
+            conversation's end is the score.
+        label: Which of several labels is the score, by name or number; ``None`` where there is one.
+        transform: ``identity`` (the logit), ``sigmoid`` of it, or the label's probability among all (``softmax``).
+        max_length: Tokens of a conversation, at most; ``None`` takes the model's own limit.
+        overlong: What becomes of longer ones: an ``error``, for that request alone, or their beginning is cut off
+            (``left``: the last ``max_length`` tokens stay, whatever the first of them is).
+        dtype: To compute in; ``auto`` takes the one of the files.
+        device: For example ``cpu`` or ``cuda:1``; ``auto`` takes the first GPU, if there is one.
+        rows: Conversations computed at a time, exactly; ``None`` for any number (see the module).
+        bucket: Lengths are padded to multiples of this.
+        tokenizer: Its folder or name, where it is not the model's.
+        template: A file with a Jinja template, where the tokenizer has none or another one.
+
+    Raises:
+        ValueError: A value outside the above.
+    """
+
+    path: str
+    kind: Literal["sequence", "value"] = "sequence"
+    label: str | int | None = None
+    transform: Literal["identity", "sigmoid", "softmax"] = "identity"
+    max_length: int | None = None
+    overlong: Overlong = "error"
+    dtype: str = "float32"
+    device: str = "auto"
+    rows: int | None = 8
+    bucket: int = 64
+    tokenizer: str | None = None
+    template: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, known in (
+            ("kind", ("sequence", "value")),
+            ("transform", ("identity", "sigmoid", "softmax")),
+            ("overlong", ("error", "left")),
+            ("dtype", _DTYPES),
+        ):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} must be one of {', '.join(known)}, not {getattr(self, name)!r}")
+        for name, lowest in (("max_length", 1), ("rows", 1), ("bucket", 1)):
+            value = getattr(self, name)
+            if value is not None and value < lowest:
+                raise ValueError(f"{name} must be at least {lowest}, not {value}")
+        if self.kind == "value" and (self.label is not None or self.transform == "softmax"):
+            raise ValueError("a value model has one number: it takes no label, and transform=softmax makes 1 of it")
+        if not self.path:
+            raise ValueError("path must name a model")
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """No score lies outside."""
+        return (-math.inf, math.inf) if self.transform == "identity" else (0.0, 1.0)
+
+    def model_options(self, replicas: int = 1, **changes: Any) -> ModelOptions:
+        """How the service had best ask so many replicas."""
+        low, high = self.range
+        return dataclasses.replace(ModelOptions(concurrency=replicas, low=low, high=high), **changes)
+
+
+class Classifier:
+    """A reward model in this thread.
+
+    Args:
+        options: Which, and how.
+
+    Raises:
+        ValueError: It cannot be loaded, has no trained head, or has not the label.
+    """
+
+    def __init__(self, options: ClassifierOptions) -> None:
+        import torch
+
+        self.options = options
+        self._torch = torch
+        device = options.device
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        self._model = _load(options).to(device).eval()
+        self._device = self._model.device
+        # Where a model finds the last token by itself, this is what it takes for padding.
+        self._fill = getattr(self._model.config, "pad_token_id", None)
+        if self._fill is None:
+            self._fill = self._model.config.pad_token_id = 0
+        positions = int(getattr(self._model.config, "max_position_embeddings", 0) or 2**31)
+        self._label = _label(options, self._model.config)
+        self._causal = self._reads_left_only()
+        longest = positions if self._causal else positions - 1
+        if options.max_length is not None and options.max_length > longest:
+            raise ValueError(f"max_length is {options.max_length}, but {options.path} reads {longest} tokens at most")
+        self._longest = options.max_length or longest
+        self._widest = positions
+        self._tokens = _conversation_tokens(options, self._longest)
+
+    def score(self, conversations: Sequence[Messages]) -> list[float | str]:
+        """The scores, in order; a text says why there is none."""
+        scores: list[float | str] = [""] * len(conversations)
+        encoded: dict[int, list[int]] = {}
+        for place, messages in enumerate(conversations):
+            try:
+                encoded[place] = self._tokens.encode(messages)
+            except BackendError as error:
+                scores[place] = str(error)
+        widths: dict[int, list[int]] = {}
+        for place, tokens in encoded.items():
+            widths.setdefault(self._width(len(tokens)), []).append(place)
+        for width, places in sorted(widths.items()):
+            rows = self.options.rows or len(places)
+            for start in range(0, len(places), rows):
+                chunk = places[start : start + rows]
+                values = self._compute([encoded[place] for place in chunk], width, rows)
+                for place, value in zip(chunk, values, strict=True):
+                    scores[place] = value
+        return scores
+
+    def _width(self, length: int) -> int:
+        bucket = self.options.bucket
+        wanted = length if self._causal else length + 1
+        return min(-(-wanted // bucket) * bucket, self._widest)
+
+    def _compute(self, encoded: Sequence[Sequence[int]], width: int, rows: int) -> list[float]:
+        torch = self._torch
+        filled = [*encoded, *[encoded[-1]] * (rows - len(encoded))]
+        ids = torch.full((rows, width), self._fill)
+        lengths = torch.tensor([len(tokens) for tokens in filled])
+        for row, tokens in enumerate(filled):
+            ids[row, : len(tokens)] = torch.tensor(tokens)
+        with torch.inference_mode():
+            logits = self._logits(ids.to(self._device), lengths.to(self._device))
+        return self._transformed(logits.double().cpu())[: len(encoded)]
+
+    def _logits(self, ids: Any, lengths: Any) -> Any:
+        """``[rows, labels]``, at the last token of each."""
+        torch = self._torch
+        rows = torch.arange(len(ids), device=ids.device)
+        if self._causal:
+            hidden = self._model.base_model(input_ids=ids, use_cache=False).last_hidden_state
+            return self._model.score(hidden[rows, lengths - 1])
+        mask = (torch.arange(ids.shape[1], device=ids.device)[None] < lengths[:, None]).long()
+        logits = self._model(input_ids=ids, attention_mask=mask).logits
+        return logits if logits.dim() == 2 else logits[rows, lengths - 1]
+
+    def _transformed(self, logits: Any) -> list[float]:
+        match self.options.transform:
+            case "sigmoid":
+                logits = logits.sigmoid()
+            case "softmax":
+                logits = logits.softmax(-1)
+        values: list[float] = logits[:, self._label].tolist()
+        return values
+
+    def _reads_left_only(self) -> bool:
+        """Whether backbone and head make the model's own logits, and padding on the right is not read; on a probe."""
+        torch, model = self._torch, self._model
+        if not isinstance(getattr(model, "score", None), torch.nn.Linear):
+            return False
+        count = min(9, model.config.vocab_size)
+        probe = torch.arange(count, device=self._device).flip(0)[None]
+        probe[probe == self._fill] = count - 1  # it is not to be taken for padding
+        with torch.inference_mode():
+            own = model(input_ids=probe).logits
+            own = own if own.dim() == 2 else own[:, -1]
+            hidden = model.base_model(input_ids=probe).last_hidden_state
+            longer = torch.cat([probe, probe.flip(1)], 1)
+            padded = model.base_model(input_ids=longer).last_hidden_state[:, :count]
+            ours = model.score(hidden[:, -1])
+        close = 1e-3 if own.dtype == torch.float32 else 0.1
+        return bool(torch.allclose(own.float(), ours.float(), rtol=close, atol=close)) and bool(
+            torch.allclose(hidden.float(), padded.float(), rtol=close, atol=close)
+        )
+
+
+def _load(options: ClassifierOptions) -> Any:
+    import transformers
+
+    factory: Any = transformers.AutoModelForSequenceClassification
+    more: dict[str, Any] = {}
+    if options.kind == "value":
+        factory, more = transformers.AutoModelForTokenClassification, {"num_labels": 1}
+    try:
+        model, info = factory.from_pretrained(options.path, dtype=options.dtype, output_loading_info=True, **more)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ValueError(f"the reward model {options.path} cannot be loaded: {error}") from error
+    # What files lack is drawn at random, with a warning: such a head pays for nothing at all.
+    if missing := sorted(info["missing_keys"]):
+        raise ValueError(
+            f"{options.path} is no reward model of kind={options.kind}: its files lack {', '.join(missing[:3])}, which "
+            "would be random numbers"
+        )
+    return model
+
+
+def _label(options: ClassifierOptions, config: Any) -> int:
+    names = [str(config.id2label[number]) for number in range(config.num_labels)]
+    label = options.label
+    if label is None:
+        if len(names) > 1:
+            raise ValueError(f"{options.path} has {len(names)} labels ({', '.join(names[:8])}); choose one: label=NAME")
+        if options.transform == "softmax":
+            raise ValueError(f"{options.path} has one label, whose share of all is always 1; use transform=sigmoid")
+        return 0
+    if isinstance(label, int) and 0 <= label < len(names):
+        return label
+    if str(label) in names:
+        return names.index(str(label))
+    raise ValueError(f"{options.path} has no label {label!r}; it has {', '.join(names[:8])}")
+
+
+def _conversation_tokens(options: ClassifierOptions, longest: int) -> ConversationTokens:
+    return ConversationTokens(
+        load_tokenizer(options.tokenizer or options.path),
+        template=options.template,
+        max_length=longest,
+        overlong=options.overlong,
+    )
+
+
+def load_tokenizer(path: str) -> Any:
+    """A tokenizer of transformers.
+
+    Raises:
+        ValueError: There is none.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"the tokenizer {path} cannot be loaded: {error}") from error

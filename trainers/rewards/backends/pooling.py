@@ -1,0 +1,296 @@
+"""A reward model that is served: ``vllm serve MODEL --runner pooling --convert classify``, or what speaks like it.
+
+Three endpoints of vLLM's give scores, and each may be asked for a batch:
+
+* ``/classify``: the numbers of a classifier, one a label.
+* ``/pooling``: what the server's pooler makes of a sequence; its last number is read (or that of the label).
+* ``/score``: one number for a pair of texts, the reply and what came before it, for cross-encoders.
+
+The server is always told not to apply an activation (``use_activation=false``), whose default there depends on the
+model; ``transform`` is applied here.
+
+A server that cannot be reached, or answers 5xx, 408 or 429, is an outage: the service waits until ``/health`` is good.
+Another 4xx is the fault of a request, which the service finds by halving the batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import math
+import numbers
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+from trainers.engines.http import Answer, Client, UnreachableError, error_text
+
+from ..service import BackendError, ModelOptions, OutageError, ScoringRequest
+from .classifier import load_tokenizer
+from .conversation import ConversationTokens, Overlong, replies, scored_part
+
+_HEALTH_S = 10.0
+
+
+@dataclass(frozen=True)
+class PoolingOptions:
+    """A served reward model, and how it is asked.
+
+    Args:
+        url: Of the server, for example ``http://localhost:8000``.
+        model: Its name there; ``None`` takes the first that the server names.
+        endpoint: See the module.
+        input: ``tokens``: conversations are rendered here, and a batch is one request. ``messages``: the server renders
+            them by its own template, and each is a request of its own. ``/score`` takes texts and needs neither.
+        tokenizer: Folder or name of the tokenizer, for ``tokens``.
+        template: A file with a Jinja template, for ``tokens``, where the tokenizer has none or another one.
+        max_length: Tokens of a conversation, for ``tokens``; ``None`` takes the server's limit.
+        overlong: What becomes of longer ones: an ``error``, for that request alone, or their beginning is cut off
+            (``left``), which the server does itself where it renders.
+        label: Number of the label that is the score, where there are several.
+        transform: ``identity``, ``sigmoid``, or ``softmax`` over the labels.
+        api_key_env: The environment variable with the key, where the server wants one.
+        connections: Requests at a time, for ``messages``.
+        timeout_s: Seconds that one request may take.
+
+    Raises:
+        ValueError: A value outside the above, or values that do not go together.
+    """
+
+    url: str
+    model: str | None = None
+    endpoint: Literal["classify", "pooling", "score"] = "classify"
+    input: Literal["tokens", "messages"] = "tokens"
+    tokenizer: str | None = None
+    template: str | None = None
+    max_length: int | None = None
+    overlong: Overlong = "error"
+    label: int | None = None
+    transform: Literal["identity", "sigmoid", "softmax"] = "identity"
+    api_key_env: str | None = None
+    connections: int = 32
+    timeout_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        if not self.url.startswith(("http://", "https://")):
+            raise ValueError(f"url must begin with http:// or https://, not be {self.url!r}")
+        for name, known in (
+            ("endpoint", ("classify", "pooling", "score")),
+            ("input", ("tokens", "messages")),
+            ("transform", ("identity", "sigmoid", "softmax")),
+            ("overlong", ("error", "left")),
+        ):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} must be one of {', '.join(known)}, not {getattr(self, name)!r}")
+        renders = self.endpoint != "score" and self.input == "tokens"
+        if renders and self.tokenizer is None:
+            raise ValueError("input=tokens renders conversations here: name a tokenizer, or let the server render them")
+        for name in ("tokenizer", "template", "max_length"):
+            if not renders and getattr(self, name) is not None:
+                raise ValueError(f"{name} has no effect where conversations are not rendered here")
+        if self.endpoint == "score" and (self.label is not None or self.transform == "softmax"):
+            raise ValueError("/score gives one number: it takes no label, and transform=softmax makes 1 of it")
+        if self.max_length is not None and self.max_length < 1:
+            raise ValueError(f"max_length must be at least 1, not {self.max_length}")
+        if self.label is not None and self.label < 0:
+            raise ValueError(f"label must be at least 0, not {self.label}")
+        if self.connections < 1:
+            raise ValueError(f"connections must be at least 1, not {self.connections}")
+        if not self.timeout_s > 0:
+            raise ValueError(f"timeout_s must be above 0, not {self.timeout_s}")
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """No score lies outside."""
+        return (-math.inf, math.inf) if self.transform == "identity" else (0.0, 1.0)
+
+    def model_options(self, **changes: Any) -> ModelOptions:
+        """How the service had best ask: it batches again by itself, so a few batches at a time."""
+        low, high = self.range
+        best = ModelOptions(concurrency=4, max_wait_s=0.01, timeout_s=2 * self.timeout_s, low=low, high=high)
+        return dataclasses.replace(best, **changes)
+
+
+class PoolingBackend:
+    """A client of such a server. Made by :meth:`connect`."""
+
+    def __init__(self, options: PoolingOptions, client: Client, model: str, tokens: ConversationTokens | None) -> None:
+        self.options, self._client, self._model, self._tokens = options, client, model, tokens
+        self._places = asyncio.Semaphore(options.connections)
+
+    @classmethod
+    async def connect(cls, options: PoolingOptions) -> Self:
+        """Look at the server, and make its client.
+
+        Raises:
+            OutageError: It cannot be reached.
+            ValueError: It has not the model, wants a key that is not there, or the tokenizer cannot be loaded.
+            ImportError: The extra ``vllm-client`` is not installed.
+        """
+        key = None
+        if options.api_key_env is not None and not (key := os.environ.get(options.api_key_env)):
+            raise ValueError(f"the environment variable {options.api_key_env} has no key in it for {options.url}")
+        client = Client(options.url, key, extra="vllm-client")
+        try:
+            answer = await _get(client, "/v1/models")
+            served = _served(answer, options)
+            tokens = None
+            if options.tokenizer is not None:
+                longest = served[1]
+                if options.max_length is not None and longest is not None and options.max_length > longest:
+                    raise ValueError(f"max_length is {options.max_length}, but the server reads {longest} tokens")
+                tokens = await asyncio.to_thread(
+                    lambda: ConversationTokens(
+                        load_tokenizer(str(options.tokenizer)),
+                        template=options.template,
+                        max_length=options.max_length or longest or 2**31,
+                        overlong=options.overlong,
+                    )
+                )
+        except BaseException:
+            await client.close()
+            raise
+        return cls(options, client, served[0], tokens)
+
+    async def score(self, requests: Sequence[ScoringRequest]) -> Sequence[float | BackendError]:
+        """See :class:`~trainers.rewards.RewardBackend`.
+
+        Raises:
+            OutageError: The server cannot be reached, or is in trouble.
+            BackendError: It refused the batch, or answered something else than scores.
+        """
+        if self.options.endpoint != "score" and self.options.input == "messages":
+            return await asyncio.gather(*map(self._one, requests))
+        results: list[float | BackendError] = []
+        bodies: list[Any] = []
+        places: list[int] = []
+        for request in requests:
+            try:
+                bodies.append(self._input(request))
+                places.append(len(results))
+                results.append(0.0)  # replaced below, or the whole batch fails
+            except BackendError as error:
+                results.append(error)
+        if bodies:
+            scores = await self._asked(self._body(bodies), len(bodies))
+            for place, score in zip(places, scores, strict=True):
+                results[place] = score
+        return results
+
+    async def _one(self, request: ScoringRequest) -> float | BackendError:
+        try:
+            body: dict[str, Any] = {"messages": [_sent(message) for message in scored_part(request)]}
+            if self.options.overlong == "left":
+                body |= {"truncate_prompt_tokens": -1, "truncation_side": "left"}
+            async with self._places:
+                return (await self._asked(body, 1))[0]
+        except BackendError as error:
+            return error
+
+    def _input(self, request: ScoringRequest) -> list[int] | tuple[str, str]:
+        return self._pair(request) if self._tokens is None else self._tokens.encode(scored_part(request))
+
+    def _pair(self, request: ScoringRequest) -> tuple[str, str]:
+        place = replies(request)[-1]
+        before = [message for message in request.messages[:place] if message["content"]]
+        if len(before) == 1:
+            return before[0]["content"], request.messages[place]["content"]
+        said = "\n\n".join(f"{message['role']}: {message['content']}" for message in before)
+        return said, request.messages[place]["content"]
+
+    def _body(self, bodies: Sequence[Any]) -> dict[str, Any]:
+        if self.options.endpoint == "score":
+            body: dict[str, Any] = {"text_1": [pair[0] for pair in bodies], "text_2": [pair[1] for pair in bodies]}
+            if self.options.overlong == "left":
+                body |= {"truncate_prompt_tokens": -1, "truncation_side": "left"}
+            return body
+        return {"input": list(bodies), "add_special_tokens": False}
+
+    async def _asked(self, body: Mapping[str, Any], count: int) -> list[float]:
+        endpoint = self.options.endpoint
+        more: dict[str, Any] = {"model": self._model, "use_activation": False}
+        if endpoint == "pooling":
+            more |= {"task": "classify", "encoding_format": "float"}
+        try:
+            answer = await self._client.request(
+                "POST", f"/{endpoint}", {**more, **body}, timeout=self.options.timeout_s
+            )
+        except UnreachableError as error:
+            raise OutageError(str(error)) from error
+        if answer.status != 200:
+            said = f"{self.options.url}/{endpoint} answered {answer.status}: {error_text(answer.body)}"
+            if answer.status >= 500 or answer.status in (408, 429):
+                raise OutageError(said)
+            raise BackendError(said, final=True)
+        try:
+            data = sorted(answer.body["data"], key=lambda each: each["index"])
+            if [each["index"] for each in data] != list(range(count)):
+                raise ValueError(f"{len(data)} scores for {count} conversations")
+            return [self._read(each) for each in data]
+        except (KeyError, TypeError, ValueError) as error:
+            said = f"{type(error).__name__}: {error}"
+            raise BackendError(f"the answer of {self.options.url}/{endpoint} cannot be read: {said}") from error
+
+    def _read(self, data: Mapping[str, Any]) -> float:
+        """The score in one part of an answer."""
+        where = {"classify": "probs", "pooling": "data", "score": "score"}[self.options.endpoint]
+        found = data[where]
+        logits = found if isinstance(found, list) else [found]
+        if not logits or not all(isinstance(each, numbers.Real) and not isinstance(each, bool) for each in logits):
+            raise ValueError(f"{where} is {found!r:.100}, which is no list of numbers")
+        label = self.options.label
+        if label is None and len(logits) > 1:
+            raise ValueError(f"the model has {len(logits)} labels; say which is the score: label=NUMBER")
+        if label is not None and label >= len(logits):
+            raise ValueError(f"the model has {len(logits)} labels, and none of number {label}")
+        return _transformed([float(each) for each in logits], label or 0, self.options.transform)
+
+    async def healthy(self) -> bool:
+        """What ``/health`` says."""
+        return (await self._client.request("GET", "/health", timeout=_HEALTH_S)).status == 200
+
+    async def close(self) -> None:
+        """Drop the connections; the server goes on."""
+        await self._client.close()
+
+
+def _transformed(logits: Sequence[float], label: int, transform: str) -> float:
+    value = logits[label]
+    match transform:
+        case "sigmoid":
+            return 1 / (1 + math.exp(-value)) if value >= 0 else math.exp(value) / (1 + math.exp(value))
+        case "softmax":
+            top = max(logits)
+            return math.exp(value - top) / math.fsum(math.exp(each - top) for each in logits)
+    return value
+
+
+def _sent(message: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in message.items() if name != "reasoning_content"}
+
+
+async def _get(client: Client, path: str) -> Answer:
+    try:
+        answer = await client.request("GET", path, timeout=_HEALTH_S)
+    except UnreachableError as error:
+        raise OutageError(f"the reward model cannot be reached: {error}") from error
+    if answer.status in (401, 403):
+        raise ValueError(f"{client.base_url} refuses the key; name the variable that has it in api_key_env")
+    if answer.status >= 500:
+        raise OutageError(f"{client.base_url}{path} answered {answer.status}: {error_text(answer.body)}")
+    return answer
+
+
+def _served(answer: Answer, options: PoolingOptions) -> tuple[str, int | None]:
+    """The model's name, and how much it reads, as far as the server says."""
+    try:
+        models = {str(each["id"]): each.get("max_model_len") for each in answer.body["data"]}
+    except (KeyError, TypeError, AttributeError):
+        models = {}
+    if not models and options.model is None:
+        raise ValueError(f"{options.url}/v1/models names no model; give its name: model=NAME")
+    name = options.model or next(iter(models))
+    if models and name not in models:
+        raise ValueError(f"{options.url} does not serve {name!r}; it serves {', '.join(models)}")
+    return name, models.get(name)
