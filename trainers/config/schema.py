@@ -746,3 +746,5 @@ class SFTConfig(RunConfig):
         """What does not go together: pairs of a key and what is wrong, in words."""
         yield from model_checks(self.model)
         yield from learner_checks(self.model, self.trainer)
+        if self.model.lora_publish != "merged":
+            yield "model.lora_publish", "has no effect here: supervised training publishes to no engine"
