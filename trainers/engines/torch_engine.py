@@ -16,6 +16,7 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -131,7 +132,7 @@ class TorchEngine:
         if not isinstance(weights, Mapping):
             raise ValueError(f"weights must be a mapping of parameter names to tensors, not {type(weights).__name__}")
         if isinstance(weights, Adapted):  # in a thread of its own: requests go on meanwhile
-            weights = await _in_a_thread(lambda adapted=weights: adapted.merged(self._device))
+            weights = await _in_a_thread(partial(weights.merged, self._device))
         await self._call(Update(weights, version, mode), Scheduler.add_update, Scheduler.cancel_update)
 
     async def release(self, session: str) -> None:

@@ -108,7 +108,7 @@ class Transfer(WeightTransferEngine[InitInfo, UpdateInfo]):
                 self._load_adapted(base, path, update_info.checksums)
             else:
                 self._load_file(path, update_info.checksums)
-        self._loaded = {name, base and base.get("upload")}
+        self._loaded = {name, None if base is None else base.get("upload")}
 
     def finish_weight_update(self) -> None:
         """All is done: weights come in one piece, and an error here would leave vLLM's worker in the update."""
