@@ -216,7 +216,7 @@ def _model(config: GenerateConfig) -> ModelSection:
 def _as_run(config: GenerateConfig, folder: Path) -> PPOConfig:
     """The part of a run's configuration that engines are made from."""
     rollout = config.rollout
-    context = rollout.prompt_length + rollout.response_length
+    context = max(16, rollout.prompt_length + rollout.response_length)  # the least that an engine has
     engine = EngineSection(
         **{name: getattr(config.engine, name) for name in type(config.engine).model_fields}, max_context=context
     )
