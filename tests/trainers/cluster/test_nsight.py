@@ -13,6 +13,7 @@ import torch
 from trainers.cluster.group import LearnerGroup, RankError
 from trainers.cluster.nsight import nsight_of
 from trainers.cluster.rank import RankHost
+from trainers.cluster.ray import ranks
 from trainers.cluster.ray.ranks import RayRanks
 from trainers.config import load_config
 from trainers.ppo import profiling
@@ -79,6 +80,15 @@ def test_ranks_that_do_not_start_under_nsight_say_what_they_need() -> None:
     with pytest.raises(RankError) as caught:
         RayRanks(cluster_of(FakeRay(FakeRay.exceptions.RayError("no room"))))
     assert "nsight" not in str(caught.value).lower()
+
+
+def test_of_a_traceback_in_what_ray_says_the_end_is_said() -> None:
+    said = ranks.said(
+        RuntimeError("No environment.\n[Node 1] Traceback (most recent call last):\n  File x\n a()\nb:\n c\n")
+    )
+    assert said == "No environment. [Node 1] b: c"
+    assert ranks.said(RuntimeError("The actor\n\n died\nso\nmore")) == "The actor died so"
+    assert ranks.said(RuntimeError("Traceback (most recent call last):")) == "RuntimeError"
 
 
 @pytest.mark.parametrize("fails", [False, True])

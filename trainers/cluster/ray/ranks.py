@@ -23,6 +23,7 @@ from trainers.cluster.watch import Pulse
 
 _PULSE_S = 1.0
 _LINES = 3  # of Ray's words on a death
+_CAUSE = 2  # lines at the end of a traceback that comes with them
 
 
 class Published(Mapping[str, Tensor]):
@@ -234,6 +235,13 @@ class RayLearnerGroup(LearnerGroup):
 
 
 def said(error: BaseException) -> str:
-    """The beginning of what Ray says, in one line."""
+    """The beginning of what Ray says, in one line; of a traceback in it, the end."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return " ".join(lines[:_LINES]) or type(error).__name__
+    for at, line in enumerate(lines[:_LINES]):
+        before, trace, _ = line.partition("Traceback (most recent call last)")
+        if trace:
+            lines = [*lines[:at], before.strip(), *lines[max(at + 1, len(lines) - _CAUSE) :]]
+            break
+    else:
+        lines = lines[:_LINES]
+    return " ".join(each for each in lines if each) or type(error).__name__
