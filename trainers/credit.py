@@ -149,7 +149,9 @@ def policy_loss(section: ActorSection) -> Any:
             dual_clip=section.clip_ratio_c,
             importance=batch.get("importance"),
         )
-        per_token = surrogate.loss - section.entropy_coeff * entropy
+        per_token = surrogate.loss
+        if section.entropy_coeff:  # a gradient of 0 would be computed all the same
+            per_token = per_token - section.entropy_coeff * entropy
         sums = {name: (batch["share"] * value).sum() for name, value in surrogate.stats.items()}
         if section.use_kl_loss:
             kl = kl_estimate(logprobs, batch["ref_logprobs"], section.kl_loss_type)

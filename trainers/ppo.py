@@ -42,7 +42,6 @@ from .config import PPOConfig, load_config
 from .credit import credit, critic_loss, norm_length, offsets_of, policy_loss
 from .demonstrations import DemonstrationError
 from .engines.base import Sampling
-from .learner import Learner
 from .policy import PolicyError
 from .report.metrics import Phases, episode_metrics
 from .report.profile import profiled
@@ -222,7 +221,6 @@ def save(run: Run) -> None:
     }
     with traced(run, "save"):
         if run.config.trainer.async_save:
-            assert isinstance(run.learner, Learner)  # the configuration was checked
             run.saved.wait()  # before copies are taken: there are never two
             state_writer, model_writer = run.learner.prepare_save(), run.learner.prepare_export(run.tokenizer)
             run.saved.save_in_background(

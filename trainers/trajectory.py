@@ -35,10 +35,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from textenvs.messages import Message, Messages
-
 if TYPE_CHECKING:
     import pyarrow
+
+    from textenvs.messages import Message, Messages
 
 # The arrays of a trajectory and their types; the first five have one entry a token.
 _ARRAYS: dict[str, type[np.generic]] = {

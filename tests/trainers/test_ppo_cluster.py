@@ -28,8 +28,9 @@ def test_two_ranks_train_as_one_process_and_a_dead_one_ends_the_run(tmp_path: Pa
             made.learner.weights()
         seen.append(caught.value)
 
+    saving = ("trainer.save_freq=1", "trainer.async_save=true")
     alone = run(tmp_path / "one")
-    both = run(tmp_path / "two", "cluster.learner_ranks=2", "trainer.save_freq=1", then=kill_a_rank)
+    both = run(tmp_path / "two", "cluster.learner_ranks=2", *saving, then=kill_a_rank)
     assert_same_metrics(both, alone, 1e-4)
     assert seen
     # One process goes on from what two have saved, and has nothing left to do.

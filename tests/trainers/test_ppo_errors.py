@@ -94,8 +94,6 @@ def test_a_device_that_is_not_there(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ("model.kv_heads=2 trainer.tensor_parallel_size=2", ("1 ranks cannot be cut", "start a multiple of 2")),
-        ("trainer.fsdp_size=4", ("fsdp_size=4 does not divide",)),
         ("trainer.offload=true", ("trainer.offload", "there is no GPU")),
         ("model.lora_rank=2 model.target_modules=[query]", ("query: this model has no linear layer", "q_proj")),
         ("model.attn_implementation=flash_atention_2", ("the learner:", "flash_atention_2")),
@@ -103,6 +101,17 @@ def test_a_device_that_is_not_there(tmp_path, capsys):
 )
 def test_a_learner_that_cannot_be_had_is_refused_before_anything_is_trained(tmp_path, capsys, more, words):
     refused(capsys, arguments(tmp_path / "run", *QUICK, *more.split(" ")), *words)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ("model.kv_heads=2 trainer.tensor_parallel_size=2", ("1 ranks cannot be cut", "start a multiple of 2")),
+        ("trainer.fsdp_size=4", ("fsdp_size=4 does not divide",)),
+    ],
+)
+def test_ranks_that_cannot_be_cut_so_are_refused_by_the_plan(tmp_path, capsys, more, words):
+    refused(capsys, arguments(tmp_path / "run", *QUICK, *more.split(" ")), "cannot be placed", *words, code=2)
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,11 @@ from ..algorithms.advantages import NEEDS_CRITIC
 from ..cluster.group import LearnerGroup
 from ..cluster.local import local_group
 from ..cluster.nsight import nsight_of
+from ..cluster.plan import parallel_of
 from ..cluster.ray.ranks import RayLearnerGroup
 from ..cluster.ray.runtime import RayCluster
 from ..config.schema import ModelSection, PPOConfig, RunSection
-from ..learner import Learner, LoRASettings, OptimizerSettings, Parallel
+from ..learner import Learner, LoRASettings, OptimizerSettings
 from ..learner.lora import target_names
 from ..learner.parallel import check_model, world_size
 from ..policy import Policy, resolve_device
@@ -29,7 +30,7 @@ def learner_options(model: ModelSection, run: RunSection) -> dict[str, Any]:
         lora = LoRASettings(model.lora_rank, model.lora_alpha, model.target_modules, seed=run.seed)
     return {
         "lora": lora,
-        "parallel": Parallel(run.fsdp_size, run.tensor_parallel_size, run.ulysses_sequence_parallel_size),
+        "parallel": parallel_of(run),
         "gradient_checkpointing": model.enable_gradient_checkpointing,
         "activation_offload": model.enable_activation_offload,
         "remove_padding": model.use_remove_padding,

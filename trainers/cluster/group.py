@@ -9,12 +9,13 @@ The ranks are processes of this machine (:mod:`.local`) or Ray actors (:mod:`.ra
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 import threading
 import time
 import uuid
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, overload
@@ -116,6 +117,7 @@ class LearnerGroup:
         self._transport = transport
         self._silence, self._stall = silence, stall
         self._number = 0
+        self._preparations = itertools.count()
         self._calling = threading.Lock()
         self._ended: str | None = None
         self._finalizer = weakref.finalize(self, _end, transport)
@@ -205,6 +207,18 @@ class LearnerGroup:
         """See :meth:`trainers.learner.learner.Learner.save`. Every rank writes: all must see the folder."""
         self._do("save", Path(path).absolute(), extra)
 
+    def prepare_save(self, extra: Mapping[str, Any] | None = None) -> Callable[[str | Path], None]:
+        """See :meth:`trainers.learner.learner.Learner.prepare_save`. The ranks take copies now, each of its own part.
+
+        Returns:
+            Lets the ranks write them, beside what else they are asked to do, and returns when all have; for a thread.
+        """
+        return self._prepare("prepare_save", extra)
+
+    def prepare_export(self, tokenizer: Any) -> Callable[[str | Path], None]:
+        """As :meth:`prepare_save`, for :meth:`export_hf`."""
+        return self._prepare("prepare_export", tokenizer)
+
     def load(self, path: str | Path) -> dict[str, Any]:
         """See :meth:`trainers.learner.learner.Learner.load`. Every rank reads: all must see the folder."""
         extra: dict[str, Any] = self._do("load", Path(path).absolute())
@@ -234,6 +248,17 @@ class LearnerGroup:
                 f"{', '.join(self._transport.name(rank) for rank in blind)} cannot see {folder}: a learner on several "
                 "machines needs a run folder on a file system that they share (trainer.default_local_dir)"
             )
+
+    def _prepare(self, method: str, *args: Any) -> Callable[[str | Path], None]:
+        number = next(self._preparations)
+        self._do("prepare", number, method, *args)
+
+        def write(path: str | Path) -> None:
+            self._do("write_prepared", number, Path(path).absolute())
+            while not self._do("is_written"):
+                time.sleep(_LOOK_S)
+
+        return write
 
     def close(self) -> None:
         """End the ranks, also in the middle of a call (which then fails). Safe to call twice."""

@@ -7,11 +7,16 @@ each has a pool of its own; environments that run on Ray and are counted have on
 Memory is an estimate, in bytes on each GPU (or in each process on CPUs), by these conventions:
 
 * parameters, gradients and AdamW's two moments are float32 (4 + 4 + 8 bytes a parameter) and sharded evenly over the
-  ranks; a frozen reference is its parameters alone; a critic counts like the actor;
-* in use, parameters are gathered a layer at a time, two layers at once: those in the dtype of the computation;
-* activations of a micro-batch: 34 bytes per token, layer and unit of width for 2-byte numbers, twice that for 4-byte
-  ones (Korthikanti et al., arXiv 2205.05198, without the attention matrix, which is never whole); logits of one chunk
-  of 1,024 positions in float32, three times (logits, probabilities, gradient);
+  ranks, or over ``trainer.fsdp_size`` of them; tensor parallelism cuts the matrices of the blocks first, and what is
+  outside the blocks (embeddings and head) is whole on each of its ranks; a frozen reference is its parameters alone; a
+  critic counts like the actor;
+* in use, parameters are gathered in the dtype of the computation: those outside the blocks, and the blocks one at a
+  time, two at once;
+* activations of a micro-batch: 10 + 24 / t bytes per token, layer and unit of width for 2-byte numbers with tensor
+  parallelism of t, twice that for 4-byte ones (Korthikanti et al., arXiv 2205.05198, equation 2, without the attention
+  matrix, which is never whole); logits of one chunk of 1,024 positions in float32, three times (logits, probabilities,
+  gradient). A micro-batch is counted in a rank's own tokens, so sequence parallelism changes nothing here: it is what
+  lets a sequence be longer than that;
 * an engine holds its weights and the keys and values of ``engine.max_slots`` contexts of ``engine.max_context``; vLLM
   holds the share of the GPU that ``engine.vllm.gpu_memory_utilization`` says.
 
@@ -26,6 +31,8 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from trainers.config import PPOConfig
+    from trainers.config.schema import RunSection
+    from trainers.learner.parallel import Parallel
 
 _GIB = 2**30
 _CHUNK = 1024  # positions whose logits exist at a time
@@ -46,10 +53,12 @@ class Machine:
     Args:
         gpus: That torch sees here.
         gpu_bytes: Memory of the smallest; ``None`` where it is not known.
+        world: Processes that were started together, as by torchrun: ranks of a learner that is in this process.
     """
 
     gpus: int = 0
     gpu_bytes: int | None = None
+    world: int = 1
 
 
 @dataclass(frozen=True)
@@ -62,6 +71,10 @@ class ModelShape:
         hidden: Width.
         kv_width: Numbers of keys (as many of values) that a token has in a layer.
         vocab: Tokens.
+        heads: Of queries, in a layer.
+        kv_heads: Of keys and values.
+        intermediate: Units of a feed-forward layer; 0 where layers differ or do not say.
+        outside: Parameters outside the blocks: embeddings, head and the last norm.
     """
 
     parameters: int
@@ -69,6 +82,10 @@ class ModelShape:
     hidden: int
     kv_width: int
     vocab: int
+    heads: int
+    kv_heads: int
+    intermediate: int
+    outside: int
 
 
 @dataclass(frozen=True)
@@ -169,6 +186,7 @@ def make_plan(config: PPOConfig, machine: Machine, shape: ModelShape | None = No
     width = tensor_parallel_size(config)
     ranks, replicas = 0 if serving else cluster.learner_ranks, engine.replicas
     _check_sizes(config, device, per_node, width, ranks)
+    shards = 1 if serving else _check_cut(config, machine, shape)
 
     each, gpu = float(cluster.cpus_per_actor), int(device == "cuda")
     learner_pool: PoolName = "shared" if cluster.colocate else "learner"
@@ -199,7 +217,7 @@ def make_plan(config: PPOConfig, machine: Machine, shape: ModelShape | None = No
         engines,
         groups,
         environments,
-        memory=() if shape is None else tuple(_memory(config, shape, width, machine, device)),
+        memory=() if shape is None else tuple(_memory(config, shape, width, machine, device, shards)),
         notes=() if serving else tuple(_notes(config)),
     )
     cpus = config.ray_init.num_cpus
@@ -311,6 +329,35 @@ def _check_sizes(config: PPOConfig, device: str, per_node: int, width: int, rank
         )
 
 
+def _check_cut(config: PPOConfig, machine: Machine, shape: ModelShape | None) -> int:
+    """Whether the learner's ranks and its model can be cut as `trainer` says; over how many ranks it is sharded."""
+    from trainers.learner.parallel import check_sizes
+
+    ranks, parallel = _ranks(config, machine), parallel_of(config.trainer)
+    try:
+        _, shards = parallel.shape(ranks)
+        if shape is not None:
+            check_sizes(shape.heads, shape.kv_heads, shape.intermediate, parallel)
+    except ValueError as error:
+        raise PlanError(
+            f"the learner with cluster.learner_ranks={config.cluster.learner_ranks}, trainer.fsdp_size="
+            f"{parallel.fsdp_size}, trainer.tensor_parallel_size={parallel.tensor} and "
+            f"trainer.ulysses_sequence_parallel_size={parallel.sequence}: {error}"
+        ) from error
+    return shards
+
+
+def _ranks(config: PPOConfig, machine: Machine) -> int:
+    return config.cluster.learner_ranks if config.cluster.learner_ranks > 1 else machine.world
+
+
+def parallel_of(run: RunSection) -> Parallel:
+    """How the learner's ranks share the work."""
+    from trainers.learner.parallel import Parallel
+
+    return Parallel(run.fsdp_size, run.tensor_parallel_size, run.ulysses_sequence_parallel_size)
+
+
 def _pools(seats: Sequence[Seat]) -> Iterator[Pool]:
     for name in dict.fromkeys(seat.pool for seat in seats):
         mine = [seat for seat in seats if seat.pool == name]
@@ -348,27 +395,30 @@ def _notes(config: PPOConfig) -> Iterator[str]:
 
 
 def _memory(
-    config: PPOConfig, shape: ModelShape, width: int, machine: Machine, device: str
+    config: PPOConfig, shape: ModelShape, width: int, machine: Machine, device: str, shards: int
 ) -> Iterator[tuple[str, str, int]]:
-    ranks, count = config.cluster.learner_ranks, shape.parameters
+    count, tensor = shape.parameters, config.trainer.tensor_parallel_size
+    inside = count - shape.outside
+    held = (inside // tensor + shape.outside) // shards
     size = 2 if config.model.dtype == "bfloat16" else 4
     trained = 1 + (config.algorithm.adv_estimator in _WITH_CRITIC)
     frozen = int(config.actor.use_kl_loss or config.algorithm.use_kl_in_reward)
     tokens, layers = config.actor.max_tokens_per_micro_batch, max(shape.layers, 1)
-    yield "learner", "parameters", (trained + frozen) * 4 * count // ranks
-    yield "learner", "gradients", trained * 4 * count // ranks
-    yield "learner", "optimizer", trained * 8 * count // ranks
-    if ranks > 1:
-        yield "learner", "gathered layers", 2 * size * count // layers
-    yield "learner", "activations", 17 * size * tokens * shape.hidden * layers + 3 * 4 * _CHUNK * shape.vocab
+    yield "learner", "parameters", (trained + frozen) * 4 * held
+    yield "learner", "gradients", trained * 4 * held
+    yield "learner", "optimizer", trained * 8 * held
+    if _ranks(config, machine) > 1:
+        yield "learner", "gathered layers", size * (shape.outside + 2 * inside // layers // tensor)
+    activations = (10 + 24 / tensor) * size / 2 * tokens * shape.hidden * layers
+    yield "learner", "activations", int(activations) + 3 * 4 * _CHUNK * shape.vocab
     if config.engine.name == "vllm" and device == "cuda":
         if machine.gpu_bytes is not None:
             share = config.engine.vllm.gpu_memory_utilization
             yield "engine", "weights, keys and values", int(share * machine.gpu_bytes)
         return
     yield "engine", "weights", size * count // width
-    held = config.engine.max_slots * config.engine.max_context
-    yield "engine", "keys and values", held * layers * 2 * shape.kv_width * size // width
+    positions = config.engine.max_slots * config.engine.max_context
+    yield "engine", "keys and values", positions * layers * 2 * shape.kv_width * size // width
 
 
 def _check_memory(plan: Plan, config: PPOConfig, machine: Machine) -> None:

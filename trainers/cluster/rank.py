@@ -65,6 +65,8 @@ class RankHost:
         os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(count), "LOCAL_RANK": str(local_rank)}
         self._store: Any = None
         self.learner: Any = None
+        self._prepared: dict[int, Callable[[Path], None]] = {}
+        self._writing: Any = None
         self._watched = _Watched()
 
     def open(self) -> tuple[str, int] | None:
@@ -93,14 +95,17 @@ class RankHost:
         import torch.distributed as dist
 
         from trainers.learner import Learner
+        from trainers.learner.checkpoint import Background
+        from trainers.learner.parallel import backend_of
         from trainers.policy import resolve_device
 
         device = resolve_device(str(settings.get("device", "cpu")))
         if self.count > 1:
             assert where is not None
             store = self._store or dist.TCPStore(*where, self.count, timeout=timedelta(seconds=timeout))
-            backend = "nccl" if device.type == "cuda" else "gloo"
+            backend = backend_of(device)
             dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.count, timeout=_NO_LIMIT)
+        self._writing = Background()
         self.learner = Learner(model, **{**settings, "device": device})
         return {"critic": self.learner.critic is not None, "reference": self.learner.reference is not None}
 
@@ -132,6 +137,31 @@ class RankHost:
         if self.count > 1:
             dist.all_gather_object(everyone, mine)
         return everyone
+
+    def prepare(self, number: int, method: str, *args: Any) -> None:
+        """Take a copy of what is to be written, by one of the Learner's methods that prepare, under a number."""
+        self._prepared[number] = getattr(self.learner, method)(*args)
+
+    def write_prepared(self, number: int, path: Path) -> None:
+        """Begin to write what was prepared, in a thread beside the one that learns; all ranks in the same order."""
+        write = self._prepared.pop(number)
+        self._writing.start(lambda: write(path), "prepared")
+
+    def is_written(self) -> bool:
+        """Whether the threads of all ranks are done; all ranks ask together, and get the same answer.
+
+        Raises:
+            Exception: What went wrong in them; once.
+        """
+        import torch.distributed as dist
+
+        busy = [self._writing.busy] * self.count
+        if self.count > 1:
+            dist.all_gather_object(busy, self._writing.busy)
+        if any(busy):
+            return False
+        self._writing.wait()
+        return True
 
     def run(self, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a method of this class, or else of its Learner; an exception becomes a :class:`Failure`."""

@@ -8,17 +8,19 @@ from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from trainers import tiny
 from trainers.cluster.plan import Machine, ModelShape
 from trainers.config.schema import ModelSection
+from trainers.learner.parallel import world_size
 
 
 def this_machine() -> Machine:
     """This one, as torch sees it."""
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     sizes = [torch.cuda.get_device_properties(number).total_memory for number in range(count)]
-    return Machine(count, min(sizes, default=None))
+    return Machine(count, min(sizes, default=None), world_size())
 
 
 def shape_of(section: ModelSection) -> ModelShape | None:
@@ -54,11 +56,22 @@ def _shape(model: Any) -> ModelShape:
     text = model.config.get_text_config()
     heads = text.num_attention_heads
     head_dim = getattr(text, "head_dim", None) or text.hidden_size // heads
+    kv_heads = getattr(text, "num_key_value_heads", None) or heads
     parameters: Mapping[int, int] = {id(weight): weight.numel() for weight in model.parameters()}
+    blocks = {
+        id(weight)
+        for module in model.modules()
+        if isinstance(module, GradientCheckpointingLayer)
+        for weight in module.parameters()
+    }
     return ModelShape(
-        sum(parameters.values()),
-        text.num_hidden_layers,
-        text.hidden_size,
-        (getattr(text, "num_key_value_heads", None) or heads) * head_dim,
-        text.vocab_size,
+        parameters=sum(parameters.values()),
+        layers=text.num_hidden_layers,
+        hidden=text.hidden_size,
+        kv_width=kv_heads * head_dim,
+        vocab=text.vocab_size,
+        heads=heads,
+        kv_heads=kv_heads,
+        intermediate=width if isinstance(width := getattr(text, "intermediate_size", None), int) else 0,
+        outside=sum(size for weight, size in parameters.items() if weight not in blocks),
     )

@@ -200,8 +200,6 @@ def _cluster_checks(config: PPOConfig) -> Problems:
                 "engine.vllm.sleep_mode",
                 "needs rollout.staleness=0: the engine sleeps while the learner learns, and episodes could not go on",
             )
-    if config.trainer.async_save and (on_ray or cluster.learner_ranks > 1):
-        yield "trainer.async_save", "is for a learner in this process: one rank, and cluster.backend=local"
     if cluster.learner_ranks > 1 and config.trainer.fsdp == "never":
         yield "trainer.fsdp", f"must not be never with cluster.learner_ranks={cluster.learner_ranks}"
 

@@ -29,7 +29,12 @@ from transformers.activations import ACT2FN
 from trainers.engines.weights import check_weights, some
 
 FAMILIES = ("qwen2", "qwen3", "llama")
-_GROUP_ROWS = 32  # decoding requests per group
+_GROUP_ROWS = 32  # decoding requests per group: on the CPU, what its cache holds
+# On a GPU a group is a handful of kernel launches a layer, which cost more than keys beyond a request's own.
+_GROUP_ROWS_GPU = 256
+# There, the keys that a group reads are rounded up: attention kernels want aligned biases, and cuDNN's plans anew for
+# every new shape, which decoding would make at every step.
+_KEYS_STEP_GPU = 64
 _ROPE_TYPES = ("default", "linear", "llama3", "yarn")  # those whose angles depend on the position alone
 
 
@@ -127,6 +132,8 @@ class Decoder:
         self.slots, self.max_context = slots, max_context
         self.device = torch.device(device) if device is not None else model.device
         self.dtype = dtype or model.dtype
+        gpu = self.device.type != "cpu"
+        self._group_rows, self._keys_step = (_GROUP_ROWS_GPU, _KEYS_STEP_GPU) if gpu else (_GROUP_ROWS, 1)
         self._heads: int = config.num_attention_heads
         self._kv_heads: int = config.num_key_value_heads
         self._head_dim: int = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -234,9 +241,10 @@ class Decoder:
             ids: ``[slots, max_context]``, the known tokens.
         """
         rows, positions = [decode_rows], [lengths[decode_rows] - 1]
+        size = self._group_rows
         groups = [
-            self._decode_group(at, decode_rows[at : at + _GROUP_ROWS], positions[0][at : at + _GROUP_ROWS])
-            for at in range(0, len(decode_rows), _GROUP_ROWS)
+            self._decode_group(at, decode_rows[at : at + size], positions[0][at : at + size])
+            for at in range(0, len(decode_rows), size)
         ]
         last = [np.arange(len(decode_rows))]
         begin = len(decode_rows)
@@ -284,7 +292,15 @@ class Decoder:
             gate, up = F.linear(normed, layer.gate_up, layer.gate_up_bias).chunk(2, dim=-1)
             x = x + F.linear(self._activation(gate).mul_(up), layer.down, layer.down_bias)
         x = F.rms_norm(x, (x.shape[-1],), self._norm, self._eps)
+        if x.device.type == "cuda" and x.dtype != torch.float32:
+            return torch.mm(x, self._head.T, out_dtype=torch.float32)  # as the learner: not rounded to 16 bits between
         return F.linear(x, self._head).float()
+
+    def copy(self, source: int, rows: NDArray[np.int64], count: int) -> None:
+        """Give the slots ``rows`` the keys and values of the first ``count`` positions of the slot ``source``."""
+        for cache in self._kv:
+            slots = cache.view(self.slots, self.max_context, *cache.shape[1:])
+            slots[self._put(rows), :count] = slots[source, :count]
 
     def _attend(self, q: Tensor, cache: Tensor, group: _Group) -> Tensor:
         """Attention of one group: q ``[end - begin, heads, head_dim]`` to ``[end - begin, heads * head_dim]``.
@@ -310,7 +326,7 @@ class Decoder:
         return out if group.place is None else out[group.place]
 
     def _decode_group(self, begin: int, rows: NDArray[np.int64], positions: NDArray[np.int64]) -> _Group:
-        keys = int(positions.max()) + 1
+        keys = self._keys(positions)
         return _Group(
             begin=begin,
             end=begin + len(rows),
@@ -328,7 +344,7 @@ class Decoder:
         place = np.concatenate([np.arange(count) + row * queries for row, count in enumerate(counts)])
         query = np.zeros(len(chunks) * queries, np.int64)
         query[place] = positions
-        keys = int(positions.max()) + 1
+        keys = self._keys(positions)
         return _Group(
             begin=begin,
             end=begin + len(positions),
@@ -338,6 +354,10 @@ class Decoder:
             bias=self._bias(query.reshape(len(chunks), queries), keys, self._heads // self._kv_heads),
             place=self._put(place) if len(place) < len(query) else None,
         )
+
+    def _keys(self, positions: NDArray[np.int64]) -> int:
+        """How many positions of its slots a group reads: those up to its last token, rounded up."""
+        return min(-(-(int(positions.max()) + 1) // self._keys_step) * self._keys_step, self.max_context)
 
     def _bias(self, query: NDArray[np.int64], keys: int, repeats: int) -> Tensor:
         """``[R, 1, repeats * Q, keys]`` from query positions ``[R, Q]``: a query sees positions up to its own."""

@@ -6,6 +6,9 @@ tokens that are known but not computed, and where the last known token was compu
 token to compute, a new prompt is many, a prompt cut in chunks is many over several steps, and an update of the weights
 in the middle of a generation is ``computed = 0``.
 
+Requests that ask with the same prompt at the same time, as siblings of a group do, compute it once: the first leads,
+the others wait until its keys and values are there, take a copy, and begin at the prompt's last token.
+
 Invariants: a slot that is not busy samples nothing; KV that older weights computed is never read (``computed`` is 0 for
 every slot, and no session is remembered, after an update); a request that asks for nothing more leaves at once.
 """
@@ -42,6 +45,7 @@ class Request:
     session: str | None = None
     row: int = field(default=-1, init=False)
     cached: int = field(default=0, init=False)
+    leader: Request | None = field(default=None, init=False)  # computes the same prompt
     times: list[float] = field(default_factory=list, init=False)  # submitted, admitted, first token
 
 
@@ -53,6 +57,8 @@ class Update:
     version: int
     mode: UpdateMode
 
+
+_WORTH_SHARING = 16  # tokens of a prompt; a shorter one is computed again sooner than it is waited for
 
 Outcome = tuple[Request | Update, Generation | BaseException | None]
 
@@ -100,6 +106,7 @@ class Scheduler:
         self._computed = np.zeros(slots, np.int64)  # of those, tokens with keys and values in the slot
         self._prompt = np.zeros(slots, np.int64)
         self._limit = np.zeros(slots, np.int64)  # stop at this length
+        self._leaders: dict[bytes, Request] = {}  # by prompt; running
         self._stops = np.full((slots, 1), -1, np.int64)
         self._seed = np.zeros(slots, np.uint64)
         self._temperature = np.zeros(slots, np.float32)
@@ -203,6 +210,10 @@ class Scheduler:
                 differ = np.flatnonzero(self._ids[row, :known] != prompt[:known])
                 request.cached = int(differ[0]) if len(differ) else known
                 self.counters["cached_tokens"] += request.cached
+            elif size > _WORTH_SHARING:
+                request.leader = self._leaders.setdefault(prompt.tobytes(), request)
+                if request.leader is request:
+                    request.leader = None
             self._computed[row] = request.cached
             self._ids[row, :size] = prompt
             self._length[row] = self._prompt[row] = size
@@ -227,6 +238,8 @@ class Scheduler:
 
     def _leave(self, row: int) -> Request:
         request = self._running.pop(row)
+        if self._leaders.get(prompt := request.prompt.tobytes()) is request:
+            del self._leaders[prompt]
         self._slots.give_back(row)
         self._rows = self._rows[self._rows != row]
         return request
@@ -251,6 +264,7 @@ class Scheduler:
     # One step
 
     def _compute(self) -> list[Outcome]:
+        self._follow()
         pending = self._length[self._rows] - self._computed[self._rows]
         decoding = self._rows[pending == 1]
         decoding = decoding[np.argsort(self._length[decoding], kind="stable")]
@@ -273,9 +287,29 @@ class Scheduler:
             logits = logits[torch.from_numpy(np.flatnonzero(whole)).to(logits.device)]
         return self._sample(rows, logits) if len(rows) else []
 
+    def _follow(self) -> None:
+        """Give prompts that were computed to those who wait for them."""
+        copies: dict[Request, list[Request]] = {}
+        for request in self._running.values():
+            if (leader := request.leader) is None:
+                continue
+            size = len(request.prompt) - 1
+            if self._running.get(leader.row) is not leader:  # it was cancelled
+                request.leader = None
+            elif self._computed[leader.row] >= size:
+                copies.setdefault(leader, []).append(request)
+                request.leader, request.cached = None, size
+                self._computed[request.row] = size
+                self.counters["cached_tokens"] += size
+        for leader, followers in copies.items():
+            rows = np.array([request.row for request in followers])
+            self._decoder.copy(leader.row, rows, len(leader.prompt) - 1)
+
     def _chunks(self) -> list[Chunk]:
         chunks, budget = [], self._budget
-        for row in self._running:  # first come, first served
+        for row, request in self._running.items():  # first come, first served
+            if request.leader is not None:
+                continue
             start = int(self._computed[row])
             count = min(int(self._length[row]) - start, budget)
             if self._length[row] - start > 1 and count > 0:

@@ -11,17 +11,27 @@ transformers asks a table of functions for a model's attention; two more stand t
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.attention.varlen import varlen_attn
 from transformers import AttentionInterface
 
 VARLEN = "trainers_varlen"
 ULYSSES = "trainers_ulysses"
 OWN = frozenset({VARLEN, ULYSSES})
+
+
+def _flag_of(kernel: Any) -> dict[str, Any]:
+    """After torch 2.11, fewer key than query heads must be asked for. The kernel takes them in any version."""
+    return {"enable_gqa": True} if "enable_gqa" in inspect.signature(kernel).parameters else {}
+
+
+_GROUPED_HEADS = _flag_of(varlen_attn)
 
 
 def causal_attention(
@@ -50,40 +60,34 @@ def causal_attention(
     Raises:
         ValueError: Several rows of packed sequences.
     """
-    grouped = query.shape[1] != key.shape[1]
+    # Not the comparison itself: to torch.compile it may be a symbol, which no attention takes.
+    grouped: dict[str, Any] = {"enable_gqa": True} if query.shape[1] != key.shape[1] else {}
     if cu_seqlens is None:
-        out = functional.scaled_dot_product_attention(
-            query, key, value, is_causal=True, scale=scale, enable_gqa=grouped
-        )
+        out = functional.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, **grouped)
         return out.transpose(1, 2)
     if len(query) != 1:
         raise ValueError(f"packed sequences stand in one row, not in {len(query)}")
     if query.device.type == "cuda" and query.dtype != torch.float32:  # which flash attention does not have
-        from torch.nn.attention.varlen import varlen_attn
-
         assert max_length is not None
-        q, k, v = (tensor[0].transpose(0, 1).contiguous() for tensor in (query, key, value))
-        packed = varlen_attn(
-            q,
-            k,
-            v,
-            cu_seqlens,
-            cu_seqlens,
-            max_length,
-            max_length,
-            scale=scale,
-            window_size=(-1, 0),  # causal
-            enable_gqa=grouped,
-        )
-        assert isinstance(packed, Tensor)
-        return packed[None]
+        return _packed(query, key, value, scale, cu_seqlens, max_length)
     at = torch.arange(query.shape[2], device=query.device)
     sequence = torch.searchsorted(cu_seqlens, at, right=True)
     mask = (sequence[:, None] == sequence[None, :]) & (at[:, None] >= at[None, :])
-    out = functional.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask[None, None], scale=scale, enable_gqa=grouped
-    )
+    out = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask[None, None], scale=scale, **grouped)
     return out.transpose(1, 2)
+
+
+def _packed(
+    query: Tensor, key: Tensor, value: Tensor, scale: float | None, cu_seqlens: Tensor, max_length: int
+) -> Tensor:
+    """By torch's kernel for sequences of several lengths, in 16 bits on CUDA."""
+    grouped = _GROUPED_HEADS if query.shape[1] != key.shape[1] else {}
+    q, k, v = (tensor[0].transpose(0, 1).contiguous() for tensor in (query, key, value))
+    packed = varlen_attn(
+        q, k, v, cu_seqlens, cu_seqlens, max_length, max_length, scale=scale, window_size=(-1, 0), **grouped
+    )  # a window of everything before and nothing after: causal
+    assert isinstance(packed, Tensor)
+    return packed[None]
 
 
 def _varlen(

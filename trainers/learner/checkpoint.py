@@ -155,6 +155,11 @@ class Background:
         self._thread = threading.Thread(target=run, name=name)
         self._thread.start()
 
+    @property
+    def busy(self) -> bool:
+        """Whether a job is at work."""
+        return self._thread is not None and self._thread.is_alive()
+
     def wait(self) -> None:
         """Until the job is done.
 

@@ -18,7 +18,16 @@ import torch
 from torch import nn
 
 #: Dense bfloat16 peaks in TFLOP/s, from the vendor's data sheets, by a part of the device's name.
-_PEAKS = {"B200": 2250.0, "H200": 989.0, "H100 PCIe": 756.0, "H100": 989.0, "A100": 312.0, "L40S": 362.0, "L4": 121.0}
+_PEAKS = {
+    "B200": 2250.0,
+    "H200": 989.0,
+    "H100 PCIe": 756.0,
+    "H100": 989.0,
+    "A100": 312.0,
+    "L40S": 362.0,
+    "L40": 181.0,
+    "L4": 121.0,
+}
 
 
 @dataclass(frozen=True)

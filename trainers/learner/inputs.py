@@ -13,6 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from trainers.learner.attention import gather_tokens
 from trainers.learner.packing import MicroBatch
+from trainers.learner.prefixes import shared_inputs
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,8 @@ class Inputs:
         input_ids: int64 ``[B, l]``.
         positions: int64 ``[m]``; into the flattened ``[B * l]`` outputs.
         targets: int64 ``[m]``.
-        attention: More arguments of the backbone: position ids, where packed sequences start, who shares a sequence.
+        attention: More arguments of the backbone: position ids, where packed sequences start, who shares a sequence,
+            what the rows begin with.
         places: int64 ``[m]``; which of the micro-batch's ``total`` wanted positions these are; ``None`` for all.
         total: Wanted positions of the micro-batch.
         group: The ranks that have the other pieces.
@@ -71,6 +73,8 @@ def inputs_of(batch: MicroBatch, device: torch.device, sequence: DeviceMesh | No
         attention |= {"cu_seq_lens_q": starts, "cu_seq_lens_k": starts}
         attention |= {"max_length_q": longest, "max_length_k": longest}
     if sequence is None:
+        if batch.shared is not None:
+            attention["shared"] = shared_inputs(batch.shared, width, device)
         if ids is not None:
             attention["position_ids"] = tensor(ids)
         return Inputs(tensor(input_ids), tensor(positions), tensor(targets), attention)

@@ -47,6 +47,7 @@ from trainers.learner.packing import (
     value_rows,
 )
 from trainers.learner.parallel import FSDPMode, Parallel, check_model, make_meshes
+from trainers.learner.prefixes import can_share
 from trainers.learner.setup import Setup, attention_of
 from trainers.learner.state import LearnerState
 from trainers.trajectory import Trajectory
@@ -73,7 +74,8 @@ class Learner:
         optimizer: How the actor is trained.
         critic_optimizer: How the critic is trained; as the actor by default.
         max_tokens_per_micro_batch: Tokens (padding included) in one forward and backward pass. Speed and memory only.
-        chunk_size: Positions whose logits exist at the same time. Speed and memory only.
+        chunk_size: Positions whose logits exist at the same time; ``None`` chooses by the size of the vocabulary (see
+            :func:`trainers.learner.logprobs.token_logprobs`). Speed and memory only.
         temperature: Of the log-probabilities, as in sampling (:mod:`trainers.engines.base`).
         gradient_checkpointing: Compute activations again in the backward pass instead of keeping them.
         dtype: Of the computation: ``float32`` or ``bfloat16`` (parameters stay float32). By default float32 on the CPU
@@ -88,6 +90,9 @@ class Learner:
         activation_offload: With ``gradient_checkpointing``: keep the layers' inputs on the CPU.
         compile: Compile each layer with torch.compile.
         remove_padding: Pack rows one after another instead of padding them.
+        share_prefixes: Read tokens that siblings of a group begin with once for all (:mod:`trainers.learner.prefixes`).
+            Speed and memory only. It is done where rows are padded, on one rank without FSDP2, without gradient
+            checkpointing and compilation, for models that can.
         attn_implementation: transformers' name of what computes attention; ``None`` is its own choice, or with
             ``remove_padding`` torch's variable-length attention (:mod:`trainers.learner.attention`).
         peak_tflops: Of the device, for ``mfu``; by default of its data sheet, where known.
@@ -107,7 +112,7 @@ class Learner:
         optimizer: OptimizerSettings | None = None,
         critic_optimizer: OptimizerSettings | None = None,
         max_tokens_per_micro_batch: int = 4096,
-        chunk_size: int = 1024,
+        chunk_size: int | None = None,
         temperature: float = 1.0,
         gradient_checkpointing: bool = False,
         dtype: Literal["float32", "bfloat16"] | None = None,
@@ -120,6 +125,7 @@ class Learner:
         activation_offload: bool = False,
         compile: bool = False,
         remove_padding: bool = False,
+        share_prefixes: bool = True,
         attn_implementation: str | None = None,
         peak_tflops: float | None = None,
     ) -> None:
@@ -176,6 +182,8 @@ class Learner:
             compile=compile,
         )
         self._flops = {name: setup.apply(each, learns=name != "reference") for name, each in self._models().items()}
+        plain = meshes is None and not (remove_padding or gradient_checkpointing or compile)
+        self._share = share_prefixes and plain and all(map(can_share, self._backbones()))
         self.actor_optimizer = Optimizer(self.actor, settings)
         self.critic_optimizer = Optimizer(self.critic, critic_optimizer or settings) if self.critic else None
         adapters = None if lora is None else lora.as_json()
@@ -268,9 +276,10 @@ class Learner:
 
         Returns:
             ``loss``, ``entropy`` (mean over the action tokens), ``grad_norm`` (before clipping), ``lr``, ``skipped``,
-            ``tokens`` (read by the model, without padding), ``tokens_per_s`` (of all ranks), ``padding`` (its share),
-            ``tflops`` (model TFLOP/s of a rank, see :mod:`trainers.learner.flops`), ``mfu`` (its share of the peak,
-            where that is known), and ``loss_fn``'s sums over the mini-batch.
+            ``tokens`` (of the rows, without padding; a shared prompt counts for every sibling), ``tokens_per_s`` (of
+            all ranks), ``padding`` (its share of what the model computes), ``tflops`` (model TFLOP/s of a rank, see
+            :mod:`trainers.learner.flops`), ``mfu`` (its share of the peak, where that is known), and ``loss_fn``'s
+            sums over the mini-batch.
 
         Raises:
             ValueError: Numbers do not fit the trajectories or are not finite, or there is no action token.
@@ -355,7 +364,7 @@ class Learner:
         columns = {name: self._tensor(_column(name, given, offsets)) for name, given in per_token.items()}
         columns["trajectory"] = self._tensor(np.repeat(np.arange(len(trajectories)), np.diff(offsets)))
         sums: dict[str, Tensor] = {}
-        tokens = size = squares = 0
+        tokens = size = squares = repeated = 0
         optimizer.zero_grad()
         for batch in self._cut(action_rows(trajectories)):
             outputs = forward(batch)
@@ -368,16 +377,18 @@ class Learner:
             for name, value in {**extra, "loss": loss}.items():
                 number = torch.as_tensor(value, device=self.device).detach().double()
                 sums[name] = sums[name] + number if name in sums else number
-            tokens, size = tokens + batch.num_tokens, size + batch.input_ids.size
-            squares += batch.squares
+            tokens, size = tokens + batch.num_tokens, size + batch.size
+            squares, repeated = squares + batch.squares, repeated + batch.repeated
         local = {name: float(number) for name, number in sums.items()}
         result = self.ranks.add_numbers(
-            {**local, "tokens": float(tokens), "padding": float(size), "squares": float(squares)}
+            {**local, "tokens": float(tokens), "padding": float(size), "squares": float(squares), "repeated": repeated}
         )
         flops = self._flops[role].of(result["tokens"], result.pop("squares"), float(offsets[-1]))
-        result["padding"] = 1.0 - result["tokens"] / result["padding"]
+        result["padding"] = 1.0 - (result["tokens"] - result.pop("repeated")) / result["padding"]
         result |= optimizer.step(f"the {role} on {len(trajectories)} trajectories ({_some_names(trajectories)})")
-        seconds = time.perf_counter() - started  # whole: reading the gradient's norm has waited for the device
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)  # the optimizer's step counts too
+        seconds = time.perf_counter() - started
         result["tokens_per_s"] = result["tokens"] / seconds
         result["tflops"] = flops / seconds / self.ranks.world / 1e12
         if self.peak_tflops is not None:
@@ -499,6 +510,8 @@ class Learner:
 
     def _export(self, tokenizer: Any, ranks: Ranks) -> Callable[[str | Path], None]:
         weights = self.weights()
+        if not ranks.first:  # who does not write needs none
+            weights = {}
 
         def write(path: str | Path) -> None:
             with replace_folder(path, ranks) as folder:
@@ -523,6 +536,10 @@ class Learner:
         models = {"actor": self.actor, "critic": self.critic, "reference": reference}
         return {name: model for name, model in models.items() if model is not None}
 
+    def _backbones(self) -> list[Any]:
+        models = self._models().values()
+        return [model.lm.base_model if isinstance(model, Policy) else model.backbone for model in models]
+
     def _optimizers(self) -> dict[str, Optimizer]:
         optimizers = {"actor": self.actor_optimizer, "critic": self.critic_optimizer}
         return {name: optimizer for name, optimizer in optimizers.items() if optimizer is not None}
@@ -533,7 +550,8 @@ class Learner:
         """This rank's micro-batches, as many as every other rank has."""
         budget = self.max_tokens_per_micro_batch * (1 if self._sequence is None else self._sequence.size())
         shares = balance([sum(len(row.tokens) for row in unit) for unit in units], self.ranks.count)
-        cuts = [micro_batches([units[i] for i in share], budget, packed=self.remove_padding) for share in shares]
+        how = {"packed": self.remove_padding, "share": self._share}
+        cuts = [micro_batches([units[i] for i in share], budget, **how) for share in shares]
         mine = cuts[self.ranks.number]
         return mine + [IDLE] * (max(map(len, cuts)) - len(mine))
 

@@ -20,6 +20,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from trainers.learner.logprobs import token_logprobs
+from trainers.learner.prefixes import SharedInputs, run_shared
 
 Source = str | Path | PreTrainedModel
 
@@ -67,7 +68,7 @@ class Policy(nn.Module):
         chunk_size: See :func:`trainers.learner.logprobs.token_logprobs`.
     """
 
-    def __init__(self, lm: PreTrainedModel, chunk_size: int = 1024) -> None:
+    def __init__(self, lm: PreTrainedModel, chunk_size: int | None = None) -> None:
         super().__init__()
         self.lm = lm
         self.chunk_size = chunk_size
@@ -114,6 +115,9 @@ class Critic(nn.Module):
 
 def _hidden(backbone: Any, input_ids: Tensor, positions: Tensor, attention: Mapping[str, Any]) -> Tensor:
     """``[n, H]``: the backbone's outputs at flat positions; without a mask (see packing)."""
+    shared: SharedInputs | None = attention.get("shared")
+    if shared is not None:
+        return run_shared(backbone, input_ids, shared).index_select(0, positions)
     hidden: Tensor = backbone(input_ids=input_ids, use_cache=False, **attention).last_hidden_state
     return hidden.reshape(-1, hidden.shape[-1]).index_select(0, positions)
 
@@ -125,7 +129,9 @@ def checkpoint_gradients(model: PreTrainedModel, *, offload: bool = False) -> No
         model: Changed in place.
         offload: Keep those inputs on the CPU, in pinned memory.
     """
-    model.activation_checkpointing_enable()
+    # transformers 5.2x gave it a new name and deprecated the old one.
+    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+    enable()
     layers: list[Any] = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     for layer in layers:
         layer.training = True  # the layer's own flag, which switches this on; its dropout stays off

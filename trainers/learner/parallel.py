@@ -139,10 +139,15 @@ def make_meshes(
     )
 
 
+def backend_of(device: torch.device) -> str:
+    """Who carries the tensors of ranks that compute on such a device; on CUDA, also those that are on the CPU."""
+    return "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+
+
 def _start_process_group(device: torch.device) -> None:
     if dist.is_initialized():
         return
-    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    backend = backend_of(device)
     if "WORLD_SIZE" in os.environ:
         dist.init_process_group(backend)
     else:
@@ -159,34 +164,49 @@ def check_model(config: Any, parallel: Parallel) -> None:
     Raises:
         ValueError: Heads or widths are not divisible, or the family is not known to be cut rightly.
     """
-    heads, kv_heads = config.num_attention_heads, getattr(config, "num_key_value_heads", config.num_attention_heads)
-    tensor, sequence = parallel.tensor, parallel.sequence
-    if tensor > 1:
-        if config.model_type not in FAMILIES:
-            raise ValueError(
-                f"there is no tensor-parallel plan for model type {config.model_type!r}, only for "
-                f"{', '.join(FAMILIES)}; use tensor_parallel_size=1"
-            )
-        for what, size in (
-            ("attention heads", heads),
-            ("key/value heads", kv_heads),
-            ("feed-forward width", config.intermediate_size),
-        ):
-            if size % tensor:
-                raise ValueError(f"tensor_parallel_size={tensor} does not divide the model's {what} ({size})")
-    if sequence > 1:
+    if parallel.tensor > 1 and config.model_type not in FAMILIES:
+        raise ValueError(
+            f"there is no tensor-parallel plan for model type {config.model_type!r}, only for "
+            f"{', '.join(FAMILIES)}; use tensor_parallel_size=1"
+        )
+    if parallel.sequence > 1:
         refuse_sliding_windows(config, "sequence parallelism")
-        heads, kv_heads = heads // tensor, kv_heads // tensor
-        if heads % sequence:
-            raise ValueError(
-                f"ulysses_sequence_parallel_size={sequence} does not divide the model's attention heads ({heads}"
-                + (" on each tensor-parallel rank)" if tensor > 1 else ")")
-            )
-        if kv_heads % sequence and sequence % kv_heads:
-            raise ValueError(
-                f"ulysses_sequence_parallel_size={sequence} neither divides the model's key/value heads ({kv_heads}) "
-                f"nor is a multiple of them"
-            )
+    heads = config.num_attention_heads
+    intermediate = config.intermediate_size if parallel.tensor > 1 else 0  # families above have one number
+    check_sizes(heads, getattr(config, "num_key_value_heads", heads), intermediate, parallel)
+
+
+def check_sizes(heads: int, kv_heads: int, intermediate: int, parallel: Parallel) -> None:
+    """Whether heads and feed-forward units can be shared out as asked.
+
+    Args:
+        heads: Of queries.
+        kv_heads: Of keys and values.
+        intermediate: Units of a feed-forward layer.
+        parallel: How they are to be cut.
+
+    Raises:
+        ValueError: They are not divisible.
+    """
+    tensor, sequence = parallel.tensor, parallel.sequence
+    for what, size in (
+        ("attention heads", heads),
+        ("key/value heads", kv_heads),
+        ("feed-forward width", intermediate),
+    ):
+        if size % tensor:
+            raise ValueError(f"tensor_parallel_size={tensor} does not divide the model's {what} ({size})")
+    heads, kv_heads = heads // tensor, kv_heads // tensor
+    if heads % sequence:
+        raise ValueError(
+            f"ulysses_sequence_parallel_size={sequence} does not divide the model's attention heads ({heads}"
+            + (" on each tensor-parallel rank)" if tensor > 1 else ")")
+        )
+    if kv_heads % sequence and sequence % kv_heads:
+        raise ValueError(
+            f"ulysses_sequence_parallel_size={sequence} neither divides the model's key/value heads ({kv_heads}) "
+            f"nor is a multiple of them"
+        )
 
 
 #: transformers' model types whose matrices :mod:`trainers.learner.tensor_parallel` knows how to cut.

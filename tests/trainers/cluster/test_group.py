@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from trainers.checkpoints import Checkpoints
 from trainers.cluster.group import LearnerGroup, RankError
 from trainers.cluster.local import local_group
 from trainers.cluster.recipe import MadeThere
@@ -90,13 +91,77 @@ def test_checkpoints_go_from_two_ranks_to_one_process(two, tmp_path):
         assert torch.equal(value, weights[name]), name
 
 
-def test_a_killed_rank_is_named_at_once_and_ends_the_group(two):
+def test_what_is_wrong_with_a_folder_is_said_by_the_writer(two, tmp_path):
+    (tmp_path / "x").write_text("in the way")
+    write = two.prepare_save()
+    with pytest.raises((NotADirectoryError, RuntimeError), match="is a file"):  # of rank 0, or that rank 0 has that
+        write(tmp_path / "x")
+    two.prepare_save()(tmp_path / "y")  # the group goes on
+    assert (tmp_path / "y" / "learner.json").is_file()
+
+
+class Saving:
+    """As a run saves: state and export, in a thread of the driver."""
+
+    def __init__(self, learner: LearnerGroup, folder: Path) -> None:
+        self.learner, self.checkpoints = learner, Checkpoints(folder, keep=1)
+        self.tokenizer = build_tokenizer(["What is 3 + 4?"], vocab_size=300)
+
+    def begin(self, iteration: int) -> None:
+        state = self.learner.prepare_save({"iteration": iteration})
+        model = self.learner.prepare_export(self.tokenizer)
+        self.checkpoints.save_in_background(
+            iteration, {}, lambda folder: state(folder / "learner"), lambda folder: model(folder / "model")
+        )
+
+    def newest(self) -> tuple[int, dict[str, Any]]:
+        kept = self.checkpoints.newest()
+        assert kept is not None
+        one = Learner(helpers.tiny_model(), **helpers.SETTINGS)
+        assert one.load(kept.path / "learner") == {"iteration": kept.iteration}
+        return kept.iteration, one.weights()
+
+
+def test_ranks_write_copies_while_they_learn(two, tmp_path):
+    from transformers import AutoModelForCausalLM
+
+    saving = Saving(two, tmp_path)
+    update(two, helpers.saves_wait_for_a_file)
+    copied = two.weights()
+    saving.begin(1)
+    for _ in range(2):  # while the ranks' threads wait for the file
+        update(two, helpers.policy_loss)
+    assert saving.checkpoints.newest() is None
+    (tmp_path / "go").touch()
+    saving.checkpoints.wait()
+    iteration, weights = saving.newest()
+    assert iteration == 1
+    for name, value in weights.items():
+        assert torch.equal(value, copied[name]), name
+    assert any(not torch.equal(value, copied[name]) for name, value in two.weights().items())
+    exported = AutoModelForCausalLM.from_pretrained(tmp_path / "iteration_000001" / "model").state_dict()
+    for name, value in exported.items():
+        assert torch.equal(value, copied[name]), name
+
+
+def test_a_killed_rank_is_named_at_once_ends_the_group_and_leaves_the_last_good_checkpoint(two, tmp_path):
+    saving = Saving(two, tmp_path)
+    (tmp_path / "go").touch()
+    saving.begin(1)
+    saving.checkpoints.wait()
+    (tmp_path / "go").unlink()
+    saving.begin(2)
+    while not list(tmp_path.glob(".iteration_000002.partial/**/*.distcp")):
+        time.sleep(0.01)
     names = [f"/proc/{pid(two, rank)}" for rank in range(2)]
     os.kill(pid(two, 1), signal.SIGKILL)
     with pytest.raises(RankError, match=r"learner rank 1 \(process \d+\) was killed by SIGKILL"):
         update(two, helpers.policy_loss)
-    with pytest.raises(RankError, match=r"has ended: in update_actor, learner rank 1 .* SIGKILL"):
+    with pytest.raises(RankError, match=r"has ended: in (update_actor|is_written), learner rank 1 .* SIGKILL"):
         two.weights()
+    with pytest.raises(RankError, match="SIGKILL"):
+        saving.checkpoints.wait()
+    assert saving.newest()[0] == 1
     two.close()
     two.close()
     assert not any(Path(name).exists() for name in names)

@@ -11,10 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainers.cluster.plan import Machine, ModelShape, PlanError, describe, make_plan
+from trainers.cluster.shape import shape_of
 from trainers.config import PPOConfig
 from trainers.config.load import ConfigError, resolve
+from trainers.tiny import build_model
 
-SHAPE = ModelShape(parameters=500_000_000, layers=24, hidden=896, kv_width=128, vocab=151_936)
+SHAPE = ModelShape(
+    parameters=500_000_000,
+    layers=24,
+    hidden=896,
+    kv_width=128,
+    vocab=151_936,
+    heads=14,
+    kv_heads=2,
+    intermediate=4864,
+    outside=136_000_000,
+)
 H200 = Machine(gpus=8, gpu_bytes=140 * 2**30)
 
 
@@ -159,6 +171,86 @@ def test_memory_follows_its_convention():
     assert rows["learner", "optimizer"] == 2 * rows["learner", "parameters"]
     assert rows["engine", "weights"] == 2 * 500_000_000
     assert rows["engine", "keys and values"] == 128 * 512 * 24 * 2 * 128 * 2
+
+
+def learner_memory(*options: str) -> dict[str, int]:
+    given = plan("model.dtype=bfloat16", "actor.mini_batches=1", *RAY, *options, shape=SHAPE).memory
+    return {what: size for who, what, size in given if who == "learner"}
+
+
+def test_memory_is_divided_as_the_learner_is_cut():
+    ranks = ("cluster.learner_ranks=4", "trainer.fsdp_size=null")
+    sharded, halved = learner_memory(*ranks), learner_memory(*ranks, "trainer.tensor_parallel_size=2")
+    copies = learner_memory(*ranks, "trainer.fsdp_size=2")
+    longer = learner_memory(*ranks, "trainer.ulysses_sequence_parallel_size=2")
+    inside, outside = SHAPE.parameters - SHAPE.outside, SHAPE.outside
+    assert sharded["optimizer"] == 8 * SHAPE.parameters // 4
+    assert copies["optimizer"] == 8 * SHAPE.parameters // 2, "two shards, two copies"
+    # The blocks over 2 x 2 ranks, what is outside over the 2 that share it with nobody of their tensor group.
+    assert halved["optimizer"] == 8 * (inside // 4 + outside // 2)
+    assert halved["gathered layers"] == 2 * (outside + 2 * inside // 24 // 2)
+    assert sharded["gathered layers"] == 2 * (outside + 2 * inside // 24)
+    logits = 3 * 4 * 1024 * SHAPE.vocab
+    assert halved["activations"] - logits == pytest.approx((sharded["activations"] - logits) * 22 / 34)
+    assert longer == sharded, "micro-batches are counted in a rank's own tokens"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("trainer.tensor_parallel_size=2", "cluster.learner_ranks=3"), "3 ranks cannot be cut .* multiple of 2"),
+        (("trainer.fsdp_size=3", "cluster.learner_ranks=4"), "fsdp_size=3 does not divide the 4 ranks"),
+        (
+            ("trainer.tensor_parallel_size=4", "cluster.learner_ranks=4"),
+            r"tensor_parallel_size=4 does not divide the model's attention heads \(14\)",
+        ),
+        (
+            ("trainer.tensor_parallel_size=7", "cluster.learner_ranks=7"),
+            r"tensor_parallel_size=7 does not divide the model's key/value heads \(2\)",
+        ),
+        (
+            ("trainer.ulysses_sequence_parallel_size=4", "cluster.learner_ranks=4"),
+            r"ulysses_sequence_parallel_size=4 does not divide the model's attention heads \(14\)",
+        ),
+        (
+            (
+                *("trainer.ulysses_sequence_parallel_size=2", "trainer.tensor_parallel_size=2"),
+                "cluster.learner_ranks=4",
+            ),
+            r"attention heads \(7 on each tensor-parallel rank\)",
+        ),
+    ],
+)
+def test_ranks_and_models_that_cannot_be_cut_are_no_plan(tmp_path, options, said):
+    (tmp_path / "config.json").touch()
+    with pytest.raises(PlanError, match=f"trainer.tensor_parallel_size=.*{said}"):
+        plan(f"model.path={tmp_path}", "actor.mini_batches=1", *RAY, *options, shape=SHAPE)
+
+
+def test_ranks_that_torchrun_started_are_the_learners(tmp_path):
+    (tmp_path / "config.json").touch()
+    options = (f"model.path={tmp_path}", "trainer.tensor_parallel_size=2", "model.device=cpu")
+    plan(*options, machine=Machine(world=2), shape=SHAPE)
+    with pytest.raises(PlanError, match="1 ranks cannot be cut"):
+        plan(*options, machine=Machine(), shape=SHAPE)
+
+
+def test_the_shape_of_a_model_is_counted():
+    made = shape_of(config("model.heads=4", "model.kv_heads=2").model)
+    assert made is not None
+    section = config("model.heads=4", "model.kv_heads=2").model
+    model = build_model(
+        section.vocab_size,
+        family=section.family,
+        hidden=section.hidden,
+        intermediate=section.intermediate,
+        layers=section.layers,
+        heads=4,
+        kv_heads=2,
+    )
+    assert made.parameters == sum(weight.numel() for weight in model.parameters())
+    assert made.outside == (section.vocab_size + 1) * section.hidden, "tied embeddings once, and the last norm"
+    assert (made.heads, made.kv_heads, made.intermediate) == (4, 2, section.intermediate or 4 * section.hidden)
 
 
 def test_what_certainly_does_not_fit_is_refused_and_ranks_help():

@@ -62,6 +62,77 @@ def test_cutting_prompts_in_chunks_changes_nothing(budget: int) -> None:
 
 
 @torch.inference_mode()
+def test_siblings_compute_their_prompt_once() -> None:
+    rng = np.random.default_rng(0)
+    prompt, other = rng.integers(0, VOCAB, 40).tolist(), rng.integers(0, VOCAB, 40).tolist()
+    asked = [(prompt, 0), (prompt, 1), (other, 2), (prompt, 3), (prompt[:-1], 4)]
+    expected = []
+    for ids, seed in asked:
+        machine = scheduler()
+        machine.add(alone := request(ids, Sampling(max_new_tokens=10, seed=seed)))
+        expected.append(drain(machine)[alone])
+    machine = scheduler(slots=5, budget=16)  # the prompt takes several steps
+    requests = [request(ids, Sampling(max_new_tokens=10, seed=seed)) for ids, seed in asked]
+    for each in requests:
+        machine.add(each)
+    done = drain(machine)
+    for each, alone in zip(requests, expected, strict=True):
+        assert done[each].token_ids.tolist() == alone.token_ids.tolist()
+        np.testing.assert_allclose(done[each].logprobs, alone.logprobs, atol=1e-4)
+    assert [done[each].metrics["cached_tokens"] for each in requests] == [0, 39, 0, 39, 0]
+    assert machine.counters["prefill_tokens"] == 40 + 40 + 39
+    assert machine.counters["cached_tokens"] == 2 * 39
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("steps", [0, 1, 2])
+def test_siblings_survive_the_one_that_they_wait_for(steps: int) -> None:
+    prompt = list(range(40))
+    machine = scheduler(budget=16)
+    requests = [request(prompt, Sampling(max_new_tokens=10, seed=1)) for _ in range(3)]
+    for each in requests:
+        machine.add(each)
+    for _ in range(steps):
+        machine.step()
+    machine.cancel(requests[0])
+    done = drain(machine)
+    assert set(done) == set(requests[1:])
+    alone = scheduler()
+    alone.add(one := request(prompt, Sampling(max_new_tokens=10, seed=1)))
+    expected = drain(alone)[one]
+    for each in requests[1:]:
+        assert done[each].token_ids.tolist() == expected.token_ids.tolist()
+
+
+@torch.inference_mode()
+def test_new_weights_while_siblings_wait_are_used_for_all_of_the_prompt() -> None:
+    old, new = lively_model(), lively_model()
+    for parameter in new.parameters():
+        parameter.mul_(1.1)
+    prompt = list(range(40))
+    expected = []
+    for seed in range(3):
+        machine = scheduler(model=new)
+        machine.add(alone := request(prompt, Sampling(max_new_tokens=10, seed=seed)))
+        expected.append(drain(machine)[alone])
+    for steps in (1, 2, 3):
+        machine = scheduler(model=old, budget=16)
+        requests = [request(prompt, Sampling(max_new_tokens=10, seed=seed)) for seed in range(3)]
+        for each in requests:
+            machine.add(each)
+        for _ in range(steps):
+            machine.step()
+        sampled = [int(machine._length[each.row]) - 40 for each in requests]
+        machine.add_update(Update(new.state_dict(), 1, "keep"))
+        done = drain(machine)
+        for each, alone, before in zip(requests, expected, sampled, strict=True):
+            if not before:  # nothing was drawn with the old weights
+                np.testing.assert_allclose(done[each].logprobs, alone.logprobs, atol=1e-4)
+                assert done[each].token_ids.tolist() == alone.token_ids.tolist()
+            assert done[each].weight_version.tolist() == [0] * before + [1] * (10 - before)
+
+
+@torch.inference_mode()
 def test_a_long_prompt_does_not_hold_up_those_that_decode() -> None:
     machine = scheduler(budget=4)
     short, long = request([1, 2]), request([3] * 100)
@@ -111,7 +182,8 @@ def test_the_session_idle_for_longest_loses_its_slot() -> None:
     assert [cached(s) for s in ("a", "b", "a", "c", "a", "b", "c")] == [0, 0, 19, 0, 19, 0, 0]
 
 
-def test_slots_of_any_length_in_any_order_are_read_right(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("as_on_a_gpu", [False, True])
+def test_slots_of_any_length_in_any_order_are_read_right(monkeypatch: pytest.MonkeyPatch, as_on_a_gpu: bool) -> None:
     monkeypatch.setattr("trainers.engines.decoder._GROUP_ROWS", 3)
     alone = scheduler(slots=1)
     wanted = {}
@@ -120,6 +192,8 @@ def test_slots_of_any_length_in_any_order_are_read_right(monkeypatch: pytest.Mon
         alone.add(each)
         wanted[i] = drain(alone)[each]
     machine = scheduler(slots=16)
+    if as_on_a_gpu:  # large groups, and more keys than there are tokens
+        machine._decoder._group_rows, machine._decoder._keys_step = 256, 24
     requests = [
         request([i] * (1 + i * 7 % 16), Sampling(max_new_tokens=(3, 40)[i % 5 == 0], seed=i)) for i in range(16)
     ]
@@ -408,5 +482,6 @@ async def test_a_close_that_is_cancelled_does_not_hold_the_event_loop() -> None:
             await engine.close()
     resumed.set()
     await engine.close()
+    engine._thread.join(20)  # the first close waits for it, and nobody waits for that any more
     assert outcome == [True], "the loop went on, and so could the engine"
     await asyncio.gather(request, return_exceptions=True)

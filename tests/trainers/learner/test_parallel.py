@@ -9,7 +9,7 @@ import torch.distributed as dist
 from learner_helpers import VOCAB, some_trajectories
 from ranks import assert_same, make_learner, measure
 
-from trainers.learner import Learner, Parallel
+from trainers.learner import Learner, Parallel, attention
 from trainers.learner.attention import causal_attention
 from trainers.learner.flops import count
 from trainers.learner.fsdp import offload_policy
@@ -147,10 +147,49 @@ def test_packed_attention_is_attention_of_each_sequence(kv_heads):
                 torch.testing.assert_close(got[0, at, head], weights @ v[start : at + 1])
 
 
-@pytest.mark.parametrize("attention", [None, "sdpa", "eager"])
-def test_packed_is_padded(attention):
+@pytest.mark.parametrize("packed", [False, True])
+def test_attention_compiles_without_a_break_where_heads_are_symbols(packed):
+    torch.manual_seed(0)
+    query, key, value = torch.randn(1, 4, 7, 8), torch.randn(1, 2, 7, 8), torch.randn(1, 2, 7, 8)
+    layout = {"cu_seqlens": torch.tensor([0, 3, 7], dtype=torch.int32), "max_length": 4} if packed else {}
+    compiled = torch.compile(causal_attention, backend="eager", dynamic=True, fullgraph=True)
+    got = compiled(query, key, value, scale=None, **layout)
+    torch.testing.assert_close(got, causal_attention(query, key, value, scale=None, **layout))
+
+
+@pytest.mark.parametrize("kv_heads", [2, 4])
+@pytest.mark.parametrize("has_flag", [False, True])
+def test_the_kernel_for_packed_sequences_is_called_as_every_version_of_torch_declares_it(
+    monkeypatch, kv_heads, has_flag
+):
+    """torch 2.11 has no flag for fewer key heads; later ones want it."""
+    called = {}
+
+    def before(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, scale=None, window_size=(-1, -1)):
+        called.update(locals())
+        return query
+
+    def since(*args, enable_gqa=False, **options):
+        assert enable_gqa == (kv_heads < 4)
+        return before(*args, **options)
+
+    kernel = since if has_flag else before
+    monkeypatch.setattr(attention, "varlen_attn", kernel)
+    monkeypatch.setattr(attention, "_GROUPED_HEADS", attention._flag_of(kernel))
+    query, key = torch.randn(1, 4, 7, 8), torch.randn(1, kv_heads, 7, 8)
+    starts = torch.tensor([0, 3, 7], dtype=torch.int32)
+    out = attention._packed(query, key, key, 0.3, starts, 4)
+    torch.testing.assert_close(out, query.transpose(1, 2))
+    assert called["query"].shape == (7, 4, 8)
+    assert called["key"].shape == (7, kv_heads, 8)
+    assert called["cu_seq_q"] is called["cu_seq_k"] is starts
+    assert (called["max_q"], called["max_k"], called["scale"], called["window_size"]) == (4, 4, 0.3, (-1, 0))
+
+
+@pytest.mark.parametrize("name", [None, "sdpa", "eager"])
+def test_packed_is_padded(name):
     """Through torch's attention with a mask, and through transformers' own ways to keep packed sequences apart."""
-    packed = make_learner(remove_padding=True, attn_implementation=attention)
+    packed = make_learner(remove_padding=True, attn_implementation=name)
     assert_same(measure(packed), measure(make_learner()))
     metrics = packed.update_sft(TRAJECTORIES)
     assert metrics["padding"] == 0.0

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import cache, partial
 
 import numpy as np
 import pytest
+import torch
 import torch.distributed as dist
-from ranks import TRAJECTORIES, assert_same, make_learner, measure, run_ranks
+from ranks import TRAJECTORIES, assert_same, caught_gradients, make_learner, measure, run_ranks
+from torch.distributed.fsdp import FSDPModule
 
+from trainers.engines.base import Sampling
+from trainers.engines.torch_engine import TorchEngine
 from trainers.learner import LoRASettings, Parallel
+from trainers.trajectory import Trajectory
 
 LORA = LoRASettings(rank=4, alpha=8)
 # One forkserver has torch imported for all of them; on a busy machine that alone may take a minute.
@@ -28,25 +34,26 @@ def after_an_update(folder, family="qwen2", **settings):
     return measure(learner)
 
 
-#: Cases that must all give what plain modules give, by the number of ranks.
+ONE_AT_A_TIME = {"max_tokens_per_micro_batch": 1, "chunk_size": 3}
+ALL_AT_ONCE = {"max_tokens_per_micro_batch": 10**6, "chunk_size": 10**6}
+#: Cases that must all give what plain modules give. These for any number of ranks, by name up to the first comma:
+ANYWHERE = {
+    "sharded": {},
+    "packed, one trajectory at a time, small chunks": {"remove_padding": True, **ONE_AT_A_TIME},
+    "padded, all at once, full head, checkpointing": {**ALL_AT_ONCE, "gradient_checkpointing": True},
+    "lora, packed, all at once, full head": {"lora": LORA, "remove_padding": True, **ALL_AT_ONCE},
+}
+#: And these by the number of ranks that can be cut so.
 SAME = {
-    1: {
-        "sharded": {"fsdp": "always"},
-        "sharded, checkpointing, full head": {
-            "fsdp": "always",
-            "gradient_checkpointing": True,
-            "chunk_size": 10**6,
-        },
-        "packed": {"fsdp": "always", "remove_padding": True},
-    },
+    1: {},
     2: {
-        "sharded": {},
-        "one trajectory at a time, small chunks": {"max_tokens_per_micro_batch": 1, "chunk_size": 3},
-        "all at once, full head, checkpointing": {
-            "max_tokens_per_micro_batch": 10**6,
-            "chunk_size": 10**6,
+        "padded, one trajectory at a time, small chunks": ONE_AT_A_TIME,
+        "packed, all at once, full head, checkpointing": {
+            "remove_padding": True,
+            **ALL_AT_ONCE,
             "gradient_checkpointing": True,
         },
+        "lora, padded, small chunks": {"lora": LORA, "chunk_size": 3},
         "copies": {"parallel": Parallel(fsdp_size=1)},
         "sequence": {"parallel": Parallel(sequence=2)},
         "sequence, packed, checkpointing": {
@@ -57,8 +64,6 @@ SAME = {
         "tensor": {"parallel": Parallel(tensor=2)},
     },
     4: {
-        "sharded": {},
-        "packed, checkpointing": {"remove_padding": True, "gradient_checkpointing": True},
         "hybrid": {"parallel": Parallel(fsdp_size=2)},
         "sequence": {"parallel": Parallel(sequence=4)},
         "sequence and tensor": {"parallel": Parallel(sequence=2, tensor=2)},
@@ -71,25 +76,130 @@ SAME = {
 
 
 def cases(world):
-    found = {f"{name}": partial(measured, **settings) for name, settings in SAME[world].items()}
+    found = {}
+    for name, settings in {**ANYWHERE, **SAME[world]}.items():
+        measure_it = after_an_update if "lora" in settings else measured
+        found[name] = partial(measure_it, **({"fsdp": "always"} | settings))
     if world > 1:
         found["one trajectory"] = partial(measured, trajectories=TRAJECTORIES[1:2])
         found["qwen3"] = partial(measured, family="qwen3", parallel=Parallel(tensor=2, sequence=world // 2))
         found["llama"] = partial(measured, family="llama", parallel=Parallel(tensor=2, sequence=world // 2))
-        found["lora"] = partial(after_an_update, lora=LORA)
         cut = Parallel(tensor=2, sequence=world // 2)
         found["bfloat16"] = partial(measured, family="qwen3", dtype="bfloat16", parallel=cut)
         found["lora, tensor"] = partial(after_an_update, lora=LORA, parallel=Parallel(tensor=2))
     return found
 
 
+def sampled_by_an_engine():
+    """Trajectories of prompts that the engine went on with, with its own log-probabilities."""
+
+    async def sample():
+        engine = TorchEngine(make_learner(critic=False, reference=False).actor.lm, max_slots=8, max_context=64)
+        try:
+            sampling = [Sampling(max_new_tokens=9 + number, ignore_stop=True, seed=number) for number in range(5)]
+            prompts = [[(7 * number + at) % 61 for at in range(3 + number)] for number in range(5)]
+            return prompts, await asyncio.gather(*map(engine.generate, prompts, sampling))
+        finally:
+            await engine.close()
+
+    prompts, made = asyncio.run(sample())
+    return [
+        Trajectory(
+            token_ids=np.concatenate([prompt, each.token_ids]).astype(np.int32),
+            action_mask=(acted := np.arange(len(prompt) + len(each.token_ids)) >= len(prompt)),
+            logprobs=np.concatenate([np.zeros(len(prompt)), each.logprobs]).astype(np.float32),
+            weight_version=np.where(acted, 0, -1).astype(np.int32),
+            turn_id=np.where(acted, 0, -1).astype(np.int32),
+            turn_rewards=np.zeros(1),
+            terminated=True,
+        )
+        for prompt, each in zip(prompts, made, strict=True)
+    ]
+
+
+def scored(folder, trajectories, **settings):
+    learner = make_learner(critic=False, reference=False, fsdp="always", **settings)
+    return np.concatenate(learner.logprobs(trajectories))
+
+
+def engine_cases(world, trajectories):
+    cut = {1: Parallel(), 2: Parallel(tensor=2), 4: Parallel(tensor=2, sequence=2)}[world]
+    ways = {"engine": {}, "engine, packed, cut": {"remove_padding": True, "parallel": cut}}
+    return {name: partial(scored, trajectories=trajectories, **each) for name, each in ways.items()}
+
+
+# ------------------ what gloo gets wrong, or lacks
+
+
+def scaled_sum(folder):
+    """What FSDP2 asks for with a divisor of 1, unless it is told to use plain sums; and whether ours was told."""
+    scaled = dist._make_nccl_premul_sum(1.0)
+    try:
+        dist.reduce_scatter_tensor(torch.empty(1), torch.ones(dist.get_world_size()), op=scaled)
+        said = None
+    except (RuntimeError, ValueError) as error:
+        said = str(error)
+    groups = [each for each in make_learner(fsdp="always").actor.modules() if isinstance(each, FSDPModule)]
+    plain = [each._get_fsdp_state()._fsdp_param_group.force_sum_reduction_for_comms for each in groups]
+    return said, len(plain), all(plain)
+
+
+def summed_pieces(folder):
+    """``reduce_scatter`` as FSDP2 uses it."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    given = torch.arange(float(3 * world)) * (rank + 1)
+    piece = torch.empty(3)
+    dist.reduce_scatter_tensor(piece, given)
+    return piece.tolist()
+
+
+def gradient_of_the_same_on_every_rank(folder):
+    """The loss is a sum over ranks that are given different trajectories: here, one alone, and the others idle."""
+    learner = make_learner(critic=False, reference=False)
+    return caught_gradients(learner.actor_optimizer, lambda: learner.update_sft(TRAJECTORIES[1:2]))[0]
+
+
+def threads_of_a_rank(folder):
+    torch.set_num_threads(3)
+    make_learner(critic=False, reference=False, threads=1)
+    return torch.get_num_threads()
+
+
+def weights_that_an_engine_gets(folder):
+    learner = make_learner(critic=False, reference=False)
+    before = np.concatenate(learner.logprobs(TRAJECTORIES))
+    weights = learner.weights()
+    kinds = {type(value).__name__ for value in weights.values()}
+    for value in weights.values():
+        value.zero_()  # the engine's own now
+    return kinds, bool(np.array_equal(before, np.concatenate(learner.logprobs(TRAJECTORIES))))
+
+
+TRAPS = {
+    function.__name__: function
+    for function in (
+        summed_pieces,
+        gradient_of_the_same_on_every_rank,
+        threads_of_a_rank,
+        weights_that_an_engine_gets,
+        scaled_sum,
+    )
+}
+
+
 @pytest.fixture(scope="module")
-def ranks_of(tmp_path_factory):
+def sampled():
+    return sampled_by_an_engine()
+
+
+@pytest.fixture(scope="module")
+def ranks_of(tmp_path_factory, sampled):
     """What each of so many ranks found; they are started once."""
 
     @cache
     def found(count):
-        return run_ranks(count, cases(count), tmp_path_factory.mktemp(f"ranks{count}"))
+        every = {**cases(count), **engine_cases(count, sampled), **(TRAPS if count == 2 else {})}
+        return run_ranks(count, every, tmp_path_factory.mktemp(f"ranks{count}"))
 
     return found
 
@@ -131,5 +241,59 @@ def test_bfloat16_is_near_however_it_is_cut(plain, ranks_of, count):
 def test_all_ranks_get_the_same_to_the_last_bit(ranks_of, count):
     ranks = ranks_of(count)
     for other in ranks[1:]:
-        for name, results in other.items():
-            assert_same(results, ranks[0][name], 0.0)
+        for name in cases(count):
+            assert_same(other[name], ranks[0][name], 0.0)
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_log_probabilities_are_the_engines(sampled, ranks_of, count):
+    ranks = ranks_of(count)
+    theirs = np.concatenate([each.logprobs[each.action_mask] for each in sampled])
+    for name in engine_cases(count, sampled):
+        np.testing.assert_allclose(ranks[0][name], theirs, atol=1e-5, err_msg=name)
+
+
+# ------------------ what gloo gets wrong, or lacks
+
+
+@pytest.fixture
+def two(ranks_of):
+    return ranks_of(2)
+
+
+def test_gloo_has_no_scaled_sums_so_plain_ones_are_forced(two):
+    """FSDP2 makes of a divisor of 1 a ``PREMUL_SUM``, which is NCCL's."""
+    for results in two:
+        said, groups, plain = results["scaled_sum"]
+        assert "PREMUL_SUM" in said
+        assert groups == 3, "two layers and the rest"
+        assert plain
+
+
+def test_gloo_reduce_scatter_sums_and_gives_each_rank_its_piece(two):
+    """pytorch#149869."""
+    for rank, results in enumerate(two):
+        expected = 3 * np.arange(3 * rank, 3 * rank + 3)
+        np.testing.assert_allclose(results["summed_pieces"], expected)
+
+
+def test_gloo_gradients_are_neither_divided_nor_multiplied_by_the_ranks(two):
+    """pytorch#162338: an average that was a sum."""
+    learner = make_learner(critic=False, reference=False)
+    alone, _ = caught_gradients(learner.actor_optimizer, lambda: learner.update_sft(TRAJECTORIES[1:2]))
+    for results in two:
+        for name, gradient in results["gradient_of_the_same_on_every_rank"].items():
+            torch.testing.assert_close(gradient, alone[name], rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_a_rank_has_as_many_threads_as_it_is_given(two):
+    """More than one each, where ranks share cores, makes everything several times slower."""
+    assert [results["threads_of_a_rank"] for results in two] == [1, 1]
+
+
+def test_an_engine_gets_tensors_of_its_own_and_no_sharded_module(two):
+    """A sharded module in an engine's thread would communicate beside the thread that trains."""
+    for results in two:
+        kinds, unchanged = results["weights_that_an_engine_gets"]
+        assert kinds == {"Tensor"}
+        assert unchanged

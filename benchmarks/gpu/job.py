@@ -1,0 +1,120 @@
+"""What a part is given: where to compute, how large, until when, and where its results go."""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+import torch
+import transformers
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How large the work is.
+
+    Args:
+        lengths: Tokens of the shortest and the longest sequence that is learned from.
+        update: Tokens of one update, about.
+        micro: Tokens of a micro-batch.
+        updates: Timed ones, after the first.
+        chunk: Positions whose logits exist at a time.
+        prompt: Tokens of a prompt that is continued.
+        new: New tokens of the shorter and of the longer run, whose difference is measured.
+        batches: Requests at a time.
+        buffer: Bytes of the buffer that is copied to measure the bandwidth.
+        matrix: Rows of the square matrices that are multiplied to measure the arithmetic.
+        compiled: Whether to measure without and with torch.compile. Compiling for a CPU takes minutes.
+    """
+
+    lengths: tuple[int, int]
+    update: int
+    micro: int
+    updates: int
+    chunk: int
+    prompt: int
+    new: tuple[int, int]
+    batches: tuple[int, ...]
+    buffer: int
+    matrix: int
+    compiled: tuple[bool, ...] = (False, True)
+
+
+FULL = Sizes((1024, 8192), 65536, 16384, 3, 1024, 512, (8, 72), (1, 4, 16, 64, 256), 2**32, 8192)
+TOY = Sizes((8, 32), 128, 64, 1, 16, 8, (2, 4), (1, 3), 2**20, 64, compiled=(False,))
+
+
+@dataclass(frozen=True)
+class Job:
+    """One part's work.
+
+    Args:
+        part: Its name.
+        device: ``cuda`` or ``cpu``.
+        shapes: Of the models; see :mod:`benchmarks.gpu.shapes`.
+        sizes: Of the rest.
+        until: When to be done, by ``time.monotonic()``.
+        out: Where a line of JSON goes for each result.
+        command: What was asked for.
+    """
+
+    part: str
+    device: torch.device
+    shapes: tuple[str, ...]
+    sizes: Sizes
+    until: float
+    out: TextIO
+    command: str = ""
+
+    def emit(self, **result: Any) -> dict[str, Any]:
+        """Write a result down, with what it was measured on, at once."""
+        line = {"part": self.part, **result, **about(self.device), "command": self.command}
+        self.out.write(json.dumps(line) + "\n")
+        self.out.flush()
+        shown = {name: value for name, value in line.items() if name in result}
+        print(f"{self.part}: {json.dumps(shown)}", file=sys.stderr, flush=True)
+        return line
+
+    def try_to(self, seconds: float, measure: Callable[[], object], **what: Any) -> None:
+        """Measure something if there is time for it; running out of memory is a result.
+
+        Args:
+            seconds: That it takes, as a guess.
+            measure: Emits its own results.
+            what: Describes it, where it is left out or does not fit.
+        """
+        if time.monotonic() + seconds > self.until:
+            self.emit(**what, left_out="out of time")
+            return
+        try:
+            measure()
+        except torch.OutOfMemoryError as error:
+            self.emit(**what, failed=f"out of memory: {str(error).splitlines()[0]}")
+        self.free()
+
+    def free(self) -> None:
+        """Give memory back; models refer to themselves, so they go only when cycles are collected."""
+        gc.collect()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def now(self) -> float:
+        """Seconds, with the device's work done."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+
+def about(device: torch.device) -> dict[str, str]:
+    """What a result was measured on."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+    return {
+        "device": name,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }

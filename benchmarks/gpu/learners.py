@@ -1,0 +1,79 @@
+"""Learners for the parts, and what an update of one is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from benchmarks.gpu.job import Job
+from trainers.learner import Learner, OptimizerSettings
+from trainers.learner.fsdp import whole
+from trainers.trajectory import Trajectory
+
+
+def make_learner(job: Job, model: PreTrainedModel, dtype: str, **settings: Any) -> Learner:
+    """A learner on the job's device."""
+    return Learner(model, device=job.device, dtype=dtype, optimizer=OptimizerSettings(lr=1e-6), **settings)
+
+
+def policy_gradient(logprobs: Tensor, entropy: Tensor, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    """The loss of the parts: weighted log-probabilities, and some entropy, so that both gradients are needed."""
+    return -(batch["advantage"] * logprobs + 1e-3 * batch["weight"] * entropy).sum(), {}
+
+
+def numbers_of(trajectories: Sequence[Trajectory], seed: int = 0) -> dict[str, NDArray[np.float32]]:
+    """Random advantages, weighted so that the loss is a mean over tokens."""
+    rng = np.random.default_rng(seed)
+    count = sum(int(trajectory.action_mask.sum()) for trajectory in trajectories)
+    weight = np.full(count, 1 / count, np.float32)
+    return {"advantage": rng.normal(size=count).astype(np.float32) * weight, "weight": weight}
+
+
+def update(learner: Learner, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """One update."""
+    return learner.update_actor(trajectories, numbers_of(trajectories), policy_gradient)
+
+
+def gradients(learner: Learner, trajectories: Sequence[Trajectory]) -> tuple[dict[str, Tensor], float]:
+    """The whole gradients that an update is made of, and its loss; parameters stay as they are."""
+    optimizer = learner.actor_optimizer
+    caught: dict[str, Tensor] = {}
+
+    def instead(what: str) -> dict[str, float]:
+        for name, parameter in optimizer.names.items():
+            if parameter.grad is not None:
+                caught[name] = whole(parameter.grad).detach()
+        optimizer.zero_grad()
+        return {}
+
+    optimizer.step = instead  # type: ignore[method-assign]
+    try:
+        loss = update(learner, trajectories)["loss"]
+    finally:
+        del optimizer.step  # the class's own again
+    return caught, loss
+
+
+def distance(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> float:
+    """The norm of the difference of two gradients, relative to that of the second."""
+    assert ours.keys() == theirs.keys()
+    gap = sum(float((ours[name] - value).double().square().sum()) for name, value in theirs.items())
+    return float((gap / sum(float(value.double().square().sum()) for value in theirs.values())) ** 0.5)
+
+
+@contextmanager
+def no_process_group_left():
+    """One sharded rank starts a process group of its own, which would be another part's too."""
+    ours = not dist.is_initialized()
+    try:
+        yield
+    finally:
+        if ours and dist.is_initialized():
+            dist.destroy_process_group()

@@ -1,0 +1,75 @@
+"""Tokens/s and MFU of the learner's updates, packed, in bfloat16, for models of known shapes.
+
+Every token but a sequence's first is an action, so the head is computed everywhere, and the reference, a critic and
+log-probabilities beside the update are left out. FLOPs are those of :mod:`trainers.learner.flops`: ``6 N`` a token,
+``6 L n_h d S`` for causal attention (half of what is often stated), ``6 V H`` for the head, and nothing for what is
+computed twice. An update is timed with the optimizer's step, after one that warms up (and compiles).
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+
+import torch
+
+from benchmarks.gpu.job import Job
+from benchmarks.gpu.learners import make_learner, no_process_group_left, update
+from benchmarks.gpu.shapes import lengths_of, make_model, sequences
+
+_GUESS_S = {"toy": 0.0, "0.5b": 10.0, "0.6b": 10.0, "1.5b": 15.0, "1.7b": 15.0, "4b": 40.0}
+_COMPILING_S = 60.0
+
+
+def run(job: Job) -> bool:
+    """Measure all shapes, the plainest settings of each first."""
+    settings = sorted(itertools.product(job.sizes.compiled, (False, True)), key=sum)
+    for compiled, checkpointing in settings:
+        for shape in job.shapes:
+            what = {"shape": shape, "gradient_checkpointing": checkpointing, "compile": compiled}
+            guess = _GUESS_S[shape] + (_COMPILING_S if compiled else 0.0)
+            job.try_to(guess, lambda what=what: measure(job, **what), **what)
+    return True
+
+
+def measure(job: Job, shape: str, gradient_checkpointing: bool, compile: bool) -> None:
+    """One shape with one way to compute."""
+    sizes = job.sizes
+    lengths = lengths_of(sizes.update, *sizes.lengths)
+    with no_process_group_left():
+        learner = make_learner(
+            job,
+            make_model(shape, job.device),
+            "bfloat16",
+            max_tokens_per_micro_batch=sizes.micro,
+            chunk_size=sizes.chunk,
+            gradient_checkpointing=gradient_checkpointing,
+            compile=compile,
+            remove_padding=True,
+        )
+        parameters = sum(parameter.numel() for parameter in learner.actor_optimizer.names.values())
+        trajectories = sequences(lengths, learner.actor.lm.config.vocab_size)
+        started = job.now()
+        update(learner, trajectories)
+        first = job.now() - started
+        if job.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        made = [update(learner, trajectories) for _ in range(sizes.updates)]
+        peak = torch.cuda.max_memory_allocated() if job.device.type == "cuda" else None
+        del learner
+    job.emit(
+        what="update",
+        shape=shape,
+        parameters=parameters,
+        gradient_checkpointing=gradient_checkpointing,
+        compile=compile,
+        sequences=len(lengths),
+        tokens=int(made[0]["tokens"]),
+        micro=sizes.micro,
+        chunk=sizes.chunk,
+        first_s=round(first, 2),
+        tokens_per_s=round(statistics.median(each["tokens_per_s"] for each in made), 1),
+        tflops=round(statistics.median(each["tflops"] for each in made), 3),
+        mfu=statistics.median(each["mfu"] for each in made) if "mfu" in made[0] else None,
+        peak_bytes=peak,
+    )

@@ -1,0 +1,114 @@
+"""benchmarks/against_trl.py at a tiny size: it runs, and the losses that it compares are equal."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+PATH = Path(__file__).resolve().parents[1] / "benchmarks" / "against_trl.py"
+
+
+@pytest.fixture(scope="module")
+def benchmark() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("against_trl", PATH)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules["against_trl"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_lengths_are_the_same_for_both_sides_and_new_every_iteration(benchmark: ModuleType) -> None:
+    turns, single = benchmark.WORKS["turns"], benchmark.WORKS["single"]
+    lengths = turns.lengths(3)
+    assert lengths.shape == (256, 4)
+    assert (lengths.min(), lengths.max()) == (8, 64)
+    np.testing.assert_array_equal(lengths, turns.lengths(3))
+    assert (lengths != turns.lengths(4)).any()
+    assert (single.lengths(0) == 48).all()
+
+
+def test_the_ratio_is_the_median_of_the_rounds_and_of_whole_iterations(benchmark: ModuleType) -> None:
+    seconds = {
+        "ours": [{"generate": 1.0, "update": 1.0}, {"generate": 1.0, "update": 3.0}, {"generate": 9.0, "update": 9.0}],
+        "trl": [{"generate": 2.0, "update": 2.0}, {"generate": 4.0, "update": 6.0}, {"generate": 10.0, "update": 10.0}],
+    }
+    found = benchmark.summary("single", seconds)
+    assert found["ratios"] == [0.5, 0.4, 0.9]
+    assert found["ratio"] == 0.5
+    assert (found["ratio_generate"], found["ratio_update"]) == (0.5, 0.5)
+    assert found["seconds"]["trl"] == {"generate": 4.0, "update": 6.0}
+
+
+def test_rows_end_at_their_own_length(benchmark: ModuleType) -> None:
+    torch = pytest.importorskip("torch")
+    ends = benchmark.AtLengths(5, np.array([1, 3, 2]))
+    done = [ends(torch.zeros(3, 5 + new), None).tolist() for new in (1, 2, 3)]
+    assert done == [[True, False, False], [True, False, True], [True, True, True]]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "given"),
+    [((32, 256), (32, 256)), ((512, 512), (256, 256)), ((64, 32), (32, 32))],
+)
+def test_sizes_are_no_larger_than_the_work(
+    benchmark: ModuleType, wanted: tuple[int, int], given: tuple[int, int]
+) -> None:
+    found = benchmark.sizes(benchmark.WORKS["single"], *wanted)
+    assert (found["micro_batch"], found["generation_batch"]) == given
+
+
+@pytest.mark.parametrize("wanted", [(32, 96), (48, 128), (2, 4)])
+def test_sizes_that_do_not_divide_are_refused(benchmark: ModuleType, wanted: tuple[int, int]) -> None:
+    with pytest.raises(SystemExit, match="powers of 2"):
+        benchmark.sizes(benchmark.WORKS["single"], *wanted)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_the_peak_is_what_a_block_held_at_its_highest(benchmark: ModuleType) -> None:
+    with benchmark.peak() as found:
+        np.ones(64 * 2**17)  # 64 MiB, gone at once
+        kept = np.ones(16 * 2**17)
+    assert len(kept)
+    assert found["peak"] == pytest.approx(64, abs=24)
+
+
+def run(folder: Path, *what: str) -> list[dict[str, Any]]:
+    pytest.importorskip("trl")
+    command = [sys.executable, str(PATH), *what, "--smoke", "--rounds", "1", "--threads", "1"]
+    done = subprocess.run(
+        [*command, "--json", str(folder / "out.json")],
+        env={**os.environ, "PYTHONPATH": str(PATH.parents[1])},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads((folder / "out.json").read_text())
+
+
+@pytest.mark.timeout(300)
+def test_the_losses_are_equal_and_both_sides_are_timed(tmp_path: Path) -> None:
+    single, turns = run(tmp_path, "single", "turns")
+    assert (single["new_tokens"], turns["episodes"]) == (4 * 48, 4)
+    for found in (single, turns):
+        assert found["loss"]["apart"] < 1e-6
+        assert found["loss"]["gradients_apart"] < 1e-4
+        assert abs(found["loss"]["ours"]) > 1e-4, "or nothing was compared"
+        assert min(found["seconds"]["ours"].values()) > 0
+        assert min(found["seconds"]["trl"].values()) > 0
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_the_memory_of_both_sides_is_measured(tmp_path: Path) -> None:
+    (memory,) = run(tmp_path, "memory")
+    assert min(memory["peak_mib"].values()) > 0
