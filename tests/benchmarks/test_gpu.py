@@ -8,21 +8,10 @@ import json
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _importable():
-    patch = pytest.MonkeyPatch()
-    patch.syspath_prepend(str(ROOT))
-    yield
-    patch.undo()
 
 
 @pytest.fixture

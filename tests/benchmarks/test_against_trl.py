@@ -1,34 +1,27 @@
-"""benchmarks/against_trl.py at a tiny size: it runs, and the losses that it compares are equal."""
+"""benchmarks.against_trl at a tiny size: it runs, and the losses that it compares are equal."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
-PATH = Path(__file__).resolve().parents[1] / "benchmarks" / "against_trl.py"
+from benchmarks.against_trl.memory import peak
+from benchmarks.against_trl.theirs import AtLengths, sizes
+from benchmarks.against_trl.times import summary
+from benchmarks.against_trl.work import WORKS
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture(scope="module")
-def benchmark() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("against_trl", PATH)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules["against_trl"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_lengths_are_the_same_for_both_sides_and_new_every_iteration(benchmark: ModuleType) -> None:
-    turns, single = benchmark.WORKS["turns"], benchmark.WORKS["single"]
+def test_lengths_are_the_same_for_both_sides_and_new_every_iteration() -> None:
+    turns, single = WORKS["turns"], WORKS["single"]
     lengths = turns.lengths(3)
     assert lengths.shape == (256, 4)
     assert (lengths.min(), lengths.max()) == (8, 64)
@@ -37,21 +30,21 @@ def test_lengths_are_the_same_for_both_sides_and_new_every_iteration(benchmark: 
     assert (single.lengths(0) == 48).all()
 
 
-def test_the_ratio_is_the_median_of_the_rounds_and_of_whole_iterations(benchmark: ModuleType) -> None:
+def test_the_ratio_is_the_median_of_the_rounds_and_of_whole_iterations() -> None:
     seconds = {
         "ours": [{"generate": 1.0, "update": 1.0}, {"generate": 1.0, "update": 3.0}, {"generate": 9.0, "update": 9.0}],
         "trl": [{"generate": 2.0, "update": 2.0}, {"generate": 4.0, "update": 6.0}, {"generate": 10.0, "update": 10.0}],
     }
-    found = benchmark.summary("single", seconds)
+    found = summary("single", seconds)
     assert found["ratios"] == [0.5, 0.4, 0.9]
     assert found["ratio"] == 0.5
     assert (found["ratio_generate"], found["ratio_update"]) == (0.5, 0.5)
     assert found["seconds"]["trl"] == {"generate": 4.0, "update": 6.0}
 
 
-def test_rows_end_at_their_own_length(benchmark: ModuleType) -> None:
+def test_rows_end_at_their_own_length() -> None:
     torch = pytest.importorskip("torch")
-    ends = benchmark.AtLengths(5, np.array([1, 3, 2]))
+    ends = AtLengths(5, np.array([1, 3, 2]))
     done = [ends(torch.zeros(3, 5 + new), None).tolist() for new in (1, 2, 3)]
     assert done == [[True, False, False], [True, False, True], [True, True, True]]
 
@@ -60,22 +53,20 @@ def test_rows_end_at_their_own_length(benchmark: ModuleType) -> None:
     ("wanted", "given"),
     [((32, 256), (32, 256)), ((512, 512), (256, 256)), ((64, 32), (32, 32))],
 )
-def test_sizes_are_no_larger_than_the_work(
-    benchmark: ModuleType, wanted: tuple[int, int], given: tuple[int, int]
-) -> None:
-    found = benchmark.sizes(benchmark.WORKS["single"], *wanted)
+def test_sizes_are_no_larger_than_the_work(wanted: tuple[int, int], given: tuple[int, int]) -> None:
+    found = sizes(WORKS["single"], *wanted)
     assert (found["micro_batch"], found["generation_batch"]) == given
 
 
 @pytest.mark.parametrize("wanted", [(32, 96), (48, 128), (2, 4)])
-def test_sizes_that_do_not_divide_are_refused(benchmark: ModuleType, wanted: tuple[int, int]) -> None:
+def test_sizes_that_do_not_divide_are_refused(wanted: tuple[int, int]) -> None:
     with pytest.raises(SystemExit, match="powers of 2"):
-        benchmark.sizes(benchmark.WORKS["single"], *wanted)
+        sizes(WORKS["single"], *wanted)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_the_peak_is_what_a_block_held_at_its_highest(benchmark: ModuleType) -> None:
-    with benchmark.peak() as found:
+def test_the_peak_is_what_a_block_held_at_its_highest() -> None:
+    with peak() as found:
         np.ones(64 * 2**17)  # 64 MiB, gone at once
         kept = np.ones(16 * 2**17)
     assert len(kept)
@@ -84,10 +75,11 @@ def test_the_peak_is_what_a_block_held_at_its_highest(benchmark: ModuleType) -> 
 
 def run(folder: Path, *what: str) -> list[dict[str, Any]]:
     pytest.importorskip("trl")
-    command = [sys.executable, str(PATH), *what, "--smoke", "--rounds", "1", "--threads", "1"]
+    command = [sys.executable, "-m", "benchmarks.against_trl", *what, "--smoke", "--rounds", "1", "--threads", "1"]
     done = subprocess.run(
         [*command, "--json", str(folder / "out.json")],
-        env={**os.environ, "PYTHONPATH": str(PATH.parents[1])},
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=ROOT,
         capture_output=True,
         text=True,
     )

@@ -1,0 +1,1 @@
+"""One iteration of training against TRL's: ``python -m benchmarks.against_trl``."""

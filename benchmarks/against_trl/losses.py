@@ -1,0 +1,62 @@
+"""Is it the same loss? This side's episodes, scored by TRL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from textenvs.messages import user
+from trainers.learner import Learner, OptimizerSettings
+from trainers.trajectory import Trajectory
+
+from .theirs import Given
+from .work import columns, surrogate
+
+
+def compare_losses(trainer: Any, model: PreTrainedModel, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """The losses of both sides and how far their gradients are apart, on the same episodes and old log-probabilities.
+
+    Args:
+        trainer: TRL's, not started; its model has the weights of ``model``.
+        model: For this side.
+        trajectories: Episodes, group by group.
+    """
+    given = columns(trajectories)
+    noise = np.random.default_rng(0).normal(0.0, 0.2, len(given["old"]))  # so that the clipping bites
+    given["old"] = (given["old"] + noise).astype(np.float32)
+
+    gradients: dict[str, Tensor] = {}
+    learner = Learner(model, optimizer=OptimizerSettings(lr=0.0, weight_decay=0.0, grad_clip=None))
+    for name, parameter in learner.actor.lm.named_parameters():
+        parameter.register_post_accumulate_grad_hook(lambda p, name=name: gradients.update({name: p.grad.clone()}))
+    ours = learner.update_actor(trajectories, given, surrogate)["loss"]
+
+    usual, trainer.rollout_func = trainer.rollout_func, Given(trajectories)
+    trainer.model.train()
+    inputs = trainer._generate_and_score_completions([{"prompt": [user("")]} for _ in trajectories])
+    old, offset = torch.zeros(inputs["completion_ids"].shape), 0
+    for row, trajectory in zip(old, trajectories, strict=True):
+        where = np.flatnonzero(trajectory.action_mask)
+        row[torch.from_numpy(where - where[0])] = torch.from_numpy(given["old"][offset : offset + len(where)])
+        offset += len(where)
+    inputs["old_per_token_logps"] = old
+    trainer.current_gradient_accumulation_steps = trainer.args.steps_per_generation  # as training sets it
+    loss = trainer.compute_loss(trainer.model, inputs)
+    loss.backward()
+    theirs = {name: parameter.grad for name, parameter in trainer.model.named_parameters()}
+    apart = sum(float((gradients[name] - grad).square().sum()) for name, grad in theirs.items()) ** 0.5
+    size = sum(float(grad.square().sum()) for grad in theirs.values()) ** 0.5
+    trainer.model.zero_grad(set_to_none=True)
+    trainer.rollout_func = usual
+    trainer._metrics["train"].clear()
+    return {
+        "ours": ours,
+        "trl": float(loss.detach()),
+        "apart": abs(ours - float(loss.detach())),
+        "gradients_apart": apart / size,
+    }

@@ -1,0 +1,139 @@
+"""The comparison of memory: the peak of one update, each side in a process of its own."""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from transformers import PreTrainedTokenizerFast, TrainerCallback
+
+from textenvs.messages import user
+from trainers.learner import Learner, OptimizerSettings
+from trainers.rollout.renderer import Renderer
+from trainers.trajectory import Status, Trajectory
+
+from .theirs import Given, make_trl, sizes
+from .work import ANSWER, LR, WANTED, Shape, Work, columns, make_tokenizer, question, surrogate
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def made_up(work: Work, vocabulary: int, tokenizer: PreTrainedTokenizerFast) -> list[Trajectory]:
+    """Episodes that nobody sampled: random replies, group by group."""
+    rng, renderer = np.random.default_rng(0), Renderer(tokenizer)
+    answer = renderer.bridge((user(ANSWER),), after=0)
+    trajectories = []
+    for number, lengths in enumerate(work.lengths(0)):
+        opening = renderer.render([user(question(number // work.group))])
+        tokens, turn_id = list(opening), [-1] * len(opening)
+        for turn, length in enumerate(lengths.tolist()):
+            gap = answer if turn else []
+            tokens += [*gap, *rng.integers(3, vocabulary, length).tolist()]
+            turn_id += [-1] * len(gap) + [turn] * length
+        sampled = np.array(turn_id) >= 0
+        trajectories.append(
+            Trajectory(
+                token_ids=np.array(tokens, np.int32),
+                action_mask=sampled,
+                logprobs=np.where(sampled, -np.log(vocabulary), 0.0).astype(np.float32),
+                weight_version=np.where(sampled, 0, -1).astype(np.int32),
+                turn_id=np.array(turn_id, np.int32),
+                turn_rewards=rng.random(work.turns),
+                terminated=True,
+                truncated=False,
+                status=Status.COMPLETED,
+                group_id=str(number // work.group),
+            )
+        )
+    return trajectories
+
+
+@contextmanager
+def peak() -> Iterator[dict[str, float]]:
+    """How many MiB the resident set of this process grew in the block, at its highest."""
+
+    def status(name: str) -> float:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith(name)) / 1024
+
+    if sys.platform != "linux":
+        raise SystemExit("memory: the peak of the resident set is read from /proc, which only Linux has")
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark begins anew
+    found = {"before": status("VmRSS")}
+    yield found
+    found["peak"] = status("VmHWM") - found["before"]
+
+
+def memory_of(side: str, work: Work, shape: Shape, options: argparse.Namespace) -> dict[str, float]:
+    """The peak of the second update of one side, in MiB, and its seconds."""
+    tokenizer = make_tokenizer()
+    model = shape.build(tokenizer)
+    vocabulary = model.config.vocab_size
+    trajectories = made_up(work, vocabulary, tokenizer)
+    found: dict[str, float] = {}
+    if side == "ours":
+        settings = OptimizerSettings(lr=LR, weight_decay=0.0, grad_clip=1.0)
+        longest = max(len(trajectory.token_ids) for trajectory in trajectories)
+        learner = Learner(model, optimizer=settings, max_tokens_per_micro_batch=longest * len(trajectories))
+        del model
+        for _ in range(2):
+            with peak() as found:
+                began = time.perf_counter()
+                learner.update_actor(trajectories, columns(trajectories), surrogate)
+                found["seconds"] = time.perf_counter() - began
+        return found
+
+    class Watch(TrainerCallback):
+        def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
+            nonlocal found
+            self.block = peak()
+            found = self.block.__enter__()
+            self.began = time.perf_counter()
+
+        def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+            found["seconds"] = time.perf_counter() - self.began
+            self.block.__exit__(None, None, None)
+
+    with tempfile.TemporaryDirectory() as folder:
+        whole = sizes(work, work.episodes, work.episodes)
+        trainer = make_trl(model, tokenizer, work, folder, 2, rollout=Given(trajectories), **whole)
+        trainer.add_callback(Watch())
+        trainer.train()
+    return found
+
+
+def compare_memory(options: argparse.Namespace) -> dict[str, Any]:
+    """Each side in a process of its own."""
+    found = {}
+    for side in ("ours", "trl"):
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.against_trl",
+            "--memory-of",
+            side,
+            "--threads",
+            str(options.threads),
+        ]
+        command += ["--smoke"] if options.smoke else []
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        found[side] = json.loads(done.stdout.splitlines()[-1])
+    return {
+        "benchmark": "memory",
+        "ratio": round(found["ours"]["peak"] / found["trl"]["peak"], 3),
+        "wanted": WANTED["memory"],
+        "peak_mib": {side: round(numbers["peak"]) for side, numbers in found.items()},
+        "before_mib": {side: round(numbers["before"]) for side, numbers in found.items()},
+        "seconds": {side: round(numbers["seconds"], 2) for side, numbers in found.items()},
+    }

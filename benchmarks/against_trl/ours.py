@@ -1,0 +1,114 @@
+"""This side: the collector, the torch engine and the learner."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from trainers.engines.base import Engine, Generation, Sampling
+from trainers.engines.torch_engine import TorchEngine
+from trainers.learner import Learner, OptimizerSettings
+from trainers.rollout.collector import Collector
+from trainers.rollout.environments import Backend, EnvSpec
+from trainers.rollout.renderer import Renderer
+from trainers.trajectory import Trajectory
+
+from .work import LR, Clock, Talk, Work, columns, surrogate
+
+
+class Forced:
+    """An engine whose replies have the lengths that they are given."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._rows: Iterator[NDArray[np.int64]] = iter(())
+        self._left: dict[str, list[int]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.engine, name)
+
+    def force(self, lengths: NDArray[np.int64]) -> None:
+        """``[episodes, turns]``: the episodes to come get a row each, as they begin."""
+        self._rows, self._left = iter(lengths), {}
+
+    async def generate(self, token_ids: Sequence[int], sampling: Sampling, session: str) -> Generation:
+        """As many tokens as this session's next reply is to have."""
+        if session not in self._left:
+            self._left[session] = next(self._rows).tolist()[::-1]
+        forced = replace(sampling, max_new_tokens=self._left[session].pop(), ignore_stop=True)
+        return await self.engine.generate(token_ids, forced, session)
+
+
+class Ours:
+    """The collector, the torch engine and the learner; one iteration at a time.
+
+    Args:
+        model: Where to start; copied.
+        tokenizer: Its tokenizer.
+        work: What an iteration is.
+        threads: For the engine and the learner.
+        micro_batch: Tokens of a micro-batch at most.
+        running: Episodes in flight at most.
+        clock: For seconds.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerFast,
+        work: Work,
+        threads: int,
+        micro_batch: int,
+        running: int,
+        clock: Clock,
+    ) -> None:
+        self._clock = clock
+        self._work, self._loop = work, asyncio.new_event_loop()
+        settings = OptimizerSettings(lr=LR, weight_decay=0.0, grad_clip=1.0)
+        self.learner = Learner(model, optimizer=settings, max_tokens_per_micro_batch=micro_batch)
+        context = work.turns * (work.longest + 64) + 64
+        self._engine = TorchEngine(model, max_slots=min(running, work.episodes), max_context=context, threads=threads)
+        self._forced = Forced(self._engine)
+        self._backend = Backend(EnvSpec(lambda: Talk(work.turns)))
+        self._collector = Collector(
+            self._forced,
+            Renderer(tokenizer),
+            self._backend,
+            tasks=lambda group: group % work.tasks,
+            group_size=work.group,
+            groups_per_batch=work.tasks,
+            max_running=min(running, work.episodes),
+        )
+
+    def collect(self, lengths: NDArray[np.int64]) -> list[Trajectory]:
+        """The episodes of one iteration."""
+        self._forced.force(lengths)
+        trajectories = self._loop.run_until_complete(self._collector.next_batch()).trajectories
+        assert sum(int(t.action_mask.sum()) for t in trajectories) == lengths.sum()
+        return trajectories
+
+    def learn(self, trajectories: Sequence[Trajectory]) -> None:
+        """One step, and the new weights to the engine."""
+        self.learner.update_actor(trajectories, columns(trajectories), surrogate)
+        weights = self.learner.weights()
+        self._loop.run_until_complete(self._collector.update_weights(weights, self._engine.version + 1))
+
+    def iterate(self, number: int) -> dict[str, float]:
+        """Seconds of its parts."""
+        began = self._clock()
+        trajectories = self.collect(self._work.lengths(number))
+        collected = self._clock()
+        self.learn(trajectories)
+        return {"generate": collected - began, "update": self._clock() - collected}
+
+    def close(self) -> None:
+        """End it all."""
+        for part in (self._collector, self._backend, self._engine):
+            self._loop.run_until_complete(part.close())
+        self._loop.close()

@@ -1,0 +1,129 @@
+"""The comparison of time: both sides in turns."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from textenvs.messages import user
+from trainers.heap import settled
+from trainers.rollout.renderer import Renderer
+
+from .losses import compare_losses
+from .ours import Ours
+from .theirs import Between, Rollout, make_trl, sizes
+from .work import ANSWER, WANTED, Shape, Work, make_tokenizer
+
+
+def compare(work: Work, shape: Shape, options: argparse.Namespace) -> dict[str, Any]:
+    """Both sides in turns; medians of the seconds and of the ratios."""
+    tokenizer = make_tokenizer()
+    model = shape.build(tokenizer)
+    ours = Ours(model, tokenizer, work, options.threads, options.micro_batch, options.running, options.clock)
+    answer = Renderer(tokenizer).bridge((user(ANSWER),), after=0)
+    rollout = None if work.turns == 1 else Rollout(work, answer)
+    seconds: dict[str, list[dict[str, float]]] = {"ours": [], "trl": []}
+    with tempfile.TemporaryDirectory() as folder, settled():
+        trainer = make_trl(
+            shape.build(tokenizer),
+            make_tokenizer(),
+            work,
+            folder,
+            options.rounds + 1,
+            **sizes(work, options.trl_micro_batch, options.trl_generation_batch),
+            rollout=rollout,
+            clock=options.clock,
+        )
+        first = ours.collect(work.lengths(0))
+        loss = compare_losses(trainer, model, first[: 4 * work.group])
+        for name in ("apart", "gradients_apart"):
+            if not loss[name] < options.tolerance:
+                raise SystemExit(f"{work.name}: the losses are not the same: {loss}")
+        ours.learn(first)
+
+        def after(taken: dict[str, float]) -> None:
+            number = len(seconds["trl"]) + 1
+            seconds["trl"].append(taken)
+            seconds["ours"].append(ours.iterate(number))
+            if rollout is not None:
+                rollout.begin(number + 1)
+
+        if rollout is not None:
+            rollout.begin(1)
+        trainer.add_callback(Between(trainer, after, options.clock))
+        trainer.train()
+    ours.close()
+    return summary(work.name, {side: rounds[1:] for side, rounds in seconds.items()}) | {  # the first warms up
+        "threads": options.threads,
+        "trl": sizes(work, options.trl_micro_batch, options.trl_generation_batch),
+        "episodes": work.episodes,
+        "new_tokens": int(work.lengths(1).sum()),
+        "loss": loss,
+    }
+
+
+def summary(name: str, seconds: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, Any]:
+    """Medians over the rounds.
+
+    Args:
+        name: Of the work.
+        seconds: Of the parts of each round, for ``ours`` and ``trl``.
+    """
+
+    def ratio(parts: Sequence[str]) -> list[float]:
+        pairs = zip(seconds["ours"], seconds["trl"], strict=True)
+        return [sum(mine[part] for part in parts) / sum(theirs[part] for part in parts) for mine, theirs in pairs]
+
+    parts = ("generate", "update")
+    whole = ratio(parts)
+    return {
+        "benchmark": name,
+        "ratio": round(statistics.median(whole), 3),
+        "wanted": WANTED[name],
+        "ratios": [round(one, 3) for one in whole],
+        "ratio_generate": round(statistics.median(ratio(["generate"])), 3),
+        "ratio_update": round(statistics.median(ratio(["update"])), 3),
+        "seconds": {
+            side: {part: round(statistics.median(one[part] for one in rounds), 3) for part in parts}
+            for side, rounds in seconds.items()
+        },
+    }
+
+
+def tune(work: Work, shape: Shape, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """TRL alone, with several settings: the medians of its seconds."""
+    results = []
+    ways: list[dict[str, Any]] = [{"micro_batch": size} for size in (8, 16, 32, 64, 128, 256) if size <= work.episodes]
+    ways += [{"generation_batch": size} for size in (32, 64, 128, 256) if size <= work.episodes]
+    ways += [{"bf16": True}, {"attention": "eager"}]
+    if work.turns == 1:
+        ways += [{"use_transformers_continuous_batching": True}]
+    answer = Renderer(make_tokenizer()).bridge((user(ANSWER),), after=0)
+    for way in ways:
+        settings = {"micro_batch": options.trl_micro_batch, "generation_batch": options.trl_generation_batch, **way}
+        tokenizer = make_tokenizer()
+        model = shape.build(tokenizer)
+        model.set_attn_implementation(settings.pop("attention", "sdpa"))
+        taken: list[dict[str, float]] = []
+        settings |= sizes(work, settings["micro_batch"], settings["generation_batch"])
+        rollout = None if work.turns == 1 else Rollout(work, answer)
+        with tempfile.TemporaryDirectory() as folder, settled():
+            trainer = make_trl(
+                model, tokenizer, work, folder, options.rounds + 1, rollout=rollout, clock=options.clock, **settings
+            )
+
+            def after(parts: dict[str, float], taken: Any = taken, rollout: Any = rollout) -> None:
+                taken.append(parts)
+                if rollout is not None:
+                    rollout.begin(len(taken))
+
+            trainer.add_callback(Between(trainer, after, options.clock))
+            trainer.train()
+        parts = {part: round(statistics.median(one[part] for one in taken[1:]), 3) for part in ("generate", "update")}
+        results.append({"benchmark": f"tune {work.name}", **way, **parts, "sum": round(sum(parts.values()), 3)})
+        print(json.dumps(results[-1]), flush=True)
+    return results

@@ -1,0 +1,141 @@
+"""What both sides do: tasks, lengths of replies, rewards, the model, the loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from textenvs import Task, TextEnv, Turn
+from textenvs.messages import Message, user
+from trainers.algorithms.advantages import dr_grpo
+from trainers.algorithms.aggregation import token_weights
+from trainers.algorithms.batch import ActionBatch
+from trainers.algorithms.policy_losses import ppo_clip
+from trainers.tiny import build_model, build_tokenizer
+from trainers.trajectory import Trajectory
+
+ANSWER = "No, that is not right. Please try again."
+LR, CLIP = 1e-5, 0.2
+Clock = Callable[[], float]
+WANTED = {"single": 0.75, "turns": 0.4, "memory": 0.5}
+
+
+@dataclass(frozen=True)
+class Work:
+    """What an iteration is.
+
+    Args:
+        name: Of the kind of work.
+        turns: Replies an episode.
+        shortest: Tokens of a reply at least.
+        longest: And at most.
+        tasks: Groups.
+        group: Episodes of each.
+    """
+
+    name: str
+    turns: int
+    shortest: int
+    longest: int
+    tasks: int = 32
+    group: int = 8
+
+    @property
+    def episodes(self) -> int:
+        """Of an iteration."""
+        return self.tasks * self.group
+
+    def lengths(self, number: int) -> NDArray[np.int64]:
+        """``[episodes, turns]``: how many tokens each reply of this iteration has."""
+        rng = np.random.default_rng((number, self.turns))
+        return rng.integers(self.shortest, self.longest + 1, (self.episodes, self.turns))
+
+
+WORKS = {work.name: work for work in (Work("single", 1, 48, 48), Work("turns", 4, 8, 64))}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Of the model."""
+
+    hidden: int = 256
+    layers: int = 4
+    intermediate: int = 704
+    vocabulary: int | None = None  # of the tokenizer
+
+    def build(self, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
+        """Random weights, always the same."""
+        return build_model(
+            self.vocabulary or len(tokenizer),
+            hidden=self.hidden,
+            layers=self.layers,
+            intermediate=self.intermediate,
+            max_context=1024,
+        )
+
+
+TINY = Shape(hidden=32, layers=1, intermediate=64)
+
+
+def question(number: int) -> str:
+    """Of one task; as many tokens as any other."""
+    return f"What is {number % 1000:03d} + {(37 * number + 11) % 1000:03d}?"
+
+
+def score(text: str) -> float:
+    """A reward that differs between siblings. What it says does not matter here."""
+    return sum(map(ord, text)) % 8 / 8
+
+
+class Questions:
+    """An endless set of tasks."""
+
+    name, size = "questions", None
+
+    def __getitem__(self, index: int) -> Task:
+        return Task(str(index), "benchmark", (user(question(index)),), "")
+
+
+class Talk(TextEnv[Any]):
+    """An environment that is not content until the last turn."""
+
+    def __init__(self, turns: int) -> None:
+        super().__init__(Questions())
+        self._turns = turns
+
+    def opening(self, task: Task) -> list[Message]:
+        """The question."""
+        return list(task.prompt)
+
+    def respond(self, reply: Message) -> Turn:
+        """The same answer every time."""
+        if self.state.assistant_turns == self._turns:
+            return Turn(reward=score(reply["content"]), terminated=True, stop="solved")
+        return Turn([user(ANSWER)], reward=score(reply["content"]))
+
+
+def make_tokenizer() -> PreTrainedTokenizerFast:
+    """Of 290 tokens."""
+    return build_tokenizer([question(0), ANSWER])
+
+
+def surrogate(logprobs: Tensor, entropy: Tensor, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    """PPO's clipped ratio as a weighted sum of tokens; see ``Learner.update_actor``."""
+    losses = ppo_clip(logprobs, batch["old"], batch["advantage"], clip_low=CLIP, clip_high=CLIP)
+    return (batch["weight"] * losses.loss).sum(), {}
+
+
+def columns(trajectories: Sequence[Trajectory]) -> dict[str, NDArray[Any]]:
+    """Numbers of all action tokens: advantages, weights of a mean over tokens, log-probabilities as sampled."""
+    batch = ActionBatch.from_trajectories(trajectories)
+    return {
+        "advantage": dr_grpo(batch).advantages,
+        "weight": token_weights("token-mean", batch.token_offsets),
+        "old": np.concatenate([t.logprobs[t.action_mask] for t in trajectories]),
+    }
