@@ -85,6 +85,7 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
         "multiturn_reward.enable=false", "multiturn_reward.window=3"
     )
     assert "multiturn_reward.formula" in problems("multiturn_reward.formula=mine")
+    assert "has no effect without multiturn_reward.judge" in problems("multiturn_reward.judge_kwargs={model: tiny}")
     resolve(["multiturn_reward.enable=true", "algorithm.gamma=0"])
     resolve(["multiturn_reward.enable=true", "multiturn_reward.credit=difference", "algorithm.adv_estimator=rloo"])
 
@@ -92,6 +93,38 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
 def test_a_judge_that_cannot_be_had_stops_the_run_before_it_plays(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="multiturn_reward: .*no module 'no_such_judges'"):
         in_process(tmp_path, *CLARIFY, "algorithm.gamma=0", "multiturn_reward.judge=no_such_judges:grade")
+
+
+class Fixed:
+    """A judge that is made."""
+
+    def __init__(self, grade: float) -> None:
+        self.grade = grade
+
+    def __call__(self, conversation: Any) -> float:
+        return self.grade
+
+
+def test_a_judge_is_made_of_its_options(tmp_path: Path, played: Any) -> None:
+    judge = [f"multiturn_reward.judge={__name__}:Fixed", "multiturn_reward.judge_kwargs={grade: 0.25}"]
+    in_process(tmp_path, *CLARIFY, "algorithm.gamma=0", "trainer.total_iterations=1", *judge)
+    terms = [terms for training, trajectory in played if training for terms in trajectory.turn_terms]
+    assert terms
+    assert {each["interactivity"] for each in terms} == {0.25}
+
+
+@pytest.mark.parametrize(
+    ("judge", "kwargs", "said"),
+    [
+        (f"{__name__}:Fixed", "{grad: 1}", "judge=.*Fixed with judge_kwargs: .*unexpected keyword argument 'grad'"),
+        ("textenvs.judges:InteractivityJudge", "{model: {base_ur: x}}", "did you mean 'base_url'"),
+        ("textenvs.judges:Interactivity", "{reasons: x, score: 1}", "judge must be a callable"),
+    ],
+)
+def test_a_judge_that_cannot_be_made_stops_the_run(tmp_path: Path, judge: str, kwargs: str, said: str) -> None:
+    options = [f"multiturn_reward.judge={judge}", f"multiturn_reward.judge_kwargs={kwargs}"]
+    with pytest.raises(ValueError, match=said):
+        in_process(tmp_path, *CLARIFY, "algorithm.gamma=0", *options)
 
 
 def test_the_formulas_are_those_there_are() -> None:

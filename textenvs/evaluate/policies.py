@@ -36,6 +36,7 @@ class Reply:
         completion_tokens: Tokens written; ``None`` where nobody counted.
         cut: The reply ended because its length did.
         cost: In US dollars; ``None`` where it is not known.
+        notes: What the policy wants kept of this turn, as JSON.
     """
 
     action: str | Message
@@ -43,6 +44,7 @@ class Reply:
     completion_tokens: int | None = None
     cut: bool = False
     cost: float | None = None
+    notes: Any = None
 
 
 #: Replies to a conversation, given the schemas of the tools that may be called (none where the conversation itself says
@@ -85,15 +87,19 @@ class ScriptedPolicy:
     Args:
         script: ``"expert"`` (its demonstrations), ``"blunder"`` (right in form, mostly wrong) or ``"random"`` (samples
             of its action space).
+        blunder_rate: The chance, at each turn, of the environment's blunder in place of that, in [0, 1].
 
     Raises:
-        ValueError: An unknown script.
+        ValueError: An unknown script, or a chance that is none.
     """
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: Script, *, blunder_rate: float = 0.0) -> None:
         if script not in SCRIPTS:
             raise ValueError(f"script must be one of {', '.join(SCRIPTS)}, not {script!r}")
+        if not 0.0 <= blunder_rate <= 1.0:
+            raise ValueError(f"blunder_rate must be from 0 to 1, not {blunder_rate}")
         self.script = script
+        self.blunder_rate = blunder_rate
 
     def start(self, env: TextEnv[Any], seed: int) -> Player:
         """A player with randomness of its own, apart from the environment's."""
@@ -101,9 +107,10 @@ class ScriptedPolicy:
         space.seed(seed)
 
         async def play(conversation: Messages, tools: ToolSchemas) -> Reply:
-            if self.script == "expert":
+            hasty = self.blunder_rate > 0 and rng.random() < self.blunder_rate
+            if self.script == "expert" and not hasty:
                 return Reply(env.demonstration(rng))
-            if self.script == "blunder":
+            if self.script == "blunder" or hasty:
                 return Reply(env.blunder(rng))
             return Reply(space.sample())
 

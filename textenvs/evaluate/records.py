@@ -67,6 +67,7 @@ class Record:
         cut_replies: Replies that ended at the limit of their length.
         cost: In US dollars; ``None`` where it is not known.
         messages: The conversation.
+        notes: What the policy kept of each turn; empty where it kept nothing of any.
     """
 
     task: int
@@ -93,6 +94,7 @@ class Record:
     cut_replies: int = 0
     cost: float | None = None
     messages: Messages = ()
+    notes: tuple[Any, ...] = ()
 
     @property
     def place(self) -> tuple[int, int]:
@@ -106,7 +108,10 @@ class Record:
 
     def to_json(self) -> str:
         """One line of JSON, without the line's end."""
-        return json.dumps(asdict(self), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        value = asdict(self)
+        if not self.notes:
+            del value["notes"]
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, line: str) -> Self:
@@ -116,21 +121,23 @@ class Record:
             ValueError: Not such a line.
         """
         value = json.loads(line)
-        if not isinstance(value, dict) or set(value) != {each.name for each in fields(cls)}:
+        if not isinstance(value, dict) or {*value, "notes"} != {each.name for each in fields(cls)}:
             raise ValueError("not a record of an episode")
         value["turn_rewards"] = tuple(value["turn_rewards"])
         value["messages"] = copy_messages(value["messages"])
+        value["notes"] = tuple(value.get("notes", ()))
         return cls(**value)
 
     def to_row(self) -> dict[str, Any]:
         """A flat row for a table: terms and metrics are columns, the conversation is JSON text."""
         row = asdict(self)
-        terms, metrics, messages = row.pop("terms"), row.pop("metrics"), row.pop("messages")
+        terms, metrics, messages, notes = (row.pop(name) for name in ("terms", "metrics", "messages", "notes"))
         row["turn_rewards"] = list(self.turn_rewards)
         row["return"] = self.total
         row |= {f"term/{name}": value for name, value in terms.items()}
         row |= {f"metric/{name}": value for name, value in metrics.items()}
-        return row | {"messages": json.dumps(messages, ensure_ascii=False)}
+        row["messages"] = json.dumps(messages, ensure_ascii=False)
+        return row | ({"notes": json.dumps(notes, ensure_ascii=False)} if notes else {})
 
 
 class Folder:

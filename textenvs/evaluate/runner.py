@@ -227,6 +227,7 @@ class _Episode:
             cut_replies=old.cut_replies + reply.cut,
             cost=_add(old.cost, reply.cost),
             messages=self.conversation,
+            notes=_noted(old, reply),
         )
 
     def cut_off(self, over: _Over) -> Record:
@@ -268,6 +269,13 @@ def describe_error(error: BaseException) -> str:
         place = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
         trace = trace.tb_next
     return f"{type(error).__name__}: {error} ({place})"
+
+
+def _noted(old: Record, reply: Reply) -> tuple[Any, ...]:
+    """The notes of all turns, ``None`` for one without."""
+    if reply.notes is None and not old.notes:
+        return ()
+    return (*old.notes, *[None] * (len(old.turn_rewards) - len(old.notes)), reply.notes)
 
 
 def _add(total: Number | None, more: Number | None) -> Number | None:

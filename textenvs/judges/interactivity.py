@@ -33,7 +33,7 @@ class Interactivity(BaseModel):
 
 @dataclass(frozen=True)
 class InteractivityJudge:
-    """Scores the assistant's side of a conversation in 0..1.
+    """Scores the assistant's side of a conversation in 0..1; called with one, it is a judge for looking ahead.
 
     Args:
         model: A :class:`~textenvs.chat.spec.ChatSpec`, a mapping of its options, or a model's name.
@@ -57,6 +57,10 @@ class InteractivityJudge:
         """
         shown = conversation_data(conversation, tools=self.tools)
         return (await self._judge().judge({"conversation": shown}, sample=sample)).score
+
+    async def __call__(self, conversation: Messages) -> float:
+        """As :meth:`score`."""
+        return await self.score(conversation)
 
     def _judge(self) -> LLMJudge[Interactivity]:
         return LLMJudge(self.model, _INSTRUCTIONS, Interactivity, tries=self.tries)

@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from textenvs.lookahead import FAILURES, Lookahead
+from textenvs.options import Judge, resolve
 from textenvs.tasks import Task
 
-from ..config.schema import PPOConfig, RewardFunctionSection
+from ..config.schema import MultiturnRewardSection, PPOConfig, RewardFunctionSection
 from ..engines.base import Engine, EngineError
 from ..rewards import FunctionError, FunctionPool
 from ..rollout.engine_policy import EnginePolicy
@@ -92,7 +93,7 @@ def multiturn_reward(config: PPOConfig, engine: Engine, renderer: Renderer, toke
             formula=section.formula,
             weights=section.weights,
             cost=section.cost,
-            judge=section.judge,
+            judge=_judge_of(section),
             count_tokens=lambda text: len(tokenizer.encode(text, add_special_tokens=False)),
             seed=config.trainer.seed,
             concurrency=section.concurrency,
@@ -102,3 +103,19 @@ def multiturn_reward(config: PPOConfig, engine: Engine, renderer: Renderer, toke
     except ValueError as error:
         raise SetupError(f"multiturn_reward: {error}") from error
     return MultiturnScore(lookahead, credit=section.credit, replace=section.replace)
+
+
+def _judge_of(section: MultiturnRewardSection) -> Judge | str | None:
+    """The judge as configured, or what its maker makes of ``judge_kwargs``.
+
+    Raises:
+        ValueError: There is no such maker, or it does not take these.
+    """
+    if not section.judge_kwargs:
+        return section.judge
+    maker = resolve("judge", section.judge)
+    try:
+        judge: Judge = maker(**section.judge_kwargs)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"judge={section.judge} with judge_kwargs: {error}") from error
+    return judge

@@ -294,6 +294,8 @@ def _multiturn_checks(config: PPOConfig) -> Problems:
             if _changed(section, name):
                 yield f"multiturn_reward.{name}", "has no effect without multiturn_reward.enable=true"
         return
+    if section.judge_kwargs and section.judge is None:
+        yield "multiturn_reward.judge_kwargs", "has no effect without multiturn_reward.judge"
     if config.env.backend != "inline":
         yield "env.backend", f"is {config.env.backend}, and multiturn_reward forks environments, which must be inline"
     function = config.custom_reward_function

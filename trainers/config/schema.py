@@ -618,6 +618,11 @@ class MultiturnRewardSection(Section):
     judge: str | None = Field(
         None, min_length=1, description="`MODULE:NAME` of a function from a conversation to a grade (interactivity)."
     )
+    judge_kwargs: dict[str, Any] = Field(
+        default_factory=dict,
+        description="With these, `judge` names what makes that function of them: "
+        "`textenvs.judges:InteractivityJudge` and `{model: {model: NAME, base_url: URL}}`.",
+    )
     credit: Literal["value", "difference"] = Field(
         "value",
         description="`value`: a turn's reward is what the whole conversation is then worth, which needs "

@@ -1,0 +1,106 @@
+"""Before and after: what several evaluations say about task score, tokens and interactivity, side by side.
+
+    textenvs evaluate textenv/collab-math split=test --local outputs/before/model --out outputs/eval/before
+    textenvs evaluate textenv/collab-math split=test --local outputs/after/model --out outputs/eval/after
+    python examples/collabllm/compare.py before=outputs/eval/before after=outputs/eval/after
+
+The evaluations must be of the same tasks. Interactivity is there where the environment had a judge
+(`judge='{"model": ...}'` of `textenvs evaluate`). Numbers are means of an episode with 95% intervals.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from textenvs.evaluate.records import SUMMARY
+from textenvs.evaluate.report import table
+
+#: The rows: what it is called here, and where it stands in a summary.
+ROWS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("task score: accuracy", ("terms", "accuracy")),
+    ("task score: bleu", ("terms", "bleu")),
+    ("task score: pass_rate", ("terms", "pass_rate")),
+    ("solved", ("success",)),
+    ("asked when needed", ("metrics", "asked_when_needed")),
+    ("answered when clear", ("metrics", "answered_when_clear")),
+    ("assistant tokens", ("completion_tokens",)),
+    ("assistant turns", ("assistant_turns",)),
+    ("interactivity", ("terms", "interactivity")),
+    ("return", ("return",)),
+)
+#: What two comparable evaluations share.
+SAME = ("environment", "tasks", "samples", "seed")
+
+
+class Unusable(Exception):
+    """Folders that cannot be compared; the message says which, why, and what to do."""
+
+
+def read(folder: Path) -> dict[str, Any]:
+    path = folder / SUMMARY
+    try:
+        summary = json.loads(path.read_text(encoding="utf-8"))
+        if "success" not in summary["all"]:
+            raise Unusable(f"{folder}: every episode failed")
+    except FileNotFoundError as error:
+        raise Unusable(f"{folder} has no {SUMMARY}, which `textenvs evaluate --out {folder}` writes last") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise Unusable(f"{path} is not the summary of an evaluation ({type(error).__name__}: {error})") from error
+    return dict(summary)
+
+
+def compare(summaries: Mapping[str, Mapping[str, Any]]) -> str:
+    """The table.
+
+    Raises:
+        Unusable: They are not of the same tasks.
+    """
+    (first, reference), *others = summaries.items()
+    for name, summary in others:
+        for part in SAME:
+            if summary.get(part) != reference.get(part):
+                raise Unusable(
+                    f"{first} and {name} are not comparable: {part} is {json.dumps(reference.get(part))} and "
+                    f"{json.dumps(summary.get(part))}"
+                )
+    rows = []
+    for title, path in ROWS:
+        found = [estimate(summary["all"], path) for summary in summaries.values()]
+        if any(found):
+            rows.append([title, *(each or "-" for each in found)])
+    failed = [summary["all"]["failed"] for summary in summaries.values()]
+    if any(failed):
+        rows.append(["failed episodes, left out", *map(str, failed)])
+    return table(rows, ["", *summaries], right=range(1, len(summaries) + 1))
+
+
+def estimate(numbers: Mapping[str, Any], path: Sequence[str]) -> str:
+    """The mean and its interval; nothing where it was not measured."""
+    found: Any = numbers
+    for name in path:
+        found = found.get(name)
+        if found is None:
+            return ""
+    value = f"{found['value']:.3f}"
+    return value if found["low"] is None else f"{value} ({found['low']:.3f} to {found['high']:.3f})"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("evaluations", nargs="+", metavar="NAME=DIR", help="folders of `textenvs evaluate --out DIR`")
+    folders = dict(each.split("=", 1) if "=" in each else (each, each) for each in made.parse_args(argv).evaluations)
+    try:
+        print(compare({name: read(Path(folder).expanduser()) for name, folder in folders.items()}))
+    except Unusable as error:
+        print(f"compare: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

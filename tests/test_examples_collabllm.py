@@ -1,0 +1,341 @@
+"""examples/collabllm: every stage at its smallest, with scripted users, and with models behind a service."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shlex
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from textenvs.cli import build_parser
+from textenvs.cli import main as textenvs_main
+from trainers import ppo, sft, tiny
+from trainers.demonstrations import read
+
+pytest.importorskip("openai", reason="needs the extra 'chat'")
+from fake_service import FakeService, status  # noqa: E402
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "collabllm"
+FAMILIES = ("math", "document", "code")
+TINY = [
+    *("model.hidden=32", "model.layers=1", "model.heads=2", "model.kv_heads=1", "model.vocab_size=300"),
+    "trainer.threads=1",
+]
+#: What makes a run of stage 3 small, whatever it is configured for.
+SMALL = [
+    *("rollout.groups_per_batch=2", "rollout.n=2", "rollout.max_response_length=6", "actor.mini_batches=1"),
+    *("engine.max_slots=8", "engine.threads=1", "data.val_size=2", "trainer.threads=1", "trainer.logger=jsonl"),
+]
+#: What of the full configuration is for GPUs, and for data from elsewhere.
+ONE_PROCESS = [
+    *("engine.name=torch", "engine.replicas=1", "engine.vllm.gpu_memory_utilization=0.5"),
+    *("engine.vllm.sleep_mode=false", "engine.max_context=1024", "cluster.backend=local", "cluster.learner_ranks=1"),
+    *("cluster.n_gpus_per_node=null", "trainer.offload=false", "data.train_files=generated:easy"),
+    *("model.device=cpu", "model.dtype=float32", "data.val_files=generated:easy"),
+]
+
+
+def program(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(f"collabllm_{name}", EXAMPLE / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+build_data, compare = program("build_data"), program("compare")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model folder; what a 7B model is to the full configuration."""
+    folder = tmp_path_factory.mktemp("model")
+    tokenizer = tiny.build_tokenizer(["What is it? #### 5"], vocab_size=300)
+    made = tiny.build_model(len(tokenizer), hidden=32, layers=1, heads=2, kv_heads=1, max_context=1024)
+    tiny.save(folder, made, tokenizer)
+    return folder
+
+
+class Everybody:
+    """One service for all three: the assistant, the user and the judge; each knows by its prompt who it is."""
+
+    def __init__(self) -> None:
+        self.asked: Counter[str] = Counter()
+
+    def __call__(self, request: dict[str, Any]) -> Any:
+        rules, last = request["messages"][0]["content"], request["messages"][-1]["content"]
+        if "impartial judge" in rules:
+            self.asked["judge"] += 1
+            code = re.search(r"<data (\w+)>", last)
+            assert code is not None
+            return {"reasons": "Well.", "score": 0.75, "data_code": code[1]}
+        if "You play the human" in rules:
+            self.asked["user"] += 1
+            heard = sum(message["role"] == "user" for message in request["messages"])
+            state = "satisfied" if heard > 2 else "goes_on"  # the first is the curtain
+            return {"thought": "hm", "message": "Well.", "state": state}
+        self.asked["assistant"] += 1
+        return "What exactly?" if request["seed"] % 2 else "Is it #### 5?"
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return pq.read_table(path).to_pylist()
+
+
+# ------------------ offline
+
+
+def test_the_miniature_from_data_to_a_comparison(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, before, after = tmp_path / "data", tmp_path / "sft", tmp_path / "ppo"
+    script = ["--policy", "expert", "--blunder-rate", "0.5", "--future-policy", "expert", "--seed", "1"]
+    built = ["textenv/clarify", *script, "--num-tasks", "24", "--out", str(data)]
+    assert build_data.main([*built, "--min", "accuracy=0.5"]) == 0
+    kept, pairs = rows(data / "sft.parquet"), rows(data / "pairs.parquet")
+    assert 0 < len(kept) < 24
+    assert all(row["score/accuracy"] == 1.0 for row in kept)
+    assert [list(each.messages) for each in read([data / "sft.parquet"])] == [row["messages"] for row in kept]
+    asked = [pair for pair in pairs if "?" in pair["chosen"][0]["content"]]
+    assert asked  # a question was found to be better than a guess
+    assert all("####" in pair["rejected"][0]["content"] for pair in asked)
+    assert build_data.main(built) == 0  # other limits for the same conversations
+    assert len(rows(data / "sft.parquet")) == 24
+    assert "24 of 24 conversations are there already" in capsys.readouterr().err
+
+    config = ["--config", f"{EXAMPLE}/miniature/clarify_sft.yaml", *TINY, "sft.steps=2", "sft.batch_size=8"]
+    assert sft.main([*config, f"sft.files={data}/sft.parquet", f"trainer.default_local_dir={before}"]) == 0
+    config = ["--config", f"{EXAMPLE}/miniature/clarify.yaml", f"model.path={before}/model", *SMALL]
+    assert ppo.main([*config, f"trainer.default_local_dir={after}", "trainer.total_iterations=2"]) == 0
+    metrics = [json.loads(line) for line in (after / "metrics.jsonl").read_text().splitlines()]
+    assert sum(row.get("reward/multiturn_turns", 0) for row in metrics) >= 8
+    (last,) = after.glob("checkpoints/*2/model")
+    capsys.readouterr()
+    for name, folder in (("before", before / "model"), ("after", last)):
+        played = ["--local", str(folder), "--num-tasks", "3", "--max-tokens", "6", "--quiet"]
+        assert textenvs_main(["evaluate", "textenv/clarify", "split=test", *played, "--out", str(tmp_path / name)]) == 0
+    capsys.readouterr()
+    assert compare.main([f"before={tmp_path}/before", f"after={tmp_path}/after"]) == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"^ +before +after$", printed, re.MULTILINE)
+    for row in ("solved", "assistant tokens", "assistant turns"):
+        assert re.search(rf"^{row} +\d+\.\d+ \(.*\) +\d+\.\d+ \(.*\)$", printed, re.MULTILINE)
+    assert "interactivity" not in printed  # nobody judged it
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_scripted_data_for_each_family(tmp_path: Path, family: str) -> None:
+    common = [f"textenv/collab-{family}", "--policy", "expert", "--blunder-rate", "0.4", "--num-tasks", "2"]
+    command = [*common, "--futures", "1", "--future-policy", "expert", "--format", "jsonl", "--out", str(tmp_path)]
+    assert build_data.main(command) == 0
+    kept = [json.loads(line) for line in (tmp_path / "sft.jsonl").read_text().splitlines()]
+    assert len(kept) == 2
+    assert all(row["turn_rewards"][-1] == row["reward"] for row in kept)
+    assert len(list(read([tmp_path / "sft.jsonl"]))) == 2
+
+
+def test_files_of_single_turn_rows_become_conversations(tmp_path: Path) -> None:
+    single = {"prompt": "Ann has 3 pens. She buys 4 more. How many has she?", "completion": "3+4=7\n#### 7"}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(single) + "\n")
+    command = ["textenv/collab-math", f"tasks={tmp_path}/rows.jsonl", "equality=value", "--policy", "expert"]
+    assert build_data.main([*command, "--num-tasks", "all", "--out", str(tmp_path / "data")]) == 0
+    (row,) = rows(tmp_path / "data" / "sft.parquet")
+    assert row["messages"][-1]["content"].endswith("#### 7")
+    assert row["score/accuracy"] == 1.0
+
+
+def test_a_model_of_this_machine_as_the_assistant(tmp_path: Path, model: Path) -> None:
+    command = ["textenv/clarify", "--local", str(model), "--max-tokens", "4", "--num-tasks", "2", "--futures", "1"]
+    assert build_data.main([*command, "--window", "1", "--out", str(tmp_path)]) == 0
+    assert len(rows(tmp_path / "sft.parquet")) == 2
+
+
+# ------------------ models behind a service
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_data_with_models_as_assistant_user_and_judge(tmp_path: Path, family: str) -> None:
+    everybody = Everybody()
+    with FakeService(everybody) as service:
+        spec = json.dumps({"model": "tiny", "base_url": service.url})
+        command = [f"textenv/collab-{family}", f"user={spec}", "--judge", spec, "--model", "tiny"]
+        more = ["--base-url", service.url, "--num-tasks", "2", "--futures", "2", "--window", "1"]
+        assert build_data.main([*command, *more, "--candidates", "3", "--out", str(tmp_path)]) == 0
+    kept = rows(tmp_path / "sft.parquet")
+    assert [len(row["turn_rewards"]) for row in kept] == [2, 2]
+    assert [row["score/interactivity"] for row in kept] == [0.75, 0.75]
+    assert all(count > 0 for count in everybody.asked.values())
+    assert len(everybody.asked) == 3
+
+
+def test_a_service_that_breaks_loses_nothing_that_is_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    everybody, left = Everybody(), 12
+
+    def breaks(request: dict[str, Any]) -> Any:
+        nonlocal left
+        left -= 1
+        return everybody(request) if left >= 0 else status(400)
+
+    with FakeService(breaks) as service:
+        user = f"user={json.dumps({'model': 'tiny', 'base_url': service.url})}"
+        command = ["textenv/collab-math", user, "--model", "tiny", "--base-url", service.url, "--futures", "1"]
+        command += ["--num-tasks", "4", "--window", "0", "--concurrency", "1", "--max-failures", "2"]
+        command += ["--out", str(tmp_path / "data")]
+        assert build_data.main(command) == 1
+        said = capsys.readouterr().err
+        assert "2 episodes in a row failed" in said
+        assert "of 4 conversations are kept" in said
+        first = rows(tmp_path / "data" / "sft.parquet")
+        assert 0 < len(first) < 4
+        left = 10_000
+        assert build_data.main(command) == 0
+        assert f"{len(first)} of 4 conversations are there already" in capsys.readouterr().err
+    again = rows(tmp_path / "data" / "sft.parquet")
+    assert len(again) == 4
+    assert [row for row in again if row in first] == first
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_full_configuration_at_toy_size(tmp_path: Path, model: Path, family: str) -> None:
+    """As it stands, but for what is about GPUs, sizes and addresses."""
+    everybody = Everybody()
+    with FakeService(everybody) as service:
+        address = [
+            *(f"env.kwargs.user.base_url={service.url}", f"env.val_kwargs.judge.base_url={service.url}"),
+            f"multiturn_reward.judge_kwargs.model.base_url={service.url}",
+        ]
+        config = ["--config", f"{EXAMPLE}/full/{family}.yaml", f"model.path={model}", *SMALL, *ONE_PROCESS, *address]
+        size = f"trainer.total_iterations={2 if family == 'math' else 1}"
+        assert ppo.main([*config, size, f"trainer.default_local_dir={tmp_path}"]) == 0
+    assert everybody.asked["user"] > 0
+    assert everybody.asked["judge"] > 0
+    metrics = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    trained = [row for row in metrics if "reward/multiturn_turns" in row]
+    assert len(trained) == (2 if family == "math" else 1)
+    for row in trained:
+        assert row["reward/multiturn_failures"] == 0
+        assert row["reward/multiturn_samples"] > row["reward/multiturn_turns"] > 0
+    assert metrics[0]["val/terms/interactivity"] == 0.75
+    judged = [value for row in trained for name, value in row.items() if name.endswith("terms/interactivity")]
+    assert judged
+    assert all(value > 0 for value in judged)
+
+
+def test_the_full_sft_at_toy_size(tmp_path: Path, model: Path) -> None:
+    pytest.importorskip("peft", reason="needs the extra 'lora'")
+    talk = [{"role": "user", "content": "Hm."}, {"role": "assistant", "content": "What is it?"}]
+    (tmp_path / "sft.jsonl").write_text(json.dumps({"messages": talk}) + "\n")
+    config = ["--config", f"{EXAMPLE}/full/sft.yaml", f"model.path={model}", f"sft.files={tmp_path}/sft.jsonl"]
+    size = ["model.device=cpu", "model.dtype=float32", "sft.steps=2", "sft.batch_size=1", "trainer.threads=1"]
+    assert sft.main([*config, *size, f"trainer.default_local_dir={tmp_path}/run"]) == 0
+    assert not list((tmp_path / "run" / "model").glob("adapter*"))  # merged: the next stage starts from it
+
+
+# ------------------ the page, configurations and mistakes
+
+
+def commands_of_the_page() -> list[list[str]]:
+    page = (EXAMPLE / "README.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```bash\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    return [shlex.split(line) for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+
+
+@pytest.mark.parametrize("words", commands_of_the_page(), ids=lambda words: " ".join(words[1:6]))
+def test_the_pages_commands_can_be_given(
+    words: list[str], model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Their options exist and go together; what they do is what the other tests do in small."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").symlink_to(EXAMPLE.parent)
+    if words[:2] == ["python", "examples/collabllm/build_data.py"]:
+        build_data.check(build_data.parser().parse_intermixed_args(words[2:]))
+    elif words[:2] == ["python", "examples/collabllm/compare.py"]:
+        assert compare.main(words[2:]) == 1
+        assert "has no summary.json" in capsys.readouterr().err
+    elif words[:2] == ["textenvs", "evaluate"]:
+        _, rest = build_parser().parse_known_args(words[1:])
+        assert rest == ["split=test"]
+    else:
+        assert words[:2] == ["python", "-m"]
+        for word in words:  # what earlier stages wrote
+            name, _, path = word.partition("=")
+            if name == "sft.files":
+                Path(path).parent.mkdir(parents=True)
+                Path(path).touch()
+            if name == "model.path":
+                Path(path).parent.mkdir(parents=True)
+                Path(path).symlink_to(model)
+        with pytest.raises(SystemExit) as ended:
+            {"trainers.sft": sft.main, "trainers.ppo": ppo.main}[words[2]]([*words[3:], "--dry-run"])
+        assert ended.value.code == 0
+
+
+def configurations() -> list[Path]:
+    return sorted(EXAMPLE.glob("*/*.yaml"))
+
+
+@pytest.mark.parametrize("path", configurations(), ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_a_configuration_loads_and_says_how_to_run_it(
+    path: Path, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    supervised = "sft" in yaml.safe_load(path.read_text())
+    command = "sft" if supervised else "ppo"
+    place = f"examples/collabllm/{path.parent.name}/{path.name}"
+    assert f"python -m trainers.{command} --config {place}" in path.read_text()
+    (tmp_path / "sft.jsonl").write_text('{"messages": []}\n')
+    given = [f"sft.files={tmp_path}/sft.jsonl"] if supervised else []
+    given += [f"model.path={model}"] if path.parent.name == "full" else []
+    with pytest.raises(SystemExit) as ended:
+        (sft if supervised else ppo).main(["--config", str(path), *given, "--dry-run"])
+    assert ended.value.code == 0
+    if not supervised:
+        assert yaml.safe_load(capsys.readouterr().out)["multiturn_reward"]["enable"] is True
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["textenv/clarify"], "who plays?"),
+        (["textenv/clarifi", "--policy", "expert"], "Did you mean 'textenv/clarify'"),
+        (["textenv/clarify", "--policy", "expert", "--candidates", "0"], "--candidates must be at least 1"),
+        (["textenv/clarify", "--policy", "expert", "--blunder-rate", "2"], "blunder_rate must be from 0 to 1"),
+        (["textenv/clarify", "--local", "x", "--blunder-rate", "0.5"], "--blunder-rate goes with --policy"),
+        (["textenv/clarify", "--policy", "expert", "--formula", "paper"], "counts tokens"),
+        (["textenv/clarify", "--policy", "expert", "--weight", "accuracy"], "--weight takes NAME=NUMBER"),
+        (["textenv/clarify", "--policy", "expert", "--judge", "{model"], "--judge is not JSON"),
+        (["textenv/clarify", "--policy", "expert", "--num-tasks", "some"], "--num-tasks must be"),
+        (["textenv/clarify", "--policy", "expert", "--future-policy", "nobody"], "module:function"),
+        (["textenv/clarify", "levle=easy", "--policy", "expert"], "did you mean level?"),
+        (["textenv/clarify", "--policy", "expert", "--num-tasks", "1", "--min", "acuracy=1"], "there are reward, acc"),
+    ],
+)
+def test_mistakes_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str) -> None:
+    assert build_data.main([*words, "--out", str(tmp_path / "data")]) in (1, 2)
+    printed = capsys.readouterr().err
+    assert said in printed
+    assert "Traceback" not in printed
+
+
+def test_a_folder_of_other_settings_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["textenv/clarify", "--policy", "expert", "--num-tasks", "1", "--out", str(tmp_path)]
+    assert build_data.main(command) == 0
+    assert build_data.main([*command, "--window", "1"]) == 1
+    assert "lookahead.window: it has 2, the command 1" in capsys.readouterr().err
+
+
+def test_evaluations_that_cannot_be_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, level in (("one", "easy"), ("other", "medium")):
+        command = ["evaluate", "textenv/clarify", f"level={level}", "--policy", "expert", "--num-tasks", "2", "--quiet"]
+        assert textenvs_main([*command, "--out", str(tmp_path / name)]) == 0
+    assert compare.main([f"one={tmp_path}/one", f"other={tmp_path}/other"]) == 1
+    assert "are not comparable: environment is" in capsys.readouterr().err
+    assert compare.main([str(tmp_path)]) == 1
+    assert "has no summary.json" in capsys.readouterr().err
