@@ -12,28 +12,32 @@ nothing but the last bit of floating-point arithmetic.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import logging
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers.utils.logging import disable_progress_bar
 
 from textenvs.messages import Messages, check_conversation, copy_messages
 
+from .assembly.cluster import cluster_of, driver_device, plan_of
 from .assembly.engines import engine_of
 from .assembly.errors import SetupError
 from .assembly.policy import set_threads
+from .cluster.plan import PlanError
 from .config import PPOConfig, load_config
 from .config.commands import GenerateConfig
 from .config.schema import EngineSection, ModelSection
 from .engines.base import Engine, EngineError, Generation, Sampling
 from .parquet import TableError, read_table, write_table
-from .policy import PolicyError, load, resolve_device
+from .policy import Policy, PolicyError, load
 from .rollout.renderer import Renderer, RendererError
 from .rollout.tasks import derive_seed
 
@@ -60,7 +64,8 @@ async def generate(config: GenerateConfig) -> Path:
     parts = output.with_name(output.name + ".parts")
     _open(parts, _identity(config, source))
     policy = load(_model(config), lambda: iter(()), max_context=0, seed=config.trainer.seed)
-    policy.to(resolve_device(config.model.device))
+    run = _as_run(config, parts)
+    policy.to(driver_device(run))
     set_threads(policy, config.trainer.threads)
     renderer = Renderer(policy.tokenizer)
     rendered = _rendered(prompts, renderer, config.rollout.prompt_length)
@@ -70,8 +75,7 @@ async def generate(config: GenerateConfig) -> Path:
     if len(missing) < len(starts):
         log.info("%d of %d batches are there already", len(starts) - len(missing), len(starts))
     if missing:
-        engine = await engine_of(_as_run(config, parts), policy, renderer)
-        try:
+        async with _engine(run, policy, renderer) as engine:
             for start in missing:
                 rows = range(start, min(start + size, len(prompts)))
                 replies = await asyncio.gather(
@@ -79,11 +83,21 @@ async def generate(config: GenerateConfig) -> Path:
                 )
                 write_table(_part(parts, start), _table(replies, renderer))
                 log.info("%d/%d prompts", rows.stop, len(prompts))
-        finally:
-            await engine.close()
     _join(table, [_part(parts, start) for start in starts], output)
     shutil.rmtree(parts)
     return output
+
+
+@contextlib.asynccontextmanager
+async def _engine(run: PPOConfig, policy: Policy, renderer: Renderer) -> AsyncIterator[Engine]:
+    """The engine, in this process or on Ray; it is closed in the end, and so is a Ray of its own."""
+    on_ray = run.cluster.backend == "ray"
+    with cluster_of(run, plan_of(run, serving=True)) if on_ray else contextlib.nullcontext() as cluster:
+        engine = await engine_of(run, policy, renderer, cluster=cluster)
+        try:
+            yield engine
+        finally:
+            await engine.close()
 
 
 async def _replies(
@@ -202,7 +216,7 @@ def _model(config: GenerateConfig) -> ModelSection:
 def _as_run(config: GenerateConfig, folder: Path) -> PPOConfig:
     """The part of a run's configuration that engines are made from."""
     rollout = config.rollout
-    context = rollout.prompt_length + rollout.response_length
+    context = max(16, rollout.prompt_length + rollout.response_length)  # the least that an engine has
     engine = EngineSection(
         **{name: getattr(config.engine, name) for name in type(config.engine).model_fields}, max_context=context
     )
@@ -212,9 +226,18 @@ def _as_run(config: GenerateConfig, folder: Path) -> PPOConfig:
             "engine": engine,
             "rollout": {"max_response_length": rollout.response_length},
             "actor": {"max_tokens_per_micro_batch": context},
+            "cluster": config.cluster.model_dump() | _places(config),
+            "ray_init": config.ray_init,
             "trainer": {"seed": config.trainer.seed, "default_local_dir": str(folder)},
         }
     )
+
+
+def _places(config: GenerateConfig) -> dict[str, Any]:
+    """There is no learner: on Ray engines have places of their own, and here all GPUs in turn."""
+    if config.cluster.backend == "ray":
+        return {"colocate": False}
+    return {"learner_ranks": max(1, min(config.engine.replicas, torch.cuda.device_count()))}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -226,7 +249,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     disable_progress_bar()
     try:
         output = asyncio.run(generate(config))
-    except (SetupError, EngineError, PolicyError, RendererError, TableError) as error:
+    except (SetupError, EngineError, PlanError, PolicyError, RendererError, TableError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except (KeyboardInterrupt, asyncio.CancelledError):

@@ -19,7 +19,7 @@ import math
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,8 @@ from .algorithms.aggregation import token_weights
 from .assembly.cluster import plan_of
 from .assembly.errors import SetupError
 from .checkpoints import CheckpointError
-from .cluster.group import RankError
+from .cluster.group import LearnerGroup, RankError
+from .cluster.nsight import captures
 from .cluster.plan import PlanError, describe
 from .cluster.recipe import MadeThere
 from .config import PPOConfig, load_config
@@ -70,8 +71,7 @@ async def train(run: Run) -> None:
             break
         began = time.perf_counter()
         phases = run.reporter.phases()
-        wanted = run.iteration + 1 in config.profile_steps
-        with profiled(run.folder, run.iteration + 1) if wanted else contextlib.nullcontext():
+        async with profiling(run):
             with phases("rollout"):
                 batch = await until_stopped(run.collector.next_batch(), run.stop)
             if batch is None:
@@ -114,7 +114,7 @@ async def iterate(run: Run, batch: Batch, phases: Phases) -> dict[str, float]:
         metrics = await asyncio.to_thread(learn, run, trajectories, greedy)
     with phases("publish"):
         await asyncio.gather(*(sleeper.wake() for sleeper in run.sleepers))
-        weights = await asyncio.to_thread(run.learner.weights)
+        weights, published = await asyncio.to_thread(run.publisher.take)
         await run.collector.update_weights(weights, batch.version + 1, run.config.rollout.update_mode)
     times = phases.finish()
     tokens = sum(int(t.action_mask.sum()) for t in trajectories)
@@ -124,6 +124,7 @@ async def iterate(run: Run, batch: Batch, phases: Phases) -> dict[str, float]:
         **{f"rollout/{name}": value for name, value in batch.stats.items()},
         **{f"reward/{name}_{key}": value for name, stats in run.reward_stats.items() for key, value in stats().items()},
         **times,
+        "perf/published_mib": published / 2**20,
         "perf/tokens_per_s": tokens / times["time/iteration_s"],
         "perf/rollout_tokens_per_s": tokens / max(times["time/rollout_s"], 1e-9),
     }
@@ -165,6 +166,24 @@ def _note(steps: dict[str, list[float]], role: str, metrics: Mapping[str, float]
     for name, value in metrics.items():
         if math.isfinite(value):
             steps.setdefault(f"{role}/{name}", []).append(value)
+
+
+@contextlib.asynccontextmanager
+async def profiling(run: Run) -> AsyncIterator[None]:
+    """Profile the iteration inside, where that is wanted: with torch's profiler, or on ranks that Nsight watches."""
+    step = run.iteration + 1
+    if step not in run.config.trainer.profile_steps:
+        yield
+    elif captures(run.config.cluster.nsight):
+        assert isinstance(run.learner, LearnerGroup)  # the configuration was checked
+        await asyncio.to_thread(run.learner.capture, True)
+        try:
+            yield
+        finally:
+            await asyncio.to_thread(run.learner.capture, False)
+    else:
+        with profiled(run.folder, step):
+            yield
 
 
 # ------------------ validation, saving

@@ -20,6 +20,7 @@ from .assembly.environments import backend_of, check_environments, training_kwar
 from .assembly.folder import checkpoint_to_resume, run_folder
 from .assembly.learner import check_learner, learner_of, learner_options
 from .assembly.policy import policy_of, set_threads
+from .assembly.publication import Publisher
 from .assembly.reward_model import RewardModel, check_reward_model, reward_model_of
 from .assembly.rewards import custom_reward, multiturn_reward, redistribution_of, reward_function_of
 from .cluster.group import LearnerGroup
@@ -44,6 +45,7 @@ class Run:
     config: PPOConfig
     folder: Path
     learner: Learner | LearnerGroup
+    publisher: Publisher
     collector: Collector
     validation: Backend
     validation_tasks: Sequence[int]
@@ -151,6 +153,7 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
             config=config,
             folder=folder,
             learner=learner,
+            publisher=Publisher(learner, config.model),
             collector=collector,
             validation=validation,
             validation_tasks=validation_tasks(config),

@@ -165,10 +165,9 @@ def test_every_key_of_generate_is_read(tmp_path):
     where = [f"model.path={tmp_path}/model", f"data.path={tmp_path}/prompts.parquet", "rollout.response_length=4"]
     with watched() as read:
         assert generate.main([*where, f"data.output_path={tmp_path}/out.parquet", "trainer.threads=1"]) == 0
-    # Those of servers are read where a run's are, as above.
-    assert [
-        name for name in unread(GenerateConfig, read) if not name.startswith(("engine.vllm", "engine.sglang"))
-    ] == []
+    # Those of servers and of Ray are read where a run's are, as above.
+    elsewhere = ("engine.vllm", "engine.sglang", "cluster.", "ray_init.")
+    assert [name for name in unread(GenerateConfig, read) if not name.startswith(elsewhere)] == []
 
 
 def test_every_key_of_evaluate_is_read(tmp_path):

@@ -208,6 +208,36 @@ def test_a_single_key_brings_no_defaults():
     assert config.actor.mini_batches == PPOConfig().actor.mini_batches
 
 
+def test_engines_of_a_generation_are_as_many_as_its_gpus_hold(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+
+    def generating(*options):
+        needed = ["data.path=x", "data.output_path=y", f"model.path={tmp_path}"]
+        return resolve([*needed, *options], GenerateConfig)[0]
+
+    cut = ["rollout.name=vllm", "rollout.tensor_model_parallel_size=2", "ray_init.num_cpus=5"]
+    several = generating("trainer.nnodes=2", "trainer.n_gpus_per_node=4", *cut)
+    assert (several.engine.replicas, several.cluster.backend) == (4, "ray")
+    assert (several.cluster.nnodes, several.cluster.n_gpus_per_node, several.ray_init.num_cpus) == (2, 4, 5)
+    one = generating("trainer.nnodes=1", "trainer.n_gpus_per_node=4", *cut)
+    assert (one.engine.replicas, one.cluster.backend, one.ray_init.num_cpus) == (2, "local", None)
+    with pytest.raises(ConfigError, match="3 GPUs, which engines of 2 do not share"):
+        generating("trainer.nnodes=1", "trainer.n_gpus_per_node=3", *cut)
+
+
+def test_nsight_comes_with_verls_options_and_those_that_are_given():
+    worker = "global_profiler.global_tool_config.nsys.worker_nsight_options."
+    more = ["global_profiler.tool=nsys", "global_profiler.steps=[2]", "cluster.backend=ray"]
+    config, _ = resolve([*more, f"{worker}trace=cuda", f"{worker}cuda-memory-usage=null"])
+    rest = {"cuda-graph-trace": "graph", "capture-range": "cudaProfilerApi", "kill": "none"}
+    assert config.cluster.nsight == {"trace": "cuda", **rest}
+    assert config.trainer.profile_steps == (2,)
+    assert resolve(["global_profiler.tool=torch", "global_profiler.steps=[2]"])[0].cluster.nsight == {}
+    assert resolve(["trainer.worker_nsight_options.trace=nvtx", *more[1:]])[0].cluster.nsight["trace"] == "nvtx"
+    with pytest.raises(ConfigError, match="profilers are torch and nsys"):
+        resolve(["global_profiler.tool=npu"])
+
+
 # --- what is wrong
 
 _ACTOR = "actor_rollout_ref.actor."

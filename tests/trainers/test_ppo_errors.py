@@ -118,6 +118,11 @@ def test_ranks_that_cannot_be_cut_so_are_refused_by_the_plan(tmp_path, capsys, m
     ("more", "words"),
     [
         (["model.target_modules=[q_proj]"], ("model.target_modules", "has no effect without model.lora_rank")),
+        (["model.lora_publish=adapter"], ("model.lora_publish", "has no effect without model.lora_rank")),
+        (
+            ["model.lora_rank=2", "model.lora_publish=adapter", "engine.name=sglang"],
+            ("model.lora_publish", "engine.name=sglang takes whole weights"),
+        ),
         (["model.lora_rank=2", "model.target_modules=q_proj"], ("model.target_modules", "a list of names")),
         (["model.enable_activation_offload=true"], ("needs model.enable_gradient_checkpointing=true",)),
         (["trainer.offload=true", "model.device=cpu"], ("trainer.offload", "model.device=cpu")),

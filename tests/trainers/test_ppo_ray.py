@@ -10,21 +10,30 @@ import asyncio
 import json
 import logging
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from cluster_runs import assert_same_metrics, run
+from pyarrow import parquet
 
+from textenvs.tasks.files import write_parquet
+from textenvs.tasks.generated import GeneratedMath
+from trainers import generate, tiny
 from trainers.cluster.group import RankError
 from trainers.engines.base import RequestError, Sampling
 from trainers.run import Run
 
 # One process of the tests runs them all, and so one Ray.
 pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("ray")]
+
+
+LORA = ("model.lora_rank=4", "model.lora_alpha=6")
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +77,8 @@ def played(two_raylets: Any, tmp_path_factory: pytest.TempPathFactory) -> Simple
         seen.replies = before, after
         seen.pids = lost.pid, engine._replicas[0].engine.pid
         seen.stats = engine.stats()
+        await engine.update_weights(learner.weights(), seen.version + 1)
+        seen.merged = await engine.generate([1, 2, 3], sampling)
         os.kill(learner.ranks.info[1][1], signal.SIGKILL)
         with pytest.raises(RankError) as caught:
             learner.weights()
@@ -78,11 +89,29 @@ def played(two_raylets: Any, tmp_path_factory: pytest.TempPathFactory) -> Simple
         *("cluster.backend=ray", "cluster.learner_ranks=2", "cluster.bucket_mib=1", "env.backend=ray", "env.workers=1"),
         *("cluster.cpus_per_actor=2", "cluster.cpus_per_env=0.1", "cluster.start_timeout_s=800"),
         f"ray_init.timeline_json_file={seen.timeline}",
+        *(*LORA, "model.lora_publish=adapter"),
         then=afterwards,
     )
-    seen.alone = run(folder / "alone")
+    seen.alone = run(folder / "alone", *LORA)
     seen.left = [actor for actor in _actors(two_raylets) if actor["state"] == "ALIVE"]
     return seen
+
+
+def test_replies_to_a_file_are_the_same_from_engines_on_ray(two_raylets: Any, tmp_path: Path) -> None:
+    tokenizer = tiny.build_tokenizer(["a b"])
+    model = tiny.build_model(len(tokenizer), hidden=16, layers=1, heads=2, kv_heads=1, max_context=512)
+    tiny.save(tmp_path / "model", model, tokenizer)
+    prompts = write_parquet(GeneratedMath("easy", seed=0), tmp_path / "prompts.parquet", count=3)
+
+    def replies(name: str, *more: str) -> list[Any]:
+        small = ["rollout.response_length=6", "rollout.prompt_length=300", "data.n_samples=2", "engine.threads=1"]
+        where = [f"model.path={tmp_path}/model", f"data.path={prompts}", f"data.output_path={tmp_path}/{name}"]
+        assert generate.main([*where, *small, "trainer.threads=1", *more]) == 0
+        return list(parquet.read_table(tmp_path / name).column("responses").to_pylist())
+
+    there = replies("ray.parquet", "cluster.backend=ray", "engine.replicas=2", "cluster.start_timeout_s=800")
+    assert there == replies("here.parquet")
+    assert not [actor for actor in _actors(two_raylets) if actor["state"] == "ALIVE"]
 
 
 def _actors(ray: Any) -> list[dict[str, Any]]:
@@ -110,6 +139,15 @@ def test_an_engine_that_died_is_replaced_and_has_the_weights_of_now(played: Simp
     assert played.stats["replicas_lost"] == played.stats["replicas_restarted"] == 1
 
 
+def test_base_and_adapters_in_actors_are_what_merged_weights_are(played: SimpleNamespace) -> None:
+    before, _ = played.replies
+    assert played.merged.token_ids.tolist() == before.token_ids.tolist()
+    assert played.merged.logprobs.tolist() == before.logprobs.tolist()
+    first, *later = [row["perf/published_mib"] for row in played.rows if "perf/published_mib" in row]
+    assert set(later) == {later[0]}
+    assert later[0] < 0.4 * first
+
+
 def test_a_rank_that_died_ends_the_learner_by_name(played: SimpleNamespace) -> None:
     assert "learner rank 1 (Ray actor on" in played.end
     assert "died" in played.end
@@ -118,3 +156,9 @@ def test_a_rank_that_died_ends_the_learner_by_name(played: SimpleNamespace) -> N
 def test_the_timeline_is_written_and_no_actor_is_left(played: SimpleNamespace) -> None:
     assert any("run" in event.get("name", "") for event in json.loads(played.timeline.read_text()))
     assert not played.left
+
+
+@pytest.mark.skipif(shutil.which("nsys") is not None, reason="there is Nsight here")
+def test_without_nsight_the_ranks_do_not_start_and_it_is_said_why(two_raylets: Any, tmp_path: Path) -> None:
+    with pytest.raises(RankError, match=r"nsight is not installed.*needs Nsight Systems \(nsys\) on every machine"):
+        run(tmp_path, "cluster.backend=ray", "cluster.nsight.t=cuda", "cluster.start_timeout_s=300")

@@ -16,13 +16,17 @@ from ..rollout.ray_worker import placed
 from .errors import SetupError
 
 
-def plan_of(config: PPOConfig) -> Plan:
+def plan_of(config: PPOConfig, *, serving: bool = False) -> Plan:
     """Where the run's parts will be; nothing is started.
+
+    Args:
+        config: Of the run.
+        serving: Its engines alone.
 
     Raises:
         PlanError: They do not fit.
     """
-    return make_plan(config, this_machine(), shape_of(config.model))
+    return make_plan(config, this_machine(), None if serving else shape_of(config.model), serving=serving)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from typing import Any
 from ..algorithms.advantages import NEEDS_CRITIC
 from ..cluster.group import LearnerGroup
 from ..cluster.local import local_group
+from ..cluster.nsight import nsight_of
 from ..cluster.plan import parallel_of
 from ..cluster.ray.ranks import RayLearnerGroup
 from ..cluster.ray.runtime import RayCluster
@@ -91,7 +92,14 @@ def learner_of(config: PPOConfig, policy: Policy, cluster: RayCluster | None = N
         group = local_group(section.learner_ranks, policy.model, settings, **patience)
     else:
         assert cluster is not None
-        group = RayLearnerGroup(cluster, policy.model, settings, bucket_bytes=section.bucket_mib * 2**20, **patience)
+        group = RayLearnerGroup(
+            cluster,
+            policy.model,
+            settings,
+            bucket_bytes=section.bucket_mib * 2**20,
+            nsight=nsight_of(section.nsight, config.trainer.profile_steps),
+            **patience,
+        )
     try:
         group.check_folder(run_folder(config.trainer))
     except ValueError as error:

@@ -189,6 +189,16 @@ class LearnerGroup:
         result: Mapping[str, Tensor] = self._do("weights")
         return result
 
+    def base_weights(self) -> Mapping[str, Tensor]:
+        """See :meth:`trainers.learner.learner.Learner.base_weights`."""
+        result: Mapping[str, Tensor] = self._do("base_weights")
+        return result
+
+    def adapter_weights(self) -> Mapping[str, Tensor]:
+        """See :meth:`trainers.learner.learner.Learner.adapter_weights`."""
+        result: Mapping[str, Tensor] = self._do("adapter_weights")
+        return result
+
     def export_hf(self, path: str | Path, tokenizer: Any) -> None:
         """See :meth:`trainers.learner.learner.Learner.export_hf`. The ranks write: all must see the folder."""
         self._do("export_hf", Path(path).absolute(), tokenizer)
@@ -215,6 +225,10 @@ class LearnerGroup:
         return extra
 
     # ------------------------------------------------------------------ a group's own
+
+    def capture(self, on: bool) -> None:
+        """Begin or end what Nsight captures; see :meth:`trainers.cluster.rank.RankHost.capture`."""
+        self._do("capture", on)
 
     def check_folder(self, folder: Path) -> None:
         """Find out whether all ranks see what is written to a folder here, as checkpoints need it.

@@ -175,13 +175,14 @@ class Plan:
         return sum(place.gpus for pool in self.pools for place in pool.places)
 
 
-def make_plan(config: PPOConfig, machine: Machine, shape: ModelShape | None = None) -> Plan:
+def make_plan(config: PPOConfig, machine: Machine, shape: ModelShape | None = None, *, serving: bool = False) -> Plan:
     """Place the parts of a run.
 
     Args:
         config: Of the run.
         machine: This one.
         shape: Of the policy, for the memory; without it, none is estimated.
+        serving: Engines alone, on Ray: there is no learner, and ``cluster.colocate`` is false.
 
     Raises:
         PlanError: They cannot be placed.
@@ -191,11 +192,11 @@ def make_plan(config: PPOConfig, machine: Machine, shape: ModelShape | None = No
     device: Literal["cpu", "cuda"] = "cuda" if _wants_gpus(config, machine) else "cpu"
     per_node = _gpus_per_node(config, machine, device)
     width = tensor_parallel_size(config)
-    _check_sizes(config, device, per_node, width)
-    shards = _check_cut(config, machine, shape)
+    ranks, replicas = 0 if serving else cluster.learner_ranks, engine.replicas
+    _check_sizes(config, device, per_node, width, ranks)
+    shards = 1 if serving else _check_cut(config, machine, shape)
 
     each, gpu = float(cluster.cpus_per_actor), int(device == "cuda")
-    ranks, replicas = cluster.learner_ranks, engine.replicas
     learner_pool: PoolName = "shared" if cluster.colocate else "learner"
     engine_pool: PoolName = "shared" if cluster.colocate else "engines"
     learner = tuple(Seat(learner_pool, rank, each, gpu) for rank in range(ranks))
@@ -229,7 +230,7 @@ def make_plan(config: PPOConfig, machine: Machine, shape: ModelShape | None = No
         reward_gpus,
         bool(rewards) and config.reward_model.enable_resource_pool,
         memory=() if shape is None else tuple(_memory(config, shape, width, machine, device, shards)),
-        notes=tuple(_notes(config)),
+        notes=() if serving else tuple(_notes(config)),
     )
     cpus = config.ray_init.num_cpus
     if cpus is not None and plan.cpus > cpus:
@@ -324,10 +325,10 @@ def _gpus_per_node(config: PPOConfig, machine: Machine, device: str) -> int:
     return count
 
 
-def _check_sizes(config: PPOConfig, device: str, per_node: int, width: int) -> None:
+def _check_sizes(config: PPOConfig, device: str, per_node: int, width: int, ranks: int) -> None:
     cluster, replicas = config.cluster, config.engine.replicas
     _check_rewards(config, device, width)
-    ranks, total = cluster.learner_ranks, cluster.nnodes * per_node
+    total = cluster.nnodes * per_node
     if device == "cpu":
         if width > 1:
             raise PlanError(f"a tensor-parallel size of {width} needs GPUs; on the CPU it must be 1")
@@ -361,6 +362,11 @@ def _check_sizes(config: PPOConfig, device: str, per_node: int, width: int) -> N
         raise PlanError(
             f"cluster.colocate=false places engines of engine.name=torch, or of Ray; {config.engine.name} chooses its "
             "GPUs by itself here: use cluster.backend=ray, or leave cluster.colocate out"
+        )
+    if not ranks and engines > total:
+        raise PlanError(
+            f"{said}, and engine.replicas={replicas} of {width} GPUs each need {engines}; at most {total // width} "
+            "replicas do"
         )
     if ranks + engines > total:
         raise PlanError(
@@ -435,8 +441,8 @@ def _pools(seats: Sequence[Seat]) -> Iterator[Pool]:
 def _cpus_in_words(plan: Plan) -> str:
     parts = []
     if plan.backend == "ray":
-        parts += [f"{len(plan.learner)} learner ranks and {len(plan.engines)} engines"]
-        parts[-1] += f" with cluster.cpus_per_actor={plan.learner[0].cpus:g} take"
+        ranks = f"{len(plan.learner)} learner ranks and " if plan.learner else ""
+        parts += [f"{ranks}{len(plan.engines)} engines with cluster.cpus_per_actor={plan.engines[0].cpus:g} take"]
     if plan.backend == "ray" and plan.rewards:
         parts.append(f"{_some(len(plan.rewards), 'worker')} of a reward model {plan.rewards[0].cpus:g} each")
     if plan.environments:
@@ -529,8 +535,9 @@ def describe(plan: Plan) -> str:
         counted = {place: pool.places.count(place) for place in dict.fromkeys(pool.places)}
         places = ", ".join(f"{count} x ({_place(place)})" for place, count in counted.items())
         lines.append(f"pool {pool.name}: {places}, {pool.strategy}")
-    if plan.backend == "ray":
+    if plan.backend == "ray" and plan.learner:
         lines.append(f"learner: {_some(ranks, 'rank')} in pool {plan.learner[0].pool}")
+    if plan.backend == "ray":
         shared = any(plan.engine_gpus)
         lines.append(
             f"engine: {_some(engines, 'replica')} in pool {plan.engines[0].pool}"

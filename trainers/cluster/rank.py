@@ -109,6 +109,22 @@ class RankHost:
         self.learner = Learner(model, **{**settings, "device": device})
         return {"critic": self.learner.critic is not None, "reference": self.learner.reference is not None}
 
+    def capture(self, on: bool) -> None:
+        """Begin or end what a profiler around this process captures (Nsight, waiting for cudaProfilerStart).
+
+        Raises:
+            ValueError: There is no GPU here.
+        """
+        import torch
+
+        if not torch.cuda.is_available():
+            raise ValueError(
+                "cluster.nsight.capture-range=cudaProfilerApi needs GPUs, and this rank has none; leave it out to "
+                "profile all of its life"
+            )
+        torch.cuda.synchronize()  # what was begun before belongs to what is before
+        (torch.cuda.profiler.start if on else torch.cuda.profiler.stop)()
+
     def all_see(self, file: str, content: str) -> list[bool]:
         """Whether a file is there with this content, for each rank: whether it shares the folder with who wrote it."""
         import torch.distributed as dist

@@ -10,11 +10,13 @@ from .section import Problems
 from .section import changed as _changed
 
 if TYPE_CHECKING:
+    from .commands import GenerateConfig
     from .schema import (
         ActorSection,
         AlgorithmSection,
         ModelSection,
         PPOConfig,
+        RayInitSection,
         RewardFunctionSection,
         RunSection,
         Section,
@@ -72,6 +74,12 @@ def ppo_checks(config: PPOConfig) -> Problems:
     yield from engine_checks(engine)
     if engine.name == "sglang" and engine.sglang.base_url is None and engine.sglang.seeds and rollout.min_p > 0:
         yield "rollout.min_p", "goes with engine.name=sglang only where engine.sglang.seeds=false"
+    if config.model.lora_rank and config.model.lora_publish == "adapter" and engine.name == "sglang":
+        yield (
+            "model.lora_publish",
+            "is adapter, and engine.name=sglang takes whole weights: it computes adapters beside the matrices, which "
+            "gives other numbers than merged ones; use merged, or engine.name=vllm",
+        )
     if rollout.max_response_length >= engine.max_context:
         yield (
             "rollout.max_response_length",
@@ -85,12 +93,9 @@ def ppo_checks(config: PPOConfig) -> Problems:
                 yield f"custom_reward_function.{name}", "has no effect without custom_reward_function.path"
     yield from _multiturn_checks(config)
     yield from reward_model_checks(config)
-    if config.cluster.backend == "ray" and engine.base_urls:
-        yield (
-            f"engine.{engine.name}.base_url",
-            "names servers that run already, and with cluster.backend=ray every replica starts its own",
-        )
+    yield from _servers_on_ray(config.cluster.backend, engine)
     yield from _cluster_checks(config)
+    yield from _ray_init_checks(config.ray_init)
     most = rollout.staleness * rollout.groups_per_batch + 1
     if rollout.window > most:
         yield (
@@ -172,6 +177,8 @@ def _cluster_checks(config: PPOConfig) -> Problems:
     if not on_ray:
         if cluster.nnodes > 1:
             yield "cluster.nnodes", f"is {cluster.nnodes}; several machines need cluster.backend=ray"
+        if cluster.nsight:
+            yield "cluster.nsight", "is for learner ranks that Ray starts: it needs cluster.backend=ray"
         for name in ("cpus_per_actor", "bucket_mib"):
             if _changed(cluster, name):
                 yield f"cluster.{name}", "has no effect with cluster.backend=local"
@@ -184,6 +191,11 @@ def _cluster_checks(config: PPOConfig) -> Problems:
         for name in type(config.ray_init).model_fields:
             if not on_ray and _changed(config.ray_init, name):
                 yield f"ray_init.{name}", "has no effect without Ray (cluster.backend=ray or env.backend=ray)"
+    if cluster.nsight.get("capture-range") == "cudaProfilerApi":
+        if not config.trainer.profile_steps:
+            yield "trainer.profile_steps", "is empty, and cluster.nsight.capture-range=cudaProfilerApi waits for these"
+        if config.model.device == "cpu":
+            yield "cluster.nsight.capture-range", "is cudaProfilerApi, and model.device=cpu calls no CUDA"
     if config.engine.vllm.sleep_mode:
         if not cluster.colocate:
             yield "engine.vllm.sleep_mode", "has no effect with cluster.colocate=false: nobody needs the memory"
@@ -192,10 +204,36 @@ def _cluster_checks(config: PPOConfig) -> Problems:
                 "engine.vllm.sleep_mode",
                 "needs rollout.staleness=0: the engine sleeps while the learner learns, and episodes could not go on",
             )
-    if config.ray_init.address not in (None, "local") and config.ray_init.num_cpus is not None:
-        yield "ray_init.num_cpus", f"is for a Ray of the run's own; {config.ray_init.address} has the CPUs that it has"
     if cluster.learner_ranks > 1 and config.trainer.fsdp == "never":
         yield "trainer.fsdp", f"must not be never with cluster.learner_ranks={cluster.learner_ranks}"
+
+
+def _servers_on_ray(backend: str, engine: ServingSection) -> Problems:
+    if backend == "ray" and engine.base_urls:
+        yield (
+            f"engine.{engine.name}.base_url",
+            "names servers that run already, and with cluster.backend=ray every replica starts its own",
+        )
+
+
+def _ray_init_checks(ray_init: RayInitSection) -> Problems:
+    if ray_init.address not in (None, "local") and ray_init.num_cpus is not None:
+        yield "ray_init.num_cpus", f"is for a Ray of the run's own; {ray_init.address} has the CPUs that it has"
+
+
+def serving_checks(config: GenerateConfig) -> Problems:
+    """Where engines are that serve alone."""
+    yield from _servers_on_ray(config.cluster.backend, config.engine)
+    yield from _ray_init_checks(config.ray_init)
+    if config.cluster.backend == "ray":
+        return
+    for section, names in (
+        ("cluster", type(config.cluster).model_fields),
+        ("ray_init", type(config.ray_init).model_fields),
+    ):
+        for name in names:
+            if _changed(getattr(config, section), name):
+                yield f"{section}.{name}", "has no effect with cluster.backend=local"
 
 
 def estimator_keys(estimator: str) -> tuple[str, ...]:
@@ -205,7 +243,7 @@ def estimator_keys(estimator: str) -> tuple[str, ...]:
 
 def learner_checks(model: ModelSection, run: RunSection) -> Problems:
     """What the learner's keys must agree on, as far as that does not depend on the machine."""
-    for name in ("lora_alpha", "target_modules", "exclude_modules"):
+    for name in ("lora_alpha", "target_modules", "exclude_modules", "lora_publish"):
         if not model.lora_rank and _changed(model, name):
             yield f"model.{name}", "has no effect without model.lora_rank"
     if isinstance(model.target_modules, str) and model.target_modules != "all-linear":

@@ -7,8 +7,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from .checks import engine_checks, reward_function_checks
-from .schema import RewardFunctionSection, RunConfig, Section, ServingSection
+from .checks import engine_checks, reward_function_checks, serving_checks
+from .schema import RayInitSection, RewardFunctionSection, RunConfig, Section, ServingSection
 
 
 class PromptsSection(Section):
@@ -42,6 +42,20 @@ class ReplySection(Section):
     ignore_eos: bool = Field(False, description="Go on behind the model's own end, to the full length.")
 
 
+class ServingClusterSection(Section):
+    """Where the engines are. See docs/cluster.md."""
+
+    backend: Literal["local", "ray"] = Field(
+        "local", description="`local`: in this process, or servers beside it. `ray`: each replica is a Ray actor."
+    )
+    nnodes: int = Field(1, ge=1, description="Machines; more than one needs `backend=ray`.")
+    n_gpus_per_node: int | None = Field(
+        None, ge=0, description="With Ray: GPUs to use of each machine; null is what torch sees here."
+    )
+    cpus_per_actor: int = Field(1, ge=1, description="With Ray: CPUs that an engine takes.")
+    start_timeout_s: float = Field(300.0, gt=0, description="With Ray: seconds that actors may take to start.")
+
+
 class GenerateRunSection(Section):
     """The run."""
 
@@ -56,11 +70,14 @@ class GenerateConfig(RunConfig):
     model: LoadedModelSection = LoadedModelSection()
     engine: ServingSection = ServingSection()
     rollout: ReplySection = ReplySection()
+    cluster: ServingClusterSection = ServingClusterSection()
+    ray_init: RayInitSection = RayInitSection()
     trainer: GenerateRunSection = GenerateRunSection()
 
     def checks(self) -> Iterator[tuple[str, str]]:
         """What does not go together: pairs of a key and what is wrong, in words."""
         yield from engine_checks(self.engine)
+        yield from serving_checks(self)
         if self.model.path is None or self.model.path == "tiny":
             yield "model.path", "must be given, as a model's folder: a model from scratch has no words"
         for name in ("path", "output_path"):

@@ -124,6 +124,11 @@ class ModelSection(Section):
         "all-linear", description="Names of the linear layers that get an adapter, or `all-linear`."
     )
     exclude_modules: tuple[str, ...] = Field((), description="Names of linear layers that get none.")
+    lora_publish: Literal["merged", "adapter"] = Field(
+        "merged",
+        description="What engines get of a LoRA run: `merged` matrices, which every engine takes, or the `adapter` "
+        "alone, which they merge into matrices that they keep (engines `torch` and `vllm`).",
+    )
     enable_gradient_checkpointing: bool = Field(
         False, description="Compute activations again in the backward pass instead of keeping them."
     )
@@ -569,7 +574,9 @@ class TrainerSection(RunSection):
         description="Write a trace of episodes and phases here (.json), for ui.perfetto.dev or chrome://tracing.",
     )
     profile_steps: tuple[Annotated[int, Field(ge=1)], ...] = Field(
-        (), description="Profile these iterations with torch's profiler; a Chrome trace each, in the run's folder."
+        (),
+        description="Profile these iterations with torch's profiler; a Chrome trace each, in the run's folder. Or with "
+        "Nsight: see `cluster.nsight`.",
     )
     rollout_data_dir: str | None = Field(None, description="Write every training batch here, as Parquet.")
     validation_data_dir: str | None = Field(None, description="Write every validation here, as Parquet.")
@@ -655,6 +662,12 @@ class ClusterSection(Section):
         0.0, ge=0, description="With `env.backend=ray`: CPUs that an environment takes; 0 does not count them."
     )
     bucket_mib: int = Field(256, ge=1, description="With Ray: MiB of weights that travel as one object.")
+    nsight: dict[str, Any] = Field(
+        default_factory=dict,
+        description="With Ray: options of Nsight Systems (`nsys profile`), under which learner ranks then run; "
+        "`cluster.nsight.NAME=value` sets one. With `capture-range=cudaProfilerApi`, the iterations of "
+        "`trainer.profile_steps` are captured.",
+    )
     silence_s: float = Field(
         30.0, gt=0, description="Seconds without a sign of life after which a learner rank is taken to be lost."
     )
@@ -741,3 +754,5 @@ class SFTConfig(RunConfig):
         """What does not go together: pairs of a key and what is wrong, in words."""
         yield from model_checks(self.model)
         yield from learner_checks(self.model, self.trainer)
+        if self.model.lora_publish != "merged":
+            yield "model.lora_publish", "has no effect here: supervised training publishes to no engine"

@@ -30,10 +30,13 @@ _JOINT: Mapping[str, Callable[[Given], Iterator[Result]]] = {
     "offload": verl_parts.offload,
     "cluster": verl_parts.cluster,
     "ray": verl_parts.ray,
+    "nsight": verl_parts.nsight,
 }
 
 PPO = Table(verl.PPO, verl.DEFAULTS, _JOINT, whole="actor_rollout_ref.")
-GENERATE = Table(verl.GENERATE, joint={"engine": verl_parts.generating_engine})
+GENERATE = Table(
+    verl.GENERATE, joint={"engine": verl_parts.generating_engine, "cluster": verl_parts.generating_cluster}
+)
 EVALUATE = Table(verl.EVALUATE)
 NOTHING = Table()
 

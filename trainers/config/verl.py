@@ -52,6 +52,7 @@ def _later(key: str, why: str, only: tuple[Any, ...] | None = None, above: int |
 
 
 _OFF = (False, None)
+_DRIVER = "the loop's own process runs nothing on a GPU"
 _ONE = (1, None)
 _KL = {"kl": "k1", "mse": "k2"}
 _PACKED = "model.use_remove_padding decides"
@@ -417,20 +418,23 @@ PPO: Mapping[str, Rule] = {
     "trainer.v1.trainer_mode": _moot("rollout.staleness makes a run asynchronous", only=("sync", None)),
     "trainer.esi_redundant_time": _moot("a checkpoint is saved when the process is asked to stop"),
     "global_profiler.steps": _to("trainer.profile_steps"),
-    "global_profiler.tool": _moot("the profiler is torch's", only=("torch", None)),
+    "global_profiler.tool": _joint("nsight", "`torch` is the default, and `nsys` sets cluster.nsight"),
+    "global_profiler.global_tool_config.nsys.worker_nsight_options.*": _joint("nsight", "cluster.nsight.NAME"),
+    "global_profiler.global_tool_config.nsys.controller_nsight_options.*": _moot(_DRIVER),
+    "global_profiler.global_tool_config.nsys.discrete": _moot("an iteration is one range", only=_OFF),
     "ray_init.num_cpus": _joint("ray", "ray_init.num_cpus, where Ray is used"),
     "ray_kwargs.ray_init.num_cpus": _joint("ray", "ray_init.num_cpus, where Ray is used"),
     "ray_init.timeline_json_file": _joint("ray", "ray_init.timeline_json_file with Ray, trainer.trace_file without"),
     "ray_kwargs.timeline_json_file": _joint("ray", "ray_init.timeline_json_file with Ray, trainer.trace_file without"),
-    "trainer.worker_nsight_options.*": _later("cluster.nsight", "nothing starts Nsight; see trainer.profile_steps"),
-    "trainer.controller_nsight_options.*": _later("cluster.nsight", "nothing starts Nsight; see trainer.profile_steps"),
+    "trainer.worker_nsight_options.*": _joint("nsight", "cluster.nsight.NAME"),
+    "trainer.controller_nsight_options.*": _moot(_DRIVER),
     "actor_rollout_ref.profiler.*": _moot("trainer.profile_steps profiles the whole process"),
 }
 
 #: Of `python -m trainers.generate`.
 GENERATE: Mapping[str, Rule] = {
-    "trainer.nnodes": _later("cluster.nnodes", "the engine runs on this machine", above=0),
-    "trainer.n_gpus_per_node": _later("cluster.n_gpus_per_node", "the engine runs on this machine", above=0),
+    "trainer.nnodes": _joint("cluster", "engine.replicas, and with several machines cluster.nnodes and backend"),
+    "trainer.n_gpus_per_node": _joint("cluster", "engine.replicas: each has as many GPUs as it is cut into"),
     "trainer.device": _to("model.device"),
     "model.external_lib": _moot("nothing is imported on the side", only=(None,)),
     "rollout.name": _joint("engine", "engine.name"),
@@ -455,8 +459,8 @@ GENERATE: Mapping[str, Rule] = {
     "rollout.log_prob_micro_batch_size": _moot("nothing is computed a second time"),
     "rollout.log_prob_micro_batch_size_per_gpu": _moot("nothing is computed a second time"),
     "actor.*": _moot("nothing is trained"),
-    "ray_init.num_cpus": _moot("there is no Ray"),
-    "ray_init.timeline_json_file": _moot("there is no Ray", only=(None,)),
+    "ray_init.num_cpus": _joint("cluster", "ray_init.num_cpus, where Ray is used"),
+    "ray_init.timeline_json_file": _joint("cluster", "ray_init.timeline_json_file, where Ray is used"),
 }
 
 #: Of `python -m trainers.evaluate`.
@@ -464,8 +468,8 @@ EVALUATE: Mapping[str, Rule] = {
     "data.prompt_key": _moot("prompts are not read: extra_info is what a function gets beside the reply"),
     "ray_init.num_cpus": _to("custom_reward_function.workers", words={None: 2}),
     "ray_kwargs.ray_init.num_cpus": _to("custom_reward_function.workers", words={None: 2}),
-    "ray_init.timeline_json_file": _moot("there is no Ray", only=(None,)),
-    "ray_kwargs.timeline_json_file": _moot("there is no Ray", only=(None,)),
+    "ray_init.timeline_json_file": _moot("processes of this machine score, without Ray", only=(None,)),
+    "ray_kwargs.timeline_json_file": _moot("processes of this machine score, without Ray", only=(None,)),
 }
 
 #: What verl does where a command of its own says nothing and our default is another: our keys. Keys that depend on
@@ -501,6 +505,15 @@ VERL_VALUES: Mapping[str, Any] = {
     "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": 16384,
     "actor_rollout_ref.rollout.agent.default_agent_loop": "single_turn_agent",
     "trainer.total_epochs": 30,
+}
+
+#: What Nsight is told there of a worker.
+NSIGHT: Mapping[str, Any] = {
+    "trace": "cuda,nvtx,cublas,ucx",
+    "cuda-memory-usage": "true",
+    "cuda-graph-trace": "graph",
+    "capture-range": "cudaProfilerApi",
+    "kill": "none",
 }
 
 #: verl's engines, by ``rollout.name``.

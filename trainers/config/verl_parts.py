@@ -39,6 +39,9 @@ _REWARD_MODEL = {
     "forward_max_token_len_per_gpu": "max_batch_tokens",
 }
 
+# Where Nsight's options of a worker are: now, and in versions before.
+_NSIGHT = ("global_profiler.global_tool_config.nsys.worker_nsight_options.", "trainer.worker_nsight_options.")
+
 
 def clip(given: Given) -> Iterator[Result]:
     """The ratio's bounds, each by its own key or by one for both."""
@@ -255,6 +258,33 @@ def cluster(given: Given) -> Iterator[Result]:
         yield Result("cluster.backend", "ray", of=(nodes,))
 
 
+def generating_cluster(given: Given) -> Iterator[Result]:
+    """Of the command that generates: as many engines as GPUs, and Ray for several machines."""
+    nodes, gpus, width = "trainer.nnodes", "trainer.n_gpus_per_node", "rollout.tensor_model_parallel_size"
+    count = [given.number(key) if given.has(key) else 1 for key in (nodes, gpus, width)]
+    on_ray = count[0] > 1 or given.our("cluster.backend") == "ray"
+    replicas, rest = divmod(count[0] * count[1], count[2])
+    if rest or not replicas:
+        raise BadValueError(
+            gpus, f"times {nodes} is {count[0] * count[1]} GPUs, which engines of {count[2]} do not share"
+        )
+    if count[:2] == [1, 1]:
+        yield Result("", "one engine", of=(nodes, gpus))
+    else:
+        yield Result("engine.replicas", replicas, of=(nodes, gpus))
+    if on_ray:
+        if count[0] > 1:
+            yield Result("cluster.backend", "ray", of=(nodes,))
+            yield Result("cluster.nnodes", count[0], of=(nodes,))
+        if given.has(gpus):
+            yield Result("cluster.n_gpus_per_node", count[1], of=(gpus,))
+    for key in ("ray_init.num_cpus", "ray_init.timeline_json_file"):
+        if on_ray and given.has(key):
+            yield Result(key, given.value(key), of=(key,))
+        else:
+            yield Result("", "this command is without Ray" if given.has(key) else "the default", of=(key,))
+
+
 def ray(given: Given) -> Iterator[Result]:
     """Ray's own options."""
     nodes = given.value("trainer.nnodes")
@@ -269,3 +299,25 @@ def ray(given: Given) -> Iterator[Result]:
             yield Result("ray_init.timeline_json_file" if used else "trainer.trace_file", given.value(file), of=(file,))
         else:
             yield Result("", "no timeline is asked for", of=(file,))
+
+
+def nsight(given: Given) -> Iterator[Result]:
+    """Nsight around learner ranks, where it is the profiler, or has options."""
+    tool = "global_profiler.tool"
+    if given.value(tool) not in ("nsys", "torch", None):
+        raise BadValueError(tool, f"is {dump(given.value(tool))}; profilers are torch and nsys")
+    ours: dict[str, Any] = {}
+    used: list[str] = []
+    for prefix in _NSIGHT:
+        for key in [each for each in given.verls if each.startswith(prefix)]:
+            ours[key.removeprefix(prefix)] = given.value(key) if given.has(key) else None
+            used.append(key)
+    if given.value(tool) == "nsys" or any(value is not None for value in ours.values()):
+        if given.value(tool) == "torch":
+            yield Result("", "not used: global_profiler.tool=torch", of=(tool, *used))
+            return
+        for name, value in {**verl.NSIGHT, **ours}.items():
+            if value is not None:
+                yield Result(f"cluster.nsight.{name}", value, of=(tool, *used))
+    else:
+        yield Result("", "trainer.profile_steps uses torch's profiler", of=(tool, *used))

@@ -16,16 +16,19 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
 from transformers import PreTrainedModel
 
+from trainers.engines.adapters import Adapted
 from trainers.engines.base import EngineDeadError, Generation, Sampling, UpdateMode, check_request
 from trainers.engines.decoder import Decoder
 from trainers.engines.scheduler import Request, Scheduler, Update
 
 _Item = TypeVar("_Item", Request, Update)
+_Result = TypeVar("_Result")
 _Waiter = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
 
 
@@ -91,7 +94,7 @@ class TorchEngine:
             version=version,
             clock=time.perf_counter,
         )
-        self._vocab_size, self._max_context = vocab_size, max_context
+        self._vocab_size, self._max_context, self._device = vocab_size, max_context, decoder.device
         self._desk = _Desk()
         self._thread = threading.Thread(
             target=_serve, args=(self._scheduler, self._desk, threads), name="torch-engine", daemon=True
@@ -128,6 +131,8 @@ class TorchEngine:
             raise ValueError(f"update mode must be keep, wait or abort, not {mode!r}")
         if not isinstance(weights, Mapping):
             raise ValueError(f"weights must be a mapping of parameter names to tensors, not {type(weights).__name__}")
+        if isinstance(weights, Adapted):  # in a thread of its own: requests go on meanwhile
+            weights = await _in_a_thread(partial(weights.merged, self._device))
         await self._call(Update(weights, version, mode), Scheduler.add_update, Scheduler.cancel_update)
 
     async def release(self, session: str) -> None:
@@ -141,11 +146,7 @@ class TorchEngine:
 
     async def close(self) -> None:
         """See :meth:`trainers.engines.base.Engine.close`."""
-        own = ThreadPoolExecutor(1)  # the loop's own executor may be full of environments that hang
-        try:
-            await asyncio.get_running_loop().run_in_executor(own, self._stop)
-        finally:
-            own.shutdown(wait=False)  # who is cancelled while a step hangs must not hold the event loop
+        await _in_a_thread(self._stop)
 
     async def _call(
         self, item: _Item, add: Callable[[Scheduler, _Item], None], cancel: Callable[[Scheduler, _Item], None]
@@ -254,6 +255,14 @@ def _serve(scheduler: Scheduler, desk: _Desk, threads: int | None) -> None:
 def _stop(desk: _Desk, thread: threading.Thread) -> None:
     desk.end("the torch engine is closed")
     thread.join()
+
+
+async def _in_a_thread(work: Callable[[], _Result]) -> _Result:
+    own = ThreadPoolExecutor(1)  # the loop's own executor may be full of environments that hang
+    try:
+        return await asyncio.get_running_loop().run_in_executor(own, work)
+    finally:
+        own.shutdown(wait=False)  # who is cancelled while a step hangs must not hold the event loop
 
 
 def _set_results(settled: Sequence[tuple[asyncio.Future[Any], Any]]) -> None:

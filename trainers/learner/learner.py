@@ -12,7 +12,7 @@ share of the trajectories.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, overload
 
@@ -21,11 +21,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from trainers.engines.adapters import compact
 from trainers.learner.checkpoint import Background, replace_folder
 from trainers.learner.flops import peak_tflops as peak_tflops_of
 from trainers.learner.fsdp import Ranks, offload_policy, rank_device, whole
 from trainers.learner.inputs import inputs_of
-from trainers.learner.lora import LoRASettings, WithoutAdapters, adapter_state, merged_state, write_adapter
+from trainers.learner.lora import (
+    LoRASettings,
+    WithoutAdapters,
+    adapter_state,
+    base_state,
+    merged_state,
+    write_adapter,
+)
 from trainers.learner.models import Critic, Policy, Source, load_causal_lm
 from trainers.learner.optim import Optimizer, OptimizerSettings
 from trainers.learner.packing import (
@@ -394,13 +402,7 @@ class Learner:
 
         Adapters are merged into the matrices that they stand on, so any engine takes them.
         """
-        copies: dict[int, tuple[Tensor, Tensor]] = {}  # tied parameters stay tied; the original keeps its id while here
-        result = {}
-        for name, value in merged_state(self.actor.lm):
-            if id(value) not in copies:
-                copies[id(value)] = value, whole(value.detach()).to("cpu", copy=True)
-            result[name] = copies[id(value)][1]
-        return result
+        return _copies(merged_state(self.actor.lm))
 
     def export_hf(self, path: str | Path, tokenizer: Any) -> None:
         """Write the actor as a folder that transformers, vLLM and SGLang load; it appears whole, replacing any old one.
@@ -413,8 +415,19 @@ class Learner:
         """
         self._export(tokenizer, self.ranks)(path)
 
+    def base_weights(self) -> dict[str, Tensor]:
+        """What the actor's adapter stands on, which never changes: as :meth:`weights`, but nothing is merged.
+
+        Tensors that lose nothing by it are bfloat16 (:func:`trainers.engines.adapters.compact`).
+
+        Raises:
+            ValueError: There is no adapter.
+        """
+        self._need_lora()
+        return _copies(base_state(self.actor.lm), compact)
+
     def adapter_weights(self) -> dict[str, Tensor]:
-        """The actor's adapter alone: whole tensors by peft's names, copies on the CPU, for engines that take adapters.
+        """The actor's adapter alone: whole tensors by peft's names, copies on the CPU, for engines that have the base.
 
         Raises:
             ValueError: There is no adapter.
@@ -558,6 +571,19 @@ class Learner:
         if self.critic is None:
             raise ValueError("this learner has no critic; construct it with critic=True or a path")
         return self.critic
+
+
+def _copies(
+    state: Iterable[tuple[str, Tensor]], form: Callable[[Tensor], Tensor] = lambda value: value
+) -> dict[str, Tensor]:
+    """Whole tensors, copies on the CPU; tied ones stay tied. All ranks together."""
+    copies: dict[int, tuple[Tensor, Tensor]] = {}  # the original keeps its id while it is here
+    result = {}
+    for name, value in state:
+        if id(value) not in copies:
+            copies[id(value)] = value, form(whole(value.detach())).to("cpu", copy=True)
+        result[name] = copies[id(value)][1]
+    return result
 
 
 def _precision(dtype: str | None, device: torch.device) -> torch.dtype:

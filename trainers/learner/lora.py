@@ -2,7 +2,7 @@
 
 The adapters stand inside the model (:func:`add_adapters`), which stays the transformers class that it is. The model
 without them is the reference (:class:`WithoutAdapters`): no second copy. Engines get merged weights ``W + scale * B A``
-under the model's own names, or the adapter alone in peft's format, where they can take that.
+under the model's own names, or the base once and then the adapter alone (:mod:`trainers.engines.adapters`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trainers.engines.adapters import PREFIX, merge
 from trainers.learner.fsdp import whole
 from trainers.learner.models import Policy
 
@@ -159,26 +160,26 @@ class WithoutAdapters:
         return result
 
 
+def base_state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """The state dict without adapters, by the names that the model has without them; the model's own tensors."""
+    for name, value in model.state_dict(keep_vars=True).items():
+        if ".lora_A." not in name and ".lora_B." not in name:
+            yield name.replace(".base_layer.", "."), value
+
+
 def merged_state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """The state dict with adapters merged into whole tensors, by the names that the model has without adapters.
 
     Sums are float32. All ranks must read it together. Values that are not changed are the model's own, and tied ones
     are the same object.
     """
-    layers = dict(adapter_layers(model))
-    for name, value in model.state_dict(keep_vars=True).items():
-        if ".lora_A." in name or ".lora_B." in name:
-            continue
-        if ".base_layer." not in name:
+    layers = {f"{name}.weight": layer for name, layer in adapter_layers(model)}
+    for name, value in base_state(model):
+        if (layer := layers.get(name)) is None:
             yield name, value
             continue
-        owner, _, kind = name.rpartition(".base_layer.")
-        if kind != "weight":
-            yield f"{owner}.{kind}", value
-            continue
-        layer = layers[owner]
-        a, b = (whole(matrix[_NAME].weight.detach()).float() for matrix in (layer.lora_A, layer.lora_B))
-        yield f"{owner}.{kind}", whole(value.detach()).float() + layer.scaling[_NAME] * (b @ a)
+        a, b = (whole(matrix[_NAME].weight.detach()) for matrix in (layer.lora_A, layer.lora_B))
+        yield name, merge(whole(value.detach()), a, b, layer.scaling[_NAME])
 
 
 def adapter_state(model: nn.Module) -> dict[str, Tensor]:
@@ -187,7 +188,7 @@ def adapter_state(model: nn.Module) -> dict[str, Tensor]:
     for name, layer in adapter_layers(model):
         for kind in ("lora_A", "lora_B"):
             value = whole(getattr(layer, kind)[_NAME].weight.detach())
-            result[f"base_model.model.{name}.{kind}.weight"] = value.to("cpu", copy=True)
+            result[f"{PREFIX}{name}.{kind}.weight"] = value.to("cpu", copy=True)
     return result
 
 

@@ -281,3 +281,17 @@ def test_a_bad_plan_is_an_error_also_under_O():
     )
     ended = subprocess.run([sys.executable, "-O", "-c", program], capture_output=True, text=True)
     assert ended.stdout.startswith("True cluster.colocate=false has no effect"), ended.stderr
+
+
+def test_engines_alone_have_all_the_gpus() -> None:
+    options = (*RAY, "cluster.colocate=false", "cluster.nnodes=2", "cluster.n_gpus_per_node=2")
+    made = make_plan(config(*options, "engine.replicas=4"), Machine(), serving=True)
+    assert made.learner == ()
+    assert [(pool.name, len(pool.places)) for pool in made.pools] == [("engines", 4)]
+    assert (made.gpus, made.engine_gpus) == (4, ((),) * 4)
+    assert "learner" not in describe(made)
+    with pytest.raises(PlanError, match="engine.replicas=5 of 1 GPUs each need 5; at most 4 replicas do"):
+        make_plan(config(*options, "engine.replicas=5"), Machine(), serving=True)
+    few = (*options, "engine.replicas=4", "cluster.cpus_per_actor=2", "ray_init.num_cpus=7")
+    with pytest.raises(PlanError, match="but 4 engines with cluster.cpus_per_actor=2 take, together: 8"):
+        make_plan(config(*few), Machine(), serving=True)

@@ -63,6 +63,7 @@ class FakeVLLM:
         self.label = "default"
         self.uploads: dict[str, bytes] = {}
         self.weights: dict[str, Any] = {}
+        self.loaded: list[dict[str, Any]] = []  # what it was told of each
         self.active = self.paused = self.asleep = False
         self.running = 0
         self.made = 0
@@ -160,6 +161,7 @@ class FakeVLLM:
         if "piece" in info:
             self.uploads[name] = self.uploads.get(name, b"") + base64.b64decode(info["piece"])
         else:
+            self.loaded.append(info)
             self.weights = load(self.uploads[name])
 
     def _finish_weight_update(self, body: Any) -> None:

@@ -18,6 +18,7 @@ from conftest import SERVED, lively_model
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
+from some_adapters import adapted, merged
 from vllm_kit import VLLM
 
 from trainers.engines.base import EngineDeadError, EngineError, Sampling
@@ -202,7 +203,7 @@ def spoil(engine: VLLMEngine, monkeypatch: pytest.MonkeyPatch, fault: str) -> No
         payload = prepare(weights, version)
         sent = load_file(payload.message["path"])
         if fault == "damaged":
-            sent[NAME][0, 0] += 1.0
+            sent[NAME if NAME in sent else next(iter(sent))][0, 0] += 1.0
         elif fault == "breaks off":  # vLLM's loader fails when it has taken some
             sent[NAME] = sent[NAME][:, :3].contiguous()
         elif fault == "one stays old":
@@ -241,6 +242,29 @@ async def test_an_update_that_fails_on_the_way_leaves_the_old_weights(
         changed = await engine.generate([1, 2, 3], GREEDY)
         assert set(changed.weight_version) == {1}
         assert changed.token_ids.tolist() != before.token_ids.tolist()
+
+
+@pytest.mark.engines
+@pytest.mark.xdist_group("vllm")
+async def test_adapters_alone_give_what_merged_weights_give(vllm: VLLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = vllm.model.state_dict()
+    async with engine_of(vllm) as engine:
+        await engine.update_weights(merged(state, seed=2), 1)
+        wanted = await engine.generate([1, 2, 3], GREEDY)
+        await engine.update_weights(adapted(state, seed=1), 2)
+        other = await engine.generate([1, 2, 3], GREEDY)
+        assert other.logprobs.tolist() != wanted.logprobs.tolist()
+        with monkeypatch.context() as patch:
+            spoil(engine, patch, "damaged")
+            with pytest.raises(ValueError, match="the adapters were damaged on the way.*the old weights stay"):
+                await engine.update_weights(adapted(state, seed=2), 3)
+        again = await engine.generate([1, 2, 3], GREEDY)  # gone back to base and adapters
+        assert again.logprobs.tolist() == other.logprobs.tolist()
+        await engine.update_weights(adapted(state, seed=2), 3)
+        made = await engine.generate([1, 2, 3], GREEDY)
+        assert set(made.weight_version) == {3}
+        assert made.token_ids.tolist() == wanted.token_ids.tolist()
+        assert made.logprobs.tolist() == wanted.logprobs.tolist()
 
 
 @pytest.mark.engines

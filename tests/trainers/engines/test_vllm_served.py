@@ -18,6 +18,8 @@ from conftest import CONTEXT, SERVED, lively_model
 from fake_vllm import FakeVLLM, Manners
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load
+from some_adapters import adapted, adapter_of, merged
 from test_conformance import forward, picked
 from transformers import PreTrainedModel
 
@@ -222,6 +224,22 @@ async def test_weights_travel_in_pieces_while_the_server_computes(monkeypatch: p
         assert set((await long).weight_version) == {0, 1}
 
 
+async def test_the_base_of_adapters_travels_once() -> None:
+    state = lively_model().state_dict()
+    async with serving() as (server, engine):
+        await engine.update_weights(adapted(state, 0), 1)
+        (base,) = (info["base"]["upload"] for info in server.loaded if "base" in info)
+        assert load(server.uploads[base]).keys() == state.keys() - {"lm_head.weight"}
+        sent = len(server.uploads)
+        await engine.update_weights(adapted(state, 1), 2)
+        assert len(server.uploads) == sent + 1
+        assert server.loaded[-1]["base"]["upload"] == base
+        assert server.weights.keys() == adapter_of(state).keys()
+        await engine.update_weights(state, 3)  # the server may let the base go
+        await engine.update_weights(adapted(state, 1), 4)
+        assert server.loaded[-1]["base"]["upload"] != base
+
+
 async def test_weights_that_broke_off_on_the_way_are_sent_again_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control, "_PIECE", 10_000)
     wanted = lively_model(seed=1).state_dict()
@@ -398,8 +416,17 @@ async def _goes_back_and_sleeps(engine: ServedVLLM, other: PreTrainedModel) -> N
     assert not waiting.done()
     await engine.wake()
     assert (await waiting).token_ids.tolist() == before.token_ids.tolist()
-    await engine.update_weights(other.state_dict(), 2)
+    state = other.state_dict()
+    await engine.update_weights(merged(state), 1)
+    wanted = await engine.generate([1, 2, 3], greedy)
+    for version, seed in ((2, 1), (3, 2), (4, 0)):
+        await engine.update_weights(adapted(state, seed), version)
+    made = await engine.generate([1, 2, 3], greedy)
+    assert made.token_ids.tolist() == wanted.token_ids.tolist()
+    assert made.logprobs.tolist() == wanted.logprobs.tolist()
+    assert set(made.weight_version) == {4}
+    await engine.update_weights(other.state_dict(), 5)
     made = await engine.generate([1, 2, 3], greedy)
     wanted = picked(forward(other, [1, 2, 3], made.token_ids), made.token_ids)
     np.testing.assert_allclose(made.logprobs, wanted, atol=1e-4)
-    assert set(made.weight_version) == {2}
+    assert set(made.weight_version) == {5}

@@ -12,14 +12,17 @@ import contextlib
 import inspect
 import os
 import warnings
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
+
+from torch import Tensor
 
 from trainers.cluster.buckets import Bucket, Collected
 from trainers.cluster.parcel import Parcel, unpack
 from trainers.cluster.rank import Failure
 from trainers.cluster.ray.ranks import Published, said
 from trainers.cluster.ray.runtime import RayCluster, import_ray
+from trainers.engines.adapters import Adapted
 from trainers.engines.base import Engine, EngineDeadError, EngineError, Generation, Sampling, UpdateMode
 
 _STATS_S = 0.5  # numbers are so old at most, and a death is noticed so late
@@ -39,6 +42,7 @@ class _EngineActor:
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         self._engine: Any = None
         self._coming: Collected | None = None
+        self._base: tuple[str, Mapping[str, Tensor]] | None = None
 
     async def start(self, make: Parcel) -> Any:
         async def made() -> tuple[int, bool]:
@@ -60,12 +64,27 @@ class _EngineActor:
 
         return await self._answer(taken())
 
-    async def update(self, publication: str, count: int, version: int, mode: UpdateMode) -> Any:
+    async def keep(self, publication: str, count: int, name: str) -> Any:
+        """What came is the base of adapters that will come; it stays."""
+
+        async def kept() -> None:
+            self._base = name, self._taken(publication, count)
+
+        return await self._answer(kept())
+
+    async def update(
+        self, publication: str, count: int, version: int, mode: UpdateMode, base: tuple[str, float] | None
+    ) -> Any:
+        """``base``: what came are adapters of the base of this name, and their scale."""
+
         async def updated() -> None:
-            coming, self._coming = self._coming, None
-            if coming is None or coming.publication != publication:
-                coming = Collected(publication, count)  # says that nothing came
-            await self._engine.update_weights(coming.weights(), version, mode)
+            weights: Any = self._taken(publication, count)
+            if base is not None:
+                name, scale = base
+                if self._base is None or self._base[0] != name:
+                    raise EngineError(f"adapters came, and their base {name} did not")
+                weights = Adapted(name, self._base[1], weights, scale)
+            await self._engine.update_weights(weights, version, mode)
 
         return await self._answer(updated())
 
@@ -76,6 +95,12 @@ class _EngineActor:
 
     async def info(self) -> int:
         return os.getpid()
+
+    def _taken(self, publication: str, count: int) -> Mapping[str, Tensor]:
+        coming, self._coming = self._coming, None
+        if coming is None or coming.publication != publication:
+            coming = Collected(publication, count)  # says that nothing came
+        return coming.weights()
 
     async def _answer(self, work: Awaitable[Any]) -> Any:
         try:
@@ -101,6 +126,7 @@ class RayEngine:
         self._stats: dict[str, float] = {}
         self._dead: str | None = None
         self._asking: asyncio.Task[None] | None = None
+        self._base: str | None = None  # that the actor has
 
     @classmethod
     async def start(
@@ -154,14 +180,30 @@ class RayEngine:
         return reply
 
     async def update_weights(self, weights: Any, version: int, mode: UpdateMode = "keep") -> None:
-        """See :meth:`trainers.engines.base.Engine.update_weights`; ``weights`` may be :class:`~.ranks.Published`."""
+        """See :meth:`trainers.engines.base.Engine.update_weights`.
+
+        Weights may be :class:`~.ranks.Published`, and so may both parts of those that are
+        :class:`~trainers.engines.adapters.Adapted`, whose base is sent once.
+        """
         self._check_alive()
-        if not isinstance(weights, Published):
-            weights = await asyncio.to_thread(Published.of, weights, self._bucket_bytes)
-        which, count = weights.publication, len(weights.refs)
-        for ref in weights.refs:
+        base = None
+        if isinstance(weights, Adapted):
+            if self._base != weights.name:
+                which, count = await self._send(weights.base)
+                await self._ask(self._actor.keep.remote(which, count, weights.name))
+                self._base = weights.name
+            base, weights = (weights.name, weights.scale), weights.adapter
+        which, count = await self._send(weights)
+        await self._ask(self._actor.update.remote(which, count, version, mode, base))
+
+    async def _send(self, tensors: Any) -> tuple[str, int]:
+        """Have the actor take a publication; its name, and the number of its buckets."""
+        if not isinstance(tensors, Published):
+            tensors = await asyncio.to_thread(Published.of, tensors, self._bucket_bytes)
+        which, count = tensors.publication, len(tensors.refs)
+        for ref in tensors.refs:
             await self._ask(self._actor.take.remote(which, count, ref))
-        await self._ask(self._actor.update.remote(which, count, version, mode))
+        return which, count
 
     async def release(self, session: str) -> None:
         """See :meth:`trainers.engines.base.Engine.release`."""

@@ -23,6 +23,7 @@ from trainers.cluster.watch import Pulse
 
 _PULSE_S = 1.0
 _LINES = 3  # of Ray's words on a death
+_CAUSE = 2  # lines at the end of a traceback that comes with them
 
 
 class Published(Mapping[str, Tensor]):
@@ -31,24 +32,26 @@ class Published(Mapping[str, Tensor]):
     Args:
         publication: Its name.
         refs: Of its buckets, in order.
+        nbytes: Of all of them.
     """
 
-    def __init__(self, publication: str, refs: list[Any]) -> None:
-        self.publication, self.refs = publication, refs
+    def __init__(self, publication: str, refs: list[Any], nbytes: int) -> None:
+        self.publication, self.refs, self.nbytes = publication, refs, nbytes
         self._fetched: dict[str, Tensor] | None = None
 
     @classmethod
     def of(cls, weights: Mapping[str, Tensor], bucket_bytes: int) -> Published:
         """Put weights into the object store."""
         ray = import_ray()
-        publication, refs = "", []
+        publication, refs, size = "", [], 0
         for bucket in cut(weights, bucket_bytes):
             publication = bucket.publication
             refs.append(ray.put(bucket))
-        return cls(publication, refs)
+            size += bucket.data.nbytes
+        return cls(publication, refs, size)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Published, (self.publication, self.refs)
+        return Published, (self.publication, self.refs, self.nbytes)
 
     def __getitem__(self, name: str) -> Tensor:
         return self._all()[name]
@@ -73,8 +76,8 @@ class Published(Mapping[str, Tensor]):
 
 
 class _Host(RankHost):
-    def publish(self, bucket_bytes: int) -> Published | None:
-        weights = self.learner.weights()  # all ranks together
+    def publish(self, which: str, bucket_bytes: int) -> Published | None:
+        weights = getattr(self.learner, which)()  # all ranks together
         return Published.of(weights, bucket_bytes) if self.rank == 0 else None
 
 
@@ -105,19 +108,27 @@ class _Rank:
 
 
 class RayRanks:
-    """See :class:`trainers.cluster.group.Transport`."""
+    """See :class:`trainers.cluster.group.Transport`.
 
-    def __init__(self, cluster: RayCluster) -> None:
+    Args:
+        cluster: Where.
+        nsight: Options of ``nsys profile``, under which the ranks run; none where it is empty.
+    """
+
+    def __init__(self, cluster: RayCluster, nsight: Mapping[str, str] | None = None) -> None:
         self._ray = cluster.ray
         seats = cluster.plan.learner
         # An actor with a group of its own for pulses has one thread for everything else.
         actor = self._ray.remote(max_restarts=0, max_task_retries=0, concurrency_groups={"pulse": 1})(_Rank)
-        self._actors = [actor.options(**cluster.options(seat)).remote(n, len(seats)) for n, seat in enumerate(seats)]
+        under = {"runtime_env": {"nsight": dict(nsight)}} if nsight else {}
+        options = [cluster.options(seat) | under for seat in seats]
+        self._actors = [actor.options(**each).remote(n, len(seats)) for n, each in enumerate(options)]
         try:
             self.info = self._ray.get([each.info.remote() for each in self._actors], timeout=cluster.timeout)
         except self._ray.exceptions.RayError as error:
             self.kill()
-            raise RankError(f"the learner's actors did not start: {said(error)}") from error
+            hint = "; cluster.nsight needs Nsight Systems (nsys) on every machine of the cluster" if nsight else ""
+            raise RankError(f"the learner's actors did not start: {said(error)}{hint}") from error
         self._number = 0
         self._answers: dict[Any, int] = {}
         self._pulses: dict[Any, int] = {}
@@ -188,23 +199,49 @@ class RayLearnerGroup(LearnerGroup):
         model: See :class:`~trainers.cluster.group.LearnerGroup`.
         settings: Likewise.
         bucket_bytes: Of weights in one object.
-        options: Likewise.
+        nsight: See :class:`RayRanks`.
+        options: As ``settings``.
     """
 
     def __init__(
-        self, cluster: RayCluster, model: Any, settings: Mapping[str, Any], *, bucket_bytes: int, **options: Any
+        self,
+        cluster: RayCluster,
+        model: Any,
+        settings: Mapping[str, Any],
+        *,
+        bucket_bytes: int,
+        nsight: Mapping[str, str] | None = None,
+        **options: Any,
     ) -> None:
         self._bucket_bytes = bucket_bytes
-        self.ranks = RayRanks(cluster)
+        self.ranks = RayRanks(cluster, nsight)
         super().__init__(self.ranks, model, settings, **options)
 
     def weights(self) -> Published:
         """See :meth:`trainers.learner.learner.Learner.weights`."""
-        published: Published = self._do("publish", self._bucket_bytes)
+        return self._publish("weights")
+
+    def base_weights(self) -> Published:
+        """See :meth:`trainers.learner.learner.Learner.base_weights`."""
+        return self._publish("base_weights")
+
+    def adapter_weights(self) -> Published:
+        """See :meth:`trainers.learner.learner.Learner.adapter_weights`."""
+        return self._publish("adapter_weights")
+
+    def _publish(self, which: str) -> Published:
+        published: Published = self._do("publish", which, self._bucket_bytes)
         return published
 
 
 def said(error: BaseException) -> str:
-    """The beginning of what Ray says, in one line."""
+    """The beginning of what Ray says, in one line; of a traceback in it, the end."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return " ".join(lines[:_LINES]) or type(error).__name__
+    for at, line in enumerate(lines[:_LINES]):
+        before, trace, _ = line.partition("Traceback (most recent call last)")
+        if trace:
+            lines = [*lines[:at], before.strip(), *lines[max(at + 1, len(lines) - _CAUSE) :]]
+            break
+    else:
+        lines = lines[:_LINES]
+    return " ".join(each for each in lines if each) or type(error).__name__

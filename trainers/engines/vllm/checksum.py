@@ -10,7 +10,7 @@ Both sides import this, so it needs nothing but PyTorch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -25,10 +25,17 @@ def checksums(weights: Iterable[tuple[str, Tensor]]) -> dict[str, int]:
         weights: Names and tensors of any shape and of 8 to 64 bits; each tensor once.
     """
     sums: dict[str, int] = {}
+    for _ in summed(weights, sums):
+        pass
+    return sums
+
+
+def summed(weights: Iterable[tuple[str, Tensor]], sums: dict[str, int]) -> Iterator[tuple[str, Tensor]]:
+    """Hand weights on, and add what :func:`checksums` says of those that were to ``sums``."""
     for name, tensor in weights:
         bits = tensor.detach().contiguous().view(-1).view(_BITS[tensor.element_size()])
         sums[block(name)] = (sums.get(block(name), 0) + int(bits.sum(dtype=torch.int64))) % 2**64
-    return sums
+        yield name, tensor
 
 
 def block(name: str) -> str:

@@ -52,6 +52,7 @@ class Controls:
         # The server's names for weights begin with what no earlier run on that server has used.
         self._prefix = uuid.uuid4().hex[:8]
         self._uploads = itertools.count()
+        self._base: tuple[str, str] | None = None  # a file that the server keeps below adapters, and its name there
         self.draining = False  #: whether an update waits for what runs
 
     # Requests
@@ -89,13 +90,26 @@ class Controls:
         """
         if not self._upload or "path" not in message:
             return message
-        name = f"{self._prefix}-{next(self._uploads)}"  # not the version: an attempt may break off and be made again
         await self._start()
-        with Path(message["path"]).open("rb") as file:
-            while piece := await asyncio.to_thread(lambda: base64.b64encode(file.read(_PIECE)).decode()):
-                await self._post("/update_weights", {"update_info": {"upload": name, "piece": piece}})
+        sent = {"checksums": message["checksums"]}
+        if (base := message.get("base")) is None:
+            self._base = None
+        else:
+            if self._base is None or self._base[0] != base["path"]:
+                self._base = base["path"], await self._send(base["path"], base=True)
+            sent["base"] = {"upload": self._base[1], "checksums": base["checksums"], "scale": base["scale"]}
+        sent["upload"] = await self._send(message["path"])
         await self._post("/finish_weight_update", {})
-        return {"checksums": message["checksums"], "upload": name}
+        return sent
+
+    async def _send(self, path: str, *, base: bool = False) -> str:
+        """Send a file; the name that the server has it by."""
+        name = f"{self._prefix}-{next(self._uploads)}"  # not the version: an attempt may break off and be made again
+        kind = {"base": {"upload": name}} if base else {}
+        with Path(path).open("rb") as file:
+            while piece := await asyncio.to_thread(lambda: base64.b64encode(file.read(_PIECE)).decode()):
+                await self._post("/update_weights", {"update_info": {"upload": name, "piece": piece, **kind}})
+        return name
 
     async def pause(self, mode: str) -> None:
         """Stop computing and forget all KV; in mode ``wait``, when all that runs has ended."""

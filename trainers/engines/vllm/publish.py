@@ -2,8 +2,11 @@
 
 CPU tensors go through a safetensors file in shared memory (``/dev/shm``, where that has room; else the temporary
 folder): the worker maps it, so the bytes are written once. The file stays until the next update has succeeded: it is
-what vLLM goes back to when that fails. Tensors on a GPU go as CUDA IPC handles to a vLLM on the same GPU; that path
-never ran, and a failed update then ends the engine, for there is no copy of what was before.
+what vLLM goes back to when that fails. Of a base with adapters (:mod:`trainers.engines.adapters`), the base's file is
+written once and stays, and each update writes the adapters.
+
+Tensors on a GPU go as CUDA IPC handles to a vLLM on the same GPU; that path never ran, and a failed update then ends
+the engine, for there is no copy of what was before.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.multiprocessing.reductions import reduce_tensor
 
+from trainers.engines.adapters import Adapted, check_adapter
 from trainers.engines.vllm.checksum import checksums
 from trainers.engines.weights import check_weights, tied_names
 
@@ -62,7 +66,8 @@ class Publisher:
         if folder is None and SHARED_MEMORY.is_dir() and shutil.disk_usage(SHARED_MEMORY).free > 2 * needed:
             folder = SHARED_MEMORY
         self._folder = Path(tempfile.mkdtemp(prefix="textenvs-weights-", dir=folder))
-        self._now: Path | None = None
+        self._now: set[Path] = set()  # files of what the engine has
+        self._base: tuple[str, dict[str, Any]] | None = None  # of adapters: its name, and what the worker is told
         self._close = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
 
     @torch.no_grad()
@@ -72,6 +77,8 @@ class Publisher:
         Raises:
             ValueError: The weights do not fit the model.
         """
+        if isinstance(weights, Adapted):
+            return self._prepare_adapter(weights, version)
         check_weights(weights, self._shapes, self._tied)
         sent = {
             name: value.detach().to(self._dtype).contiguous()
@@ -88,16 +95,34 @@ class Publisher:
         save_file(sent, path)
         return Payload({"checksums": checksums(sent.items()), "path": str(path)})
 
+    def _prepare_adapter(self, weights: Adapted, version: int) -> Payload:
+        """The adapter's file; and the base's, which is written once. The worker merges what both have."""
+        if self._base is None or self._base[0] != weights.name:
+            base = {name: value.contiguous() for name, value in weights.base.items() if name not in self._tied}
+            # Adapters change with every publication: that what they stand on is right is seen once.
+            check_weights(weights.base, self._shapes, self._tied)
+            path = self._folder / f"base-{weights.name}.safetensors"
+            save_file(base, path)
+            self._base = weights.name, {"checksums": checksums(base.items()), "path": str(path)}
+        check_adapter(weights.adapter, self._shapes)
+        path = self._folder / f"{version}.safetensors"
+        save_file(dict(weights.adapter), path)
+        base_message = {**self._base[1], "scale": weights.scale}
+        return Payload({"checksums": checksums(weights.adapter.items()), "path": str(path), "base": base_message})
+
     def keep(self, payload: Payload) -> None:
         """The engine has these weights now; those from before are not needed any more."""
-        before, path = self._now, payload.message.get("path")
-        self._now = Path(path) if path else None
-        if before is not None and before != self._now:
-            before.unlink(missing_ok=True)
+        path, base = payload.message.get("path"), payload.message.get("base")
+        now = {Path(each) for each in (path, base and base["path"]) if each}
+        for old in self._now - now:
+            old.unlink(missing_ok=True)
+        self._now = now
+        if base is None:
+            self._base = None
 
     def drop(self, payload: Payload) -> None:
         """The engine did not take these."""
-        if (path := payload.message.get("path")) and Path(path) != self._now:
+        if (path := payload.message.get("path")) and Path(path) not in self._now:
             Path(path).unlink(missing_ok=True)
 
     def close(self) -> None:

@@ -2,8 +2,11 @@
 
 Weights come as a safetensors file that the publisher wrote on the same machine (into shared memory where there is
 room); or such a file comes in pieces, from any machine; or, where weights lie on the GPU that the worker uses, they
-come as CUDA IPC handles. Nothing of the model is touched before what came has the checksums that the publisher sent;
-and the update counts only if the model's own parameters have them afterwards. What fails in between is undone by
+come as CUDA IPC handles. Of a LoRA run it may be that adapters come alone, and once what they stand on, which stays a
+file: they are merged here, a matrix at a time.
+
+Nothing of the model is touched before what came has the checksums that the publisher sent; and the update counts only
+if the model's own parameters have them afterwards (or those of what was merged). What fails in between is undone by
 loading the previous weights, which is the caller's business (:mod:`..whole`).
 
 The CUDA IPC path is written after vLLM's own ``ipc`` backend and never ran: there was no GPU.
@@ -14,7 +17,7 @@ from __future__ import annotations
 import base64
 import os
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import IO, Any
 
@@ -30,7 +33,8 @@ from vllm.distributed.weight_transfer.base import (
 )
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
-from trainers.engines.vllm.checksum import checksums, differing
+from trainers.engines.adapters import merged
+from trainers.engines.vllm.checksum import checksums, differing, summed
 
 _Source = Callable[[], Iterator[tuple[str, Tensor]]]  # from the start at each call
 
@@ -51,6 +55,8 @@ class UpdateInfo(WeightTransferUpdateInfo):
         upload: Or else the name of a file that came in pieces. The last two uploads are kept: the one that was loaded,
             and the one that may replace it.
         piece: Base64 of the next bytes of that file; nothing is loaded then.
+        base: What is sent are adapters, and this is what they stand on: its ``checksums``, its ``path`` or ``upload``,
+            and the adapters' ``scale``. With a piece, it is merely not empty: the file is a base, which stays.
     """
 
     checksums: dict[str, int] = field(default_factory=dict)
@@ -58,6 +64,7 @@ class UpdateInfo(WeightTransferUpdateInfo):
     handles: str | None = None
     upload: str | None = None
     piece: str | None = None
+    base: dict[str, Any] | None = None
 
 
 class Transfer(WeightTransferEngine[InitInfo, UpdateInfo]):
@@ -69,7 +76,9 @@ class Transfer(WeightTransferEngine[InitInfo, UpdateInfo]):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._uploads: dict[str, IO[bytes]] = {}
-        self._loaded: str | None = None  # the upload that the model has
+        self._loaded: set[str | None] = set()  # the uploads that the model has
+        self._newest_base: str | None = None  # the upload that adapters will stand on
+        self._known_base: str | None = None  # the file whose checksums were right
 
     def init_transfer_engine(self, init_info: InitInfo) -> None:
         """Nothing to do."""
@@ -84,16 +93,22 @@ class Transfer(WeightTransferEngine[InitInfo, UpdateInfo]):
             ValueError: What came is not what was sent, and the model was not touched; or the model's parameters are not
                 what was sent.
         """
-        name = update_info.upload
+        name, base = update_info.upload, update_info.base
         if name is not None and update_info.piece is not None:
+            if base:
+                self._newest_base = name
             self._uploaded(name, begin=True).write(base64.b64decode(update_info.piece))
             return
         if update_info.handles is not None:
             shared = self._open(update_info.handles)
             self._load(lambda: iter(shared), update_info.checksums)
         else:
-            self._load_file(update_info.path or self._path_of(str(name)), update_info.checksums)
-        self._loaded = name
+            path = update_info.path or self._path_of(str(name))
+            if base:
+                self._load_adapted(base, path, update_info.checksums)
+            else:
+                self._load_file(path, update_info.checksums)
+        self._loaded = {name, None if base is None else base.get("upload")}
 
     def finish_weight_update(self) -> None:
         """All is done: weights come in one piece, and an error here would leave vLLM's worker in the update."""
@@ -108,7 +123,7 @@ class Transfer(WeightTransferEngine[InitInfo, UpdateInfo]):
         if name not in self._uploads:
             if not begin:
                 raise ValueError(f"no weights were uploaded as {name}")
-            for old in self._uploads.keys() - {self._loaded}:
+            for old in self._uploads.keys() - self._loaded - {self._newest_base}:
                 self._uploads.pop(old).close()
             # Memory without a name (Linux has it) is gone with this process, however that ends.
             self._uploads[name] = os.fdopen(os.memfd_create(name), "w+b")
@@ -124,12 +139,34 @@ class Transfer(WeightTransferEngine[InitInfo, UpdateInfo]):
             names = list(file.keys())
             self._load(lambda: ((name, file.get_tensor(name)) for name in names), wanted)
 
+    def _load_adapted(self, base: dict[str, Any], path: str, wanted: dict[str, int]) -> None:
+        """Merge adapters into what they stand on, as the learner would have, and load that."""
+        which = base.get("path") or base["upload"]
+        with safe_open(base.get("path") or self._path_of(which), "pt") as below, safe_open(path, "pt") as file:
+            adapter = {name: file.get_tensor(name) for name in list(file.keys())}
+            _check("the adapters", adapter.items(), wanted)
+            names = list(below.keys())
+
+            def tensors() -> Iterator[tuple[str, Tensor]]:
+                return ((name, below.get_tensor(name)) for name in names)
+
+            if self._known_base != which:
+                _check("the weights below the adapters", tensors(), base["checksums"])
+                self._known_base = which
+            sums: dict[str, int] = {}
+            dtype = self.model_config.dtype
+            weights = ((n, value.to(dtype)) for n, value in merged(tensors(), adapter, base["scale"], self.device))
+            self._put(summed(weights, sums), sums)
+
     def _load(self, weights: _Source, wanted: dict[str, int]) -> None:
-        if places := differing(wanted, checksums(weights())):
-            raise ValueError(f"the weights were damaged on the way, in {_some(places)}")
+        _check("the weights", weights(), wanted)
+        self._put(weights(), wanted)
+
+    def _put(self, weights: Iterable[tuple[str, Tensor]], wanted: dict[str, int]) -> None:
+        """Give the model weights, and see that it has those with these checksums (which may be made on the way)."""
         initialize_layerwise_reload(self.model)
         try:
-            self.model.load_weights(weights())
+            self.model.load_weights(weights)
         finally:  # after an error too: the next update must find the model in one piece
             finalize_layerwise_reload(self.model, self.model_config)
         if places := differing(wanted, checksums(self.model.named_parameters())):
@@ -151,6 +188,11 @@ class Transfer(WeightTransferEngine[InitInfo, UpdateInfo]):
             arguments[6] = index  # the device's number in this process
             weights.append((name, rebuild_cuda_tensor(*arguments)))
         return weights
+
+
+def _check(what: str, sent: Iterable[tuple[str, Tensor]], wanted: dict[str, int]) -> None:
+    if places := differing(wanted, checksums(sent)):
+        raise ValueError(f"{what} were damaged on the way, in {_some(places)}")
 
 
 def _some(places: list[str]) -> str:

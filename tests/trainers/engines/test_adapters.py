@@ -1,0 +1,161 @@
+"""Adapters that travel alone: an engine has the numbers of merged weights, to the last bit."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from some_adapters import adapted, adapter_of, merged
+
+from trainers.engines.adapters import Adapted, compact, nbytes
+from trainers.engines.base import EngineDeadError, Generation, Sampling
+from trainers.engines.replicas import Replicas
+from trainers.engines.torch_engine import TorchEngine
+from trainers.engines.vllm.checksum import checksums
+from trainers.engines.vllm.publish import Publisher
+from trainers.tiny import build_model
+
+MODEL = build_model(64, hidden=32, layers=2, seed=1)  # qwen2: biases, and tied embeddings
+STATE = MODEL.state_dict()
+SAMPLING = Sampling(temperature=0.7, max_new_tokens=12, seed=3)
+
+
+def an_engine(version: int = 0) -> TorchEngine:
+    return TorchEngine(MODEL, max_slots=2, max_context=64, threads=1, version=version)
+
+
+async def reply_of(engine: Any) -> Generation:
+    return await engine.generate([5, 9, 2, 40], SAMPLING)  # type: ignore[no-any-return]
+
+
+def assert_same(one: Generation, other: Generation) -> None:
+    np.testing.assert_array_equal(one.token_ids, other.token_ids)
+    np.testing.assert_array_equal(one.logprobs, other.logprobs)
+
+
+@pytest.mark.parametrize("exact", ["float32", "bfloat16"])
+def test_as_a_mapping_it_is_the_merged_weights(exact: str) -> None:
+    state = {name: value.to(getattr(torch, exact)).float() for name, value in STATE.items()}
+    kept = {name: compact(value) for name, value in state.items()}
+    assert {value.dtype for value in kept.values()} >= {getattr(torch, exact)}
+    assert (nbytes(kept) < 0.6 * nbytes(state)) == (exact == "bfloat16")
+    publication = Adapted("base", kept, adapter_of(state), adapted(state).scale)
+    wanted = merged(state)
+    assert set(publication) == set(wanted)
+    for made in (dict(publication), publication.merged()):
+        assert all(torch.equal(made[name].float(), value) for name, value in wanted.items())
+
+
+def test_a_model_whose_numbers_need_float32_stays_so() -> None:
+    value = torch.tensor([1.0, 1.0 + 2**-20, -0.0])
+    assert compact(value) is value
+    assert compact(torch.tensor([float("nan")])).dtype == torch.float32
+    assert torch.signbit(compact(torch.tensor([-0.0, 1.5]))).tolist() == [True, False]
+
+
+async def test_the_torch_engine_computes_as_with_merged_weights() -> None:
+    one, other = an_engine(), an_engine()
+    before = await reply_of(one)
+    for version, seed in enumerate((0, 1), 1):  # the second is not on top of the first
+        await one.update_weights(adapted(STATE, seed), version)
+        await other.update_weights(merged(STATE, seed), version)
+        assert_same(ours := await reply_of(one), await reply_of(other))
+        assert set(ours.weight_version.tolist()) == {version}
+        assert ours.logprobs.tolist() != before.logprobs.tolist()
+    await asyncio.gather(one.close(), other.close())
+    with pytest.raises(EngineDeadError):
+        await one.update_weights(adapted(STATE), 9)
+
+
+def spoiled(fault: str) -> Adapted:
+    made = adapted(STATE)
+    adapter = dict(made.adapter)
+    first = next(iter(adapter))
+    if fault == "other model":
+        adapter = {name.replace("layers.1", "layers.7"): value for name, value in adapter.items()}
+    elif fault == "half":
+        del adapter[first]
+    elif fault == "rank":
+        adapter[first] = adapter[first][:-1]
+    elif fault == "not finite":
+        adapter[first] = adapter[first] * float("nan")
+    elif fault == "names":
+        adapter = {name.removeprefix("base_model."): value for name, value in adapter.items()}
+    return Adapted("base", made.base, adapter, made.scale)
+
+
+FAULTS = {
+    "other model": r"has no model\.layers\.7",
+    "half": "only one of its two",
+    "rank": "does not fit its shape",
+    "not finite": "not finite",
+    "names": "no name of an adapter",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_adapters_that_do_not_fit_are_refused_and_the_old_weights_stay(fault: str) -> None:
+    engine = an_engine()
+    before = await reply_of(engine)
+    with pytest.raises(ValueError, match=FAULTS[fault]):
+        await engine.update_weights(spoiled(fault), 1)
+    assert engine.version == 0
+    assert_same(await reply_of(engine), before)
+    await engine.close()
+    publisher = Publisher(STATE, torch.float32)
+    with pytest.raises(ValueError, match=FAULTS[fault]):
+        publisher.prepare(spoiled(fault), 1)
+    publisher.close()
+
+
+async def test_a_replica_that_comes_later_has_base_and_adapters() -> None:
+    # What replicas are made of is not the base: as after a resumption, where it is what a checkpoint merged.
+    base = build_model(64, hidden=32, layers=2, seed=5).state_dict()
+    replicas = Replicas([an_engine(), an_engine()], restart=lambda _: an_engine(), copy_weights=False)
+    await replicas.update_weights(adapted(base, 0), 1)
+    await replicas.update_weights(adapted(base, 1), 2)
+    wanted = await reply_of(replicas)
+    lost = [replica.engine for replica in replicas._replicas]
+    for engine in lost:
+        engine._desk.end("injected")  # type: ignore[attr-defined]
+    again = await asyncio.wait_for(reply_of(replicas), 60)
+    assert_same(again, wanted)
+    assert set(again.weight_version.tolist()) == {2}
+    whole = an_engine()
+    await whole.update_weights(merged(base, 1), 1)
+    assert_same(await reply_of(whole), wanted)
+    await asyncio.gather(replicas.close(), whole.close())
+
+
+def test_a_publisher_writes_the_base_once_and_then_adapters_alone() -> None:
+    publisher = Publisher(STATE, torch.bfloat16)
+    whole = publisher.prepare(STATE, 0)
+    publisher.keep(whole)
+    payloads = [publisher.prepare(adapted(STATE, version), version) for version in (1, 2)]
+    bases = {payload.message["base"]["path"] for payload in payloads}
+    assert len(bases) == 1
+    (base,) = map(Path, bases)
+    files = [Path(payload.message["path"]) for payload in payloads]
+    held = load_file(base)
+    assert held.keys() == STATE.keys() - {"lm_head.weight"}
+    assert all(torch.equal(held[name], STATE[name]) for name in held), "in their own type: sums are float32"
+    assert payloads[0].message["base"]["checksums"] == checksums(held.items())
+    assert load_file(files[1]).keys() == adapter_of(STATE).keys()
+    publisher.keep(payloads[0])
+    assert not Path(whole.message["path"]).exists()
+    publisher.drop(payloads[1])  # what the engine has must be there to go back to
+    assert (base.exists(), files[0].exists(), files[1].exists()) == (True, True, False)
+    other = publisher.prepare(adapted(STATE, 3, name="other"), 3)
+    publisher.keep(other)
+    assert not base.exists()
+    assert Path(other.message["base"]["path"]).exists()
+    publisher.keep(publisher.prepare(STATE, 4))
+    assert len(list(publisher._folder.iterdir())) == 1
+    back = publisher.prepare(adapted(STATE, 5, name="other"), 5)
+    assert Path(back.message["base"]["path"]).exists()
+    publisher.close()

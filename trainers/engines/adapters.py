@@ -1,0 +1,147 @@
+"""Weights of a LoRA run: a base, which stays as it is, and adapters, which are what learns (arXiv 2106.09685).
+
+:class:`Adapted` is both, as one publication. The learner makes it, and so only adapters travel: an engine has got the
+base before, once. It merges them itself, so what it computes with, and how fast, is as with merged weights: the learner
+merges with the same function (:func:`merge`), and where both multiply on the same kind of device, the numbers are the
+same to the last bit.
+
+vLLM's worker imports this too, so it needs nothing but PyTorch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+PREFIX = "base_model.model."  #: of peft's names
+_A, _B = ".lora_A.weight", ".lora_B.weight"
+
+
+def merge(base: Tensor, a: Tensor, b: Tensor, scale: float) -> Tensor:
+    """``base + scale * b @ a``, in float32.
+
+    Args:
+        base: ``[out, in]``.
+        a: ``[rank, in]``.
+        b: ``[out, rank]``.
+        scale: Of the adapter: alpha / rank.
+    """
+    return base.float() + scale * (b.float() @ a.float())
+
+
+def pairs_of(adapter: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
+    """``A`` and ``B`` by the name of the matrix that they stand on.
+
+    Args:
+        adapter: By peft's names: ``base_model.model.NAME.lora_A.weight``.
+
+    Raises:
+        ValueError: A name is none of peft's, or a matrix has only one of both.
+    """
+    halves: dict[str, dict[str, Tensor]] = {}
+    for name, value in adapter.items():
+        kind = next((kind for kind in (_A, _B) if name.endswith(kind)), None)
+        if kind is None or not name.startswith(PREFIX):
+            raise ValueError(f"{name} is no name of an adapter's matrix; peft's are {PREFIX}LAYER{_A} and {_B}")
+        halves.setdefault(name.removeprefix(PREFIX).removesuffix(kind) + ".weight", {})[kind] = value
+    if single := sorted(name for name, pair in halves.items() if len(pair) < 2):
+        raise ValueError(f"the adapter of {single[0]} has only one of its two matrices")
+    return {name: (pair[_A], pair[_B]) for name, pair in halves.items()}
+
+
+def check_adapter(adapter: Mapping[str, Tensor], shapes: Mapping[str, torch.Size]) -> None:
+    """Refuse adapters that do not fit.
+
+    Args:
+        adapter: See :func:`pairs_of`.
+        shapes: Of every parameter by name.
+
+    Raises:
+        ValueError: As :func:`pairs_of`; a matrix is not in the model, or of another shape than the product of its
+            adapter; or a value is not finite.
+    """
+    for name, (a, b) in pairs_of(adapter).items():
+        if name not in shapes:
+            raise ValueError(f"the adapter is of another model: this one has no {name}; the old weights stay")
+        if a.ndim != 2 or b.ndim != 2 or a.shape[0] != b.shape[1] or (len(b), a.shape[1]) != tuple(shapes[name]):
+            raise ValueError(
+                f"the adapter of {name}, {tuple(b.shape)} times {tuple(a.shape)}, does not fit its shape "
+                f"{tuple(shapes[name])}; the old weights stay"
+            )
+        if not bool(torch.isfinite(a).all() and torch.isfinite(b).all()):
+            raise ValueError(
+                f"the adapter of {name} holds values that are not finite; did training diverge? The old weights stay"
+            )
+
+
+def merged(
+    base: Iterable[tuple[str, Tensor]],
+    adapter: Mapping[str, Tensor],
+    scale: float,
+    device: torch.device | str | None = None,
+) -> Iterator[tuple[str, Tensor]]:
+    """The weights, one at a time. What has no adapter comes as it is in the base.
+
+    Args:
+        base: Names and tensors.
+        adapter: See :func:`pairs_of`.
+        scale: See :func:`merge`.
+        device: Where to multiply; by default where the tensors are.
+    """
+    pairs = pairs_of(adapter)
+    for name, value in base:
+        if name in pairs:
+            value, a, b = (each.to(device or value.device) for each in (value, *pairs[name]))
+            value = merge(value, a, b, scale)
+        yield name, value
+
+
+def compact(value: Tensor) -> Tensor:
+    """The same numbers in half the memory, where bfloat16 has them all: models are published in that type."""
+    if value.dtype != torch.float32:
+        return value
+    half = value.bfloat16()
+    return half if torch.equal(half.float(), value) else value
+
+
+class Adapted(Mapping[str, Tensor]):
+    """One publication: a base and its adapters now. As a mapping, it is the merged weights by name, made when asked.
+
+    Args:
+        name: Of the base: publications with the same have the same.
+        base: The model's tensors by name, on the CPU; they never change. Tied ones are the same object.
+        adapter: See :func:`pairs_of`; on the CPU.
+        scale: See :func:`merge`.
+    """
+
+    def __init__(self, name: str, base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], scale: float) -> None:
+        self.name, self.base, self.adapter, self.scale = name, base, adapter, scale
+
+    def merged(self, device: torch.device | str | None = None) -> dict[str, Tensor]:
+        """All merged weights, on the CPU; tied ones stay the same object.
+
+        Args:
+            device: Where to multiply; by default on the CPU.
+
+        Raises:
+            ValueError: The adapters do not fit the base.
+        """
+        check_adapter(self.adapter, {name: value.shape for name, value in self.base.items()})
+        return {name: value.cpu() for name, value in merged(self.base.items(), self.adapter, self.scale, device)}
+
+    def __getitem__(self, name: str) -> Tensor:
+        pair = pairs_of(self.adapter).get(name)
+        return self.base[name] if pair is None else merge(self.base[name], *pair, self.scale)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.base)
+
+    def __len__(self) -> int:
+        return len(self.base)
+
+
+def nbytes(tensors: Mapping[str, Tensor]) -> int:
+    """Bytes of all tensors, each once."""
+    return sum({id(value): value.nbytes for value in tensors.values()}.values())
