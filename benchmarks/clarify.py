@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -117,7 +116,7 @@ def main() -> int:
             for kind in KINDS:
                 rows.append(run(seed, kind, model, Path(temporary) / f"{kind}{seed}", arguments.overrides))
                 if arguments.results is not None:
-                    save(rows, arguments.results)
+                    save(rows, arguments.results, arguments.overrides)
     print("\nseed  reward     asked when needed   answered when clear   solved            PPO")
     kept = True
     for row in rows:
@@ -133,11 +132,15 @@ def main() -> int:
     return 0 if kept else 1
 
 
-def save(rows: list[dict[str, Any]], folder: Path) -> None:
+def save(rows: list[dict[str, Any]], folder: Path, overrides: list[str]) -> None:
     """The curves so far, as numbers and as a picture."""
     folder.mkdir(parents=True, exist_ok=True)
-    command = "python benchmarks/clarify.py " + " ".join(sys.argv[1:])
-    where = {"command": command.strip(), "machine": f"{platform.machine()}, CPU", "python": platform.python_version()}
+    where = {
+        "command": "python benchmarks/clarify.py",
+        "overrides": overrides,
+        "machine": f"{platform.machine()}, CPU",
+        "python": platform.python_version(),
+    }
     text = json.dumps(where | {"runs": rows}, indent=1)
     (folder / "clarify.json").write_text(text + "\n")
     draw(rows, folder / "clarify.png")

@@ -127,6 +127,7 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
         learner = await asyncio.to_thread(learner_of, config, policy, cluster)
         if isinstance(learner, LearnerGroup):
             stack.callback(learner.close)
+            stack.callback(saved.wait)  # ranks that are closed write no more: a save in the background goes first
         kl = config.algorithm.kl_ctrl
         controller: KLController = (
             AdaptiveKL(kl.kl_coef, kl.target_kl, kl.horizon) if kl.type == "adaptive" else FixedKL(kl.kl_coef)

@@ -157,7 +157,7 @@ def test_a_part_that_fails_or_hangs_costs_only_itself(tmp_path, monkeypatch, cap
     out = tmp_path / "out.jsonl"
     writes = f"open({str(out)!r}, 'a').write('{{\"part\": \"c\"}}' + chr(10))"
     bodies = {"a": "import sys; sys.exit(3)", "b": "import time; time.sleep(60)", "c": writes}
-    code = driver.run_parts(list("abc"), lambda part, _: [sys.executable, "-c", bodies[part]], 3.0, out, "the command")
+    code = driver.run_parts(list("abc"), lambda part, _: [sys.executable, "-c", bodies[part]], 15.0, out, "the command")
     assert code == 1
     lines = [json.loads(line) for line in out.read_text().splitlines()]
     assert [line["part"] for line in lines] == ["a", "b", "c"]

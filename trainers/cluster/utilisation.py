@@ -209,6 +209,10 @@ def table(predictions: Sequence[Prediction]) -> str:
 def measured(folder: Path, gpus: int) -> Work:
     """The work of an iteration of a run, by its metrics: the mean over all but the first, which warms up.
 
+    The time of the rollout is that of the whole collection, so what it waits for scores alone is counted there too: an
+    upper bound. And scores count their workers' seconds, which are GPU-seconds where each has a GPU of its own (not
+    where a service or a judge answers several requests side by side).
+
     Args:
         folder: Of the run.
         gpus: That it generated and learned on. Scoring needs no such number: seconds are counted for each worker.
@@ -219,7 +223,12 @@ def measured(folder: Path, gpus: int) -> Work:
     file = folder / "metrics.jsonl"
     if not file.is_file():
         raise ValueError(f"{folder} has no metrics.jsonl; give the folder of a run with trainer.logger=jsonl")
-    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+    rows = []
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            rows += [json.loads(line)] if line.strip() else []
+        except ValueError as error:
+            raise ValueError(f"{file}, line {number}: not JSON ({error})") from None
     rows = [row for row in rows if "time/rollout_s" in row]
     if len(rows) < 2:
         raise ValueError(f"{file} has {len(rows)} iterations; at least 2 are needed, the first warms up")
@@ -259,7 +268,7 @@ def _lines(arguments: argparse.Namespace) -> Iterator[str]:
         work = measured(arguments.run, arguments.run_gpus or arguments.gpus)
         yield (
             f"measured: {work.rollout:.1f} GPU-seconds of rollout, {work.reward:.1f} of rewards, {work.update:.1f} of "
-            f"updates an iteration, and {work.switch_s:.1f} s between"
+            f"updates an iteration, and {work.switch_s:.1f} s between (waiting for scores counts as rollout, too)"
         )
     else:
         work = Work(arguments.rollout, arguments.reward, arguments.update, arguments.first_end, arguments.switch_s)
@@ -288,6 +297,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--run-gpus", type=int, metavar="N", help="GPUs of that run (default: --gpus)")
     arguments = parser.parse_args(argv)
     given = [name for name in ("rollout", "reward", "update") if getattr(arguments, name) is not None]
+    if arguments.run is None and arguments.run_gpus is not None:
+        parser.error("--run-gpus has no effect without --run")
+    if arguments.run_gpus is not None and arguments.run_gpus < 1:
+        parser.error("--run-gpus must be at least 1")
+    if arguments.run is not None and (arguments.first_end or arguments.switch_s):
+        parser.error("--first-end and --switch-s have no effect with --run, which measures")
     if (arguments.run is None) != (len(given) == 3) or (arguments.run is not None and given):
         parser.error("give --rollout, --reward and --update, or --run")
     try:

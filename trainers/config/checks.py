@@ -320,6 +320,18 @@ def _multiturn_checks(config: PPOConfig) -> Problems:
         yield "multiturn_reward.credit", f"is value, which {instead} one of {', '.join(_TURN_DISCOUNT)} with gamma=0"
     elif algorithm.gamma != 0:
         yield "algorithm.gamma", f"is {algorithm.gamma}; with multiturn_reward.credit=value a turn's reward {instead} 0"
+    elif config.reward_model.enable and not config.reward_model.per_turn:
+        yield (
+            "reward_model.per_turn",
+            "is false: a score of the whole conversation would pay the last turn alone, because nothing is added up "
+            "over turns with multiturn_reward.credit=value; use true, or multiturn_reward.credit=difference",
+        )
+    elif function.path is not None:
+        yield (
+            "custom_reward_function.path",
+            "scores whole conversations, which would pay the last turn alone, because nothing is added up over turns "
+            "with multiturn_reward.credit=value; use multiturn_reward.credit=difference",
+        )
     elif algorithm.outcome_mix:
         yield "algorithm.outcome_mix", f"adds up an episode's rewards; with credit=value a turn's reward {instead} 0"
 

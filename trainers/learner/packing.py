@@ -252,7 +252,7 @@ def _shared_batches(units: Sequence[Sequence[Row]], max_tokens: int) -> list[Mic
         new = [_begins(row) for row in unit]
         more, first = begins.union(new), max(longest, *map(len, new))
         follows = max(width, *(len(row.tokens) - len(begin) for row, begin in zip(unit, new, strict=True)))
-        if rows and len(more) * first + (len(rows) + len(unit)) * follows > max_tokens:
+        if rows and _shared_size(len(more), first, len(rows) + len(unit), follows) > max_tokens:
             batches.append(_share(rows))
             rows, more, first = [], set(new), max(map(len, new))
             follows = max(len(row.tokens) - len(begin) for row, begin in zip(unit, new, strict=True))
@@ -261,6 +261,18 @@ def _shared_batches(units: Sequence[Sequence[Row]], max_tokens: int) -> list[Mic
     if rows:
         batches.append(_share(rows))
     return batches
+
+
+def _shared_size(begins: int, longest: int, rows: int, follows: int) -> int:
+    """What counts for the budget: positions that are computed, or, if more, a part of those that are attended to.
+
+    Each row has keys and values of its own of all its positions in every layer, the shared ones included. They are an
+    eighth or less of what a position that is computed leaves behind for the backward pass.
+    """
+    attended = rows * (longest + follows)
+    if not follows:
+        return attended  # nothing is shared then
+    return max(begins * longest + rows * follows, -(-attended // 8))
 
 
 def _share(rows: Sequence[Row]) -> MicroBatch:

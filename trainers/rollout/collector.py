@@ -228,8 +228,7 @@ class Collector:
             self._load.take()
         if self._lag is not None:
             self._lag.start()
-        if self._concurrency is not None and self._steering is None:
-            self._steering = asyncio.ensure_future(self._steer(self._concurrency))
+        self._begin_steering()
         self._pump()
         while True:
             self._check()
@@ -334,6 +333,7 @@ class Collector:
             async with places, self._guests.place():
                 return await self._player.play(backend or self._backend, episode, self._timeline(episode, "evaluation"))
 
+        self._begin_steering()
         async with self._pin.held():
             running = [
                 asyncio.ensure_future(play(task, place, sample))
@@ -436,6 +436,10 @@ class Collector:
             self._episodes[task] = ticket
             task.add_done_callback(self._ended)
         asyncio.get_running_loop().call_soon(self._pump)
+
+    def _begin_steering(self) -> None:
+        if self._concurrency is not None and self._steering is None:
+            self._steering = asyncio.ensure_future(self._steer(self._concurrency))
 
     async def _steer(self, concurrency: Concurrency) -> None:
         """Let the limit follow the engine's load. A failure of this is a failure of the run."""

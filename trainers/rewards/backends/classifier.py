@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -28,6 +29,10 @@ from textenvs.messages import Messages
 
 from ..service import BackendError, ModelOptions
 from .conversation import ConversationTokens, Overlong
+
+# While it loads, transformers changes torch's initialisation for the whole process; two threads at once would each put
+# back what the other had changed, and models made later would be wrong (their tied weights are two).
+_LOADING = threading.Lock()
 
 _DTYPES = ("float32", "bfloat16", "float16", "auto")
 
@@ -126,7 +131,7 @@ class Classifier:
         positions = int(getattr(self._model.config, "max_position_embeddings", 0) or 2**31)
         self._label = _label(options, self._model.config)
         self._causal = self._reads_left_only()
-        longest = positions if self._causal else positions - 1
+        longest = (positions if self._causal else positions - 1) - _reserved(self._model)
         if options.max_length is not None and options.max_length > longest:
             raise ValueError(f"max_length is {options.max_length}, but {options.path} reads {longest} tokens at most")
         self._longest = options.max_length or longest
@@ -229,7 +234,8 @@ def _load(options: ClassifierOptions) -> Any:
     if options.kind == "value":
         factory, more = transformers.AutoModelForTokenClassification, {"num_labels": 1}
     try:
-        model, info = factory.from_pretrained(options.path, dtype=options.dtype, output_loading_info=True, **more)
+        with _LOADING:
+            model, info = factory.from_pretrained(options.path, dtype=options.dtype, output_loading_info=True, **more)
     except (OSError, ValueError, RuntimeError) as error:
         raise ValueError(f"the reward model {options.path} cannot be loaded: {error}") from error
     # What files lack is drawn at random, with a warning: such a head pays for nothing at all.
@@ -239,6 +245,15 @@ def _load(options: ClassifierOptions) -> Any:
             "would be random numbers"
         )
     return model
+
+
+def _reserved(model: Any) -> int:
+    """Rows of a table of positions that no token gets: RoBERTa and its kin begin behind the row for padding."""
+    import torch
+
+    tables = (module for name, module in model.named_modules() if name.endswith("position_embeddings"))
+    ends = [each.padding_idx for each in tables if isinstance(each, torch.nn.Embedding)]
+    return max((end + 1 for end in ends if end is not None), default=0)
 
 
 def _label(options: ClassifierOptions, config: Any) -> int:

@@ -27,6 +27,7 @@ from .conversation import scored_part
 log = logging.getLogger("trainers")
 
 _PROGRAM = Path(__file__).with_name("classifier_worker.py")
+_LOOK_AGAIN_S = 0.5  # while waiting for a worker that may be lost
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 
 
@@ -152,7 +153,10 @@ class ReplicaPool:
         """Let the workers give the GPUs' memory back, once they are done. Scores wait until :meth:`wake`."""
         self._awake.clear()
         while len(self._asleep) < len(self._ready):
-            number, replica = await self._idle.get()
+            try:
+                number, replica = await asyncio.wait_for(self._idle.get(), _LOOK_AGAIN_S)
+            except TimeoutError:
+                continue  # the one that is waited for may be lost
             try:
                 await replica.sleep()
             except ReplicaLostError:
@@ -221,10 +225,17 @@ class ReplicaPool:
         pause = _FIRST_PAUSE_S
         await replica.close()
         while True:
+            await self._awake.wait()  # while the pool sleeps, its GPUs are somebody else's
             replica = self._make(number)
             try:
                 await replica.start()
+                self._ready[number] = replica
+                if not self._awake.is_set():  # it fell asleep meanwhile
+                    await replica.sleep()
+                    self._asleep.append((number, replica))
+                    return
             except BaseException as error:
+                self._ready.pop(number, None)
                 await replica.close()
                 if not isinstance(error, Exception):
                     raise
