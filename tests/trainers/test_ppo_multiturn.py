@@ -81,6 +81,9 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
     assert "must be inline" in problems("env.backend=process")
     (tmp_path / "reward.py").write_text("def compute_score(**row): return 1.0\n")
     assert "both take" in problems(f"custom_reward_function.path={tmp_path}/reward.py")
+    alone = (f"custom_reward_function.path={tmp_path}/reward.py", "custom_reward_function.replace=false")
+    assert "would pay the last turn alone" in problems(*alone)
+    resolve(["multiturn_reward.enable=true", "multiturn_reward.credit=difference", *alone])
     assert "has no effect without multiturn_reward.enable=true" in problems(
         "multiturn_reward.enable=false", "multiturn_reward.window=3"
     )

@@ -226,8 +226,11 @@ def test_a_line_cut_by_a_crash_is_dropped_and_any_other_damage_is_named(tmp_path
         assert path.read_text() == good + damage + good
 
 
-def test_tensorboard_hides_what_a_resumed_run_logs_again(tmp_path):
+def test_tensorboard_hides_what_a_resumed_run_logs_again(tmp_path, monkeypatch):
     accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    # Files of one second are read in the order of their numbers as text, and other tests have counted on: 9, 10.
+    writer = pytest.importorskip("tensorboard.summary.writer.event_file_writer")
+    monkeypatch.setattr(writer, "_global_uid", writer.AtomicCounter(0))
     for first_step, steps, value in ((0, (1, 2, 3), 1.0), (2, (2, 3, 4), 2.0)):
         logger = TensorBoardLogger(tmp_path, first_step=first_step)
         for step in steps:

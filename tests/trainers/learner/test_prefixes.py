@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from learner_helpers import VOCAB, some_trajectories, trajectory
+from transformers import AutoConfig, AutoModel
 
 from trainers.learner import Learner
 from trainers.learner.packing import action_rows, micro_batches, value_rows
@@ -165,3 +166,28 @@ def test_models_with_windows_or_other_attention_do_not_share():
     flex = build_model(VOCAB, hidden=16, layers=1)
     flex.config._attn_implementation = "flash_attention_2"
     assert not can_share(flex.base_model)
+
+
+@pytest.mark.parametrize(
+    ("family", "options"),
+    [
+        ("mpt", {"d_model": 16, "n_heads": 2, "n_layers": 1}),  # counts distances along the keys
+        ("bloom", {"hidden_size": 16, "n_head": 2, "n_layer": 1}),
+        ("gpt_neo", {"hidden_size": 16, "num_heads": 2, "num_layers": 1, "attention_types": [[["global"], 1]]}),
+        ("llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}}),
+    ],
+)
+def test_models_whose_positions_are_not_their_own_do_not_share(family, options):
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = AutoConfig.for_model(family, vocab_size=VOCAB, **({} if "n_heads" in options else sizes) | options)
+    assert not can_share(AutoModel.from_config(config))
+
+
+def test_rows_after_which_nothing_follows_keep_to_the_budget():
+    """Answers of one token: what they are predicted from is all that there is to read."""
+    rng = np.random.default_rng(0)
+    items = [trajectory(rng, [[(100, 1)]]) for _ in range(64)] + [trajectory(rng, [[(100, 50)]]) for _ in range(16)]
+    items = opened_alike(items, rng.integers(0, VOCAB, (10, 100)), np.repeat(np.arange(10), 8))
+    batches = micro_batches(action_rows(items), 1000, share=True)
+    assert any(batch.shared is not None for batch in batches)
+    assert max(batch.size for batch in batches) <= 1000

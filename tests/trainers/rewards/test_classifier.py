@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reward_models import CONTEXT, save_model, talk
-from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification, AutoTokenizer
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+    RobertaConfig,
+    RobertaForSequenceClassification,
+)
 
 from textenvs.messages import Message, Messages, assistant, user
 from trainers.rewards import ModelOptions, RewardService, ScoringRequest, UnscoredError
@@ -271,3 +278,25 @@ def test_a_number_that_is_none_is_no_score(exact: Classifier) -> None:
         asyncio.run(run())
     finally:
         weight.data.copy_(kept)
+
+
+def test_models_that_are_loaded_at_once_spoil_nothing(folders: dict[str, str]) -> None:
+    """transformers changes the process while it loads; what is built afterwards must be as ever."""
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda _: Classifier(ClassifierOptions(folders["qwen2"])), range(12)))
+    model = build_model(64, hidden=32, layers=1, heads=2, kv_heads=1)
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+
+
+def test_positions_that_no_token_gets_are_not_counted(tmp_path: Path) -> None:
+    """RoBERTa's table of 40 positions holds 38 tokens, of which one is kept for padding."""
+    config = RobertaConfig(
+        vocab_size=320, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, num_labels=1
+    )
+    config.max_position_embeddings, config.pad_token_id = 40, 1
+    RobertaForSequenceClassification(config).save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(save_model(tmp_path / "words")).save_pretrained(tmp_path)
+    model = Classifier(ClassifierOptions(str(tmp_path), overlong="left"))
+    assert model._longest == 37
+    (score,) = model.score([(user("the cat sat on " * 40), assistant("on the mat"))])
+    assert isinstance(score, float)

@@ -305,3 +305,39 @@ async def test_a_classifier_says_the_same_after_a_sleep(tmp_path):
     await pool.wake()
     assert await pool.score(asked) == before
     await pool.close()
+
+
+def test_a_pool_sleeps_though_its_worker_is_lost_and_starts_none_meanwhile() -> None:
+    """The only worker dies over a batch while the pool waits for it; another would take the learner's memory."""
+
+    async def run() -> None:
+        pool, made = await pool_of(1, lambda asked: bool(asked))
+        scoring = asyncio.ensure_future(pool.score([request(1)]))
+        await asyncio.sleep(0.5)
+        await asyncio.wait_for(pool.sleep(), 60)
+        await asyncio.sleep(60)
+        assert [fake.closed for fake in made] == [True], "none is started while the pool sleeps"
+        await pool.wake()
+        await asyncio.sleep(10)
+        assert len(made) >= 2
+        scoring.cancel()
+        await asyncio.gather(scoring, return_exceptions=True)
+        await pool.close()
+
+    run_simulated(run())
+
+
+def test_a_worker_that_was_being_started_falls_asleep_with_the_others() -> None:
+    async def run() -> None:
+        died = iter([True])
+        pool, made = await pool_of(1, lambda asked: bool(asked) and next(died, False))
+        scoring = asyncio.ensure_future(pool.score([request(1)]))
+        await asyncio.sleep(3)  # it died after one second, and another takes five to start
+        await pool.sleep()
+        await asyncio.sleep(60)
+        assert [(fake.closed, fake.asleep) for fake in made] == [(True, False), (False, True)]
+        await pool.wake()
+        assert (await scoring)[0] == truth((user("?"), assistant("1")))
+        await pool.close()
+
+    run_simulated(run())
