@@ -8,6 +8,7 @@
 #   make venv     only the virtual environment that `make train` uses
 #   make venv-vllm  vLLM for CPUs in a virtual environment of its own, .venv-vllm (the tests of that engine use it)
 #   make venv-sglang  SGLang for CPUs, likewise, .venv-sglang; both with CUDA=1 for GPUs
+#   make venv-verl venv-hosts   verl, and other host libraries of the adapters, over the development environment
 #   make docs     docs/configuration.md and docs/coming-from-verl.md, from the schema
 #   make clean    remove the virtual environment and all caches (never outputs/)
 #
@@ -22,7 +23,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help venv venv-vllm venv-sglang dev train test test-light lint bench docs clean
+.PHONY: help venv venv-vllm venv-sglang venv-verl venv-hosts dev train test test-light lint bench docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -70,6 +71,15 @@ else
 endif
 	@touch $@
 
+# Host libraries with pins of their own, over the development environment: only what differs is installed.
+venv-verl: .venv-verl/.installed
+venv-hosts: .venv-hosts/.installed
+
+.venv-%/.installed: requirements/%.txt scripts/overlay.py $(VENV)/.dev-installed
+	rm -rf .venv-$*
+	$(BIN)/python scripts/overlay.py .venv-$* requirements/$*.txt
+	@touch $@
+
 train: venv
 	$(BIN)/python -m trainers.ppo $(ARGS)
 
@@ -77,11 +87,11 @@ train: venv
 # process.
 test test-light: export HF_HUB_OFFLINE = 1
 test test-light: export OMP_NUM_THREADS = 1
-test: dev venv-vllm venv-sglang
+test: dev venv-vllm venv-sglang venv-verl venv-hosts
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST)
 
 test-light: dev
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not engines" $(PYTEST)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not engines and not hosts" $(PYTEST)
 
 lint: dev
 	$(BIN)/ruff check
@@ -97,5 +107,5 @@ docs: venv
 	$(BIN)/python -m trainers.config --verl docs/coming-from-verl.md
 
 clean:
-	rm -rf $(VENV) .venv-vllm .venv-sglang build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-vllm .venv-sglang .venv-verl .venv-hosts build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

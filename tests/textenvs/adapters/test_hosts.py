@@ -1,0 +1,38 @@
+"""Adapters whose host library pins versions of its own: their tests, run in that library's virtual environment."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+#: Folder of tests/hosts, and the virtual environment (and `make` target) it belongs to.
+HOSTS = {"verl": "venv-verl", "others": "venv-hosts"}
+
+
+def test_every_folder_has_an_environment():
+    folders = {folder.name for folder in (ROOT / "tests/hosts").iterdir() if folder.is_dir() and folder.name[0] != "_"}
+    assert folders == set(HOSTS)
+
+
+@pytest.mark.hosts
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("folder", HOSTS)
+def test_in_its_own_environment(folder):
+    python = ROOT / f".{HOSTS[folder]}" / "bin" / "python"
+    assert python.exists(), f"there is no {python}: `make {HOSTS[folder]}` makes it; `make test-light` does without"
+    inside = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV"))}
+    done = subprocess.run(
+        [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", f"tests/hosts/{folder}"],
+        cwd=ROOT,
+        env={**inside, "TEXTENVS_HOST": folder},
+        capture_output=True,
+        text=True,
+    )
+    print(done.stdout[-8000:], done.stderr[-4000:])
+    last = done.stdout.strip().splitlines()[-1]
+    assert done.returncode == 0, last
+    assert re.search(r"\b[1-9]\d* passed", last), last
+    assert "skipped" not in last, last

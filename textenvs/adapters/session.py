@@ -1,0 +1,169 @@
+"""One episode, message by message: the core that every adapter is a shell of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from ..env import StepResult, TextEnv
+from ..messages import Message, Messages, copy_messages
+from .spec import EpisodeSpec
+
+
+@dataclass(frozen=True)
+class SessionTurn:
+    """What an environment made of one reply.
+
+    Args:
+        messages: What it said, without what was there before; may be empty at the end.
+        reward: The turn's own reward.
+        terminated: The task is over.
+        truncated: A budget ran out, or the environment failed.
+        info: As ``step`` gives it.
+    """
+
+    messages: Messages
+    reward: float
+    terminated: bool
+    truncated: bool
+    info: Mapping[str, Any]
+
+    @property
+    def done(self) -> bool:
+        """Whether the episode is over."""
+        return self.terminated or self.truncated
+
+    @property
+    def text(self) -> str:
+        """The contents of what it said, for hosts that answer with one text."""
+        return "\n\n".join(str(message.get("content") or "") for message in self.messages)
+
+
+class Session:
+    """Plays one environment, an episode at a time, and keeps what happened.
+
+    Plain and awaitable methods come in pairs, as in the environment. After an exception out of :meth:`reply` the
+    episode is as it was before, and the reply may be tried again.
+
+    Args:
+        env: The environment; the session closes it.
+
+    Attributes:
+        turns: The turns of the running episode.
+        info: What ``reset`` said of the task.
+    """
+
+    def __init__(self, env: TextEnv[Any]) -> None:
+        self.env = env
+        self.turns: list[SessionTurn] = []
+        self.info: Mapping[str, Any] = {}
+        self._messages: Messages = ()
+
+    @classmethod
+    def of(cls, spec: EpisodeSpec) -> tuple[Self, Messages]:
+        """A session with the episode of ``spec`` begun, and its opening messages."""
+        session = cls(spec.make())
+        try:
+            return session, session.start(spec.seed, spec.options)
+        except BaseException:
+            session.close()
+            raise
+
+    @classmethod
+    async def aof(cls, spec: EpisodeSpec) -> tuple[Self, Messages]:
+        """:meth:`of`, awaitable."""
+        session = cls(spec.make())
+        try:
+            return session, await session.astart(spec.seed, spec.options)
+        except BaseException:
+            await session.aclose()
+            raise
+
+    # ------------------------------------------------------------------ what happened
+
+    @property
+    def messages(self) -> Messages:
+        """The whole conversation so far, as a copy."""
+        return copy_messages(self._messages)
+
+    @property
+    def done(self) -> bool:
+        """Whether the episode is over."""
+        return bool(self.turns) and self.turns[-1].done
+
+    @property
+    def turn_rewards(self) -> list[float]:
+        """One a turn."""
+        return [turn.reward for turn in self.turns]
+
+    @property
+    def reward(self) -> float:
+        """Their sum."""
+        return sum(self.turn_rewards)
+
+    @property
+    def stop(self) -> str | None:
+        """Why the episode is over; ``None`` while it runs."""
+        return self.turns[-1].info["stop"] if self.turns else None
+
+    @property
+    def failed(self) -> bool:
+        """Whether a simulator, judge or tool gave up, so that the episode says nothing about the policy."""
+        return bool(self.turns) and bool(self.turns[-1].info["failed"])
+
+    # ------------------------------------------------------------------ playing
+
+    def start(self, seed: int | None = None, options: Mapping[str, Any] | None = None) -> Messages:
+        """Begin an episode, and give its opening messages; raises what ``reset`` raises."""
+        self._forget()
+        return self._opened(*self.env.reset(seed=seed, options=None if options is None else dict(options)))
+
+    async def astart(self, seed: int | None = None, options: Mapping[str, Any] | None = None) -> Messages:
+        """:meth:`start`, awaitable."""
+        self._forget()
+        return self._opened(*await self.env.areset(seed=seed, options=None if options is None else dict(options)))
+
+    def reply(self, action: str | Message) -> SessionTurn:
+        """Play the assistant's reply: its raw text, or a message; raises what ``step`` raises."""
+        return self._played(self.env.step(action))
+
+    async def areply(self, action: str | Message) -> SessionTurn:
+        """:meth:`reply`, awaitable."""
+        return self._played(await self.env.astep(action))
+
+    def close(self) -> None:
+        """Release what the environment holds; safe to call twice."""
+        self.env.close()
+
+    async def aclose(self) -> None:
+        """:meth:`close`, awaitable."""
+        await self.env.aclose()
+
+    def __enter__(self) -> Self:
+        """For ``with``."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close."""
+        self.close()
+
+    # ------------------------------------------------------------------ inside
+
+    def _forget(self) -> None:
+        self.turns, self.info, self._messages = [], {}, ()
+
+    def _opened(self, messages: Messages, info: Mapping[str, Any]) -> Messages:
+        self._messages, self.info = messages, info
+        return copy_messages(messages)
+
+    def _played(self, result: StepResult) -> SessionTurn:
+        conversation, reward, terminated, truncated, info = result
+        said = conversation[len(self._messages) + 1 :]  # one message of it is the reply
+        self._messages = conversation
+        turn = SessionTurn(copy_messages(said), reward, terminated, truncated, info)
+        self.turns.append(turn)
+        return turn
