@@ -132,7 +132,7 @@ class TextEnvAgentLoop(AgentLoopBase):  # type: ignore[misc]
         Raises:
             SpecError: The row does not say which episode it is, or its prompt is not how that one opens.
             EpisodeFailedError: All attempts failed.
-            ValueError: The opening is longer than ``rollout.prompt_length``.
+            ValueError: The opening is longer than ``rollout.prompt_length``, or leaves no room for a reply.
         """
         spec = _spec_of(row)
         for attempt in range(1, self.attempts + 1):
@@ -170,6 +170,11 @@ class TextEnvAgentLoop(AgentLoopBase):  # type: ignore[misc]
                 "data.filter_overlong_prompts=True"
             )
         limit = self._limit(len(prompt))
+        if limit < 1:
+            raise ValueError(
+                f"the opening takes {len(prompt)} tokens, and rollout.max_model_len is "
+                f"{self.rollout_config.max_model_len}: there is no room for a reply"
+            )
         response, metrics, served = _Response(), {"num_preempted": -1}, {}
         logprobs_wanted = bool(sampling_params.get("logprobs"))
         request_id = self._request_id(row)
