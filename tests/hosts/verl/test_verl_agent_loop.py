@@ -114,20 +114,20 @@ def test_tokens_are_those_of_verls_own_builder_where_it_knows_the_model(config, 
     """And where verl falls back to its generic builder, it leaves out what stands between two turns; this does not."""
     opening, answer = [user("How many?")], user("No. Again.")
     talk = [*opening, {"role": "assistant", "content": "#### 3"}]
-    for model_type, same in (("qwen2", True), ("no model type", False)):
+    reply = server.pieces("#### 3")
+
+    async def both(model_type):
         loop = verl_kit.make_loop(config, tokenizer, server, hf_model_type=model_type)
-        prompt = asyncio.run(loop.ct_build_initial_tokens(opening))
+        prompt = await loop.ct_build_initial_tokens(opening)
         assert prompt == loop.renderer.render(opening)
-        reply = server.pieces("#### 3")
+        merged, mask, _ = await loop.ct_merge_assistant_token(prompt, reply, [])
+        merged, _, _ = await loop.ct_merge_context_msg(talk, [*talk, answer], merged.token_ids, mask)
+        return merged.token_ids, [*prompt, *reply, *loop.renderer.bridge([answer], after=reply[-1])]
 
-        async def verls(loop=loop, prompt=prompt, reply=reply):
-            merged, mask, _ = await loop.ct_merge_assistant_token(prompt, reply, [])
-            merged, _, _ = await loop.ct_merge_context_msg(talk, [*talk, answer], merged.token_ids, mask)
-            return merged.token_ids
-
-        ours = [*prompt, *reply, *loop.renderer.bridge([answer], after=reply[-1])]
+    for model_type, same in (("qwen2", True), ("a model type that verl does not list", False)):
+        verls, ours = asyncio.run(both(model_type))
         assert tokenizer.decode(ours) == conversation_text(tokenizer, [*talk, answer])
-        assert (asyncio.run(verls()) == ours) is same
+        assert (verls == ours) is same
 
 
 # ---------------------------------------------------------------------- limits
