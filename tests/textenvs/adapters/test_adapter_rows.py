@@ -1,6 +1,7 @@
 """Episodes as rows of other libraries' datasets: written, read back, they are the same episodes."""
 
 import json
+import re
 
 import adapter_kit
 import gymnasium
@@ -123,7 +124,5 @@ def test_the_command(tmp_path, capsys):
 def test_mistakes_on_the_command_line(words, says, tmp_path, capsys):
     assert main(["rows", *words, "-o", str(tmp_path / "x.parquet")]) == 2
     error = capsys.readouterr().err
-    import re
-
     assert re.search(says, error), error
     assert not (tmp_path / "x.parquet").exists()
