@@ -1,5 +1,10 @@
 """Environments in SkyRL-Gym, through its own registry."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import adapter_kit
 import gymnasium
 import pytest
@@ -171,3 +176,18 @@ def test_mistakes_are_named():
         skyrl_gym.make("textenv/clarify", env_config={"feedback": "hint"}, extras=row)
     with pytest.raises(ValueError, match="max_turns must be at least 1"):
         SkyRLTextEnv(extras={**row, "max_turns": 0}, env_id="textenv/clarify")
+
+
+def test_the_example():
+    root = Path(__file__).resolve().parents[3]
+    script = root / "examples/skyrl/play.py"
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env={**os.environ, "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "'#### 1': reward +1.0, done=True, stop solved" in done.stdout
+    assert "'#### 1': reward -0.1, done=True, stop max_assistant_turns" in done.stdout
+    compile((root / "examples/skyrl/train.py").read_text(), "train.py", "exec")  # what it imports is not here
