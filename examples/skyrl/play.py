@@ -26,6 +26,8 @@ for row in rows:
         step = env.step(reply)
         done = step["done"]
         said = " ".join(message["content"] for message in step["observations"])
-        print(f"  {reply!r}: reward {step['reward']:+.1f}, done={done}, stop {step['metadata']['stop']} {said}".rstrip())
+        print(
+            f"  {reply!r}: reward {step['reward']:+.1f}, done={done}, stop {step['metadata']['stop']} {said}".rstrip()
+        )
     print(f"  {env.get_metrics()}")
     env.close()

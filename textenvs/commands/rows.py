@@ -24,7 +24,7 @@ def add(commands: Any) -> argparse.ArgumentParser:
         ),
     )
     parser.add_argument("library", choices=tuple(SCHEMAS), metavar="LIBRARY", help=", ".join(SCHEMAS))
-    parser.add_argument("id", help="an id of `textenvs list`")
+    parser.add_argument("id", help="an id of `textenvs list`, or module:id for one of your own")
     parser.add_argument("-n", "--count", type=int, required=True, metavar="COUNT", help="how many episodes")
     parser.add_argument("-o", "--out", required=True, metavar="FILE", help="the Parquet file")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the first episode (default 0)")
@@ -45,7 +45,6 @@ def run(arguments: argparse.Namespace) -> int:
     except (TaskError, ImportError, OSError, ValueError) as error:
         raise CommandError(str(error)) from error
     last = arguments.seed + arguments.count - 1
-    print(
-        f"{path}: {arguments.count} episodes of {arguments.id}, seeds {arguments.seed} to {last}, for {arguments.library}"
-    )
+    what = f"{arguments.count} episodes of {arguments.id}, seeds {arguments.seed} to {last}"
+    print(f"{path}: {what}, for {arguments.library}")
     return 0

@@ -40,8 +40,7 @@ _COUNTS = ("spec_num_draft_tokens", "spec_num_accepted_tokens", "spec_num_verify
 class EpisodeFailedError(RuntimeError):
     """A simulator, judge or server gave up: the episode says nothing about the policy.
 
-    verl's trainer leaves such an episode out and trains on its siblings (or replaces the group, in the asynchronous
-    modes and with ``trainer.v1.sync_refill_failed_groups``).
+    verl's default trainer leaves such an episode out and trains on its siblings.
     """
 
 
@@ -175,7 +174,8 @@ class TextEnvAgentLoop(AgentLoopBase):  # type: ignore[misc]
                 f"the opening takes {len(prompt)} tokens, and rollout.max_model_len is "
                 f"{self.rollout_config.max_model_len}: there is no room for a reply"
             )
-        response, metrics, served = _Response(), {"num_preempted": -1}, {}
+        response, metrics = _Response(), {"num_preempted": -1}
+        served: dict[str, Any] = {}
         logprobs_wanted = bool(sampling_params.get("logprobs"))
         request_id = self._request_id(row)
         routed_experts = None
