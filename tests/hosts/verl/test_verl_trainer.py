@@ -14,24 +14,43 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils import tensordict_utils
 from verl.utils.dataset.rl_dataset import RLHFDataset, collate_fn
 from verl.utils.transferqueue_utils import KVBatchMeta
+from verl.workers.rollout.replica import TokenOutput
 
+from textenvs.adapters import EpisodeSpec
 from textenvs.adapters.rows import write_episodes
 
 SIBLINGS = 3
 
 
-@pytest.fixture
-def queue(config, monkeypatch):
-    monkeypatch.setenv("TRANSFER_QUEUE_ENABLE", "1")
-    monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+@pytest.fixture(scope="module")
+def queue(config):
     ray.init(num_cpus=2, include_dashboard=False, object_store_memory=100 * 2**20, log_to_driver=False)
     settings = config.transfer_queue.copy()
     settings.enable = True
     settings.backend.SimpleStorage.num_data_storage_units = 1
-    transfer_queue.init(settings)
-    yield transfer_queue
-    transfer_queue.close()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRANSFER_QUEUE_ENABLE", "1")
+        patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        transfer_queue.init(settings)
+        yield transfer_queue
+        transfer_queue.close()
     ray.shutdown()
+
+
+def collect(config, server, tokenizer, path, uids):
+    """One batch of the trainer: its dataset's rows, its worker, its queue."""
+    dataset = RLHFDataset(str(path), tokenizer, config.data)
+    rows = collate_fn([dataset[i] for i in range(len(uids))])
+    rows["uid"] = np.array(uids, dtype=object)
+    batch = tensordict_utils.get_tensordict(rows)
+    tensordict_utils.assign_non_tensor_data(batch, "global_steps", 1)
+    worker = AgentLoopWorkerTQ.__ray_metadata__.modified_class(config, server)
+
+    async def generate():
+        await worker.generate_sequences(batch)
+        await asyncio.gather(*worker.background_tasks)
+
+    asyncio.run(generate())
 
 
 def test_turn_rewards_arrive_in_the_advantages(queue, config, tokenizer, server, tmp_path):
@@ -61,18 +80,7 @@ def test_turn_rewards_arrive_in_the_advantages(queue, config, tokenizer, server,
         return await generate(request_id, prompt_ids=prompt_ids, **more)
 
     server.generate = by_sibling
-    dataset = RLHFDataset(str(path), tokenizer, config.data)
-    rows = collate_fn([dataset[i] for i in range(len(played))])
-    rows["uid"] = np.array([f"prompt{i}" for i in range(len(played))], dtype=object)
-    batch = tensordict_utils.get_tensordict(rows)
-    tensordict_utils.assign_non_tensor_data(batch, "global_steps", 1)
-    worker = AgentLoopWorkerTQ.__ray_metadata__.modified_class(config, server)
-
-    async def collect():
-        await worker.generate_sequences(batch)
-        await asyncio.gather(*worker.background_tasks)
-
-    asyncio.run(collect())
+    collect(config, server, tokenizer, path, [f"prompt{i}" for i in range(len(played))])
 
     keys = [f"prompt{i}_{session}_0" for i in range(len(played)) for session in range(SIBLINGS)]
     said = queue.kv_batch_get(keys=keys, partition_id="train", select_fields=["extra_fields", "rollout_log_probs"])
@@ -98,3 +106,27 @@ def test_turn_rewards_arrive_in_the_advantages(queue, config, tokenizer, server,
         len(set(np.round(each[mask == 1].tolist(), 6))) > 1
         for each, mask in zip(result["advantages"], result["response_mask"], strict=True)
     )
+
+
+def test_a_failed_episode_is_left_out_and_its_siblings_are_kept(
+    queue, config, tokenizer, server, tmp_path, monkeypatch
+):
+    config = config.copy()
+    config.actor_rollout_ref.rollout.n = SIBLINGS
+    played = adapter_kit.direct(EpisodeSpec("textenv/clarify", 0))
+    server.learn(played.opening, played.replies)
+    generate, calls = server.generate, []
+
+    async def sometimes(request_id, **more):
+        calls.append(request_id)
+        if calls.index(request_id) in (0, SIBLINGS):  # the first sibling, and its second attempt
+            return TokenOutput(token_ids=[], log_probs=[], stop_reason="completed")
+        return await generate(request_id, **more)
+
+    monkeypatch.setattr(server, "generate", sometimes)
+    path = write_episodes("verl", [played.spec], tmp_path / "train.parquet")
+    collect(config, server, tokenizer, path, ["failing"])
+    known = queue.kv_list("train")["train"]
+    tags = {key: tag["status"] for key, tag in known.items() if key.startswith("failing")}
+    assert tags.pop("failing") == "failure"
+    assert tags == {f"failing_{session}_0": "success" for session in (1, 2)}
