@@ -33,6 +33,7 @@ from transformers.utils.logging import disable_progress_bar
 from .algorithms.aggregation import token_weights
 from .assembly.cluster import plan_of
 from .assembly.errors import SetupError
+from .assembly.reward_checks import reward_problems
 from .checkpoints import CheckpointError
 from .cluster.group import LearnerGroup, RankError
 from .cluster.nsight import captures
@@ -326,7 +327,7 @@ _SAID_PLAINLY = (
 def main(argv: Sequence[str] | None = None) -> int:
     """``python -m trainers.ppo``."""
     config: PPOConfig = load_config(
-        sys.argv[1:] if argv is None else argv, plan=lambda config: describe(plan_of(config))
+        sys.argv[1:] if argv is None else argv, plan=lambda config: describe(plan_of(config)), check=reward_problems
     )[0]
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     disable_progress_bar()  # transformers' own, for every file it reads or writes

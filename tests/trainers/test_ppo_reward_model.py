@@ -74,16 +74,16 @@ def test_scores_are_those_of_the_model_and_stand_in_the_terms(tmp_path, folder, 
         assert row["reward/helpful_unscored"] == row["reward/helpful_lost_workers"] == 0
         assert 0 <= row["reward/helpful_overlap"] <= 1
         assert "train/terms/helpful" in row
-    assert run.reward_model is not None
-    assert not run.reward_model.pool._ready, "the workers ended with the run"
+    assert run.reward_models is not None
+    assert not run.reward_models.pools["helpful"]._ready, "the workers ended with the run"
 
 
 def test_a_killed_worker_of_its_own_pool_does_not_stop_training(tmp_path, folder):
     killed: list[int] = []
 
     def kill_one(run: Run) -> None:
-        assert run.reward_model is not None
-        killed.append(run.reward_model.pool._ready[0].pid)
+        assert run.reward_models is not None
+        killed.append(run.reward_models.pools["helpful"]._ready[0].pid)
         os.kill(killed[0], signal.SIGKILL)
 
     more = ["reward_model.enable_resource_pool=true", "reward_model.n_gpus_per_node=2", "reward_model.max_batch_size=2"]
@@ -121,30 +121,3 @@ def test_a_function_that_moves_nonsense_ends_the_run_with_the_episode(tmp_path, 
     argv += ["warm_start.mistake_rate=0", "trainer.val_before_train=false", f"trainer.default_local_dir={tmp_path}/run"]
     argv += ["rollout.groups_per_batch=2", "rollout.n=2", "rollout.max_response_length=6", "engine.max_context=192"]
     refused(capsys, argv, "mine.py:short, episode '", "needs as many numbers")
-
-
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        (["reward_model.classifier.label=1"], "has no label 1"),
-        (["reward_model.classifier.max_length=100000"], "reads 512 tokens at most"),
-        (["reward_model.classifier.transform=softmax"], "use transform=sigmoid"),
-        (["reward_model.classifier.template=nowhere.jinja"], "no file nowhere.jinja"),
-    ],
-)
-def test_a_model_that_does_not_fit_its_options_is_refused(tmp_path, folder, capsys, more, said):
-    argv = [*options(folder, tmp_path), "env.id=program_envs:tests/bytes", "env.val_kwargs={}", "model.hidden=32"]
-    argv += ["warm_start.enable=false", "warm_start.careless_steps=0", "warm_start.mistake_rate=0"]
-    refused(capsys, [*argv, f"trainer.default_local_dir={tmp_path}/run", *more], "reward_model (classifier)", said)
-
-
-def test_a_service_and_a_judge_that_are_not_there_are_refused(tmp_path, capsys):
-    common = ["reward_model.enable=true", "env.id=program_envs:tests/bytes", "env.val_kwargs={}", "model.hidden=32"]
-    common += ["warm_start.enable=false", "warm_start.careless_steps=0", "warm_start.mistake_rate=0"]
-    common += [f"trainer.default_local_dir={tmp_path}/run"]
-    service = ["reward_model.kind=service", "reward_model.service.url=http://127.0.0.1:9"]
-    refused(capsys, [*common, *service, "reward_model.service.input=messages"], "reward_model (service)", "reached")
-    refused(capsys, [*common, *service], "input=tokens renders conversations here")
-    judge = ["reward_model.kind=judge", "reward_model.judge.model=m", "reward_model.judge.base_url=http://127.0.0.1:9"]
-    refused(capsys, [*common, *judge, "reward_model.judge.rubric=nowhere"], "reward_model (judge)", "no file nowhere")
-    refused(capsys, [*common, *judge], "reward_model (judge): it does not answer")

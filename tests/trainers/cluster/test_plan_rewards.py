@@ -55,25 +55,26 @@ def test_every_worker_has_a_place_and_spanned_pools_are_exclusive(judge, kind, d
             plan(judge, *options)
         return
     made = plan(judge, *options)
-    assert len(made.rewards) == len(made.reward_gpus) == workers
-    seats = made.learner + made.engines + made.rewards
+    (its,) = made.rewards
+    assert len(its.seats) == len(its.gpus) == workers
+    seats = made.learner + made.engines + its.seats
     places = {(pool.name, number): place for pool in made.pools for number, place in enumerate(pool.places)}
     for where, place in places.items():
         here = [seat for seat in seats if (seat.pool, seat.place) == where]
         assert sum(seat.cpus for seat in here) == place.cpus > 0
         assert sum(seat.gpus for seat in here) == place.gpus
-    assert {(seat.pool, seat.place) for seat in made.rewards} <= set(places)
-    gpus = {gpu for ranks_of in made.reward_gpus for gpu in ranks_of}
+    assert {(seat.pool, seat.place) for seat in its.seats} <= set(places)
+    gpus = {gpu for ranks_of in its.gpus for gpu in ranks_of}
     if kind == "own":
-        assert {seat.pool for seat in made.rewards} == {"rewards"}
+        assert {seat.pool for seat in its.seats} == {"rewards"}
         assert made.gpus == (ranks + workers) * (device == "cuda")
         assert not gpus
         return
     assert made.gpus == ranks * (device == "cuda")
-    assert gpus == ({seat.place for seat in made.rewards} if device == "cuda" else set())
+    assert gpus == ({seat.place for seat in its.seats} if device == "cuda" else set())
     if kind == "spanned":
-        assert not {seat.place for seat in made.rewards} & {seat.place for seat in made.engines}
-        assert {seat.place for seat in made.learner} >= {seat.place for seat in made.rewards + made.engines}
+        assert not {seat.place for seat in its.seats} & {seat.place for seat in made.engines}
+        assert {seat.place for seat in made.learner} >= {seat.place for seat in its.seats + made.engines}
 
 
 def test_on_one_machine_a_pool_of_its_own_leaves_the_others_their_gpus(judge):
@@ -96,7 +97,7 @@ def test_what_has_no_room_says_so(judge):
     with pytest.raises(PlanError, match=r"replicas=2 share the places of cluster.learner_ranks=1"):
         plan(judge, "cluster.backend=ray", "reward_model.classifier.replicas=2")
     with pytest.raises(
-        PlanError, match=r"ray_init.num_cpus=2, but .* and 1 worker of a reward model 1 each.*at least 3"
+        PlanError, match=r"ray_init.num_cpus=2, but .* and 1 worker of reward models 1 each.*at least 3"
     ):
         plan(judge, "cluster.backend=ray", "ray_init.num_cpus=2", "cluster.colocate=false", POOL)
 

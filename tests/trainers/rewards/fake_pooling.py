@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from aiohttp import web
@@ -69,3 +72,18 @@ class FakePooling:
         name = "probs" if path == "classify" else "data"
         data = [{"index": i, name: [mean + n for n in range(self.labels)]} for i, mean in enumerate(means)]
         return web.json_response({"data": data[::-1]})  # the order says nothing, the index does
+
+
+@contextlib.contextmanager
+def in_a_thread(server: FakePooling) -> Iterator[str]:
+    """Start it beside a program that has an event loop of its own; its address."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    try:
+        yield asyncio.run_coroutine_threadsafe(server.start(), loop).result(timeout=10)
+    finally:
+        asyncio.run_coroutine_threadsafe(server.stop(), loop).result(timeout=10)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
