@@ -32,7 +32,6 @@ from .heap import settled
 from .learner import Learner, Parallel
 from .policy import Policy
 from .report.reporter import Reporter
-from .rewards.redistribution import Redistribution, as_earned
 from .rollout.collector import Collector
 from .rollout.environments import Backend
 from .rollout.renderer import Renderer
@@ -55,7 +54,6 @@ class Run:
     reporter: Reporter
     saved: checkpoints.Checkpoints
     tokenizer: Any
-    redistribute: Redistribution = as_earned  # which turns are paid, as the estimator sees it
     sleepers: Sequence[Any] = ()  # engine and reward models, where they give memory back while the learner learns
     reward_models: RewardModels | None = None
     trace: TraceFile | None = None
@@ -64,6 +62,7 @@ class Run:
     trained_s: float = 0.0  # seconds of training, over all resumptions
     stop: asyncio.Event = field(default_factory=asyncio.Event)  # somebody asked to stop
     given_up: threading.Event = field(default_factory=threading.Event)  # ... or did not want to wait for that
+    failure: Exception | None = None  # collecting has ended for this, and there is no way to go on
     warned: set[str] = field(default_factory=set)  # why episodes ended badly, as far as it was said
 
 
@@ -82,7 +81,7 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
     check_environments(config)
     check_engine(config)
     check_rewards(config)
-    redistribute = redistribution_of(config.algorithm)
+    credit = redistribution_of(config.algorithm)
     kwargs, seed = training_kwargs(config), config.trainer.seed
     policy = policy_of(
         config.model,
@@ -156,7 +155,9 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
             reward_stats |= {name: partial(models.stats, name) for name in models.scores}
         training = await stack.enter_async_context(backend_of(config, validation=False))
         validation = await stack.enter_async_context(backend_of(config, validation=True))
-        collector = await stack.enter_async_context(collector_of(config, engine, renderer, training, trace, rewards))
+        collector = await stack.enter_async_context(
+            collector_of(config, engine, renderer, training, trace, rewards, credit)
+        )
         sleepers: list[Any] = [engine] if sleeps(config) else []
         if models is not None:
             models.service.watch(collector.generating_s)
@@ -174,7 +175,6 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
             reporter=reporter,
             saved=saved,
             tokenizer=policy.tokenizer,
-            redistribute=redistribute,
             sleepers=sleepers,
             reward_models=models,
             trace=trace,

@@ -37,12 +37,14 @@ def reward_function_of(section: RewardFunctionSection) -> FunctionPool | None:
         raise SetupError(f"custom_reward_function: {error}") from error
 
 
-def redistribution_of(section: AlgorithmSection) -> Redistribution:
-    """Which turns are paid for what an episode earned.
+def redistribution_of(section: AlgorithmSection) -> Redistribution | None:
+    """Which turns are paid for what an episode earned; ``None`` where those that earned it are.
 
     Raises:
         SetupError: A function of the user's cannot be had.
     """
+    if section.reward_credit == "as_earned":
+        return None
     try:
         return redistribution(section.reward_credit, section.reward_credit_decay)
     except RedistributionError as error:
