@@ -24,6 +24,7 @@ class FakePooling:
         self.requests: list[tuple[str, dict[str, Any]]] = []
         self.fault: Callable[[str, dict[str, Any]], web.Response | None] = lambda path, body: None
         self.well = 200
+        self.sick = 0  # so many looks at its health say that it is not well
         self._runner: web.AppRunner | None = None
         self.port = 0
 
@@ -46,6 +47,9 @@ class FakePooling:
             self._runner = None
 
     async def _health(self, request: web.Request) -> web.Response:
+        if self.sick:
+            self.sick -= 1
+            return web.Response(status=503)
         return web.Response(status=self.well)
 
     async def _models(self, request: web.Request) -> web.Response:
