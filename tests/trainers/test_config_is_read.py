@@ -118,6 +118,8 @@ def with_other_reward_models(judge):
     service = ["kind=service", "service.url=http://127.0.0.1:1", "service.input=messages"]
     for options in (service, ["kind=judge", "judge.model=m", "judge.base_url=http://127.0.0.1:1"]):
         check_rewards(resolve([f"reward_model.{option}" for option in ("enable=true", *options)])[0])
+    named = ["named.kind=judge", "named.judge.model=m", "named.judge.base_url=http://127.0.0.1:1"]
+    check_rewards(resolve([f"reward_models.{option}" for option in named])[0])
     pool = ["enable=true", f"classifier.path={judge}", "enable_resource_pool=true"]
     plan_of(resolve([f"reward_model.{option}" for option in pool])[0])
 

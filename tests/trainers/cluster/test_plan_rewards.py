@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from trainers.cluster.plan import Machine, Plan, PlanError, describe, make_plan
 from trainers.config import ConfigError, PPOConfig
-from trainers.config.load import resolve
+from trainers.config.load import render, resolve
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +132,94 @@ def test_keys_that_do_not_go_together(judge, options, said, monkeypatch):
 def _words(option: str, judge: str) -> list[str]:
     model = ["reward_model.enable=true", f"reward_model.classifier.path={judge}"]
     return model if option == "JUDGE" else [option]
+
+
+# ---------------------------------------------------------------- several
+
+
+def several(judge: str, *options: str) -> list[str]:
+    both = [f"reward_models.{name}.classifier.path={judge}" for name in ("one", "two")]
+    return [*both, *(f"reward_models.{option}" for option in options)]
+
+
+@given(ranks=st.integers(1, 4), counts=st.tuples(st.integers(1, 4), st.integers(1, 4)), own=st.booleans())
+@settings(max_examples=30, deadline=None)
+def test_several_models_share_the_learners_places_evenly_and_one_may_have_its_own(judge, ranks, counts, own):
+    options = ["cluster.backend=ray", f"cluster.learner_ranks={ranks}", "actor.mini_batches=1"]
+    its = ["two.enable_resource_pool=true", f"two.n_gpus_per_node={counts[1]}"]
+    its = its if own else [f"two.classifier.replicas={counts[1]}"]
+    config = resolve([*options, *several(judge, f"one.classifier.replicas={counts[0]}", *its)], PPOConfig)[0]
+    if max(counts[:1] if own else counts) > ranks:
+        with pytest.raises(PlanError, match=r"reward_models\.(one|two)\.classifier\.replicas"):
+            make_plan(config, Machine())
+        return
+    made = make_plan(config, Machine())
+    assert {each.model: len(each.seats) for each in made.rewards} == {"one": counts[0], "two": counts[1]}
+    assert [each.apart for each in made.rewards] == [False, own]
+    seats = made.learner + made.engines + made.rewards[0].seats + made.rewards[1].seats
+    for pool in made.pools:
+        for number, place in enumerate(pool.places):
+            assert place.cpus == sum(seat.cpus for seat in seats if (seat.pool, seat.place) == (pool.name, number))
+    shared = [seat.place for each in made.rewards if not each.apart for seat in each.seats]
+    loads = [shared.count(rank) for rank in range(ranks)]
+    assert max(loads) - min(loads) <= 1
+    said = describe(made)
+    assert "reward model one: " in said
+    assert "reward model two: " in said
+
+
+@pytest.mark.parametrize(
+    ("options", "key", "said"),
+    [
+        (
+            ["one.enable_resource_pool=true", "two.enable_resource_pool=true"],
+            "two.enable_resource_pool",
+            "as well; one",
+        ),
+        (
+            ["one.enable_resource_pool=true", "one.learner_spans_pool=true"],
+            "one.learner_spans_pool",
+            "leaves no place for reward_models.two",
+        ),
+        (["one.replace=false"], "one.replace", "must be the same for all reward models (reward_models.one.replace=f"),
+        (["one.name=three"], "one.name", "it is named by its key"),
+        (["one.weight=0"], "one.weight", "for nothing"),
+        (["one.knd=judge"], "one.knd", "did you mean reward_models.one.kind?"),
+        (["one.kind=jugde"], "one.kind", "one of classifier, service, judge"),
+        (["one.classifier.rows=0"], "one.classifier.rows", "a whole number >= 1, or null"),
+        (["one.classifier=3"], "one.classifier", "unknown key of reward_models.one"),
+        (["three={}"], "three.classifier.path", "must be given"),
+        (["one.classifier.path=nowhere"], "one.classifier.path", "not a folder with a config.json"),
+        (["custom.kind=judge", "custom.judge.model=m"], "custom.name", "the name of another reward's term"),
+    ],
+)
+def test_keys_of_named_models_that_do_not_go_together(judge, options, key, said):
+    with pytest.raises(ConfigError) as caught:
+        resolve(several(judge, *options), PPOConfig)
+    line = next(line for line in str(caught.value).splitlines() if f"reward_models.{key}: " in line)
+    assert said in line
+
+
+def test_named_models_are_read_from_files_laid_over_each_other_and_shown(judge, tmp_path):
+    (tmp_path / "a.yaml").write_text(
+        "reward_models:\n  007:\n    kind: judge\n  mine:\n    kind: judge\n    judge: {model: 007, chat: {seed: 1}}\n"
+    )
+    with pytest.raises(ConfigError, match=r"reward_models.*007"):
+        resolve(["--config", f"{tmp_path}/a.yaml"], PPOConfig)
+    (tmp_path / "a.yaml").write_text(
+        "reward_models:\n  mine:\n    kind: judge\n    judge: {model: 007, chat: {temperature: 0.5}}\n"
+    )
+    more = ["reward_models.mine.weight=0.5", f"reward_models.other.classifier.path={judge}"]
+    config, sources = resolve(["--config", f"{tmp_path}/a.yaml", *more], PPOConfig)
+    mine, other = config.reward_models["mine"], config.reward_models["other"]
+    assert (mine.enable, mine.name, mine.kind, mine.weight) == (True, "mine", "judge", 0.5)
+    assert (mine.judge.model, mine.judge.chat) == ("007", {"temperature": 0.5})
+    assert (other.enable, other.name, other.kind) == (True, "other", "classifier")
+    assert sources["reward_models.mine.judge.model"] == f"{tmp_path}/a.yaml:4"
+    (tmp_path / "b.yaml").write_text(render(config, sources))
+    assert resolve(["--config", f"{tmp_path}/b.yaml"], PPOConfig)[0] == config
+    assert PPOConfig(**config.model_dump()) == config
+    assert not resolve(["--config", f"{tmp_path}/b.yaml", "reward_models={}"], PPOConfig)[0].reward_models
 
 
 @pytest.mark.parametrize("value", ["0", "-1"])
