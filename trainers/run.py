@@ -23,7 +23,7 @@ from .assembly.learner import check_learner, learner_of, learner_options
 from .assembly.policy import policy_of, set_threads
 from .assembly.publication import Publisher
 from .assembly.reward_checks import check_rewards
-from .assembly.reward_model import RewardModels, reward_models_of, start_early
+from .assembly.reward_model import RewardModels, reward_models_of, start_early, try_served
 from .assembly.rewards import custom_reward, multiturn_reward, redistribution_of, reward_function_of
 from .cluster.group import LearnerGroup
 from .config import PPOConfig
@@ -126,6 +126,8 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
         if checkpoint is not None:
             reporter.say(f"resuming from {checkpoint.path}")
         elif warm_start_wanted(config):
+            if models is None:
+                await try_served(config)
             sleeper = None if models is None else models.sleeper
             if sleeper is not None:  # the learner spans its GPUs
                 await sleeper.sleep()

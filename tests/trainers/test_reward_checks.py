@@ -280,3 +280,13 @@ def test_a_good_model_is_ready_when_the_warm_start_begins(tmp_path, folder, trai
     with pytest.raises(AssertionError, match="the warm start began"):
         main(argv)
     assert trained == ["warm start"]
+
+
+def test_with_a_classifier_in_ray_the_others_are_tried_before_the_warm_start(tmp_path, capsys, folder, trained):
+    argv = arguments(tmp_path, "reward_model.enable=true", f"reward_model.classifier.path={folder}")
+    argv += [
+        "cluster.backend=ray",
+        *(each.replace("reward_model.", "reward_models.other.") for each in served("http://127.0.0.1:9")),
+    ]
+    refused(capsys, argv, "reward_models.other (service): the reward model cannot be reached")
+    assert not trained

@@ -69,7 +69,7 @@ class RewardModels:
 
 
 def start_early(config: PPOConfig) -> bool:
-    """Whether all reward models can be had before there is a learner: its ranks have no places for them in Ray."""
+    """Whether all reward models can be had before there is a learner: a classifier in Ray has places of its ranks."""
     on_ray = config.cluster.backend == "ray"
     return not (on_ray and any(section.kind == "classifier" for section in reward_models(config).values()))
 
@@ -121,14 +121,38 @@ async def _backend(
     learner: Learner | LearnerGroup | None,
 ) -> tuple[RewardBackend, ModelOptions]:
     """What scores, and how it is asked."""
-    options = backend_options(section, config.model.device)
-    if isinstance(options, ClassifierOptions):
+    if isinstance(options := backend_options(section, config.model.device), ClassifierOptions):
         workers = next(each for each in plan.rewards if each.model == section.name)
         count, threads = len(workers.seats), section.classifier.threads
         pool = await ReplicaPool.start(_replicas(config, plan, workers, options, threads, cluster, learner), count)
         return pool, options.model_options(count, **changes(section))
+    return await _served(section, options)
+
+
+async def _served(
+    section: RewardModelSection, options: PoolingOptions | JudgeBackend
+) -> tuple[RewardBackend, ModelOptions]:
+    """What scores elsewhere, and how it is asked."""
     backend = await PoolingBackend.connect(options) if isinstance(options, PoolingOptions) else options
     return backend, options.model_options(**changes(section))
+
+
+async def try_served(config: PPOConfig) -> None:
+    """Try those reward models that run elsewhere, and let go of them again; see :func:`start_early`.
+
+    Raises:
+        SetupError: One does not answer, or does not score.
+    """
+    for key, section in reward_models(config).items():
+        with _said_plainly(key, section):
+            options = backend_options(section, config.model.device)
+            if isinstance(options, ClassifierOptions):
+                continue
+            _check_reference(config, section)
+            backend, asked = await _served(section, options)
+            async with contextlib.AsyncExitStack() as stack:
+                stack.push_async_callback(backend.close)
+                await _try(key, section, backend, asked)
 
 
 async def _try(key: str, section: RewardModelSection, backend: RewardBackend, asked: ModelOptions) -> None:
