@@ -60,6 +60,11 @@ def copied(folder: str, tmp_path: Path, change: Callable[[Path], object]) -> str
     return str(there)
 
 
+def change_config(path: Path, **changes: Any) -> None:
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps(config | changes))
+
+
 def headless(path: Path) -> None:
     """A language model without a head for scores, and the tokenizer that was there."""
     (path / "model.safetensors").unlink()
@@ -106,6 +111,7 @@ def test_mistakes_in_a_classifiers_keys_are_known_without_its_weights(
         (lambda path: (path / "config.json").write_text("{"), "its config.json cannot be used"),
         (lambda path: (path / "config.json").write_text('{"model_type": "nosuch"}'), "its config.json cannot be used"),
         (lambda path: (path / "config.json").write_text('{"model_type": "vit"}'), "no AutoModelForSequence"),
+        (lambda path: change_config(path, num_attention_heads=7), "its config.json cannot be used"),
         (lambda path: (path / "tokenizer.json").write_text("{}"), "the tokenizer"),
         (lambda path: (path / "model.safetensors").write_bytes(b"\x00" * 20), "its weights cannot be read"),
         (headless, "its files lack score.weight"),
@@ -122,8 +128,7 @@ def test_several_labels_need_a_choice_and_a_tokenizer_must_be_the_models(tmp_pat
     two = save_model(tmp_path / "two", labels=2)
     argv = arguments(tmp_path, "reward_model.enable=true", f"reward_model.classifier.path={two}", "--dry-run")
     refused(capsys, argv, "reward_model.classifier.label: ", "2 labels (LABEL_0, LABEL_1); choose one", code=2)
-    config = json.loads((tmp_path / "two" / "config.json").read_text())
-    (tmp_path / "two" / "config.json").write_text(json.dumps(config | {"vocab_size": 40}))
+    change_config(tmp_path / "two", vocab_size=40)
     argv.insert(-1, "reward_model.classifier.label=1")
     refused(capsys, argv, "reward_model.classifier.path: ", "the model knows 40: they do not belong together", code=2)
 
@@ -204,11 +209,8 @@ def test_a_name_that_may_be_there_is_never_refused(tmp_path_factory, definition,
 
 
 def test_weights_that_do_not_load_are_refused_before_the_warm_start(tmp_path, capsys, folder, trained):
-    def other_shape(path: Path) -> None:  # its names and its header are good
-        config = json.loads((path / "config.json").read_text())
-        (path / "config.json").write_text(json.dumps(config | {"intermediate_size": 64}))
-
-    there = copied(folder, tmp_path, other_shape)
+    # Its names and its headers are good.
+    there = copied(folder, tmp_path, lambda path: change_config(path, intermediate_size=64))
     argv = arguments(tmp_path, "reward_model.enable=true", f"reward_model.classifier.path={there}")
     refused(capsys, argv, f"reward_model (classifier): the reward model {there} cannot be loaded")
     assert not trained

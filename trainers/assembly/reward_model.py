@@ -167,8 +167,10 @@ async def _try(key: str, section: RewardModelSection, backend: RewardBackend, as
             (result,) = await backend.score([ScoringRequest(PROBE, data_source="probe", ground_truth="7")])
     except TimeoutError as error:
         raise BackendError(f"a short conversation took longer than {asked.timeout_s:g} s to score; {advice}") from error
-    except (BackendError, ReplicaLostError) as error:
+    except BackendError as error:
         raise BackendError(f"{error}; {advice}") from error
+    except Exception as error:  # a worker lives, and could not compute: too little memory, for example
+        raise BackendError(f"{type(error).__name__}: {error}; {advice}") from error
     if isinstance(result, BackendError):
         raise BackendError(f"{result}; {advice}") from result
     score = result["score"] if isinstance(result, Mapping) else result

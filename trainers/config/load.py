@@ -249,7 +249,7 @@ def _is_entry(name: str, keys: Mapping[str, Key]) -> bool:
 def _unknown(name: str, keys: Mapping[str, Key], table: Table) -> str:
     for key in keys.values():
         if name.startswith(f"{key.name}.") and key.entries:
-            entry, _, rest = name.removeprefix(f"{key.name}.").partition(".")
+            entry = name.removeprefix(f"{key.name}.").partition(".")[0]
             its = {f"{key.name}.{entry}.{each}": inner for each, inner in key.entries.items()}
             return f"unknown key of {key.name}.{entry}" + _unknown(name, its, NOTHING).removeprefix("unknown key")
     sections = {key.section for key in keys.values()}
@@ -301,9 +301,11 @@ def _explain(
     for name, key in bad.items():
         value: Any = tree
         for part in name.split("."):
-            value = value.get(part) if isinstance(value, Mapping) else None  # set by the program: it is named so
-        if value is None and name.rpartition(".")[2] == "name":
-            value = name.split(".")[-2]
+            if isinstance(value, Mapping) and part in value:
+                value = value[part]
+            else:  # nobody wrote it: an entry of a mapping of sections is named by its key
+                value = name.split(".")[-2]
+                break
         problems.append(Problem(name, f"{dump(value)} is not allowed; it must be {key.allowed}", _origin(key, sources)))
     return problems
 

@@ -251,8 +251,12 @@ def classifier_problems(options: ClassifierOptions) -> Iterator[tuple[str, str]]
         _label(options, config)
     except ValueError as error:
         yield "transform" if options.label is None and config.num_labels == 1 else "label", str(error)
-    with _LOADING, torch.device("meta"):  # its shape alone
-        model = factory.from_config(config)
+    try:
+        with _LOADING, torch.device("meta"):  # its shape alone
+            model = factory.from_config(config)
+    except Exception as error:  # numbers that do not go together
+        yield "path", f"{options.path}: its config.json cannot be used: {_first_line(error)}"
+        return
     try:
         stored = _stored_names(Path(options.path).expanduser())
     except Exception as error:  # safetensors has an error of its own for broken files
