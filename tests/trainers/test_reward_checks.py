@@ -111,7 +111,7 @@ def test_mistakes_in_a_classifiers_keys_are_known_without_its_weights(
         (lambda path: (path / "config.json").write_text("{"), "its config.json cannot be used"),
         (lambda path: (path / "config.json").write_text('{"model_type": "nosuch"}'), "its config.json cannot be used"),
         (lambda path: (path / "config.json").write_text('{"model_type": "vit"}'), "no AutoModelForSequence"),
-        (lambda path: change_config(path, num_attention_heads=7), "its config.json cannot be used"),
+        (lambda path: change_config(path, hidden_size=-64), "its config.json cannot be used"),
         (lambda path: (path / "tokenizer.json").write_text("{}"), "the tokenizer"),
         (lambda path: (path / "model.safetensors").write_bytes(b"\x00" * 20), "its weights cannot be read"),
         (headless, "its files lack score.weight"),
