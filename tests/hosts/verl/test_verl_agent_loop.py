@@ -188,6 +188,14 @@ def test_the_models_own_limit_and_a_limit_a_reply(config, tokenizer, server):
     assert {tuple(sampling["stop_token_ids"]) for _, sampling in requests} == {(tokenizer.eos_token_id,)}
 
 
+def test_variables_of_the_chat_template(config, tokenizer, server):
+    config, tokenizer = copy.deepcopy(config), copy.deepcopy(tokenizer)
+    config.data.apply_chat_template_kwargs = {"shown": {"deep": "Be brief."}}
+    tokenizer.chat_template = "{{ shown.deep if shown else '' }}" + tokenizer.chat_template
+    loop = verl_kit.make_loop(config, tokenizer, server)
+    assert tokenizer.decode(loop.renderer.render([user("Hi")])).startswith("Be brief.<|im_start|>user")
+
+
 def test_without_log_probabilities(config, tokenizer, server):
     played = adapter_kit.direct(EpisodeSpec("textenv/clarify", 1))
     server.learn(played.opening, played.replies)
@@ -308,7 +316,9 @@ def test_mistakes_are_named(config, tokenizer, server):
         verl_kit.make_loop(config, tokenizer, server)
 
 
-@pytest.mark.parametrize("options", [{"attempts": 0}, {"max_reply_tokens": True}, {"max_reply_tokens": 1.5}])
+@pytest.mark.parametrize(
+    "options", [{"attempts": 0}, {"attempts": None}, {"max_reply_tokens": True}, {"max_reply_tokens": 1.5}]
+)
 def test_options_out_of_range(options, config, tokenizer, server):
     with pytest.raises(ValueError, match="whole number of at least 1"):
         verl_kit.make_loop(config, tokenizer, server, **options)

@@ -20,6 +20,7 @@ from typing import Any
 from uuid import uuid4
 
 import torch
+from omegaconf import OmegaConf
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput, register
 from verl.utils.profiler import simple_timer
 
@@ -102,8 +103,9 @@ class TextEnvAgentLoop(AgentLoopBase):  # type: ignore[misc]
 
     def __init__(self, *arguments: Any, max_reply_tokens: int | None = None, attempts: int = 2, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        for name, number in (("max_reply_tokens", max_reply_tokens), ("attempts", attempts)):
-            if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
+        given = {"attempts": attempts} | ({} if max_reply_tokens is None else {"max_reply_tokens": max_reply_tokens})
+        for name, number in given.items():
+            if isinstance(number, bool) or not isinstance(number, int) or number < 1:
                 raise ValueError(f"textenv agent loop: {name} must be a whole number of at least 1, not {number!r}")
         multi_turn = self.rollout_config.multi_turn
         for name in ("max_assistant_turns", "max_user_turns"):
@@ -114,7 +116,10 @@ class TextEnvAgentLoop(AgentLoopBase):  # type: ignore[misc]
                 )
         self.max_reply_tokens = max_reply_tokens
         self.attempts = attempts
-        self.renderer = _renderer(self.tokenizer, json.dumps(dict(self.apply_chat_template_kwargs), sort_keys=True))
+        template_kwargs = self.apply_chat_template_kwargs or {}
+        if OmegaConf.is_config(template_kwargs):
+            template_kwargs = OmegaConf.to_container(template_kwargs, resolve=True)
+        self.renderer = _renderer(self.tokenizer, json.dumps(template_kwargs, sort_keys=True))
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> TextEnvOutput:
         """Play the row's episode.
