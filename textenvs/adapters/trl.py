@@ -70,7 +70,9 @@ def dataset_of(specs: Iterable[EpisodeSpec]) -> Dataset:
     try:
         from datasets import Dataset, Value
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("TRL's datasets need datasets: pip install 'textenvs[trl]'", name="datasets") from error
+        raise ModuleNotFoundError(
+            "TRL's datasets need datasets: pip install 'textenvs[trl]'", name="datasets"
+        ) from error
 
     envs: dict[tuple[str, str], TextEnv[Any]] = {}
     rows = []
@@ -87,7 +89,9 @@ def dataset_of(specs: Iterable[EpisodeSpec]) -> Dataset:
             env.close()
     if not rows:
         raise SpecError("there is no episode to make a dataset of")
-    return Dataset.from_list(rows).cast_column("task_index", Value("int64"))
+    features = Dataset.from_list(rows).features
+    features["task_index"] = Value("int64")  # also where all are null
+    return Dataset.from_list(rows, features=features)
 
 
 def embed(spec: EpisodeSpec, opening: Sequence[Message]) -> list[dict[str, Any]]:
@@ -391,4 +395,3 @@ def _type_of(schema: Mapping[str, Any]) -> Any:
     if kind == "array":
         return types.GenericAlias(list, (_type_of(schema.get("items") or {}),))
     return _TYPES.get(str(kind), Any)
-

@@ -57,7 +57,9 @@ class TurnCreditGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
             )
         self._own = self.reward_funcs.index(textenv_reward)
         if not float(self.reward_weights[self._own]) > 0:
-            raise ValueError(f"the weight of textenv_reward must be above 0, not {float(self.reward_weights[self._own])}")
+            raise ValueError(
+                f"the weight of textenv_reward must be above 0, not {float(self.reward_weights[self._own])}"
+            )
         if self.multi_objective_aggregation != "sum_then_normalize":
             raise ValueError("TurnCreditGRPOTrainer needs multi_objective_aggregation='sum_then_normalize'")
         self._estimate = estimate or self._turn_grpo

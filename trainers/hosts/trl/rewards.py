@@ -37,9 +37,7 @@ def textenv_reward(
             log_terms(log_metric, [row for row, good in zip(terms, fine, strict=False) if good])
             why = Counter(each for each, good in zip(stop, fine, strict=False) if good)
             log_metric("episodes/solved", why["solved"] / sum(fine))
-    return [
-        None if bad else float(sum(rewards)) for rewards, bad in zip(turn_rewards, failed, strict=True)
-    ]
+    return [None if bad else float(sum(rewards)) for rewards, bad in zip(turn_rewards, failed, strict=True)]
 
 
 def term_rewards(*names: str) -> list[Callable[..., list[float | None]]]:
@@ -65,7 +63,9 @@ def _term_reward(name: str) -> Callable[..., list[float | None]]:
     ) -> list[float | None]:
         check_rows(episode_id)
         return [
-            None if bad or not any(name in turn for turn in turns) else float(sum(turn.get(name, 0.0) for turn in turns))
+            None
+            if bad or not any(name in turn for turn in turns)
+            else float(sum(turn.get(name, 0.0) for turn in turns))
             for turns, bad in zip(terms, failed, strict=True)
         ]
 

@@ -219,7 +219,9 @@ class TextEnvRollout:
             env = spec.make()  # here, so that a mistake is an error and no failed episode
             env.close()
             if env.blocking and self._backend_kind == "inline":
-                raise RolloutError(f"{spec.env} may block its thread: use TextEnvRollout(backend='thread') or 'process'")
+                raise RolloutError(
+                    f"{spec.env} may block its thread: use TextEnvRollout(backend='thread') or 'process'"
+                )
             self._backends[key] = Backend(
                 EnvSpec(spec.env, dict(spec.env_kwargs)),
                 self._backend_kind,
