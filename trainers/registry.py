@@ -140,8 +140,8 @@ def _target(name: str) -> Any:
     if name in BUILT_IN:
         if offers:
             raise TrainerNotFoundError(
-                f"the trainer {name!r} is one of textenvs, and the package {_package(offers[0])} offers another of that "
-                f"name: it must choose a different one"
+                f"the trainer {name!r} is one of textenvs, and the package {_package(offers[0])} offers another of "
+                "that name: it must choose a different one"
             )
         module, _, attribute = BUILT_IN[name][0].partition(":")
         return getattr(importlib.import_module(module), attribute)

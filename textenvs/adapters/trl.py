@@ -112,8 +112,8 @@ def spec_of(prompt: Any, where: str = "the prompt") -> EpisodeSpec:
     found = [each for each in found if each is not None]
     if len(found) != 1:
         raise SpecError(
-            f"{where} carries {len(found) or 'no'} episode descriptions instead of one under the key {KEY!r} of its last "
-            "message: make the dataset with textenv_dataset, and keep its column 'prompt' as it is"
+            f"{where} carries {len(found) or 'no'} episode descriptions instead of one, under the key {KEY!r} of its "
+            "last message: make the dataset with textenv_dataset, and keep its column 'prompt' as it is"
         )
     return EpisodeSpec.from_row(found[0], f"{where}, key {KEY!r}")
 
@@ -272,7 +272,7 @@ def environment_reward(
     log_metric: Callable[[str, float], None] | None = None,
     **_: Any,
 ) -> list[float | None]:
-    """A reward function for :func:`environment_class` without ``submit``: plays the last reply, and says what was earned.
+    """A reward function for :func:`environment_class` without ``submit``: plays the last reply, and adds all turns up.
 
     Args:
         completions: One list of messages a rollout.
@@ -307,7 +307,7 @@ def log_terms(log_metric: Callable[[str, float], None], episodes: Sequence[Seque
         log_metric(f"terms/{name}", sum(sums) / len(sums))
 
 
-def _ask_user(self: _Environment, message: str) -> str:
+def _ask_user(self: _Environment, message: str) -> str:  # noqa: D417 - TRL reads it
     """Say something to the user, and hear the answer.
 
     Args:
@@ -319,7 +319,7 @@ def _ask_user(self: _Environment, message: str) -> str:
     return self._play(message)
 
 
-def _submit(self: _Environment, answer: str) -> str:
+def _submit(self: _Environment, answer: str) -> str:  # noqa: D417 - TRL reads it
     """Give an answer.
 
     Args:

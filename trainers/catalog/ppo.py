@@ -43,7 +43,7 @@ class PPOTrainer:
         return _wait_for(self._fit)
 
     def evaluate(self) -> Mapping[str, float]:
-        """The metrics of a validation, ``val/...``: of the newest checkpoint, or of the policy that training begins with."""
+        """See :class:`trainers.Trainer`: the metrics of a validation, ``val/...``."""
         return _wait_for(self._evaluate)
 
     def close(self) -> None:

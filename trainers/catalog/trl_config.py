@@ -44,25 +44,41 @@ FIELDS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
 
 #: Keys that are read elsewhere: below, in :mod:`.trl_grpo`, or by the parts that both trainers share.
 READ: frozenset[str] = frozenset(
-    """
-    env.id env.kwargs env.val_kwargs env.backend env.workers
-    data.train_files data.val_files data.train_size data.val_size data.shuffle
-    model.path model.family model.hidden model.intermediate model.layers model.heads model.kv_heads model.vocab_size
-    model.dtype model.device model.lora_rank model.lora_alpha model.target_modules model.exclude_modules
-    warm_start.enable warm_start.careless_steps warm_start.careless_rate warm_start.careless_lr
-    warm_start.files warm_start.demonstrations warm_start.mistake_rate warm_start.mistake_weight warm_start.steps
-    warm_start.batch_size warm_start.lr warm_start.lr_warmup_steps warm_start.weight_decay warm_start.grad_clip
-    warm_start.max_tokens_per_micro_batch
-    engine.max_slots engine.threads engine.max_context
-    rollout.groups_per_batch rollout.max_response_length rollout.max_response_tokens rollout.retries
-    rollout.step_timeout_s rollout.generation_timeout_s rollout.episode_timeout_s
-    algorithm.adv_estimator algorithm.gamma algorithm.norm_adv algorithm.norm_by_std algorithm.baseline
-    algorithm.zero_pad algorithm.outcome_mix algorithm.truncated
-    actor.betas actor.mini_batches actor.max_tokens_per_micro_batch actor.use_kl_loss actor.kl_loss_coef
-    actor.kl_loss_type
-    trainer.project_name trainer.default_local_dir trainer.logger trainer.threads trainer.total_iterations
-    trainer.test_freq trainer.save_freq trainer.resume_mode trainer.resume_from_path
-    """.split()
+    f"{section}.{name}"
+    for section, names in {
+        "env": """
+            id kwargs val_kwargs backend workers
+        """,
+        "data": """
+            train_files val_files train_size val_size shuffle
+        """,
+        "model": """
+            path family hidden intermediate layers heads kv_heads vocab_size dtype device lora_rank lora_alpha
+            target_modules exclude_modules
+        """,
+        "warm_start": """
+            enable careless_steps careless_rate careless_lr files demonstrations mistake_rate mistake_weight steps
+            batch_size lr lr_warmup_steps weight_decay grad_clip max_tokens_per_micro_batch
+        """,
+        "engine": """
+            max_slots threads max_context
+        """,
+        "rollout": """
+            groups_per_batch max_response_length max_response_tokens retries step_timeout_s generation_timeout_s
+            episode_timeout_s
+        """,
+        "algorithm": """
+            adv_estimator gamma norm_adv norm_by_std baseline zero_pad outcome_mix truncated
+        """,
+        "actor": """
+            betas mini_batches max_tokens_per_micro_batch use_kl_loss kl_loss_coef kl_loss_type
+        """,
+        "trainer": """
+            project_name default_local_dir logger threads total_iterations test_freq save_freq resume_mode
+            resume_from_path
+        """,
+    }.items()
+    for name in names.split()
 )
 
 #: Why keys have no meaning, by how they begin.

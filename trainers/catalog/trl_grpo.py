@@ -7,6 +7,7 @@ and the loop are TRL's. Which key becomes what is :mod:`.trl_config`.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import threading
@@ -43,13 +44,15 @@ from ..report.loggers import (
 )
 from ..rollout.renderer import Renderer
 from ..rollout.tasks import TaskOrder, derive_seed
-from ..run import warm_start_wanted, warm_up
+from ..run import refuse_other_run, warm_start_wanted, warm_up
 from .trl_config import grpo_arguments, resolved, steps_an_iteration
 
 if TYPE_CHECKING:
     from transformers import TrainerCallback
 
 log = logging.getLogger("trainers")
+
+_CONFIG = "config.json"  # beside the checkpoints: which run they are of
 
 #: TRL's names of what means the same for every trainer.
 _NAMES = {
@@ -89,10 +92,15 @@ class TRLGRPOTrainer:
 
         Raises:
             SetupError: The model, the environment or the checkpoint cannot be had.
+            CheckpointError: The checkpoint is of another run.
             RolloutError: A batch could not be played.
         """
-        trainer = self._made()
         checkpoint = self._checkpoint()
+        if checkpoint is not None and (checkpoint.parent / _CONFIG).is_file():
+            before = json.loads((checkpoint.parent / _CONFIG).read_text(encoding="utf-8"))
+            refuse_other_run(before, self.config.model_dump(mode="json"), checkpoint)
+        trainer = self._made()
+        (self.folder / _CONFIG).write_text(json.dumps(self.config.model_dump(mode="json"), indent=1), encoding="utf-8")
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
         done = trainer.state.global_step
         if not any(row["step"] == done and "eval_reward" in row for row in trainer.state.log_history):
@@ -305,7 +313,7 @@ def _report_of(config: PPOConfig, folder: Path) -> TrainerCallback:
 
 
 def named(logs: Mapping[str, Any]) -> dict[str, float]:
-    """TRL's metrics by our names where they mean the same, and else as ``trl/...``; those without a value are left out."""
+    """TRL's metrics by our names where they mean the same, else as ``trl/...``; those without a value are left out."""
     return {
         _NAMES.get(name, f"trl/{name}"): float(value)
         for name, value in logs.items()

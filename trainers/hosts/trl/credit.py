@@ -56,10 +56,9 @@ class TurnCreditGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
                 "(per-term functions would be added up over turns)"
             )
         self._own = self.reward_funcs.index(textenv_reward)
-        if not float(self.reward_weights[self._own]) > 0:
-            raise ValueError(
-                f"the weight of textenv_reward must be above 0, not {float(self.reward_weights[self._own])}"
-            )
+        weight = float(self.reward_weights[self._own])
+        if not weight > 0:
+            raise ValueError(f"the weight of textenv_reward must be above 0, not {weight}")
         if self.multi_objective_aggregation != "sum_then_normalize":
             raise ValueError("TurnCreditGRPOTrainer needs multi_objective_aggregation='sum_then_normalize'")
         self._estimate = estimate or self._turn_grpo
@@ -75,12 +74,13 @@ class TurnCreditGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         return rewards
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        training = self.model.training
+        model: Any = self.model
+        training = model.training
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)
         if missing := {"turn_rewards", "turn_ids", "failed"} - set(inputs[0]):
             raise ValueError(f"the rollout_func gives no {sorted(missing)}: TurnCreditGRPOTrainer needs TextEnvRollout")
         everyone = gather_object([_summary(row) for row in inputs])
-        group = self.num_generations if training else self.num_generations_eval
+        group: Any = self.num_generations if training else self.num_generations_eval
         assert self._per_function is not None
         first = self.accelerator.process_index * len(inputs)
         by_episode = token_advantages(everyone, self._rewards_of(everyone), group, self._estimate)

@@ -19,7 +19,7 @@ def refuse_if_unfit(trainer: Any) -> None:
     """Say why the embedded engine cannot serve this trainer, if it cannot.
 
     Raises:
-        ValueError: Its weights are sharded, its adapters are not plain LoRA, or its sampling has what the engine has not.
+        ValueError: Its weights are sharded, its adapters are not plain LoRA, or the engine cannot sample so.
     """
     args = trainer.args
     if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:

@@ -62,12 +62,8 @@ def _term_reward(name: str) -> Callable[..., list[float | None]]:
         terms: Sequence[Sequence[Mapping[str, float]]], failed: Sequence[bool], episode_id: Sequence[str], **_: Any
     ) -> list[float | None]:
         check_rows(episode_id)
-        return [
-            None
-            if bad or not any(name in turn for turn in turns)
-            else float(sum(turn.get(name, 0.0) for turn in turns))
-            for turns, bad in zip(terms, failed, strict=True)
-        ]
+        found = [[turn[name] for turn in turns if name in turn] for turns in terms]
+        return [float(sum(each)) if each and not bad else None for each, bad in zip(found, failed, strict=True)]
 
     reward.__name__ = name  # what TRL logs it as
     return reward

@@ -42,7 +42,9 @@ class RolloutError(RuntimeError):
 
 
 class TextEnvRollout:
-    """Plays the episodes of :func:`textenvs.adapters.trl.textenv_dataset` for a ``GRPOTrainer``::
+    """Plays the episodes of a dataset for a ``GRPOTrainer``.
+
+    The dataset is one of :func:`textenvs.adapters.trl.textenv_dataset`::
 
         rollout = TextEnvRollout()
         trainer = GRPOTrainer(model, reward_funcs=textenv_reward, rollout_func=rollout, train_dataset=dataset, ...)
@@ -50,12 +52,12 @@ class TextEnvRollout:
     An episode has at most ``max_completion_length`` tokens after its opening, those of the environment included; where
     that is used up it ends as truncated, at the end of a reply.
 
-    Each row that it returns has, beside the tokens: ``turn_rewards`` (a list), ``turn_ids`` (the turn of each completion
-    token, -1 for the environment's), ``terms`` (the parts of each turn's reward), ``stop``, ``status``, ``terminated``,
-    ``truncated``, ``failed``, ``messages`` and ``episode_id``. Reward functions get them by these names.
+    Each row that it returns has, beside the tokens: ``turn_rewards`` (a list), ``turn_ids`` (the turn of each token of
+    the completion, -1 for the environment's), ``terms`` (the parts of each turn's reward), ``stop``, ``status``,
+    ``terminated``, ``truncated``, ``failed``, ``messages`` and ``episode_id``: so reward functions know them.
 
-    A failed episode (a simulator, a tool or the environment gave up, or took too long) is one masked token, so it has no
-    gradient; :func:`.textenv_reward` says ``None`` for it, so it is in no group's mean.
+    A failed episode (a simulator, a tool or the environment gave up, or took too long) is one masked token, so it has
+    no gradient; :func:`.textenv_reward` says ``None`` for it, so it is in no group's mean.
 
     Close it (or use it as a context manager) to end the engine and the environments; it also ends with the process.
 
@@ -108,7 +110,7 @@ class TextEnvRollout:
         self._engine_kind, self._backend_kind, self._workers = engine, backend, workers
         self._max_running, self._max_turn_tokens, self._max_context = max_running, max_turn_tokens, max_context
         self._threads, self._retries, self._step_timeout = threads, retries, step_timeout
-        self._timeouts = {"generation_timeout": generation_timeout, "episode_timeout": episode_timeout}
+        self._generation_timeout, self._episode_timeout = generation_timeout, episode_timeout
         self._loop = _Loop()
         self._backends: dict[tuple[str, str], Backend] = {}
         self._trainer: weakref.ref[Any] | None = None
@@ -182,7 +184,8 @@ class TextEnvRollout:
             self._renderer,
             max_context=self._max_context,
             max_response_tokens=trainer.args.max_completion_length,
-            **self._timeouts,
+            generation_timeout=self._generation_timeout,
+            episode_timeout=self._episode_timeout,
         )
 
     def _bind(self, trainer: Any) -> None:
@@ -234,7 +237,7 @@ class TextEnvRollout:
     # ------------------------------------------------------------------ playing
 
     def _episodes(self, specs: Sequence[EpisodeSpec], trainer: Any, training: bool) -> list[Episode]:
-        """What to play: seeds are functions of the run's seed and of numbers, so a resumed run goes on as it would have.
+        """What to play. Seeds are functions of the run's seed and of numbers: a resumed run goes on as it would have.
 
         An evaluation does not depend on when it happens: the same rows are sampled with the same seeds every time.
         """
@@ -343,7 +346,7 @@ class TextEnvRollout:
         for number, (prompt, trajectory) in enumerate(zip(prompts, trajectories, strict=True)):
             if trajectory.messages and not same_messages(prompt, trajectory.messages[: len(prompt)]):
                 raise RolloutError(
-                    f"prompt {number} of the batch is not what its environment opens with, so the policy would be shown "
+                    f"prompt {number} of the batch is not what its environment opens with, so the policy would see "
                     "something else than the dataset says: change the environment's arguments (system_prompt, ...) "
                     "instead of the column 'prompt'"
                 )
@@ -398,8 +401,8 @@ def check_lockstep(trainer: Any) -> None:
     if shared or (not args.use_vllm and (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled)):
         raise RolloutError(
             f"with {processes} processes, TRL generates here by calls that all processes make together, and episodes "
-            "end at different turns: use one process, vllm_mode='colocate' with vllm_tensor_parallel_size=1 and without "
-            "sleep mode, or whole weights and TextEnvRollout(engine='torch')"
+            "end at different turns: use one process, vllm_mode='colocate' with vllm_tensor_parallel_size=1 and "
+            "without sleep mode, or whole weights and TextEnvRollout(engine='torch')"
         )
 
 
@@ -461,7 +464,7 @@ class _Running:
 
 
 class _Loop:
-    """An event loop in a thread: it works under a notebook's own, and what is bound to it stays usable between calls."""
+    """An event loop in a thread: it works under a notebook's own, and what is bound to it stays usable."""
 
     def __init__(self) -> None:
         self._running: _Running | None = None
