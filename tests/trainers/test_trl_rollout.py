@@ -109,7 +109,7 @@ def test_the_terms_are_logged_where_trl_logs(tmp_path):
 
 @pytest.mark.parametrize("engine", ["torch", "torch with LoRA"])
 def test_the_sampling_policy_is_the_trained_one_at_every_step(engine, tmp_path):
-    """Log-probabilities of the embedded engine are those of TRL's own forward pass, also after steps of the optimizer."""
+    """Log-probabilities of the embedded engine are those of TRL's own forward pass, also after steps of training."""
     peft = None
     if "LoRA" in engine:
         from peft import LoraConfig

@@ -219,6 +219,36 @@ class _Environment:
         return None if self.session.failed else float(self.session.reward)
 
 
+class _WithUser(_Environment):
+    """With the tools by which a policy speaks, and a reward of its own."""
+
+    def ask_user(self, message: str) -> str:
+        """Say something to the user, and hear the answer.
+
+        Args:
+            message: What to say.
+
+        Returns:
+            What the user answers.
+        """
+        return self._play(message)
+
+    def submit(self, answer: str) -> str:
+        """Give an answer.
+
+        Args:
+            answer: The whole answer, in the form that was asked for.
+
+        Returns:
+            What is said to it.
+        """
+        return self._play(answer)
+
+    def get_reward(self) -> float | None:
+        """The sum of the turns' rewards; ``None`` where the episode failed."""
+        return self._earned()
+
+
 def environment_class(
     env: str, *, env_kwargs: Mapping[str, Any] | None = None, submit: bool | None = None
 ) -> Callable[[], Any]:
@@ -255,15 +285,14 @@ def environment_class(
         "_tool_names": names,
         "__doc__": f"{env} for TRL's environment_factory; see textenvs.adapters.trl.",
     }
-    if submit:
-        members |= {"ask_user": _ask_user, "submit": _submit, "get_reward": _get_reward}
+    base = _WithUser if submit else _Environment
     for schema in schemas:
         name = schema["function"]["name"]
-        if name in members or name in ("reset", "get_reward", "session") or name.startswith("_"):
+        if name in members or hasattr(base, name) or name == "get_reward" or name.startswith("_"):
             raise ValueError(f"{env}: TRL has no room for a tool of the name {name!r}")
         members[name] = _method(schema["function"])
     words = re.split(r"[^0-9A-Za-z]+", env.rpartition("/")[2])
-    return type("".join(word.capitalize() for word in words if word) or "TextEnv", (_Environment,), members)
+    return type("".join(word.capitalize() for word in words if word) or "TextEnv", (base,), members)
 
 
 def environment_reward(
@@ -305,39 +334,6 @@ def log_terms(log_metric: Callable[[str, float], None], episodes: Sequence[Seque
     for name in names:
         sums = [sum(terms.get(name, 0.0) for terms in turns) for turns in episodes]
         log_metric(f"terms/{name}", sum(sums) / len(sums))
-
-
-def _ask_user(self: _Environment, message: str) -> str:  # noqa: D417 - TRL reads it
-    """Say something to the user, and hear the answer.
-
-    Args:
-        message: What to say.
-
-    Returns:
-        What the user answers.
-    """
-    return self._play(message)
-
-
-def _submit(self: _Environment, answer: str) -> str:  # noqa: D417 - TRL reads it
-    """Give an answer.
-
-    Args:
-        answer: The whole answer, in the form that was asked for.
-
-    Returns:
-        What is said to it.
-    """
-    return self._play(answer)
-
-
-def _get_reward(self: _Environment) -> float | None:
-    """The sum of the turns' rewards; ``None`` where the episode failed."""
-    return self._earned()
-
-
-for _function, _name in ((_ask_user, "ask_user"), (_submit, "submit"), (_get_reward, "get_reward")):
-    _function.__name__ = _name  # TRL calls tools by this
 
 
 # ------------------------------------------------------------------ a method from a schema
