@@ -123,7 +123,12 @@ def test_the_table_says_what_trl_is_told():
         [
             *("rollout.n=4", "rollout.groups_per_batch=6", "actor.mini_batches=3", "actor.ppo_epochs=2"),
             *("engine.max_context=100", "actor.max_tokens_per_micro_batch=450", "trainer.total_iterations=5"),
-            *("trainer.test_freq=2", "trainer.save_freq=-1", "algorithm.adv_estimator=rloo", "actor.lr_schedule=constant"),
+            *(
+                "trainer.test_freq=2",
+                "trainer.save_freq=-1",
+                "algorithm.adv_estimator=rloo",
+                "actor.lr_schedule=constant",
+            ),
             *("actor.use_kl_loss=true", "actor.kl_loss_coef=0.5", "actor.policy_loss=gspo", "model.device=cpu"),
             *("rollout.min_p=0", "rollout.max_response_tokens=70", "actor.loss_agg_mode=seq-mean-token-mean"),
         ]
