@@ -37,7 +37,12 @@ def test_a_run_by_name_trains_evaluates_and_leaves_a_model(name, tmp_path):
     assert {row["step"] for row in rows if "train/reward" in row} == {1, 2}
     # It goes on from there, and a run of something else does not.
     with trainers.make(name, [*USUAL, f"trainer.default_local_dir={tmp_path}", "trainer.total_iterations=3"]) as again:
-        assert again.fit().iterations == 3
+        last = again.fit()
+        assert last.iterations == 3
+    with trainers.make(name, [*USUAL, f"trainer.default_local_dir={tmp_path}"]) as later:
+        assert later.evaluate()["val/reward"] == pytest.approx(last.metrics["val/reward"], abs=1e-6)
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows if "train/reward" in row] == [1, 2, 3]
     other = trainers.make(name, [*USUAL, f"trainer.default_local_dir={tmp_path}", "trainer.seed=5"])
     with other, pytest.raises(CheckpointError, match="trainer.seed was 0 and is now 5"):
         other.fit()

@@ -228,6 +228,13 @@ def test_a_batch_of_nothing_but_failures_is_an_error_that_says_why(engine, tmp_p
             batch(trainer)
 
 
+def test_openings_that_do_not_fit_are_an_error_and_no_silence(tmp_path):
+    with TextEnvRollout(engine="trl", max_context=4) as rollout:
+        trainer = trl_trainer(tmp_path, textenv_dataset(BYTES, 2), rollout)
+        with pytest.raises(RolloutError, match=r"the opening takes \d+ tokens, and the context has room for 4"):
+            batch(trainer)
+
+
 def test_a_failed_episode_is_played_again_with_other_words(tmp_path):
     said = []
 

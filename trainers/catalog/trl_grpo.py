@@ -172,7 +172,9 @@ class TRLGRPOTrainer:
             generation_timeout=config.rollout.generation_timeout_s,
             episode_timeout=config.rollout.episode_timeout_s,
         )
-        self._report = _report_of(config, self.folder)
+        checkpoint = self._checkpoint()
+        done = 0 if checkpoint is None else int(checkpoint.name.rpartition("-")[2]) // steps_an_iteration(config)
+        self._report = _report_of(config, self.folder, first_step=0 if checkpoint is None else done + 1)
         trainer = TurnCreditGRPOTrainer(
             policy.model,
             reward_funcs=textenv_reward,
@@ -277,8 +279,11 @@ def _adapters(model: ModelSection) -> Any:
 # ------------------------------------------------------------------ what is reported
 
 
-def _report_of(config: PPOConfig, folder: Path) -> TrainerCallback:
-    """A callback that gives TRL's metrics to our loggers, with an iteration as the step."""
+def _report_of(config: PPOConfig, folder: Path, first_step: int) -> TrainerCallback:
+    """A callback that gives TRL's metrics to our loggers, with an iteration as the step.
+
+    What an earlier run logged from ``first_step`` on is dropped.
+    """
     from transformers import TrainerCallback
 
     steps, total = steps_an_iteration(config), config.trainer.total_iterations
@@ -287,10 +292,11 @@ def _report_of(config: PPOConfig, folder: Path) -> TrainerCallback:
         "project": config.trainer.project_name,
         "name": config.trainer.experiment_name,
         "config": config.model_dump(mode="json"),
+        "first_step": first_step,
     }
     makers: dict[str, Callable[[], Logger]] = {
-        "jsonl": lambda: JsonlLogger(folder / METRICS_FILE),
-        "tensorboard": lambda: TensorBoardLogger(folder / TENSORBOARD_FOLDER),
+        "jsonl": lambda: JsonlLogger(folder / METRICS_FILE, first_step),
+        "tensorboard": lambda: TensorBoardLogger(folder / TENSORBOARD_FOLDER, first_step),
         "wandb": lambda: WandbLogger(folder, **names),
         "mlflow": lambda: MLflowLogger(folder, **names),
     }

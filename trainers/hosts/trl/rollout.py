@@ -8,8 +8,10 @@ a turn. Failures are data: the episode is played again, and then left out.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
+import queue
 import threading
 import weakref
 from collections import Counter
@@ -35,6 +37,8 @@ from .rounds import RoundEngine, answer
 log = logging.getLogger("trainers")
 
 T = TypeVar("T")
+
+_CLOSING_S = 10.0  # that episodes may take to end when their batch has failed
 
 
 class RolloutError(RuntimeError):
@@ -318,27 +322,29 @@ class TextEnvRollout:
         """Episodes on the loop's thread, and TRL's generation on this one, which has its CUDA and autocast state."""
         engine = player.engine
         assert isinstance(engine, RoundEngine)
+        rounds = engine.open()
 
         async def play() -> list[Trajectory]:
             try:
                 return await self._play_all(player, specs, episodes)
             finally:
-                engine.rounds.put(None)
+                rounds.put(None)
 
         has_logprobs = True
         future = self._loop.submit(play())
         try:
-            while (batch := engine.rounds.get()) is not None:
+            while (batch := rounds.get()) is not None:
                 has_logprobs = answer(trainer, batch) and has_logprobs
             return future.result(), has_logprobs
         except BaseException:
             future.cancel()
-            while engine.rounds.get() is not None:  # until the episodes have been closed
-                pass
+            with contextlib.suppress(queue.Empty):  # until the episodes have been closed
+                while rounds.get(timeout=_CLOSING_S) is not None:
+                    pass
             raise
 
     def _check(self, prompts: Sequence[Any], trajectories: Sequence[Trajectory]) -> None:
-        failed = [each for each in trajectories if not each.status.trainable]
+        failed = [each for each in trajectories if not each.status.trainable or not each.num_turns]
         for each in failed[:1]:
             log.warning("%d of %d episodes failed; one of them: %s", len(failed), len(trajectories), each.error)
         if len(failed) == len(trajectories):

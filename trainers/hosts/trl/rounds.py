@@ -60,9 +60,8 @@ class RoundEngine:
     """
 
     def __init__(self, max_context: int) -> None:
-        self.rounds: queue.SimpleQueue[list[Asked] | None] = queue.SimpleQueue()
+        self.rounds = self.open()
         self._max_context = max_context
-        self._waiting: list[Asked] = []
         self._unfinished = self._limit = self._served = 0
 
     @property
@@ -74,6 +73,12 @@ class RoundEngine:
     def max_context(self) -> int:
         """Prompt and new tokens together are at most this."""
         return self._max_context
+
+    def open(self) -> queue.SimpleQueue[list[Asked] | None]:
+        """Forget what an earlier batch may have left; its rounds come out of a queue of their own."""
+        self._waiting: list[Asked] = []
+        self.rounds = queue.SimpleQueue()
+        return self.rounds
 
     def begin(self, episodes: int, limit: int) -> None:
         """So many episodes will be played, at most ``limit`` at a time."""
