@@ -3,9 +3,10 @@
     python -m benchmarks.gpu [--only parity,memory,decode,mfu,trl] [--device cuda] [--shapes 0.5b,1.5b,4b]
         [--minutes 9] [--out gpu-results.jsonl]
 
-It needs torch, transformers and NumPy (the part ``trl``: Gymnasium and TRL too), and nothing installed from here. Each
-part is a process of its own, gets its share of the time that is left, and appends one line of JSON for each result, with
-the device, the versions and this command; so a part that fails, runs out of memory or hangs costs its own results only.
+It needs torch, transformers and NumPy (the part ``trl``: Gymnasium and TRL too), and nothing installed from here.
+Each part is a process of its own, gets its share of the time that is left, and appends one line of JSON for each
+result, with the device, the versions and this command; so a part that fails, runs out of memory or hangs costs its own
+results only.
 
 Exit code: 0 if all parts ended well, 1 if one failed or found something wrong, 2 for a wrong command.
 """
