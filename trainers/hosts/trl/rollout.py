@@ -218,7 +218,7 @@ class TextEnvRollout:
                 max_context=min(positions, self._max_context or 4096),
                 threads=self._threads,
             )
-        self._trainer = weakref.ref(trainer)
+        self._trainer, self._calls = weakref.ref(trainer), (-1, 0)
 
     def _backend(self, spec: EpisodeSpec) -> Backend:
         key = (spec.env, json.dumps(dict(spec.env_kwargs), sort_keys=True))
