@@ -27,7 +27,17 @@ def main(place: Path, requirements: Path) -> None:
     # site.addsitedir, not the bare path: the editable installation below is a .pth file of its own.
     below = sysconfig.get_path("purelib")
     (own / "_below.pth").write_text(f"import site; site.addsitedir({below!r})\n", encoding="utf-8")
-    pip = [str(inside), "-m", "pip", "install", "--disable-pip-version-check", "--quiet", "-r", str(requirements)]
+    pip = [
+        str(inside),
+        "-m",
+        "pip",
+        "install",
+        "--disable-pip-version-check",
+        "--quiet",
+        "--no-compile",
+        "-r",
+        str(requirements),
+    ]
     subprocess.run(pip, check=True)
 
 

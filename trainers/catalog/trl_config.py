@@ -89,7 +89,7 @@ WHY_NOT: Mapping[str, str] = {
     "engine.": "the embedded engine plays; for vLLM, configure TRL itself (docs/adapters/trl.md)",
     "rollout.staleness": "TRL generates, then learns: what it trains on is never stale",
     "rollout.": "TRL asks for a batch and gets it whole",
-    "reward_model.": "give TRL a reward function of your own (docs/adapters/trl.md)",
+    "reward_model": "give TRL a reward function of your own (docs/adapters/trl.md)",
     "custom_reward_function.": "give TRL a reward function of your own (docs/adapters/trl.md)",
     "multiturn_reward.": "TRL's rewards come at the end of a batch",
     "model.": "TRL's own learner computes",
