@@ -46,9 +46,13 @@ class TurnCreditGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
 
     Raises:
         ValueError: ``textenv_reward`` is missing, or rewards are normalised before they are added up.
+        RuntimeError: This version of TRL has not got what is replaced here.
     """
 
     def __init__(self, *args: Any, estimate: Estimate | None = None, **kwargs: Any) -> None:
+        for name in ("_generate_and_score_completions", "_calculate_rewards"):
+            if not hasattr(GRPOTrainer, name):  # or what is here would never be called
+                raise RuntimeError(f"this version of TRL has no GRPOTrainer.{name}: use trl>=1.16,<2")
         super().__init__(*args, **kwargs)
         if textenv_reward not in self.reward_funcs:
             raise ValueError(
