@@ -56,15 +56,17 @@ def test_list(capsys):
     status, out, err = command(capsys, "list")
     assert (status, err) == (0, "")
     lines = {line.split()[0]: line for line in out.splitlines()[2:]}
-    assert list(lines) == [*textenvs.list_environments()]
+    assert list(lines) == [*textenvs.list_environments(with_arguments=True)]
     assert lines["textenv/gsm8k-interact"].split()[1:5] == ["1", "3", "-", "-"]
 
 
 def test_list_as_json(capsys):
     _, out, _ = command(capsys, "list", "--json")
     entries = {entry["id"]: entry for entry in json.loads(out)}
-    assert set(entries) == set(textenvs.list_environments())
-    for env_id, entry in entries.items():
+    assert set(entries) == set(textenvs.list_environments(with_arguments=True))
+    assert [env_id for env_id, entry in entries.items() if entry["requires"]] == ["textenv/remote"]
+    for env_id in textenvs.list_environments():
+        entry = entries[env_id]
         env = textenvs.make(env_id)
         assert entry["version"] == textenvs.describe(env_id).version
         assert entry["max_assistant_turns"] == env.max_assistant_turns
