@@ -271,7 +271,9 @@ class Book:
         """End every session: those at work when that is done."""
         for known in self._sessions.values():
             known.closing = known.closing or why
-        return [ended for name, known in list(self._sessions.items()) if known.work is None for ended in self._end(name)]
+        return [
+            ended for name, known in list(self._sessions.items()) if known.work is None for ended in self._end(name)
+        ]
 
     @property
     def playing(self) -> int:

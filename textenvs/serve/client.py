@@ -132,7 +132,9 @@ class Client:
             now = loop.time()
             failing_since = now if failing_since is None else failing_since
             if now + wait > failing_since + self.retry_s:
-                raise RemoteError(f"{problem} (tried for {now - failing_since:.1f} s)", getattr(problem, "kind", "lost"))
+                raise RemoteError(
+                    f"{problem} (tried for {now - failing_since:.1f} s)", getattr(problem, "kind", "lost")
+                )
             await asyncio.sleep(wait * random.uniform(0.75, 1.25))
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
@@ -256,7 +258,8 @@ class _Link:
             if error.status in (429, 503):
                 raise _Lost(f"the server has no room (HTTP {error.status})") from error
             raise RemoteError(
-                f"{self._url}{PREFIX}/ws answers HTTP {error.status}; is that a server of `textenvs serve`?", "bad_request"
+                f"{self._url}{PREFIX}/ws answers HTTP {error.status}; is that a server of `textenvs serve`?",
+                "bad_request",
             ) from error
         except TimeoutError as error:
             raise _Lost(f"no connection within {_CONNECT_S:g} s") from error

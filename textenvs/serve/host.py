@@ -266,7 +266,9 @@ class Host:
                 playing.env = playing.env.fork(event.reseed)
                 continue
             if playing.env.state.done:
-                raise Refusal("replay_failed", f"the episode to be continued is over after {turn} replies here", turn=turn)
+                raise Refusal(
+                    "replay_failed", f"the episode to be continued is over after {turn} replies here", turn=turn
+                )
             assert event.action is not None
             messages, *_ = await self._call("step", playing, deadline, event.action)
             turn += 1
@@ -301,7 +303,9 @@ class Host:
         size = variant.env.tasks.size
         if size is not None and request.index >= size:
             raise Refusal("bad_request", f"index {request.index} is outside the {size} tasks")
-        task = await asyncio.get_running_loop().run_in_executor(self._threads, variant.env.tasks.__getitem__, request.index)
+        task = await asyncio.get_running_loop().run_in_executor(
+            self._threads, variant.env.tasks.__getitem__, request.index
+        )
         return {"key": task.key, "data_source": task.data_source}
 
     # ------------------------------------------------------------------ checks
@@ -328,7 +332,9 @@ class Host:
             raise Refusal("forbidden", "this server gives no scores but rewards (textenvs serve --allow scores)")
 
     def _unknown(self, name: str) -> Refusal:
-        return Refusal("unknown_environment", f"no environment of that name is served; there are: {', '.join(self.offers)}")
+        return Refusal(
+            "unknown_environment", f"no environment of that name is served; there are: {', '.join(self.offers)}"
+        )
 
     # ------------------------------------------------------------------ environments
 

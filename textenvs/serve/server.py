@@ -135,7 +135,9 @@ class Server:
 
     # ------------------------------------------------------------------ who may
 
-    def _guarded(self, handler: Callable[[web.Request, str], Awaitable[Any]]) -> Callable[[web.Request], Awaitable[Any]]:
+    def _guarded(
+        self, handler: Callable[[web.Request, str], Awaitable[Any]]
+    ) -> Callable[[web.Request], Awaitable[Any]]:
         async def guarded(request: web.Request) -> Any:
             try:
                 return await handler(request, self._owner(request))
@@ -277,7 +279,9 @@ class _Channel:
                     decoded = decode(message.data)
                     if len(self._tasks) >= self._server.transport.max_pending:
                         raise Refusal(
-                            "overloaded", f"{len(self._tasks)} requests of this connection are at work", retry_after_s=0.25
+                            "overloaded",
+                            f"{len(self._tasks)} requests of this connection are at work",
+                            retry_after_s=0.25,
                         )
                 except Refusal as refusal:
                     self._put(host.refuse(refusal, _read_id(message.data)).text)
