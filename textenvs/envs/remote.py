@@ -75,7 +75,7 @@ class RemoteTasks:
         if index < 0 or (self._size is not None and index >= self._size):
             raise IndexError(f"{self._name}: index {index} is outside its {self._size} tasks")
         client = Client.shared(*self._client)
-        told = wait_for(client.call("task", env=self._env, index=operator.index(index), kwargs=self._kwargs))
+        told: Json = wait_for(client.call("task", env=self._env, index=operator.index(index), kwargs=self._kwargs))
         return Task(str(told.get("key")), str(told.get("data_source")), (), None)
 
 
@@ -207,11 +207,11 @@ class Remote(TextEnv[RemoteState]):
 
     def demonstration(self, rng: np.random.Generator) -> str | Message:
         """The scripted expert's next reply, where the server shows it (``--allow expert``)."""
-        return wait_for(self._script("demonstration", rng))
+        return self._script("demonstration", rng)
 
     def blunder(self, rng: np.random.Generator) -> str | Message:
         """A careless next reply, where the server shows it (``--allow expert``)."""
-        return wait_for(self._script("blunder", rng))
+        return self._script("blunder", rng)
 
     def secrets(self) -> Sequence[str]:
         """None: they stay at the server."""
@@ -383,8 +383,8 @@ class Remote(TextEnv[RemoteState]):
                 self._drop()
         raise AssertionError("the second attempt returns or raises")
 
-    async def _script(self, op: str, rng: np.random.Generator) -> str | Message:
-        answer = await self._in_session(op, rng=generator_state(rng))
+    def _script(self, op: str, rng: np.random.Generator) -> str | Message:
+        answer: Json = wait_for(self._in_session(op, rng=generator_state(rng)))
         rng.bit_generator.state = generator_from(answer["rng"]).bit_generator.state
         action = answer["action"]
         return action if isinstance(action, str) else copy_messages(check_conversation([action], self.url))[0]
@@ -400,7 +400,7 @@ def _chosen(there: Mapping[str, Any], env: str | None, url: str) -> str:
     environments = there["environments"]
     if env is None and len(environments) == 1:
         env = next(iter(environments))
-    if env not in environments:
+    if env is None or env not in environments:
         what = "which one is meant? Give env=..." if env is None else f"it does not offer {env!r}"
         raise ValueError(f"{url} offers {', '.join(environments)}; {what}")
     return env

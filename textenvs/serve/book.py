@@ -286,13 +286,18 @@ class Book:
         known = self._sessions[session]
         if known.closing is not None:
             raise unknown_session()
-        for each in (known.work, known.last):
-            if each is not None and each[0] == request:
-                if each[1] != asked:
-                    raise Refusal("bad_request", "this id was used for another request; each request has its own")
-                self._touch(known, now, connection)
-                return Join(session) if each is known.work else Repeat(session, each[2])
-        raise Refusal("wrong_turn", "the session that this request opened has gone on meanwhile", turn=known.turn)
+        work, last = known.work, known.last
+        if work is not None and work[0] == request:
+            before: str = work[1]
+            verdict: Verdict = Join(session)
+        elif last is not None and last[0] == request:
+            before, verdict = last[1], Repeat(session, last[2])
+        else:
+            raise Refusal("wrong_turn", "the session that this request opened has gone on meanwhile", turn=known.turn)
+        if before != asked:
+            raise Refusal("bad_request", "this id was used for another request; each request has its own")
+        self._touch(known, now, connection)
+        return verdict
 
     def _room(self, owner: str) -> None:
         most = self.limits.max_sessions_per_token

@@ -13,7 +13,7 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -152,7 +152,7 @@ class Host:
         self._threads = ThreadPoolExecutor(threads, "textenvs-serve")
 
     async def prepare(self) -> None:
-        """Make every environment on offer, so that one that cannot be made is noticed at once; raises what that does."""
+        """Make every environment on offer, so that one that cannot be made is noticed at once, by what that raises."""
         for name in self.offers:
             await self._variant(name, {})
 

@@ -1,7 +1,7 @@
 """The messages between a server of environments and its clients: one vocabulary for HTTP and WebSocket.
 
-A request is a JSON object with an ``id``, which the client chooses, and an ``op``. It is answered by ``{"id", "ok"}`` or
-``{"id", "error"}``. A request that is sent again under its id, over whatever connection, is answered as before and
+A request is a JSON object with an ``id``, which the client chooses, and an ``op``. It is answered by ``{"id", "ok"}``
+or ``{"id", "error"}``. A request that is sent again under its id, over whatever connection, is answered as before and
 carried out once; so a client that has lost a connection sends what it is owed again.
 
 What crosses: observations (messages) and ``info``; and, only where the operator allows it, what a demonstrator says

@@ -54,9 +54,11 @@ def over_websocket(server, talk, headers=None):
     """What ``talk(ws)`` gives."""
 
     async def talked():
-        async with aiohttp.ClientSession() as session:
-            async with session.ws_connect(f"{server.url}/v1/ws", headers=headers or {}) as ws:
-                return await talk(ws)
+        async with (
+            aiohttp.ClientSession() as session,
+            session.ws_connect(f"{server.url}/v1/ws", headers=headers or {}) as ws,
+        ):
+            return await talk(ws)
 
     return asyncio.run(talked())
 
