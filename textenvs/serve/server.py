@@ -36,7 +36,8 @@ class Transport:
 
     Args:
         max_message_bytes: Of a request. Answers are as long as conversations are.
-        max_pending: Requests of one WebSocket that are at work at a time.
+        max_pending: Requests of one WebSocket that are at work at a time, and answers that wait to be read before no
+            more requests are.
         max_unread_bytes: Answers that one WebSocket may leave unread before it is disconnected.
         send_timeout_s: A client that takes longer to read a message is disconnected.
         receive_timeout_s: A client that takes longer to send the body of an HTTP request is disconnected.
@@ -261,6 +262,9 @@ class _Channel:
         self._owner = owner
         self._server = server
         self._answers: asyncio.Queue[str] = asyncio.Queue()
+        self._room = asyncio.Event()  # for answers; while there is none, nothing is read
+        self._room.set()
+        self._gone = False
         self._unread = 0  # bytes
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -272,6 +276,11 @@ class _Channel:
         host = self._server.host
         try:
             async for message in self._ws:
+                # Frames that are here already are read without waiting, and others have a right to the loop, too.
+                await asyncio.sleep(0)
+                await self._room.wait()
+                if self._gone:
+                    break
                 if message.type is not WSMsgType.TEXT:
                     self._put(host.refuse(Refusal("bad_request", "a message is a text frame with a JSON object")).text)
                     continue
@@ -312,6 +321,8 @@ class _Channel:
     def _put(self, text: str) -> None:
         self._unread += len(text)
         self._answers.put_nowait(text)
+        if self._answers.qsize() >= self._server.transport.max_pending:
+            self._room.clear()
         if self._unread > self._server.transport.max_unread_bytes and self._answers.qsize() > 1:
             self._drop("leaves its answers unread")
 
@@ -327,8 +338,13 @@ class _Channel:
             except (ConnectionError, RuntimeError):  # it is closing; the reader sees it
                 return
             self._unread -= len(text)
+            self._room.set()
 
     def _drop(self, why: str) -> None:
+        if self._gone:
+            return
+        self._gone = True
+        self._room.set()
         _LOG.warning("a client of %s %s, and is disconnected", self._owner, why)
         if self._request.transport is not None:
             self._request.transport.abort()

@@ -5,6 +5,7 @@ import json
 import socket
 import threading
 import time
+from contextlib import suppress
 
 import aiohttp
 import pytest
@@ -18,6 +19,10 @@ from textenvs.serve.host import Host
 from textenvs.serve.server import Server
 
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
+HANDSHAKE = (
+    b"GET /v1/ws HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+)
 
 
 @pytest.fixture(scope="module")
@@ -248,17 +253,16 @@ def test_garbage_on_the_socket_and_half_a_request_disturb_nobody(guarded, garbag
 
 def test_a_websocket_with_broken_frames_is_closed_and_disturbs_nobody():
     with running() as server, socket.create_connection(("127.0.0.1", server.port)) as raw:
-        raw.sendall(
-            b"GET /v1/ws HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-            b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
-        )
+        raw.sendall(HANDSHAKE)
         assert b"101" in raw.recv(1000)
         raw.sendall(b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff")
         raw.settimeout(10)
         while raw.recv(1000):
             pass
-        assert server.remote("guess").reset(seed=2) == Guess().reset(seed=2)
+        remote = server.remote("guess")
+        assert remote.reset(seed=2) == Guess().reset(seed=2)
         soon(lambda: len(server.server._channels) == 1, "the broken connection is gone")
+        remote.close()
 
 
 # ------------------------------------------------------------------ connections that are lost
@@ -399,8 +403,9 @@ def test_a_client_that_does_not_read_stalls_nobody_and_is_disconnected():
                     soon, lambda: len(server.server._channels) == 1, "the client that does not read is disconnected"
                 )
 
+        remote, direct = server.remote("guess"), Guess()
+
         def other_clients():
-            remote, direct = server.remote("guess"), Guess()
             for seed in range(5):
                 assert remote.reset(seed=seed) == direct.reset(seed=seed)
                 assert remote.step("a") == direct.step("a")
@@ -408,15 +413,30 @@ def test_a_client_that_does_not_read_stalls_nobody_and_is_disconnected():
         asyncio.run(reads_nothing())
 
 
+def test_a_client_that_floods_and_reads_nothing_stalls_nobody():
+    transport = Transport(send_timeout_s=0.5, max_pending=50)
+    with running(transport=transport) as server, socket.create_connection(("127.0.0.1", server.port)) as flood:
+        flood.sendall(HANDSHAKE)
+        message = b'{"id": "again", "op": "describe"}'
+        frame = bytes([0x81, 0x80 | len(message)]) + bytes(4) + message  # masked with zeros
+        frames, begun = frame * 5000, 0
+        flood.setblocking(False)
+        remote, direct = server.remote("guess"), Guess()
+        for seed in range(20):
+            with suppress(BlockingIOError, ConnectionError):
+                begun = (begun + flood.send(frames[begun:])) % len(frame)
+            assert remote.reset(seed=seed) == direct.reset(seed=seed)
+            assert remote.step("a") == direct.step("a")
+            assert all(channel._answers.qsize() <= 2 * 50 + 1 for channel in list(server.server._channels))
+        soon(lambda: len(server.server._channels) == 1, "the client that floods is disconnected")
+
+
 def test_a_client_that_is_silent_is_found_out_by_the_heartbeat():
     with (
         running(transport=Transport(heartbeat_s=0.2)) as server,
         socket.create_connection(("127.0.0.1", server.port)) as half_open,
     ):
-        half_open.sendall(
-            b"GET /v1/ws HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-            b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
-        )
+        half_open.sendall(HANDSHAKE)
         soon(lambda: len(server.server._channels) == 1, "it is connected")
         soon(lambda: not server.server._channels, "it is found out")
 
