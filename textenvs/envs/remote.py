@@ -163,7 +163,7 @@ class Remote(TextEnv[RemoteState]):
             max_user_turns=facts["max_user_turns"],
             render_mode=render_mode,
         )
-        self.tool_schemas = facts["tool_schemas"]
+        self.tool_schemas, self.tools_apart = facts["tool_schemas"], facts["tools_apart"]
         self._lease: _Lease | None = None
         self._asked: tuple[int | None, dict[str, Any]] = (None, {})  # of the reset that is going on
 

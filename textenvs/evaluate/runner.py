@@ -257,9 +257,7 @@ def _environments_errors() -> Iterator[None]:
 
 def tools_of(env: TextEnv[Any]) -> ToolSchemas:
     """The schemas that a policy must be given because the conversation does not have them."""
-    if not isinstance(env, ToolEnv) or (env.tools_in_prompt and env.format.instructions()):
-        return ()
-    return env.tool_schemas
+    return getattr(env, "tools_apart", ())  # of a ToolEnv, here or elsewhere
 
 
 def describe_error(error: BaseException) -> str:

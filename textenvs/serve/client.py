@@ -33,7 +33,7 @@ _CONNECT_S = 10.0
 _HEARTBEAT_S = 20.0
 
 
-class RemoteError(Exception):
+class RemoteError(ConnectionError):
     """The server could not be reached, or refused, or answered nonsense.
 
     Args:
@@ -42,12 +42,12 @@ class RemoteError(Exception):
     """
 
     def __init__(self, message: str, kind: str = "lost") -> None:
-        super().__init__(message, kind)
+        super().__init__(message)
         self.kind = kind
 
-    def __str__(self) -> str:
-        """The message."""
-        return str(self.args[0])
+    def __reduce__(self) -> tuple[Any, ...]:
+        """With its kind, also between processes."""
+        return type(self), (str(self), self.kind)
 
 
 class Client:
