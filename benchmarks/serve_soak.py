@@ -4,12 +4,12 @@
     python benchmarks/serve_soak.py --sessions 200 --processes 4 --episodes 20000 --kill-every 2
 
 A server (`textenvs serve`, in a process of its own) offers textenv/clarify and textenv/gsm8k-interact. Processes of
-clients play episodes of textenv/remote, `--sessions` at a time in all; every `--kill-every` seconds one of them, drawn at
-random, is killed with SIGKILL and another one is started. Beside them, one client asks for the same again and again and
-never reads an answer. Every episode is played directly, too, and must be the same, message by message and reward by
+clients play episodes of textenv/remote, `--sessions` at a time in all; every `--kill-every` seconds one of them, drawn
+at random, is killed with SIGKILL and another one is started. Beside them, one client asks for the same again and again
+and never reads an answer. Every episode is played directly, too, and must be the same, message by message and reward by
 reward: a reply that had crossed would show. In the end, after the time that lost sessions have, no session may be left.
-Memory is the server's resident memory, sampled over the run; "flat" compares the median of the last tenth of the samples
-with that of the second tenth.
+Memory is the server's resident memory, sampled over the run: the median of the second tenth of the samples (`early`)
+and of the last tenth (`late`).
 """
 
 from __future__ import annotations
@@ -223,8 +223,11 @@ class _Unread:
         host, port = url.removeprefix("http://").split(":")
         self.socket = socket.create_connection((host, int(port)))
         self.socket.sendall(
-            f"GET /v1/ws HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {TOKEN}\r\nUpgrade: websocket\r\n"
-            "Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n".encode()
+            (
+                f"GET /v1/ws HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {TOKEN}\r\nUpgrade: websocket\r\n"
+                "Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+                "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+            ).encode()
         )
         message = json.dumps({"id": "again", "op": "describe"}).encode()
         frame = bytes([0x81, 0x80 | len(message)]) + b"\0\0\0\0" + message  # masked with zeros

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from ..chat.errors import BudgetExceeded, CacheError
 from ..env import EnvironmentFailure, TextEnv
 from ..messages import Messages, clean_text, copy_messages
-from ..tool_env import ToolEnv, ToolState
+from ..tool_env import ToolState
 from .plan import Job
 from .policies import OutOfContext, Player, Policy, PolicyFailure, Reply, Stop, ToolSchemas
 from .records import Record
