@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -218,7 +219,8 @@ async def _serve(server: Server, served: Sequence[Served], guarded: bool, argume
         (again if asked.is_set() else asked).set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, signalled)
+        with suppress(NotImplementedError):  # on Windows; Ctrl-C ends it at once there
+            loop.add_signal_handler(number, signalled)
     try:
         try:
             await server.start(arguments.bind, arguments.port)

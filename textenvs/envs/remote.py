@@ -156,14 +156,14 @@ class Remote(TextEnv[RemoteState]):
         self.remote_env = _chosen(there, env or os.environ.get(ENV_VARIABLE), self.url)
         if self.env_kwargs:
             there = wait_for(self._client.call("describe", env=self.remote_env, kwargs=self.env_kwargs))
-        facts = there["environments"][self.remote_env]
-        super().__init__(
-            RemoteTasks(facts["tasks"], self._client_arguments, self.remote_env, self.env_kwargs),
-            max_assistant_turns=facts["max_assistant_turns"],
-            max_user_turns=facts["max_user_turns"],
-            render_mode=render_mode,
-        )
-        self.tool_schemas, self.tools_apart = facts["tool_schemas"], facts["tools_apart"]
+        try:
+            facts = there["environments"][self.remote_env]
+            limits = {name: facts[name] for name in ("max_assistant_turns", "max_user_turns")}
+            tasks = RemoteTasks(facts["tasks"], self._client_arguments, self.remote_env, self.env_kwargs)
+            self.tool_schemas, self.tools_apart = facts["tool_schemas"], facts["tools_apart"]
+        except (KeyError, TypeError) as error:
+            raise self._nonsense(f"what {self.remote_env} is") from error
+        super().__init__(tasks, **limits, render_mode=render_mode)
         self._lease: _Lease | None = None
         self._asked: tuple[int | None, dict[str, Any]] = (None, {})  # of the reset that is going on
 
@@ -181,7 +181,7 @@ class Remote(TextEnv[RemoteState]):
         state.seed = int(self.np_random.integers(2**63)) if seed is None else operator.index(seed)
         state.options = encode(options) if options else "null"
         answer = await self._open_session([])
-        messages, info = self._news(answer), answer["info"]
+        messages, info = self._news(answer), self._field(answer, "info", dict)
         state.task = Task(str(info.get("task_key")), str(info.get("data_source")), messages, None)
         state.task_index = int(info.get("task_index", -1))
         state.opened = encode(info)
@@ -219,7 +219,7 @@ class Remote(TextEnv[RemoteState]):
 
     async def conversation_score(self) -> Mapping[str, float]:
         """The scores of the conversation, where the server gives them (``--allow scores``)."""
-        return (await self._in_session("score"))["scores"]  # type: ignore[no-any-return]
+        return self._field(await self._in_session("score"), "scores", dict)  # type: ignore[no-any-return]
 
     # ------------------------------------------------------------------ the episode
 
@@ -244,13 +244,14 @@ class Remote(TextEnv[RemoteState]):
         reply = state.messages[-1]
         news = self._news(answer)
         if not news or news[0]["role"] != "assistant":
-            raise RemoteError(f"{self.url} answered a step without the reply in the conversation", "bad_request")
-        reward, info = float(answer["reward"]), answer["info"]
+            raise self._nonsense("a conversation that the reply is in")
+        reward, info = float(self._field(answer, "reward", (int, float))), self._field(answer, "info", dict)
         state.replies += (encode({"action": _action(reply)}),)
         state.messages = (*state.messages[:-1], *news)
         state.return_so_far += reward
         state.user_turns = int(info.get("user_turns", state.user_turns))
-        state.terminated, state.truncated = bool(answer["terminated"]), bool(answer["truncated"])
+        state.terminated = self._field(answer, "terminated", bool)
+        state.truncated = self._field(answer, "truncated", bool)
         state.stop = info.get("stop")
         if self.render_mode == "human":
             self.render()
@@ -333,8 +334,9 @@ class Remote(TextEnv[RemoteState]):
         answer = await client.call("open", **asked)
         if old is not None:
             old.forget()
-        self._lease = _Lease(client, str(answer["session"]), int(answer["turn"]))
-        if replay and (answer["turn"] != len(state.replies) or self._news(answer) != self._before()):
+        turn = self._field(answer, "turn", int)
+        self._lease = _Lease(client, self._field(answer, "session", str), turn)
+        if replay and (turn != len(state.replies) or self._news(answer) != self._before()):
             self._drop()
             raise RemoteError(
                 f"{self.url}: {self.remote_env} played the same episode again and it went otherwise, so it cannot be "
@@ -359,7 +361,7 @@ class Remote(TextEnv[RemoteState]):
                 lease.owed = None  # the server has said that nothing was played
             raise
         if answer.get("session") != lease.session or answer.get("turn") != turn + 1:
-            raise RemoteError(f"{self.url} answered another request than it was asked", "bad_request")
+            raise self._nonsense("the answer to this request")
         lease.turn, lease.owed = turn + 1, None
         return answer
 
@@ -385,19 +387,28 @@ class Remote(TextEnv[RemoteState]):
 
     def _script(self, op: str, rng: np.random.Generator) -> str | Message:
         answer: Json = wait_for(self._in_session(op, rng=generator_state(rng)))
-        rng.bit_generator.state = generator_from(answer["rng"]).bit_generator.state
-        action = answer["action"]
-        return action if isinstance(action, str) else copy_messages(check_conversation([action], self.url))[0]
+        rng.bit_generator.state = generator_from(self._field(answer, "rng", dict)).bit_generator.state
+        action = self._field(answer, "action", (str, dict))
+        return action if isinstance(action, str) else self._news({"messages": [action]})[0]
 
     def _news(self, answer: Json) -> Messages:
         try:
-            return copy_messages(check_conversation(answer["messages"], "messages"))
-        except (KeyError, ValueError) as error:
-            raise RemoteError(f"{self.url} answered no conversation: {error}", "bad_request") from error
+            return copy_messages(check_conversation(self._field(answer, "messages", list), "messages"))
+        except ValueError as error:
+            raise self._nonsense("messages") from error
+
+    def _field(self, answer: Json, name: str, kind: Any) -> Any:
+        value = answer.get(name)
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise self._nonsense(repr(name))
+        return value
+
+    def _nonsense(self, what: str) -> RemoteError:
+        return RemoteError(f"{self.url} did not answer {what}; is that a server of `textenvs serve`?", "bad_request")
 
 
 def _chosen(there: Mapping[str, Any], env: str | None, url: str) -> str:
-    environments = there["environments"]
+    environments = there.get("environments") or {}
     if env is None and len(environments) == 1:
         env = next(iter(environments))
     if env is None or env not in environments:

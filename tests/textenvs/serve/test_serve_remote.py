@@ -2,8 +2,10 @@
 
 import asyncio
 import copy
+import http.server
 import multiprocessing
 import pickle
+import threading
 
 import adapter_kit
 import gymnasium
@@ -486,6 +488,56 @@ def test_a_full_server_is_waited_for_and_then_given_up():
         assert raised.value.kind == "full"
         first.close()
         assert second.reset(seed=0) == Guess().reset(seed=0)
+
+
+def test_another_version_of_the_protocol_is_refused(monkeypatch):
+    monkeypatch.setattr("textenvs.serve.host.PROTOCOL", 2)
+    with running() as server, pytest.raises(RemoteError, match="speaks version 2 of the protocol"):
+        server.remote("guess")
+
+
+def test_something_else_at_the_address():
+    class Other(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_error(404)
+
+        def log_message(self, *args):
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Other) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        with pytest.raises(RemoteError, match="HTTP 404; is that a server"):
+            textenvs.make("textenv/remote", url=f"http://127.0.0.1:{other.server_port}", env="guess")
+        other.shutdown()
+
+
+WRONG = {
+    "session": 7,
+    "turn": "0",
+    "messages": [{"role": "nobody"}],
+    "info": [],
+    "reward": True,
+    "terminated": 1,
+    "truncated": "no",
+}
+
+
+@pytest.mark.parametrize(
+    "wrong", [{name: wrong} for name, wrong in WRONG.items()] + [dict.fromkeys([n]) for n in WRONG]
+)
+def test_nonsense_of_a_server_is_a_clear_error(toys, monkeypatch, wrong):
+    remote, call = toys.remote("guess"), Client._call
+
+    async def garbled(self, message):
+        answer = await call(self, message)
+        return {**answer, **wrong} if message["op"] in ("open", "step") else answer
+
+    monkeypatch.setattr(Client, "_call", garbled)
+    with pytest.raises(RemoteError, match="did not answer") as raised:
+        _stepped(remote, 0, "x")
+    assert raised.value.kind == "bad_request"
+    moved = pickle.loads(pickle.dumps(raised.value))
+    assert (str(moved), moved.kind) == (str(raised.value), "bad_request")
 
 
 def test_big_task_sets_stay_where_they_are(toys):
