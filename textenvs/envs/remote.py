@@ -19,10 +19,9 @@ from typing import Any, ClassVar, Self
 import gymnasium
 import numpy as np
 
-from ..background import wait_for
 from ..env import EpisodeState, ResetResult, StepResult, TextEnv, Turn
 from ..messages import Message, Messages, check_conversation, copy_messages
-from ..serve.client import Client, RemoteError, check_described, new_id
+from ..serve.client import Client, RemoteError, check_described, new_id, wait_here
 from ..serve.protocol import PASSING, Json, decode, encode, generator_from, generator_state
 from ..tasks.base import Task
 
@@ -75,7 +74,7 @@ class RemoteTasks:
         if index < 0 or (self._size is not None and index >= self._size):
             raise IndexError(f"{self._name}: index {index} is outside its {self._size} tasks")
         client = Client.shared(*self._client)
-        told: Json = wait_for(client.call("task", env=self._env, index=operator.index(index), kwargs=self._kwargs))
+        told: Json = wait_here(client.call("task", env=self._env, index=operator.index(index), kwargs=self._kwargs))
         return Task(str(told.get("key")), str(told.get("data_source")), (), None)
 
 
@@ -152,10 +151,10 @@ class Remote(TextEnv[RemoteState]):
         self._client_arguments = (url, token or os.environ.get(TOKEN_VARIABLE) or None, timeout_s, retry_s)
         self._client = Client.shared(*self._client_arguments)
         self.env_kwargs = dict(env_kwargs or {})
-        there = check_described(wait_for(self._client.call("describe")), self.url)
+        there = check_described(wait_here(self._client.call("describe")), self.url)
         self.remote_env = _chosen(there, env or os.environ.get(ENV_VARIABLE), self.url)
         if self.env_kwargs:
-            there = wait_for(self._client.call("describe", env=self.remote_env, kwargs=self.env_kwargs))
+            there = wait_here(self._client.call("describe", env=self.remote_env, kwargs=self.env_kwargs))
         try:
             facts = there["environments"][self.remote_env]
             limits = {name: facts[name] for name in ("max_assistant_turns", "max_user_turns")}
@@ -386,7 +385,7 @@ class Remote(TextEnv[RemoteState]):
         raise AssertionError("the second attempt returns or raises")
 
     def _script(self, op: str, rng: np.random.Generator) -> str | Message:
-        answer: Json = wait_for(self._in_session(op, rng=generator_state(rng)))
+        answer: Json = wait_here(self._in_session(op, rng=generator_state(rng)))
         rng.bit_generator.state = generator_from(self._field(answer, "rng", dict)).bit_generator.state
         action = self._field(answer, "action", (str, dict))
         return action if isinstance(action, str) else self._news({"messages": [action]})[0]

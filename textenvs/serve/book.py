@@ -312,7 +312,9 @@ class Book:
             raise Refusal("overloaded", f"{self.running} requests are at work already", retry_after_s=0.25)
 
     def _touch(self, known: _Session, now: float, connection: Hashable | None) -> None:
-        known.used, known.connection, known.lost = now, connection, None
+        known.used, known.lost = now, None
+        if connection is not None:  # a request over HTTP says nothing about the WebSocket
+            known.connection = connection
 
     def _done(self, now: float, session: str, known: _Session) -> list[str]:
         known.work, known.used = None, now

@@ -13,10 +13,14 @@ import json
 import os
 import random
 import threading
+import time
+import urllib.error
+import urllib.request
 import uuid
 import weakref
-from collections.abc import Coroutine, Mapping
+from collections.abc import Awaitable, Coroutine, Mapping
 from contextlib import suppress
+from contextvars import ContextVar
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -105,6 +109,8 @@ class Client:
             Exception: What the environment raised, where it is one of :data:`~textenvs.serve.protocol.ERRORS`.
         """
         message = {"id": request_id or new_id(), "op": op, **asked}
+        if _posting.get():
+            return self._post(message)
         return await on_background(self._call(message))
 
     def call_soon(self, op: str, **asked: Any) -> None:
@@ -112,31 +118,90 @@ class Client:
         self._link.send_soon({"id": new_id(), "op": op, **asked})
 
     async def _call(self, message: Json) -> Json:
-        text = encode(message)
-        loop = asyncio.get_running_loop()
-        pause, failing_since = _FIRST_PAUSE_S, None
+        text, tries = encode(message), _Tries(self.url, self.retry_s)
         while True:
             try:
-                answer = await self._link.ask(message["id"], text, self.timeout_s)
-                error = answer.get("error")
-                if error is None and isinstance(answer.get("ok"), dict):
-                    return answer["ok"]  # type: ignore[no-any-return]
-                if not isinstance(error, dict):
-                    raise RemoteError(f"{self.url} answered what is not of this protocol", "bad_request")
-                if error.get("kind") not in PASSING:
-                    raise exception_of(error, self.url)
-                problem = exception_of(error, self.url)
-                wait = max(float(error.get("retry_after_s") or 0.0), pause)
+                return tries.told(await self._link.ask(message["id"], text, self.timeout_s))
             except _Lost as lost:
-                problem, wait = RemoteError(f"{self.url}: {lost}"), pause
-            now = loop.time()
-            failing_since = now if failing_since is None else failing_since
-            if now + wait > failing_since + self.retry_s:
-                raise RemoteError(
-                    f"{problem} (tried for {now - failing_since:.1f} s)", getattr(problem, "kind", "lost")
-                )
-            await asyncio.sleep(wait * random.uniform(0.75, 1.25))
-            pause = min(2 * pause, _LONGEST_PAUSE_S)
+                await asyncio.sleep(tries.pause(lost))
+
+    def _post(self, message: Json) -> Json:
+        """The same over HTTP, in this thread."""
+        tries = _Tries(self.url, self.retry_s)
+        headers = {"Content-Type": "application/json", **self._link.headers}
+        body = encode({name: value for name, value in message.items() if name != "op"}).encode()
+        request = urllib.request.Request(f"{self.url}{PREFIX}/{message['op']}", body, headers)
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy, as for the WebSocket
+        while True:
+            try:
+                return tries.told(_received(opener, request, self.timeout_s))
+            except _Lost as lost:
+                time.sleep(tries.pause(lost))
+
+
+def _received(opener: urllib.request.OpenerDirector, request: urllib.request.Request, timeout_s: float) -> Any:
+    """What an HTTP request is answered, decoded; ``None`` if it is not JSON."""
+    try:
+        with opener.open(request, timeout=timeout_s) as answer:
+            text = answer.read()
+    except urllib.error.HTTPError as error:
+        text = error.read()
+    except OSError as error:
+        raise _Lost(f"no connection: {error}") from error
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+class _Lost(Exception):
+    """No answer, or one that may be another a little later."""
+
+    def __init__(self, message: str, kind: str = "lost", retry_after_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.retry_after_s = retry_after_s
+
+
+class _Tries:
+    """How often a request is sent: until an answer, or for ``retry_s`` after it first failed."""
+
+    def __init__(self, url: str, retry_s: float) -> None:
+        self._url = url
+        self._retry_s = retry_s
+        self._pause = _FIRST_PAUSE_S
+        self._since: float | None = None
+
+    def told(self, answer: Any) -> Json:
+        """The field ``ok`` of an answer; an error is raised.
+
+        Raises:
+            _Lost: One that may pass.
+        """
+        error = answer.get("error") if isinstance(answer, dict) else None
+        if isinstance(error, dict):
+            problem = exception_of(error, self._url)
+            if error.get("kind") in PASSING:
+                raise _Lost(str(problem), str(error["kind"]), float(error.get("retry_after_s") or 0.0))
+            raise problem
+        if not isinstance(answer, dict) or not isinstance(answer.get("ok"), dict):
+            raise RemoteError(f"{self._url} answered what is not of this protocol", "bad_request")
+        return answer["ok"]  # type: ignore[no-any-return]
+
+    def pause(self, lost: _Lost) -> float:
+        """How long to wait before the next try, in seconds.
+
+        Raises:
+            RemoteError: There is none.
+        """
+        now = time.monotonic()
+        self._since = now if self._since is None else self._since
+        wait = max(lost.retry_after_s, self._pause) * random.uniform(0.75, 1.25)
+        if now + wait > self._since + self._retry_s:
+            where = "" if str(lost).startswith(self._url) else f"{self._url}: "
+            raise RemoteError(f"{where}{lost} (tried for {now - self._since:.1f} s)", lost.kind) from lost
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE_S)
+        return wait
 
 
 def new_id() -> str:
@@ -160,6 +225,29 @@ def exception_of(error: Mapping[str, Any], where: str) -> Exception:
     return RemoteError(f"{where}: {kind}: {message}", kind)
 
 
+_posting: ContextVar[bool] = ContextVar("_posting", default=False)
+
+
+def wait_here(work: Coroutine[Any, Any, T]) -> T:
+    """:func:`~textenvs.background.wait_for`, also on the background loop itself.
+
+    There, where a synchronous hook was called from a coroutine, nothing can be awaited: the requests that ``work``
+    makes go over HTTP, in this thread. It must await nothing else.
+    """
+    if not background.is_here():
+        awaited: Awaitable[T] = work
+        return background.wait_for(awaited)
+    token = _posting.set(True)
+    try:
+        work.send(None)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+    finally:
+        _posting.reset(token)
+        work.close()
+    raise RuntimeError("this awaits something else than requests")
+
+
 async def on_background(work: Coroutine[Any, Any, T]) -> T:
     """Await on the background loop, from whatever loop this is."""
     if background.is_here():
@@ -167,16 +255,12 @@ async def on_background(work: Coroutine[Any, Any, T]) -> T:
     return await asyncio.wrap_future(background.submit(work))
 
 
-class _Lost(Exception):
-    """No answer: the connection could not be made, or broke."""
-
-
 class _Link:
     """The WebSocket, made when it is needed and again when it was lost. Lives on the background loop."""
 
     def __init__(self, url: str, token: str | None) -> None:
         self._url = url
-        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        self.headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._aiohttp = _aiohttp()
         self._session: Any = None
         self._ws: Any = None
@@ -241,7 +325,7 @@ class _Link:
         if self._session is None:
             # No proxy from the environment: its variables are for the web.
             self._session = aiohttp.ClientSession(
-                headers=self._headers, timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S)
+                headers=self.headers, timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S)
             )
         try:
             async with asyncio.timeout(_CONNECT_S):

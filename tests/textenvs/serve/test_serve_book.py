@@ -44,7 +44,7 @@ class Books(RuleBasedStateMachine):
             fact["gone"] = True
 
     def _touch(self, fact, wire):
-        fact.update(used=self.now, wire=wire, lost=None)
+        fact.update(used=self.now, wire=wire or fact["wire"], lost=None)
 
     # ---------------------------------------------------------------- requests
 

@@ -15,8 +15,8 @@ from served import TOYS, Limits, Offer, Running, registered, running, soon
 from toy_envs import Guess
 
 import textenvs
-from textenvs import EnvironmentFailure, Task, TextVectorEnv, Turn
-from textenvs.adapters import Session
+from textenvs import EnvironmentFailure, Task, TextVectorEnv, Turn, background
+from textenvs.adapters import EpisodeSpec, Session
 from textenvs.envs.remote import Remote
 from textenvs.episodes import play_episodes
 from textenvs.lookahead import multiturn_aware_reward
@@ -48,8 +48,10 @@ def kind(request):
 def test_the_same_seeds_and_replies_give_the_same_episode_as_directly(shipped, env_id):
     ends = set()
     for played in adapter_kit.episodes(env_id, 12):
-        with Session(shipped.remote(env_id)) as session:
-            assert session.start(played.spec.seed, played.spec.options) == played.opening
+        spec = EpisodeSpec("textenv/remote", played.spec.seed, {"url": shipped.url, "env": env_id})
+        session, opening = Session.of(spec)
+        with session:
+            assert opening == played.opening
             turns = [session.reply(reply) for reply in played.replies]
             assert [turn.messages for turn in turns] == played.said
             assert session.turn_rewards == played.rewards
@@ -84,6 +86,28 @@ def test_every_result_is_equal_to_the_direct_one_with_info_and_spaces(shipped, e
     assert (remote.tasks[3].ground_truth, remote.tasks[3].prompt, remote.secrets()) == (None, (), ())
     with pytest.raises(IndexError, match="outside"):
         remote.tasks[-1]
+
+
+def test_scripts_and_tasks_are_there_wherever_they_are_asked_for(shipped):
+    """Also in a coroutine on the loop that all connections live on, where nobody can wait for them."""
+    direct, tasks = textenvs.make("textenv/clarify"), textenvs.make("textenv/clarify").tasks
+    direct.reset(seed=2)
+    expected = [direct.demonstration(np.random.default_rng(0)), direct.step("x"), tasks[4].key]
+    expected += [direct.blunder(np.random.default_rng(1))]
+    remote = shipped.remote("textenv/clarify")
+
+    async def asked():
+        await remote.areset(seed=2)
+        told = [remote.demonstration(np.random.default_rng(0)), await remote.astep("x"), remote.tasks[4].key]
+        remote._drop()  # its session is lost
+        told += [remote.blunder(np.random.default_rng(1))]
+        assert shipped.remote("textenv/clarify").tasks.size is None
+        with pytest.raises(RemoteError, match=r"no connection.*tried for"):
+            textenvs.make("textenv/remote", url="http://127.0.0.1:9", retry_s=0.2)
+        return told
+
+    assert background.submit(asked()).result(timeout=30) == expected
+    assert asyncio.run(asked()) == expected
 
 
 def test_whatever_was_said_comes_back_as_it_is_directly(toys, kind):
