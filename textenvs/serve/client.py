@@ -18,10 +18,10 @@ import urllib.error
 import urllib.request
 import uuid
 import weakref
-from collections.abc import Awaitable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
 import gymnasium
@@ -235,8 +235,7 @@ def wait_here(work: Coroutine[Any, Any, T]) -> T:
     makes go over HTTP, in this thread. It must await nothing else.
     """
     if not background.is_here():
-        awaited: Awaitable[T] = work
-        return background.wait_for(awaited)
+        return cast(T, background.wait_for(cast(Any, work)))
     token = _posting.set(True)
     try:
         work.send(None)
