@@ -1,15 +1,15 @@
 """A server of environments under many clients, some of which are killed: is anything crossed, leaked or stalled?
 
     python benchmarks/serve_soak.py
-    python benchmarks/serve_soak.py --sessions 200 --processes 4 --episodes 20000 --kill-every 2
+    python benchmarks/serve_soak.py --sessions 200 --processes 4 --episodes 20000 --kill-every 120
 
 A server (`textenvs serve`, in a process of its own) offers textenv/clarify and textenv/gsm8k-interact. Processes of
-clients play episodes of textenv/remote, `--sessions` at a time in all; every `--kill-every` seconds one of them, drawn
-at random, is killed with SIGKILL and another one is started. Beside them, one client asks for the same again and again
-and never reads an answer. Every episode is played directly, too, and must be the same, message by message and reward by
-reward: a reply that had crossed would show. In the end, after the time that lost sessions have, no session may be left.
-Memory is the server's resident memory, sampled over the run: the median of the second tenth of the samples (`early`)
-and of the last tenth (`late`).
+clients play episodes of textenv/remote, `--sessions` at a time in all; every `--kill-every` episodes, more or less, one
+of them, drawn at random, is killed with SIGKILL and another one is started. Beside them, one client asks for the same
+again and again and never reads an answer. Every episode is played directly, too, and must be the same, message by
+message and reward by reward: a reply that had crossed would show. In the end, after the time that lost sessions have, no
+session may be left. Memory is the server's resident memory, sampled over the run: the median of the second tenth of the
+samples (`early`) and of the last tenth (`late`).
 """
 
 from __future__ import annotations
@@ -89,15 +89,15 @@ class Soak:
         sessions: At a time, in all.
         processes: Of clients.
         episodes: To be finished, in all.
-        kill_every_s: A client is killed so often.
+        kill_every: A client is killed after so many episodes, more or less.
         seed: Of the choice of who is killed.
     """
 
-    def __init__(self, sessions: int, processes: int, episodes: int, kill_every_s: float, seed: int = 0) -> None:
+    def __init__(self, sessions: int, processes: int, episodes: int, kill_every: int, seed: int = 0) -> None:
         self.per_process = sessions // processes
         self.processes = processes
         self.episodes = episodes
-        self.kill_every_s = kill_every_s
+        self.kill_every = kill_every
         self.random = random.Random(seed)
         self.lines: list[dict[str, Any]] = []
         self.memory: list[int] = []
@@ -161,7 +161,7 @@ class Soak:
     def _soak(self, unread: _Unread) -> None:
         for _ in range(self.processes):
             self._start()
-        next_kill, next_look, next_said = time.monotonic() + self.kill_every_s, 0.0, time.monotonic() + 10.0
+        next_kill, next_look, next_said = self.kill_every, 0.0, time.monotonic() + 10.0
         while len(self.lines) < self.episodes:
             now = time.monotonic()
             for each in self.clients:
@@ -170,14 +170,14 @@ class Soak:
                 self.memory.append(self._metrics()["memory_bytes"])
                 unread.ask()
                 next_look = now + 0.25
-            if now >= next_kill:
+            if len(self.lines) >= next_kill:
                 victim = self.clients.pop(self.random.randrange(len(self.clients)))
                 victim.kill()
                 victim.wait()
                 self._read(victim)
                 self.killed += 1
                 self._start()
-                next_kill = now + self.kill_every_s * self.random.uniform(0.5, 1.5)
+                next_kill = len(self.lines) + round(self.kill_every * self.random.uniform(0.5, 1.5))
             if now >= next_said:
                 print(f"{len(self.lines)} episodes, {self.killed} clients killed", file=sys.stderr, flush=True)
                 next_said = now + 10.0
@@ -252,7 +252,7 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, default=200)
     parser.add_argument("--processes", type=int, default=4)
     parser.add_argument("--episodes", type=int, default=20_000)
-    parser.add_argument("--kill-every", type=float, default=2.0)
+    parser.add_argument("--kill-every", type=int, default=120)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--client", nargs=3, metavar=("URL", "SESSIONS", "SEED"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
