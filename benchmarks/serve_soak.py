@@ -7,7 +7,7 @@ A server (`textenvs serve`, in a process of its own) offers textenv/clarify and 
 clients play episodes of textenv/remote, `--sessions` at a time in all; every `--kill-every` episodes, more or less, one
 of them, drawn at random, is killed with SIGKILL and another one is started. Beside them, one client asks for the same
 again and again and never reads an answer. Every episode is played directly, too, and must be the same, message by
-message and reward by reward: a reply that had crossed would show. In the end, after the time that lost sessions have, no
+message and reward by reward: a reply that had crossed would show. In the end, after the time of lost sessions, no
 session may be left. Memory is the server's resident memory, sampled over the run: the median of the second tenth of the
 samples (`early`) and of the last tenth (`late`).
 """
