@@ -225,6 +225,19 @@ def test_errors_arrive_as_what_they_were(toys, kind):
             blunderer.blunder(np.random.default_rng(0))
 
 
+def test_a_reply_that_was_refused_costs_no_other_session(kind):
+    """So that an episode which cannot be played again goes on after one."""
+    with running() as server:
+        remote, direct = server.remote(kind), TOYS[kind]()
+        for env in (remote, direct):
+            env.reset(seed=0)
+            for wrong in ("boom", user("me")):
+                with pytest.raises((RuntimeError, gymnasium.error.InvalidAction)):
+                    env.step(wrong)
+        assert remote.step("x") == direct.step("x")
+        assert server.metrics()["opened"] == 1
+
+
 class Unopenable(Guess):
     def opening(self, task):
         raise EnvironmentFailure("judge_failed", "not today")

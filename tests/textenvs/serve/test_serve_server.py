@@ -6,17 +6,19 @@ import socket
 import threading
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 
 import aiohttp
 import pytest
+from aiohttp import WSMessage, WSMsgType
 from served import TOKEN, TOYS, Limits, Offer, Transport, running, soon
-from toy_envs import Guess
+from toy_envs import Guess, ToyTasks
 
 from textenvs import Turn
 from textenvs.messages import user
 from textenvs.serve.client import RemoteError
 from textenvs.serve.host import Host
-from textenvs.serve.server import Server
+from textenvs.serve.server import Server, _Channel
 
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 HANDSHAKE = (
@@ -384,8 +386,9 @@ class Wordy(Guess):
         return Turn([user("word " * 100_000)])
 
 
-def test_a_client_that_does_not_read_stalls_nobody_and_is_disconnected():
-    transport = Transport(send_timeout_s=0.3, max_unread_bytes=2**20)
+@pytest.mark.parametrize("bounds", [{"send_timeout_s": 0.3}, {"send_timeout_s": 600.0, "max_unread_bytes": 2**20}])
+def test_a_client_that_does_not_read_stalls_nobody_and_is_disconnected(bounds):
+    transport = Transport(**bounds)
     with running({"wordy": Wordy, "guess": Guess}, transport=transport) as server:
 
         async def reads_nothing():
@@ -413,22 +416,67 @@ def test_a_client_that_does_not_read_stalls_nobody_and_is_disconnected():
         asyncio.run(reads_nothing())
 
 
-def test_a_client_that_floods_and_reads_nothing_stalls_nobody():
-    transport = Transport(send_timeout_s=0.5, max_pending=50)
-    with running(transport=transport) as server, socket.create_connection(("127.0.0.1", server.port)) as flood:
-        flood.sendall(HANDSHAKE)
-        message = b'{"id": "again", "op": "describe"}'
-        frame = bytes([0x81, 0x80 | len(message)]) + bytes(4) + message  # masked with zeros
-        frames, begun = frame * 5000, 0
-        flood.setblocking(False)
+@dataclass(frozen=True)
+class LongWindedTasks(ToyTasks):
+    """Whose description is long."""
+
+    name: str = "word " * 20_000
+
+
+def test_a_client_that_floods_and_reads_nothing_stalls_nobody_and_takes_no_memory():
+    offers = {"guess": Guess, "long": lambda: Guess(LongWindedTasks())}
+    transport = Transport(send_timeout_s=2.0, max_pending=20)
+    with running(offers, transport=transport) as server:
         remote, direct = server.remote("guess"), Guess()
-        for seed in range(20):
-            with suppress(BlockingIOError, ConnectionError):
-                begun = (begun + flood.send(frames[begun:])) % len(frame)
-            assert remote.reset(seed=seed) == direct.reset(seed=seed)
-            assert remote.step("a") == direct.step("a")
-            assert all(channel._answers.qsize() <= 2 * 50 + 1 for channel in list(server.server._channels))
-        soon(lambda: len(server.server._channels) == 1, "the client that floods is disconnected")
+        with socket.create_connection(("127.0.0.1", server.port)) as flood:
+            flood.sendall(HANDSHAKE)
+            message = b'{"id": "again", "op": "describe"}'
+            frame = bytes([0x81, 0x80 | len(message)]) + bytes(4) + message  # masked with zeros
+            frames, begun = frame * 5000, 0
+            flood.setblocking(False)
+            most = 0
+            for seed in range(20):
+                with suppress(BlockingIOError, ConnectionError):
+                    begun = (begun + flood.send(frames[begun:])) % len(frame)
+                assert remote.reset(seed=seed) == direct.reset(seed=seed)
+                assert remote.step("a") == direct.step("a")
+                most = max(most, *(channel._answers.qsize() for channel in list(server.server._channels)))
+            soon(lambda: len(server.server._channels) == 1, "the client that floods is disconnected")
+        assert 10 <= most <= 2 * 20 + 1
+
+
+async def test_who_has_sent_much_does_not_keep_the_loop():
+    count, ticks = 200, 0
+    message = WSMessage(WSMsgType.TEXT, '{"id": "1", "op": "close", "session": "s"}', None)
+
+    class Sent:
+        """A WebSocket whose frames are all here, so that reading them waits for nothing."""
+
+        def __init__(self):
+            self.left = count
+
+        def __aiter__(self):
+            return self
+
+        async def __anext__(self):
+            self.left -= 1
+            if self.left < 0:
+                raise StopAsyncIteration
+            return message
+
+        async def send_str(self, text):
+            pass
+
+    async def others():
+        nonlocal ticks
+        while True:
+            await asyncio.sleep(0)
+            ticks += 1
+
+    other = asyncio.ensure_future(others())
+    await _Channel(Sent(), None, "ann", Server(Host({"guess": Offer(Guess)}))).serve()
+    other.cancel()
+    assert ticks >= count // 2
 
 
 def test_a_client_that_is_silent_is_found_out_by_the_heartbeat():
