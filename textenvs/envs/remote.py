@@ -275,8 +275,7 @@ class Remote(TextEnv[RemoteState]):
 
     def fork(self, seed: int | None = None) -> Self:
         """An environment in the same state, whose session is opened when it is first used."""
-        child = super().fork(seed)
-        child._lease = None
+        child = super().fork(seed)  # copied as by __getstate__, without the session
         if seed is not None and child.state.messages:
             child.state.reseeds += ((len(child.state.replies), operator.index(seed)),)
         return child

@@ -21,6 +21,7 @@ import weakref
 from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
@@ -35,6 +36,7 @@ T = TypeVar("T")
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 _CONNECT_S = 10.0
 _HEARTBEAT_S = 20.0
+_TOO_LARGE = 1009  # WebSocket's code for a message that is
 
 
 class RemoteError(ConnectionError):
@@ -254,6 +256,14 @@ async def on_background(work: Coroutine[Any, Any, T]) -> T:
     return await asyncio.wrap_future(background.submit(work))
 
 
+@dataclass
+class _Waiting:
+    """Somebody who waits for an answer, and the size of the request."""
+
+    answer: asyncio.Future[Json]
+    size: int
+
+
 class _Link:
     """The WebSocket, made when it is needed and again when it was lost. Lives on the background loop."""
 
@@ -265,7 +275,7 @@ class _Link:
         self._ws: Any = None
         self._reader: asyncio.Task[None] | None = None
         self._connecting: asyncio.Lock | None = None
-        self._waiting: dict[str, asyncio.Future[Json]] = {}
+        self._waiting: dict[str, _Waiting] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._shut = False
 
@@ -278,7 +288,7 @@ class _Link:
         """
         ws, waiting = await self._connected()
         answer: asyncio.Future[Json] = asyncio.get_running_loop().create_future()
-        waiting[name] = answer
+        waiting[name] = _Waiting(answer, len(text))
         try:
             async with asyncio.timeout(timeout_s):
                 try:
@@ -289,7 +299,7 @@ class _Link:
         except TimeoutError:
             raise RemoteError(f"{self._url} did not answer within {timeout_s:g} s") from None
         finally:
-            if waiting.get(name) is answer:
+            if name in waiting and waiting[name].answer is answer:
                 del waiting[name]
 
     def send_soon(self, message: Json) -> None:
@@ -311,7 +321,7 @@ class _Link:
         with suppress(ConnectionError, RuntimeError):
             await self._ws.send_str(text)
 
-    async def _connected(self) -> tuple[Any, dict[str, asyncio.Future[Json]]]:
+    async def _connected(self) -> tuple[Any, dict[str, _Waiting]]:
         if self._connecting is None:
             self._loop, self._connecting = asyncio.get_running_loop(), asyncio.Lock()
         async with self._connecting:
@@ -379,29 +389,43 @@ class _Link:
             await self._session.close()
 
 
-async def _read(ws: Any, waiting: dict[str, asyncio.Future[Json]]) -> None:
+async def _read(ws: Any, waiting: dict[str, _Waiting]) -> None:
     """Hand each answer to who waits for it; when the connection is lost, tell everybody."""
     why = "the connection was closed"
     try:
         async for message in ws:
             try:
                 answer = json.loads(message.data)
-                future = waiting.get(answer["id"])
+                asked = waiting.get(answer["id"])
             except (ValueError, KeyError, TypeError):
                 continue  # no answer of this protocol: nobody waits for it
-            if future is not None and not future.done():
-                future.set_result(answer)
+            if asked is not None and not asked.answer.done():
+                asked.answer.set_result(answer)
+        if ws.close_code == _TOO_LARGE:
+            _blame_the_largest(waiting)
         if ws.close_code not in (None, 1000):
             why = f"the connection was closed with code {ws.close_code}"
     except Exception as error:
         why = f"the connection broke: {error}"
     finally:
-        for future in waiting.values():
-            if not future.done():
-                future.set_exception(_Lost(why))
-                future.exception()  # seen, also where nobody waits any more
+        for asked in waiting.values():
+            _fail(asked.answer, _Lost(why))
         with suppress(Exception):
             await ws.close()
+
+
+def _blame_the_largest(waiting: Mapping[str, _Waiting]) -> None:
+    """A message was too large: to send that again would only close the next connection, too."""
+    if waiting:
+        largest = max(waiting.values(), key=lambda asked: asked.size)
+        told = f"the server takes no request of {largest.size} bytes (textenvs serve --max-message-mb)"
+        _fail(largest.answer, RemoteError(told, "too_large"))
+
+
+def _fail(answer: asyncio.Future[Json], error: Exception) -> None:
+    if not answer.done():
+        answer.set_exception(error)
+        answer.exception()  # seen, also where nobody waits any more
 
 
 _lock = threading.Lock()

@@ -173,6 +173,8 @@ class Host:
             return Answer(f'{{"id":{json.dumps(request.id)},"ok":{done}}}')
         except Refusal as refusal:
             return self.refuse(refusal, message)
+        except Exception as error:  # of an environment's description or tasks, or a mistake of ours
+            return self.refuse(self._logged(error, "the request"), message)
 
     def refuse(self, refusal: Refusal, message: Any = None) -> Answer:
         """The answer to a message that is refused."""

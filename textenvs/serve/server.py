@@ -310,13 +310,7 @@ class _Channel:
                 await self._ws.close(code=code, message=reason)
 
     async def _answer(self, message: Any) -> None:
-        try:
-            answer = await self._server.host.answer(message, self._owner, self)
-        except Exception:
-            _LOG.exception("a request could not be answered")
-            name = message.get("id") if isinstance(message, dict) else None
-            answer = self._server.host.refuse(Refusal("environment_error", "see the server's log"), {"id": name})
-        self._put(answer.text)
+        self._put((await self._server.host.answer(message, self._owner, self)).text)
 
     def _put(self, text: str) -> None:
         self._unread += len(text)

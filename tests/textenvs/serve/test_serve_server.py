@@ -236,6 +236,30 @@ def test_a_frame_that_is_too_large_closes_the_connection_with_the_reason_and_ses
     assert ask(guarded, "step", BEARER, id="1", session=session, turn=0, action="a")[0] == 200
 
 
+def test_a_reply_that_is_too_large_is_an_error_at_once_and_costs_no_other_episode(guarded):
+    direct, remotes = Guess(), [guarded.remote("guess", token=TOKEN) for _ in range(5)]
+    direct.reset(seed=1)
+    expected = direct.step("x")
+
+    async def played(remote, reply):
+        await remote.areset(seed=1)
+        return await remote.astep(reply)
+
+    async def all_at_once():
+        replies = ["x", "x", "x" * 30_000, "x", "x"]
+        together = [played(remote, reply) for remote, reply in zip(remotes, replies, strict=True)]
+        return await asyncio.gather(*together, return_exceptions=True)
+
+    results = asyncio.run(all_at_once())
+    error = results.pop(2)
+    assert isinstance(error, RemoteError)
+    assert error.kind == "too_large"
+    assert "--max-message-mb" in str(error)
+    assert "tried for" not in str(error)  # as what may pass is
+    assert results == [expected] * 4
+    assert remotes[2].step("x") == expected
+
+
 @pytest.mark.parametrize(
     "garbage",
     [
@@ -541,6 +565,22 @@ def test_what_is_not_json_is_the_environments_error():
         with pytest.raises(RemoteError, match="object is not JSON"):
             remote.step("a")
         soon(lambda: server.metrics()["sessions"] == 0, "the session is given up")
+
+
+class Unspeakable(ToyTasks):
+    def __getitem__(self, index):
+        raise KeyError("a secret")
+
+
+def test_whatever_else_goes_wrong_is_an_error_without_its_text():
+    with running({"odd": lambda: Guess(Unspeakable())}) as server:
+        for status, _, answer in (
+            ask(server, "task", id="1", env="odd", index=0),
+            ask(server, "open", id="2", env="odd", seed=0),
+        ):
+            assert (status, answer["error"]["exception"]) == (500, "KeyError")
+            assert "secret" not in json.dumps(answer)
+        assert server.metrics()["sessions"] == 0
 
 
 def test_an_environment_that_cannot_be_made_is_noticed_at_once():
