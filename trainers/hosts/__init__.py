@@ -1,1 +1,1 @@
-"""Adapters of other trainers that need tokens: one module or package a host, which only users of that host import."""
+"""Shells in other trainers that need tokens: one package a host; the environments' side is :mod:`textenvs.adapters`."""
