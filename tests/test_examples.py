@@ -37,6 +37,17 @@ def test_play_gsm8k(tmp_path):
     assert steps[1][1].startswith("False,")  # and then begins anew
 
 
+def test_remote(tmp_path):
+    """What is played over the wire is what is played here."""
+    printed = output_of("remote", tmp_path)
+    assert "the same as here: True" in printed
+    assert "the fork said something else: reward +1.0, stop solved" in printed
+    assert re.search(r"^32 episodes, 0 failed", printed, re.MULTILINE)
+    assert "refused: " in printed
+    assert "TEXTENVS_TOKEN" in printed
+    assert "the server has ended with status 0" in printed
+
+
 def test_own_environment(tmp_path):
     printed = output_of("own_environment", tmp_path)
     assert "check_env: passed" in printed
