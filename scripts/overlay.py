@@ -1,7 +1,8 @@
 """A virtual environment over another: ``.venv/bin/python scripts/overlay.py .venv-verl requirements/verl.txt``.
 
 Some host libraries pin versions that the rest does not take. Their environment sees all packages of the one that runs
-this, so that torch is not installed a second time, and installs only what differs before them.
+this, so that torch is not installed a second time, and installs only what differs before them. What stands in
+``verl-alone.txt`` beside ``verl.txt``, where there is such a file, comes after that without its own requirements.
 """
 
 from __future__ import annotations
@@ -27,8 +28,11 @@ def main(place: Path, requirements: Path) -> None:
     # site.addsitedir, not the bare path: the editable installation below is a .pth file of its own.
     below = sysconfig.get_path("purelib")
     (own / "_below.pth").write_text(f"import site; site.addsitedir({below!r})\n", encoding="utf-8")
-    pip = [str(inside), "-m", "pip", "install", "--disable-pip-version-check", "--quiet", "-r", str(requirements)]
-    subprocess.run(pip, check=True)
+    pip = [str(inside), "-m", "pip", "install", "--disable-pip-version-check", "--quiet"]
+    subprocess.run([*pip, "-r", str(requirements)], check=True)
+    alone = requirements.with_name(f"{requirements.stem}-alone.txt")
+    if alone.exists():
+        subprocess.run([*pip, "--no-deps", "-r", str(alone)], check=True)
 
 
 if __name__ == "__main__":
