@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any
 
 from openenv.core.env_server.types import Action, Observation, State
-from pydantic import Field, model_validator
+from pydantic import Field
 
 
 class TextAction(Action):
@@ -16,12 +16,6 @@ class TextAction(Action):
         default=None,
         description="A whole assistant message (with tool calls) instead of a text; text is then its content.",
     )
-
-    @model_validator(mode="after")
-    def _agrees(self) -> Self:
-        if self.message is not None and self.message.get("content") != self.text:
-            raise ValueError("text must be the content of message, where there is a message")
-        return self
 
 
 class TextObservation(Observation):

@@ -78,17 +78,18 @@ class TextEnvironment(Environment[TextAction, TextObservation, TextState]):  # t
 
         Raises:
             EpisodeFailed: The environment's own machinery gave up.
-            ValueError: ``timeout_s`` or other arguments are given.
+            ValueError: ``timeout_s`` or other arguments are given, or text and message differ.
         """
         if timeout_s is not None or kwargs:
             given = sorted(kwargs) + ["timeout_s"] * (timeout_s is not None)
             raise ValueError(f"step takes an action only, not {given}; the client has a timeout for messages")
+        # Not in the model: OpenEnv cannot put the error of a validator on the wire, and ends the session.
+        if action.message is not None and action.message.get("content") != action.text:
+            raise ValueError("text must be the content of message, where there is a message")
         session = self._open()
         turn = session.reply(action.text if action.message is None else action.message)  # type: ignore[arg-type]
         if session.failed:
-            raise EpisodeFailed(
-                f"the episode failed ({turn.info['stop']}: {turn.info['failure']}); reset, and leave it out"
-            )
+            raise EpisodeFailed(f"leave this episode out, it failed ({turn.info['stop']}): {turn.info['failure']}")
         return TextObservation(
             text=turn.text,
             messages=_wire(turn.messages),
