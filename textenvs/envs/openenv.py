@@ -24,8 +24,8 @@ class OpenEnv(Imported["_Remote"]):
     What the server says is read from its observation: ``messages``, where it has chat messages there; else the field
     ``observation_field``; else the first text among text, observation, message, response, content and prompt; else the
     observation as JSON. The reward is the step's own (0 where it gives none). ``done`` is ``terminated``, unless the
-    observation says ``truncated``. ``terms``, ``metrics`` and ``stop`` are taken from its ``info``, where it has them, as
-    our own servers' has.
+    observation says ``truncated``. ``terms``, ``metrics`` and ``stop`` are read from its ``info``, where it has them,
+    as our own servers' has.
 
     A fork or a restored environment begins a new episode with the same seed, and plays the replies again; where the
     server then says something else, the step fails (``info["failed"]``).
