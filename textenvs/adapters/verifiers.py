@@ -132,7 +132,7 @@ class ChatHarnessConfig(vf.HarnessConfig):  # type: ignore[misc]
 
 
 class ChatHarness(vf.Harness[ChatHarnessConfig]):  # type: ignore[misc]
-    """One model call a turn, in this process. (verifiers' ``null`` harness starts a program for every turn.)
+    """One model call a turn, in this process; verifiers' ``null`` harness starts a program for every turn.
 
     Tools are those that the environment describes in its messages; none are declared to the model's service.
     """
