@@ -7,7 +7,9 @@ messages; the environment plays the user's side, as verifiers' own engines do.
 
 from __future__ import annotations
 
+import functools
 import itertools
+import ssl
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -113,12 +115,13 @@ class TextEnvironment(vf.Env[TextEnvironmentConfig]):  # type: ignore[misc]
                     turn = await session.areply(_reply(trace.nodes[nodes[-1]].message))
                     if session.failed:
                         raise EpisodeFailed(f"{turn.info['stop']}: {turn.info['failure']}")
+                    trace.info["textenvs"] = _record(session.turns, nodes)
                     if turn.done:
                         # The name verifiers itself gives a budget: its is_truncated goes by it.
                         trace.stop("max_turns" if turn.truncated else str(turn.info["stop"]))
                         break
                     segment = await interaction.turn(_typed(turn.messages))
-            _record(trace, session.turns, nodes)
+            _reward(trace, session.turns)
         finally:
             await session.aclose()
 
@@ -163,7 +166,8 @@ class ChatHarness(vf.Harness[ChatHarnessConfig]):  # type: ignore[misc]
             messages = [message for message in messages if message.role != "system"]
             messages.insert(0, parse_message({"role": "system", "content": system}))
         body = {"model": ctx.model, "messages": [message_to_wire(message) for message in messages]}
-        async with httpx.AsyncClient(timeout=None) as client:  # verifiers has deadlines of its own
+        # verifiers has deadlines of its own.
+        async with httpx.AsyncClient(timeout=None, verify=_certificates()) as client:
             headers = {"Authorization": f"Bearer {secret}"}
             answer = await client.post(f"{endpoint.rstrip('/')}/chat/completions", json=body, headers=headers)
         if answer.status_code != 200:
@@ -192,6 +196,12 @@ def load_environment(
     return vf.load_environment(TextEnvironmentConfig.model_validate({"taskset": taskset, **config}))
 
 
+@functools.cache
+def _certificates() -> ssl.SSLContext:
+    """Reading them takes longer than all else in a turn."""
+    return httpx.create_ssl_context()
+
+
 def _typed(messages: Messages) -> list[Any]:
     """Our messages as verifiers' own."""
     return [parse_message(dict(message)) for message in messages]
@@ -215,7 +225,20 @@ def _reply(message: AssistantMessage) -> Message:
     return reply
 
 
-def _record(trace: Any, turns: list[SessionTurn], nodes: list[int]) -> None:
+def _record(turns: list[SessionTurn], nodes: list[int]) -> dict[str, Any]:
+    """What happened so far, as JSON."""
+    return {
+        "turn_rewards": [turn.reward for turn in turns],
+        "turn_terms": [dict(turn.info["terms"]) for turn in turns],
+        "turn_nodes": list(nodes),
+        "terminated": turns[-1].terminated,
+        "truncated": turns[-1].truncated,
+        "stop": turns[-1].info["stop"],
+    }
+
+
+def _reward(trace: Any, turns: list[SessionTurn]) -> None:
+    """The whole episode's rewards and metrics, under their names."""
     terms: dict[str, float] = {}
     for turn in turns:
         for name, value in turn.info["terms"].items():
@@ -223,12 +246,3 @@ def _record(trace: Any, turns: list[SessionTurn], nodes: list[int]) -> None:
         trace.record_metrics(turn.info["metrics"])
     for name, value in terms.items():
         trace.record_reward(name, value)
-    last = turns[-1] if turns else None
-    trace.info["textenvs"] = {
-        "turn_rewards": [turn.reward for turn in turns],
-        "turn_terms": [dict(turn.info["terms"]) for turn in turns],
-        "turn_nodes": nodes,
-        "terminated": bool(last and last.terminated),
-        "truncated": bool(last and last.truncated),
-        "stop": last.info["stop"] if last else None,
-    }
