@@ -1,9 +1,10 @@
 """A virtual environment over another: ``.venv/bin/python scripts/overlay.py .venv-verl requirements/verl.txt``.
 
 Some host libraries pin versions that the rest does not take. Their environment sees all packages of the one that runs
-this, so that torch is not installed a second time, and installs only what differs before them. Beside the requirements
-may be two more files: ``verl-alone.txt``, installed without requirements of their own, and ``verl-older.txt``, likewise,
-into ``.venv-verl/older``, which is on nobody's path.
+this, so that torch is not installed a second time, and installs only what differs before them.
+
+Beside the requirements may be two more files: ``verl-alone.txt``, installed without requirements of their own, and
+``verl-older.txt``, likewise, into ``.venv-verl/older``, which is on nobody's path.
 """
 
 from __future__ import annotations

@@ -1,18 +1,26 @@
 """verifiers, the real package: its episodes are the environment's."""
 
 import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import adapter_kit
 import gymnasium
 import pytest
 import verifiers.v1 as vf
-from fake_service import FakeService
+from fake_service import FakeService, Reply
 from verifiers.v1.utils.loaders import default_harness_id, resolve_env_config
 
+import textenvs
 from textenvs.adapters.spec import SpecError
 from textenvs.adapters.verifiers import TextTaskset, TextTasksetConfig, load_environment
 from textenvs.env import EnvironmentFailure
 from textenvs.envs.clarify import Clarify
+
+ROOT = Path(__file__).parents[3]
 
 
 class Failing(Clarify):
@@ -156,3 +164,52 @@ def test_verifiers_finds_the_plugin_by_its_id():
     config = resolve_env_config({"taskset": {"id": "textenvs_verifiers", "env": "textenv/clarify", "count": 3}})
     assert len(list(vf.load_environment(config).taskset)) == 3
     assert default_harness_id("textenvs_verifiers") == "textenvs_verifiers"
+
+
+def test_the_hosts_own_command(tmp_path):
+    command = [Path(sys.executable).with_name("vf-eval"), "textenvs_verifiers", "-m", "tiny", "-r", "1", "-o", tmp_path]
+    taskset = ["--env.taskset.env", "textenv/clarify", "--env.taskset.count", "2"]
+    inside = {name: value for name, value in os.environ.items() if not name.startswith("PRIME")}
+    with FakeService("#### 7") as service:
+        client = ["--client.base-url", service.url, "--client.api-key-var", "NO_SUCH_KEY"]
+        done = subprocess.run(
+            [*command, *taskset, *client],
+            capture_output=True,
+            text=True,
+            timeout=100,
+            env={**inside, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)},
+        )
+    assert done.returncode == 0, done.stderr
+    (file,) = tmp_path.rglob("traces.jsonl")
+    traces = [trace for line in file.read_text().splitlines() for trace in _traces(json.loads(line))]
+    assert len(traces) == 2
+    assert all(len(trace["info"]["textenvs"]["turn_rewards"]) == 1 for trace in traces)
+
+
+def _traces(record):
+    return record.get("traces", [record])
+
+
+def test_a_reply_with_tool_calls_arrives_as_a_message():
+    call = {"id": "c", "type": "function", "function": {"name": "calc_gsm8k_reward", "arguments": '{"answer": 7}'}}
+    direct = textenvs.make("textenv/gsm8k-tool")
+    direct.reset(seed=0)
+    expected = direct.step({"role": "assistant", "content": "", "tool_calls": (call,)})
+    episode = run_one(
+        load_environment("textenv/gsm8k-tool", count=1, player={"max_turns": 2}),
+        Reply(None, tool_calls=[call]),
+        "#### 1",
+    )
+    (trace,) = episode.traces
+    assert trace.info["textenvs"]["turn_rewards"][0] == expected[1]
+    assert plain(trace.messages)[3] == expected[0][-1]
+
+
+def test_a_system_prompt_of_the_host_replaces_the_environments(tmp_path):
+    file = tmp_path / "prompt.txt"
+    file.write_text("Be brief.")
+    env = load_environment("textenv/gsm8k-tool", count=1, player={"max_turns": 1})
+    env.taskset.system_prompt = file.read_text()
+    (trace,) = run_one(env, "hm").traces
+    assert [(message.role, message.content) for message in trace.messages[:2]][0] == ("system", "Be brief.")
+    assert [message.role for message in trace.messages] == ["system", "user", "assistant"]

@@ -10,6 +10,8 @@ import textenvs
 from textenvs.envs.verifiers import Verifiers
 
 CHAT = {"agent": {"harness": {"id": "textenvs_verifiers"}, "runtime": {"type": "subprocess"}}}
+
+
 def ours(count=16):
     return Verifiers("textenvs_verifiers", config={"taskset": {"env": "textenv/clarify", "count": count}})
 
