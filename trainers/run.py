@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from .assembly.folder import checkpoint_to_resume, run_folder
 from .assembly.learner import check_learner, learner_of, learner_options
 from .assembly.policy import policy_of, set_threads
 from .assembly.publication import Publisher
-from .assembly.reward_model import RewardModel, check_reward_model, reward_model_of
+from .assembly.reward_checks import check_rewards
+from .assembly.reward_model import RewardModels, reward_models_of, start_early, try_served
 from .assembly.rewards import custom_reward, multiturn_reward, redistribution_of, reward_function_of
 from .cluster.group import LearnerGroup
 from .config import PPOConfig
@@ -30,7 +32,6 @@ from .heap import settled
 from .learner import Learner, Parallel
 from .policy import Policy
 from .report.reporter import Reporter
-from .rewards.redistribution import Redistribution, as_earned
 from .rollout.collector import Collector
 from .rollout.environments import Backend
 from .rollout.renderer import Renderer
@@ -53,15 +54,15 @@ class Run:
     reporter: Reporter
     saved: checkpoints.Checkpoints
     tokenizer: Any
-    redistribute: Redistribution = as_earned  # which turns are paid, as the estimator sees it
-    sleepers: Sequence[Any] = ()  # engine and reward model, where they give memory back while the learner learns
-    reward_model: RewardModel | None = None
+    sleepers: Sequence[Any] = ()  # engine and reward models, where they give memory back while the learner learns
+    reward_models: RewardModels | None = None
     trace: TraceFile | None = None
     reward_stats: Mapping[str, Callable[[], Mapping[str, float]]] = field(default_factory=dict)  # of later rewards
     iteration: int = 0  # iterations done
     trained_s: float = 0.0  # seconds of training, over all resumptions
     stop: asyncio.Event = field(default_factory=asyncio.Event)  # somebody asked to stop
     given_up: threading.Event = field(default_factory=threading.Event)  # ... or did not want to wait for that
+    failure: Exception | None = None  # collecting has ended for this, and there is no way to go on
     warned: set[str] = field(default_factory=set)  # why episodes ended badly, as far as it was said
 
 
@@ -79,8 +80,8 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
     plan = plan_of(config)
     check_environments(config)
     check_engine(config)
-    check_reward_model(config)
-    redistribute = redistribution_of(config.algorithm)
+    check_rewards(config)
+    credit = redistribution_of(config.algorithm)
     kwargs, seed = training_kwargs(config), config.trainer.seed
     policy = policy_of(
         config.model,
@@ -119,10 +120,20 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
         if (pool := reward_function_of(config.custom_reward_function)) is not None:
             stack.callback(pool.close)
             rewards["custom"] = custom_reward(config, pool)
+        models: RewardModels | None = None
+        if start_early(config):  # whatever is wrong with one is to be known before anything is trained
+            models = await stack.enter_async_context(reward_models_of(config, plan))
         if checkpoint is not None:
             reporter.say(f"resuming from {checkpoint.path}")
         elif warm_start_wanted(config):
+            if models is None:
+                await try_served(config)
+            sleeper = None if models is None else models.sleeper
+            if sleeper is not None:  # the learner spans its GPUs
+                await sleeper.sleep()
             await asyncio.to_thread(warm_up, config, policy, renderer, reporter, given_up)
+            if sleeper is not None:
+                await sleeper.wake()
         cluster = stack.enter_context(cluster_of(config, plan))
         learner = await asyncio.to_thread(learner_of, config, policy, cluster)
         if isinstance(learner, LearnerGroup):
@@ -139,17 +150,21 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
         if config.multiturn_reward.enable:
             ahead = rewards["multiturn"] = multiturn_reward(config, engine, renderer, policy.tokenizer)
             reward_stats["multiturn"] = ahead.stats
-        model = await stack.enter_async_context(reward_model_of(config, plan, cluster, learner))
-        if model is not None:
-            rewards[config.reward_model.name], reward_stats[config.reward_model.name] = model.score, model.stats
+        if models is None:
+            models = await stack.enter_async_context(reward_models_of(config, plan, cluster, learner))
+        if models is not None:
+            rewards |= models.scores
+            reward_stats |= {name: partial(models.stats, name) for name in models.scores}
         training = await stack.enter_async_context(backend_of(config, validation=False))
         validation = await stack.enter_async_context(backend_of(config, validation=True))
-        collector = await stack.enter_async_context(collector_of(config, engine, renderer, training, trace, rewards))
+        collector = await stack.enter_async_context(
+            collector_of(config, engine, renderer, training, trace, rewards, credit)
+        )
         sleepers: list[Any] = [engine] if sleeps(config) else []
-        if model is not None:
-            model.service.watch(collector.generating_s)
-            if config.reward_model.learner_spans_pool:
-                sleepers.append(model.pool)
+        if models is not None:
+            models.service.watch(collector.generating_s)
+            if models.sleeper is not None:
+                sleepers.append(models.sleeper)
         run = Run(
             config=config,
             folder=folder,
@@ -162,9 +177,8 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
             reporter=reporter,
             saved=saved,
             tokenizer=policy.tokenizer,
-            redistribute=redistribute,
             sleepers=sleepers,
-            reward_model=model,
+            reward_models=models,
             trace=trace,
             reward_stats=reward_stats,
             given_up=given_up,

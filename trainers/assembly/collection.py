@@ -9,6 +9,7 @@ from pathlib import Path
 from ..algorithms.advantages import NEEDS_GREEDY
 from ..config.schema import PPOConfig
 from ..engines.base import Engine, Sampling
+from ..rewards.redistribution import Redistribution
 from ..rollout.collector import Collector
 from ..rollout.environments import Backend
 from ..rollout.renderer import Renderer
@@ -41,8 +42,19 @@ def collector_of(
     backend: Backend,
     trace: TraceFile | None = None,
     rewards: Mapping[str, Score] | None = None,
+    credit: Redistribution | None = None,
 ) -> Collector:
-    """What collects training episodes, and draws them in ``trace``; ``rewards`` come later."""
+    """What collects training episodes, and draws them in ``trace``.
+
+    Args:
+        config: Of the run.
+        engine: What replies.
+        renderer: Of its model.
+        backend: The environments.
+        trace: Where to draw.
+        rewards: Those that come later.
+        credit: Which turns are paid, as the estimator sees it; ``None`` as they were earned.
+    """
     rollout = config.rollout
     size = make_env(config.env.id, training_kwargs(config)).tasks.size
     if (most := config.data.train_size) is not None:
@@ -72,6 +84,7 @@ def collector_of(
         partial_max_age=rollout.partial_max_age,
         engine_slots=config.engine.max_slots * config.engine.engines,
         rewards=rewards,
+        credit=credit,
         reward_timeout=None,  # those that are made here have a limit of their own, which waiting for a place is not in
         lag_interval=_LAG_INTERVAL_S,
         trace=trace,
