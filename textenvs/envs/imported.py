@@ -107,6 +107,10 @@ class Imported(TextEnv[ImportedState], Generic[RunningT]):
         running, replies = self._take()
         try:
             answer = running.reply(reply)
+            turn = _ImportedTurn(answer)
+        except ValueError as error:  # terms that do not sum to the reward, a number that is none
+            running.close()
+            raise EnvironmentFailure("tool_failed", f"{self.tasks.name}: {error}") from error
         except BaseException:  # nobody knows what state it is in
             running.close()
             raise
@@ -115,7 +119,7 @@ class Imported(TextEnv[ImportedState], Generic[RunningT]):
         else:
             assert state.task is not None
             self._live = (state.task, (*replies, reply), running)
-        return _ImportedTurn(answer)
+        return turn
 
     def close(self) -> None:
         """Release the running episode, also a fork's own."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 import urllib.request
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -93,6 +95,8 @@ class _Remote:
         self.env = env
         self.client = _client()(base_url=env.url, message_timeout_s=env.timeout).sync()
         try:
+            # Forks are seldom closed.
+            weakref.finalize(self, _close_elsewhere, self.client).atexit = False
             with _as_failure(env.url):
                 result = self.client.reset(seed=seed, **env.reset_arguments)
             self.opening = self._said(result.observation)
@@ -124,8 +128,7 @@ class _Remote:
         )
 
     def close(self) -> None:
-        with suppress(Exception):  # the server may be gone
-            self.client.close()
+        _close(self.client)
 
     def _said(self, observation: Mapping[str, Any]) -> Messages:
         messages = observation.get("messages")
@@ -139,6 +142,16 @@ class _Remote:
             raise EnvironmentFailure("tool_failed", f"the observation has no {field!r}; it has {sorted(observation)}")
         content = observation if field is None else observation[field]
         return (user(content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)),)
+
+
+def _close_elsewhere(client: Any) -> None:
+    """Close a connection that nobody holds any more: in a thread, for garbage may be collected in the client's own."""
+    threading.Thread(target=_close, args=(client,), daemon=True).start()
+
+
+def _close(client: Any) -> None:
+    with suppress(Exception):  # the server may be gone
+        client.close()
 
 
 def _client() -> Any:

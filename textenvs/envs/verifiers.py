@@ -6,8 +6,10 @@ import functools
 import itertools
 import json
 import queue
+import sys
 import threading
 import uuid
+import weakref
 from collections.abc import Iterator, Mapping
 from concurrent.futures import CancelledError, Future
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -103,9 +105,8 @@ class _Engine:
         self._tasks: list[Any] = []
         self._more: Iterator[Any] = iter(self.env.taskset)
         self._lock = threading.Lock()
-        self.rollouts: dict[str, _Rollout] = {}
-        self._service = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Service, self.rollouts))
-        self._service.daemon_threads = True
+        self.calls: dict[str, _Calls] = {}
+        self._service = _Server(("127.0.0.1", 0), functools.partial(_Service, self.calls))
         threading.Thread(target=self._service.serve_forever, name="textenvs-verifiers", daemon=True).start()
         self._serving = self.env.serving()
         submit(self._serving.__aenter__()).result()
@@ -131,19 +132,28 @@ class _Engine:
         return vf.ModelContext(model="policy", client=vf.EvalClientConfig(base_url=url, api_key_var="TEXTENVS_NO_KEY"))
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A rollout that is given up closes its connections; all else is printed."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
+
 class _Service(BaseHTTPRequestHandler):
     """Passes a call of the model on to its rollout, and the policy's reply back."""
 
     protocol_version = "HTTP/1.1"
 
-    def __init__(self, rollouts: Mapping[str, _Rollout], *args: Any) -> None:
-        self.rollouts = rollouts
+    def __init__(self, calls: Mapping[str, _Calls], *args: Any) -> None:
+        self.calls = calls
         super().__init__(*args)
 
     def do_POST(self) -> None:  # noqa: N802
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        rollout = self.rollouts.get(self.path.split("/")[1])
-        reply = None if rollout is None else rollout.asked(body)
+        calls = self.calls.get(self.path.split("/")[1])
+        reply = None if calls is None else calls.answered(body)
         if reply is None:
             return self._send(410, {"error": {"message": "this episode is over", "type": "gone", "code": None}})
         message = {key: value for key, value in reply.items() if key != "name"}
@@ -164,22 +174,36 @@ class _Service(BaseHTTPRequestHandler):
         self.wfile.write(sent)
 
 
+class _Calls:
+    """A rollout's calls of the model and the policy's replies. It does not know the rollout, which may be forgotten."""
+
+    def __init__(self) -> None:
+        self.events: queue.Queue[dict[str, Any] | Future[Any]] = queue.Queue()
+        self.replies: queue.Queue[Message | None] = queue.Queue()
+
+    def answered(self, body: dict[str, Any]) -> Message | None:
+        """In the service's thread: a call of the model, until the policy replies (``None``: it never will)."""
+        self.events.put(body)
+        return self.replies.get()
+
+
 class _Rollout:
     """A rollout under way: it waits for the policy in its call of the model."""
 
     def __init__(self, engine: _Engine, index: int, timeout: float) -> None:
         self._engine, self._timeout = engine, timeout
         self._token = uuid.uuid4().hex
-        self._events: queue.Queue[dict[str, Any] | Future[Any]] = queue.Queue()
-        self._replies: queue.Queue[Message | None] = queue.Queue()
-        self._trace: Any = None
+        self._calls = engine.calls[self._token] = _Calls()
+        self._traces: list[Any] = []
         self._rewarded: list[float] = []
         self._heard: Messages = ()
-        engine.rollouts[self._token] = self
         self._episode: Future[Any] = submit(
-            engine.env.run_episode(engine.task(index), engine.context(self._token), on_trace=self._minted)
+            engine.env.run_episode(engine.task(index), engine.context(self._token), on_trace=self._traces.append)
         )
-        self._episode.add_done_callback(self._events.put)
+        self._episode.add_done_callback(self._calls.events.put)
+        # Forks are seldom closed.
+        self._end = weakref.finalize(self, _forget, engine.calls, self._token, self._calls, self._episode)
+        self._end.atexit = False
         try:
             event = self._next()
             if isinstance(event, Future):
@@ -190,13 +214,8 @@ class _Rollout:
             self.close()
             raise
 
-    def asked(self, body: dict[str, Any]) -> Message | None:
-        """In the service's thread: a call of the model, until the policy replies (``None``: it never will)."""
-        self._events.put(body)
-        return self._replies.get()
-
     def reply(self, message: Message) -> Answer:
-        self._replies.put(message)
+        self._calls.replies.put(message)
         event = self._next()
         if isinstance(event, Future):
             return self._ended(event)
@@ -212,17 +231,11 @@ class _Rollout:
         return Answer(messages[len(before) :], reward, terms=terms or None)
 
     def close(self) -> None:
-        self._engine.rollouts.pop(self._token, None)
-        self._replies.put(None)
-        self._episode.cancel()
-
-    def _minted(self, trace: Any) -> None:
-        if trace.agent.trainable:
-            self._trace = trace
+        self._end()
 
     def _next(self) -> dict[str, Any] | Future[Any]:
         try:
-            return self._events.get(timeout=self._timeout)
+            return self._calls.events.get(timeout=self._timeout)
         except queue.Empty:
             reason = f"the environment neither called the model nor ended in {self._timeout:g} seconds"
             raise EnvironmentFailure("tool_failed", reason) from None
@@ -239,7 +252,8 @@ class _Rollout:
 
     def _terms(self) -> dict[str, float]:
         """This turn's terms, where the environment says them: ours do."""
-        told = self._trace.info.get("textenvs", {}).get("turn_terms", []) if self._trace is not None else []
+        learner = next((trace for trace in reversed(self._traces) if trace.agent.trainable), None)
+        told = learner.info.get("textenvs", {}).get("turn_terms", []) if learner is not None else []
         turn = len(self._rewarded)
         return dict(told[turn]) if turn < len(told) else {}
 
@@ -274,6 +288,13 @@ class _Rollout:
             terms=terms or None,
             metrics={name: value for name, value in trace.metrics.items() if value is not None},
         )
+
+
+def _forget(calls: dict[str, _Calls], token: str, own: _Calls, episode: Future[Any]) -> None:
+    """Give a rollout up, if it has not ended."""
+    calls.pop(token, None)
+    own.replies.put(None)
+    episode.cancel()
 
 
 def _plain(message: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,8 @@
 """An OpenEnv server as a text environment; what went out through OpenEnv comes back as it was."""
 
+import gc
 import pickle
+import time
 
 import gymnasium
 import numpy as np
@@ -51,6 +53,8 @@ class Guess(Environment[GuessAction, GuessObservation, State]):
         self.attempts += 1
         if action.guess == "break":
             raise OSError("broken")
+        if action.guess == "nan":
+            return GuessObservation(hint="No.", reward=float("inf"))
         won = action.guess == "7"
         return GuessObservation(hint="No.", attempts=self.attempts, reward=1.0 if won else None, done=won)
 
@@ -162,6 +166,25 @@ def test_a_server_that_breaks_fails_the_episode(guess):
     assert (reward, terminated, truncated, info["stop"], info["failed"]) == (0.0, False, True, "tool_failed", True)
     assert "broken" in info["failure"]
     env.close()
+
+
+def test_a_fork_that_is_forgotten_gives_its_connection_back():
+    with served(create_app("textenv/clarify", max_concurrent_envs=2)) as address:
+        env = OpenEnv(address)
+        for _ in range(4):
+            env.reset(seed=0)
+            env.step("hm")
+            deadline = time.monotonic() + 20
+            while True:  # the connection of the last one is closed in its own time
+                fork = env.fork()
+                failed = fork.step("hm")[-1]["failed"]
+                del fork
+                gc.collect()
+                if not failed:
+                    break
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+        env.close()
 
 
 def test_a_failed_episode_stays_one():

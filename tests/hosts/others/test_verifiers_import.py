@@ -1,5 +1,6 @@
 """A verifiers environment as a text environment; what went out through verifiers comes back as it was."""
 
+import gc
 import pickle
 
 import numpy as np
@@ -101,11 +102,17 @@ def test_an_episode_that_is_given_up_leaves_nothing_behind():
     env = ours()
     env.reset(seed=0)
     engine = env._live[2]._engine
-    under_way = len(engine.rollouts)
+    under_way = len(engine.calls)
     env.reset(seed=1)
-    assert len(engine.rollouts) == under_way
+    assert len(engine.calls) == under_way
+    fork = env.fork()
+    fork.step("hm")
+    assert len(engine.calls) == under_way + 1
+    del fork
+    gc.collect()
+    assert len(engine.calls) == under_way
     env.close()
-    assert len(engine.rollouts) == under_way - 1
+    assert len(engine.calls) == under_way - 1
 
 
 def test_what_is_refused():
