@@ -53,8 +53,6 @@ class Guess(Environment[GuessAction, GuessObservation, State]):
         self.attempts += 1
         if action.guess == "break":
             raise OSError("broken")
-        if action.guess == "nan":
-            return GuessObservation(hint="No.", reward=float("inf"))
         won = action.guess == "7"
         return GuessObservation(hint="No.", attempts=self.attempts, reward=1.0 if won else None, done=won)
 
