@@ -77,6 +77,7 @@ endif
 venv-verl: .venv-verl/.installed
 venv-hosts: .venv-hosts/.installed
 
+.venv-verl/.installed: requirements/verl-alone.txt requirements/verl-older.txt
 .venv-%/.installed: requirements/%.txt scripts/overlay.py $(VENV)/.dev-installed
 	rm -rf .venv-$*
 	$(BIN)/python scripts/overlay.py .venv-$* requirements/$*.txt

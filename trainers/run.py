@@ -131,7 +131,7 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
             sleeper = None if models is None else models.sleeper
             if sleeper is not None:  # the learner spans its GPUs
                 await sleeper.sleep()
-            await asyncio.to_thread(warm_up, config, policy, renderer, reporter, given_up)
+            await asyncio.to_thread(warm_up, config, policy, renderer, reporter.say, given_up)
             if sleeper is not None:
                 await sleeper.wake()
         cluster = stack.enter_context(cluster_of(config, plan))
@@ -193,7 +193,7 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
 
 
 def warm_up(
-    config: PPOConfig, policy: Policy, renderer: Renderer, reporter: Reporter, given_up: threading.Event
+    config: PPOConfig, policy: Policy, renderer: Renderer, say: Callable[[str], None], given_up: threading.Event
 ) -> None:
     """Supervised steps on demonstrations before PPO, in place; cut short when ``given_up`` is set."""
     section, seed = config.warm_start, config.trainer.seed
@@ -209,7 +209,7 @@ def warm_up(
         options["parallel"] = Parallel()  # this process does it alone
     given = [sft.examples_of(config.env.id, kwargs, part, policy, renderer, part_seed) for _, part, part_seed in parts]
     for (name, part, part_seed), examples in zip(parts, given, strict=True):
-        report = progress(reporter, name, part.steps)
+        report = progress(say, name, part.steps)
 
         def on_step(step: int, metrics: Mapping[str, float], report: sft.OnStep = report) -> None:
             if given_up.is_set():
@@ -237,13 +237,13 @@ def careless(section: WarmStartSection) -> dict[str, Any]:
     }
 
 
-def progress(reporter: Reporter, name: str, steps: int) -> sft.OnStep:
+def progress(say: Callable[[str], None], name: str, steps: int) -> sft.OnStep:
     """Says now and then how a supervised part goes."""
     began = time.perf_counter()
 
     def on_step(step: int, metrics: Mapping[str, float]) -> None:
         if step % 50 == 0 or step == steps:
-            reporter.say(f"{name} {step:>4}/{steps}  loss {metrics['loss']:.4f}  {time.perf_counter() - began:.0f} s")
+            say(f"{name} {step:>4}/{steps}  loss {metrics['loss']:.4f}  {time.perf_counter() - began:.0f} s")
 
     return on_step
 
