@@ -78,6 +78,13 @@ def test_own_training_loop(tmp_path):
     assert differences > 0  # siblings were rewarded differently, so there was something to learn
 
 
+def test_torchrl_rollout(tmp_path):
+    printed = output_of("torchrl_rollout", tmp_path)
+    turns = re.findall(r"reward ([+-]\d\.\d\d), terminated (\w+), stop (\w+)", printed)
+    assert [turn[1:] for turn in turns] == [("False", "None"), ("True", "wrong")]
+    assert len(re.findall(r"^batch \d: 8 turns, \d ends, mean turn reward", printed, re.MULTILINE)) == 2
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
 def test_an_example_says_how_to_run_it(path):
     assert f"python examples/{path.name}" in path.read_text(encoding="utf-8")
