@@ -340,4 +340,6 @@ class Scheduler:
             self._running[row].times.append(self._clock())
         stopped = (self._stops[rows] == tokens[:, None]).any(1)
         done = np.flatnonzero(stopped | (at + 1 >= self._limit[rows]))
+        if len(done):
+            self._follow()  # while the prompts of those that end are still there
         return [self._finish(int(rows[i]), "stop" if stopped[i] else "length") for i in done]

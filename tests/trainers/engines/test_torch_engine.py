@@ -107,6 +107,21 @@ def test_siblings_survive_the_one_that_they_wait_for(steps: int) -> None:
 
 
 @torch.inference_mode()
+def test_siblings_of_one_that_ends_at_once_need_not_read_the_prompt_again() -> None:
+    prompt = list(range(40))
+    machine = scheduler()
+    requests = [request(prompt, Sampling(max_new_tokens=count, seed=i)) for i, count in enumerate((1, 5, 5))]
+    for each in requests:
+        machine.add(each)
+    done = drain(machine)
+    assert machine.counters["prefill_tokens"] == len(prompt)
+    for i, each in enumerate(requests):
+        alone = scheduler()
+        alone.add(again := request(prompt, Sampling(max_new_tokens=len(done[each].token_ids), seed=i)))
+        assert drain(alone)[again].token_ids.tolist() == done[each].token_ids.tolist()
+
+
+@torch.inference_mode()
 def test_new_weights_while_siblings_wait_are_used_for_all_of_the_prompt() -> None:
     old, new = lively_model(), lively_model()
     for parameter in new.parameters():
