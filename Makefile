@@ -20,8 +20,7 @@ PYTEST ?=
 
 VENV   := .venv
 BIN    := $(VENV)/bin
-# Most modules of most packages are never imported: those that are get compiled then.
-PIP_OPTIONS := --disable-pip-version-check --quiet --no-compile
+PIP_OPTIONS := --disable-pip-version-check --quiet
 PIP    := $(BIN)/python -m pip install $(PIP_OPTIONS)
 
 .DEFAULT_GOAL := help
