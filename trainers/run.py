@@ -18,7 +18,8 @@ from .assembly.collection import collector_of, trace_of
 from .assembly.engines import check_engine, engine_of, sleeps
 from .assembly.environments import backend_of, check_environments, training_kwargs, validation_tasks
 from .assembly.folder import checkpoint_to_resume, run_folder
-from .assembly.learner import check_learner, learner_of, learner_options
+from .assembly.learner import check_learner, learner_of, learner_options, start_from_adapter
+from .assembly.openings import overlong_of
 from .assembly.policy import policy_of, set_threads
 from .assembly.publication import Publisher
 from .assembly.reward_model import RewardModel, check_reward_model, reward_model_of
@@ -94,7 +95,7 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
     check_learner(config.model, config.trainer, policy, config.cluster.learner_ranks)
     policy.to(driver_device(config))
     set_threads(policy, config.trainer.threads)
-    renderer = Renderer(policy.tokenizer)
+    renderer = Renderer(policy.tokenizer, template_kwargs=config.data.chat_template_kwargs)
     trace = trace_of(config)
     reporter = Reporter(
         folder,
@@ -119,12 +120,15 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
         if (pool := reward_function_of(config.custom_reward_function)) is not None:
             stack.callback(pool.close)
             rewards["custom"] = custom_reward(config, pool)
+        overlong = await overlong_of(config, renderer, reporter.say)
         if checkpoint is not None:
             reporter.say(f"resuming from {checkpoint.path}")
         elif warm_start_wanted(config):
             await asyncio.to_thread(warm_up, config, policy, renderer, reporter, given_up)
         cluster = stack.enter_context(cluster_of(config, plan))
         learner = await asyncio.to_thread(learner_of, config, policy, cluster)
+        if checkpoint is None:  # the model of a checkpoint has its adapter merged already
+            start_from_adapter(config, policy)
         if isinstance(learner, LearnerGroup):
             stack.callback(learner.close)
             stack.callback(saved.wait)  # ranks that are closed write no more: a save in the background goes first
@@ -144,7 +148,9 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
             rewards[config.reward_model.name], reward_stats[config.reward_model.name] = model.score, model.stats
         training = await stack.enter_async_context(backend_of(config, validation=False))
         validation = await stack.enter_async_context(backend_of(config, validation=True))
-        collector = await stack.enter_async_context(collector_of(config, engine, renderer, training, trace, rewards))
+        collector = await stack.enter_async_context(
+            collector_of(config, engine, renderer, training, trace, rewards, overlong.training)
+        )
         sleepers: list[Any] = [engine] if sleeps(config) else []
         if model is not None:
             model.service.watch(collector.generating_s)
@@ -157,7 +163,7 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
             publisher=Publisher(learner, config.model),
             collector=collector,
             validation=validation,
-            validation_tasks=validation_tasks(config),
+            validation_tasks=[task for task in validation_tasks(config) if task not in overlong.validation],
             kl=controller,
             reporter=reporter,
             saved=saved,
@@ -241,7 +247,10 @@ def resume(run: Run, checkpoint: checkpoints.Checkpoint) -> None:
     """Go on from a checkpoint; before anything is collected."""
     state = checkpoint.state
     run.learner.load(checkpoint.path / "learner")
-    run.collector.restore(state["frontier"])
+    try:
+        run.collector.restore(state["frontier"])
+    except ValueError as error:  # tasks that are left out, for example, may be others now
+        raise checkpoints.CheckpointError(f"{checkpoint.path} cannot be gone on with: {error}") from error
     run.kl.load_state_dict(state["kl"])
     run.iteration, run.trained_s = int(state["iteration"]), float(state["trained_s"])
 
@@ -251,9 +260,13 @@ _FIXED = (
     *(f"model.{name}" for name in ("path", "family", "hidden", "intermediate", "layers", "heads", "kv_heads")),
     *(f"model.{name}" for name in ("vocab_size", "dtype", "device", "lora_rank", "lora_alpha", "target_modules")),
     "model.exclude_modules",
+    "model.lora_adapter_path",
     "env.id",
     "data.train_files",
     "data.train_size",
+    "data.chat_template_kwargs",
+    "data.filter_overlong_prompts",
+    "data.longest_prompt",
     "algorithm.adv_estimator",
     "actor.use_kl_loss",
     "algorithm.use_kl_in_reward",
