@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ppo_runs import QUICK, SMALL, arguments, in_process, main
+from ppo_runs import QUICK, arguments, in_process, main
 from program_envs import Wordy
 
 from textenvs.messages import user
@@ -23,8 +23,8 @@ RENDERER = Renderer(build_tokenizer(["word word word"]))
 WORDY = ("env.id=program_envs:tests/wordy", "env.val_kwargs={}", "data.filter_overlong_prompts=true")
 
 
-def length(words: int) -> int:
-    return len(RENDERER.render([user(" ".join(["word"] * words))]))
+def length(words: int, renderer: Renderer = RENDERER) -> int:
+    return len(renderer.render([user(" ".join(["word"] * words))]))
 
 
 def config_of(*more: str) -> PPOConfig:
@@ -109,8 +109,15 @@ def test_verls_two_keys_are_the_filter_and_its_limit() -> None:
 # ------------------------------------------------------------------ runs
 
 
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory: pytest.TempPathFactory) -> Renderer:
+    """Of the runs, whose tokenizer follows from the environment."""
+    few = [*WORDY, "data.filter_overlong_prompts=false", "trainer.total_iterations=1"]
+    return Renderer(in_process(tmp_path_factory.mktemp("run"), *few).tokenizer)
+
+
 def test_a_run_plays_the_rest_alone_and_goes_on_with_the_same(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, theirs: Renderer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     played: set[str] = set()
 
@@ -126,20 +133,19 @@ def test_a_run_plays_the_rest_alone_and_goes_on_with_the_same(
         run.collector.next_batch = taking
 
     # Tasks 0, 1 and 2 fit, and with two groups a batch three iterations play each of them.
-    more = [*WORDY, "data.train_size=5", f"data.longest_prompt={length(2)}", "trainer.save_freq=1"]
+    more = [*WORDY, "data.train_size=5", f"data.longest_prompt={length(2, theirs)}", "data.val_size=5"]
     in_process(tmp_path, *more, "trainer.total_iterations=2", look=look)
     assert played <= {f"task/{i}" for i in range(3)}
     in_process(tmp_path, *more, "trainer.total_iterations=3", look=look)
     assert played == {f"task/{i}" for i in range(3)}
-    other = [*QUICK, *more, f"data.longest_prompt={length(1)}", "trainer.total_iterations=4"]
+    other = [*QUICK, *more, f"data.longest_prompt={length(1, theirs)}", "trainer.total_iterations=4"]
     assert main(arguments(tmp_path, *other)) == 1
     assert "data.longest_prompt was" in capsys.readouterr().err
-    assert SMALL  # of the arguments
 
 
-def test_other_tasks_than_before_are_another_run_though_no_key_changed(tmp_path: Path) -> None:
+def test_other_tasks_than_before_are_another_run_though_no_key_changed(tmp_path: Path, theirs: Renderer) -> None:
     """The limit follows from other keys here, and the environment's files could have changed just as well."""
-    more = [*WORDY, "data.train_size=5", "trainer.total_iterations=1", "rollout.max_response_length=6"]
-    in_process(tmp_path, *more, f"engine.max_context={length(4) + 6}")
+    more = [*WORDY, "data.train_size=5", "rollout.max_response_length=6"]
+    in_process(tmp_path, *more, f"engine.max_context={length(4, theirs) + 6}", "trainer.total_iterations=1")
     with pytest.raises(ValueError, match="the groups' numbers would mean other tasks"):
-        in_process(tmp_path, *more, f"engine.max_context={length(2) + 6}")
+        in_process(tmp_path, *more, f"engine.max_context={length(2, theirs) + 6}", "trainer.total_iterations=2")

@@ -142,7 +142,7 @@ def test_other_settings_than_its_own(folder: Path, changed: dict[str, Any], said
 
 def test_a_model_of_another_width_or_depth(folder: Path) -> None:
     for shape, said in (
-        ({"hidden": 48}, "of another model: .* is 48 times 48 here"),
+        ({"hidden": 48}, "of another model: .* is 48 times 192 here"),
         ({"layers": 1}, "only the adapter has"),
     ):
         model = build_model(VOCAB, **({"hidden": 32, "layers": 2} | shape), seed=3)
