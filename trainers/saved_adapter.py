@@ -102,6 +102,7 @@ def read_adapter(folder: str | Path) -> SavedAdapter:
     if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not alpha > 0:
         raise ValueError(f"{folder / _CONFIG}: lora_alpha is {alpha!r}; it must be a number above 0")
     targets = config.get("target_modules")
-    plain = isinstance(targets, list) and targets and all(isinstance(each, str) for each in targets)
-    names = frozenset(each.rpartition(".")[2] for each in targets) if plain else None
+    names = None
+    if isinstance(targets, list) and targets and all(isinstance(each, str) for each in targets):
+        names = frozenset(each.rpartition(".")[2] for each in targets)
     return SavedAdapter(folder, rank, float(alpha), names)

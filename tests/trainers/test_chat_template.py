@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 from typing import Any
 
 import jinja2
@@ -11,6 +12,7 @@ from chat_styles import QWEN3, STYLES, make_tokenizer, tokenizer_of
 from transformers import PreTrainedTokenizerBase
 
 from textenvs.messages import assistant, user
+from trainers import ppo, sft
 from trainers.chat_template import RESERVED, refused, unread, variables
 from trainers.config import PPOConfig, SFTConfig, resolve
 from trainers.config.commands import GenerateConfig
@@ -157,7 +159,17 @@ def test_verls_name_is_answered_and_checked() -> None:
         resolve(["data.apply_chat_template_kwargs=3"])
 
 
-def test_a_checkpoint_of_another_template_is_another_run(tmp_path: Any) -> None:
+@pytest.mark.parametrize("program", [ppo.main, sft.main])
+def test_what_a_models_template_never_reads_stops_a_run_before_it_begins(
+    program: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = ["model.hidden=32", "model.layers=1", "model.heads=2", "model.kv_heads=1", "model.vocab_size=300"]
+    where = f"trainer.default_local_dir={tmp_path}"
+    assert program([*small, where, "data.chat_template_kwargs.enable_thinking=false"]) == 1
+    assert "the chat template never reads enable_thinking" in capsys.readouterr().err
+
+
+def test_a_checkpoint_of_another_template_is_another_run(tmp_path: Path) -> None:
     def dumped(*arguments: str) -> dict[str, Any]:
         return resolve(arguments)[0].model_dump(mode="json")
 
