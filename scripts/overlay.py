@@ -2,6 +2,9 @@
 
 Some host libraries pin versions that the rest does not take. Their environment sees all packages of the one that runs
 this, so that torch is not installed a second time, and installs only what differs before them.
+
+Beside the requirements may be two more files: ``verl-alone.txt``, installed without requirements of their own, and
+``verl-older.txt``, likewise, into ``.venv-verl/older``, which is on nobody's path.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from pathlib import Path
 
 
 def main(place: Path, requirements: Path) -> None:
-    """Make the environment at ``place`` and install the requirements there."""
+    """Make the environment at ``place``, and install there what the requirements and the files beside them say."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True)
     inside = place / "bin" / "python"
     own = Path(
@@ -27,8 +30,13 @@ def main(place: Path, requirements: Path) -> None:
     # site.addsitedir, not the bare path: the editable installation below is a .pth file of its own.
     below = sysconfig.get_path("purelib")
     (own / "_below.pth").write_text(f"import site; site.addsitedir({below!r})\n", encoding="utf-8")
-    pip = [str(inside), "-m", "pip", "install", "--disable-pip-version-check", "--quiet", "-r", str(requirements)]
-    subprocess.run(pip, check=True)
+    pip = [str(inside), "-m", "pip", "install", "--disable-pip-version-check", "--quiet", "--no-compile"]
+    subprocess.run([*pip, "-r", str(requirements)], check=True)
+    alone, older = (requirements.with_name(f"{requirements.stem}-{which}.txt") for which in ("alone", "older"))
+    if alone.exists():
+        subprocess.run([*pip, "--no-deps", "-r", str(alone)], check=True)
+    if older.exists():
+        subprocess.run([*pip, "--no-deps", "--target", str(place / "older"), "-r", str(older)], check=True)
 
 
 if __name__ == "__main__":

@@ -70,3 +70,10 @@ def test_own_training_loop(tmp_path):
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
 def test_an_example_says_how_to_run_it(path):
     assert f"python examples/{path.name}" in path.read_text(encoding="utf-8")
+
+
+def test_trl_gsm8k_interact(tmp_path):
+    """TRL's trainer, through the adapter, improves the tiny model's reward on held-out problems."""
+    printed = output_of("trl_gsm8k_interact", tmp_path)
+    before, after = map(float, re.search(r"^  reward +(\S+) -> +(\S+)$", printed, re.MULTILINE).groups())
+    assert after > before + 0.1

@@ -1,5 +1,7 @@
 """Training of language models in text environments; see docs/architecture.md.
 
+    trainers.make("ppo", ["rollout.n=4"]).fit()     any trainer by its name: trainers.names() has them all
+
 Importing it sets ``OMP_WAIT_POLICY=PASSIVE`` unless that is set: OpenMP's threads then sleep at a barrier instead of
 spinning. Spinning gains little on an idle machine, and where a core has other work to do (environments, another run),
 each barrier would wait for a thread that is not running while the others burn its time. OpenMP reads it when torch is
@@ -8,4 +10,8 @@ first imported, so this must come before.
 
 import os
 
+from .registry import Result, Trainer, TrainerNotFoundError, make, names
+
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+__all__ = ["Result", "Trainer", "TrainerNotFoundError", "make", "names"]

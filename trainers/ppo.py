@@ -33,6 +33,7 @@ from transformers.utils.logging import disable_progress_bar
 from .algorithms.aggregation import token_weights
 from .assembly.cluster import plan_of
 from .assembly.errors import SetupError
+from .assembly.reward_checks import reward_problems
 from .checkpoints import CheckpointError
 from .cluster.group import LearnerGroup, RankError
 from .cluster.nsight import captures
@@ -41,11 +42,10 @@ from .cluster.recipe import MadeThere
 from .config import PPOConfig, load_config
 from .credit import credit, critic_loss, norm_length, offsets_of, policy_loss
 from .demonstrations import DemonstrationError
-from .engines.base import Sampling
+from .engines.base import EngineError, Sampling
 from .policy import PolicyError
 from .report.metrics import Phases, episode_metrics
 from .report.profile import profiled
-from .rewards.redistribution import RedistributionError
 from .rollout.collector import Batch, CollectionError
 from .rollout.renderer import RendererError
 from .run import Run, assemble
@@ -53,27 +53,38 @@ from .trajectory import Trajectory
 
 log = logging.getLogger("trainers")
 
+# Collecting is over, and the learner is whole.
+_COLLECTING = (CollectionError, EngineError)
+
 
 # ------------------ the loop
 
 
 async def train(run: Run) -> None:
-    """Iterate until the configured end, or until somebody asks to stop; a checkpoint is saved in any case."""
+    """Iterate until the configured end, or until somebody asks to stop; a checkpoint is saved in any case.
+
+    Also where collecting fails (environments, rewards or functions of the user's fail one after the other, or the
+    engine is gone): the learner is whole, so what it has learned is saved before the failure is raised.
+    """
     config = run.config.trainer
     if run.iteration == 0:
         save(run)  # the warm start is not to be done twice
         if config.val_before_train:
             await validate(run)
     saved_at, validated_at = run.iteration, run.iteration
-    while run.iteration < config.total_iterations and not run.stop.is_set():
+    while run.iteration < config.total_iterations and not run.stop.is_set() and run.failure is None:
         if config.time_limit_s is not None and run.trained_s >= config.time_limit_s:
             log.info("the time limit of %g s is reached", config.time_limit_s)
             break
         began = time.perf_counter()
         phases = run.reporter.phases()
         async with profiling(run):
-            with phases("rollout"):
-                batch = await until_stopped(run.collector.next_batch(), run.stop)
+            try:
+                with phases("rollout"):
+                    batch = await until_stopped(run.collector.next_batch(), run.stop)
+            except _COLLECTING as error:
+                run.failure = error
+                break
             if batch is None:
                 break
             warn(run, batch)
@@ -81,8 +92,11 @@ async def train(run: Run) -> None:
         run.trained_s += time.perf_counter() - began
         run.iteration += 1
         run.reporter.iteration(run.iteration, metrics, batch.trajectories)
-        if every(config.test_freq, run.iteration):
-            await validate(run)
+        if every(config.test_freq, run.iteration) and run.failure is None:
+            try:
+                await validate(run)
+            except _COLLECTING as error:
+                run.failure = error
             validated_at = run.iteration
         if every(config.save_freq, run.iteration):
             save(run)
@@ -90,6 +104,9 @@ async def train(run: Run) -> None:
     if saved_at != run.iteration:
         save(run)
     run.saved.wait()
+    if run.failure is not None:
+        log.warning("collecting has failed; what was learned in %d iterations is saved", run.iteration)
+        raise run.failure
     if validated_at != run.iteration and not run.stop.is_set():
         await validate(run)
 
@@ -110,12 +127,20 @@ async def iterate(run: Run, batch: Batch, phases: Phases) -> dict[str, float]:
             await asyncio.gather(*(sleeper.sleep() for sleeper in run.sleepers))
     # The learner computes in a thread of its own, so that episodes go on meanwhile.
     with phases("learn"):
-        greedy = {group: run.redistribute(episode).total_reward for group, episode in batch.greedy.items()}
-        metrics = await asyncio.to_thread(learn, run, trajectories, greedy)
+        # What is reported and written stays as it was earned.
+        paid = [batch.credited.get(episode.episode_id, episode) for episode in trajectories]
+        greedy = {
+            group: batch.credited.get(episode.episode_id, episode).total_reward
+            for group, episode in batch.greedy.items()
+        }
+        metrics = await asyncio.to_thread(learn, run, trajectories, paid, greedy)
     with phases("publish"):
         await asyncio.gather(*(sleeper.wake() for sleeper in run.sleepers))
         weights, published = await asyncio.to_thread(run.publisher.take)
-        await run.collector.update_weights(weights, batch.version + 1, run.config.rollout.update_mode)
+        try:
+            await run.collector.update_weights(weights, batch.version + 1, run.config.rollout.update_mode)
+        except _COLLECTING as error:  # this batch is learned all the same: train() saves it
+            run.failure = error
     times = phases.finish()
     tokens = sum(int(t.action_mask.sum()) for t in trajectories)
     return {
@@ -130,11 +155,21 @@ async def iterate(run: Run, batch: Batch, phases: Phases) -> dict[str, float]:
     }
 
 
-def learn(run: Run, trajectories: Sequence[Trajectory], greedy: Mapping[str, float] | None = None) -> dict[str, float]:
-    """All optimizer steps of an iteration; for ``greedy`` see :func:`credit`."""
+def learn(
+    run: Run,
+    trajectories: Sequence[Trajectory],
+    paid: Sequence[Trajectory],
+    greedy: Mapping[str, float] | None = None,
+) -> dict[str, float]:
+    """All optimizer steps of an iteration.
+
+    Args:
+        run: Whose.
+        trajectories: As they were earned.
+        paid: The same, as the estimator is to see them.
+        greedy: See :func:`credit`.
+    """
     config, learner = run.config, run.learner
-    # What is reported and written stays as it was earned.
-    paid = [run.redistribute(trajectory) for trajectory in trajectories]
     columns, advantages, metrics = credit(config, learner, run.kl, paid, greedy)
     rng = np.random.default_rng((config.trainer.seed, run.iteration))
     train_actor = run.iteration >= config.critic.warmup or learner.critic is None
@@ -318,7 +353,6 @@ _SAID_PLAINLY = (
     PlanError,
     PolicyError,
     RankError,
-    RedistributionError,
     RendererError,
 )
 
@@ -326,7 +360,7 @@ _SAID_PLAINLY = (
 def main(argv: Sequence[str] | None = None) -> int:
     """``python -m trainers.ppo``."""
     config: PPOConfig = load_config(
-        sys.argv[1:] if argv is None else argv, plan=lambda config: describe(plan_of(config))
+        sys.argv[1:] if argv is None else argv, plan=lambda config: describe(plan_of(config)), check=reward_problems
     )[0]
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     disable_progress_bar()  # transformers' own, for every file it reads or writes

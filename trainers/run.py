@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from .assembly.learner import check_learner, learner_of, learner_options, start_
 from .assembly.openings import overlong_of
 from .assembly.policy import policy_of, set_threads
 from .assembly.publication import Publisher
-from .assembly.reward_model import RewardModel, check_reward_model, reward_model_of
+from .assembly.reward_checks import check_rewards
+from .assembly.reward_model import RewardModels, reward_models_of, start_early, try_served
 from .assembly.rewards import custom_reward, multiturn_reward, redistribution_of, reward_function_of
 from .cluster.group import LearnerGroup
 from .config import PPOConfig
@@ -31,7 +33,6 @@ from .heap import settled
 from .learner import Learner, Parallel
 from .policy import Policy
 from .report.reporter import Reporter
-from .rewards.redistribution import Redistribution, as_earned
 from .rollout.collector import Collector
 from .rollout.environments import Backend
 from .rollout.renderer import Renderer
@@ -54,15 +55,15 @@ class Run:
     reporter: Reporter
     saved: checkpoints.Checkpoints
     tokenizer: Any
-    redistribute: Redistribution = as_earned  # which turns are paid, as the estimator sees it
-    sleepers: Sequence[Any] = ()  # engine and reward model, where they give memory back while the learner learns
-    reward_model: RewardModel | None = None
+    sleepers: Sequence[Any] = ()  # engine and reward models, where they give memory back while the learner learns
+    reward_models: RewardModels | None = None
     trace: TraceFile | None = None
     reward_stats: Mapping[str, Callable[[], Mapping[str, float]]] = field(default_factory=dict)  # of later rewards
     iteration: int = 0  # iterations done
     trained_s: float = 0.0  # seconds of training, over all resumptions
     stop: asyncio.Event = field(default_factory=asyncio.Event)  # somebody asked to stop
     given_up: threading.Event = field(default_factory=threading.Event)  # ... or did not want to wait for that
+    failure: Exception | None = None  # collecting has ended for this, and there is no way to go on
     warned: set[str] = field(default_factory=set)  # why episodes ended badly, as far as it was said
 
 
@@ -80,8 +81,8 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
     plan = plan_of(config)
     check_environments(config)
     check_engine(config)
-    check_reward_model(config)
-    redistribute = redistribution_of(config.algorithm)
+    check_rewards(config)
+    credit = redistribution_of(config.algorithm)
     kwargs, seed = training_kwargs(config), config.trainer.seed
     policy = policy_of(
         config.model,
@@ -121,10 +122,20 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
             stack.callback(pool.close)
             rewards["custom"] = custom_reward(config, pool)
         overlong = await overlong_of(config, renderer, reporter.say)
+        models: RewardModels | None = None
+        if start_early(config):  # whatever is wrong with one is to be known before anything is trained
+            models = await stack.enter_async_context(reward_models_of(config, plan))
         if checkpoint is not None:
             reporter.say(f"resuming from {checkpoint.path}")
         elif warm_start_wanted(config):
-            await asyncio.to_thread(warm_up, config, policy, renderer, reporter, given_up)
+            if models is None:
+                await try_served(config)
+            sleeper = None if models is None else models.sleeper
+            if sleeper is not None:  # the learner spans its GPUs
+                await sleeper.sleep()
+            await asyncio.to_thread(warm_up, config, policy, renderer, reporter.say, given_up)
+            if sleeper is not None:
+                await sleeper.wake()
         cluster = stack.enter_context(cluster_of(config, plan))
         learner = await asyncio.to_thread(learner_of, config, policy, cluster)
         if checkpoint is None:  # the model of a checkpoint has its adapter merged already
@@ -143,19 +154,21 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
         if config.multiturn_reward.enable:
             ahead = rewards["multiturn"] = multiturn_reward(config, engine, renderer, policy.tokenizer)
             reward_stats["multiturn"] = ahead.stats
-        model = await stack.enter_async_context(reward_model_of(config, plan, cluster, learner))
-        if model is not None:
-            rewards[config.reward_model.name], reward_stats[config.reward_model.name] = model.score, model.stats
+        if models is None:
+            models = await stack.enter_async_context(reward_models_of(config, plan, cluster, learner))
+        if models is not None:
+            rewards |= models.scores
+            reward_stats |= {name: partial(models.stats, name) for name in models.scores}
         training = await stack.enter_async_context(backend_of(config, validation=False))
         validation = await stack.enter_async_context(backend_of(config, validation=True))
         collector = await stack.enter_async_context(
-            collector_of(config, engine, renderer, training, trace, rewards, overlong.training)
+            collector_of(config, engine, renderer, training, trace, rewards, credit, overlong.training)
         )
         sleepers: list[Any] = [engine] if sleeps(config) else []
-        if model is not None:
-            model.service.watch(collector.generating_s)
-            if config.reward_model.learner_spans_pool:
-                sleepers.append(model.pool)
+        if models is not None:
+            models.service.watch(collector.generating_s)
+            if models.sleeper is not None:
+                sleepers.append(models.sleeper)
         run = Run(
             config=config,
             folder=folder,
@@ -168,9 +181,8 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
             reporter=reporter,
             saved=saved,
             tokenizer=policy.tokenizer,
-            redistribute=redistribute,
             sleepers=sleepers,
-            reward_model=model,
+            reward_models=models,
             trace=trace,
             reward_stats=reward_stats,
             given_up=given_up,
@@ -185,7 +197,7 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
 
 
 def warm_up(
-    config: PPOConfig, policy: Policy, renderer: Renderer, reporter: Reporter, given_up: threading.Event
+    config: PPOConfig, policy: Policy, renderer: Renderer, say: Callable[[str], None], given_up: threading.Event
 ) -> None:
     """Supervised steps on demonstrations before PPO, in place; cut short when ``given_up`` is set."""
     section, seed = config.warm_start, config.trainer.seed
@@ -201,7 +213,7 @@ def warm_up(
         options["parallel"] = Parallel()  # this process does it alone
     given = [sft.examples_of(config.env.id, kwargs, part, policy, renderer, part_seed) for _, part, part_seed in parts]
     for (name, part, part_seed), examples in zip(parts, given, strict=True):
-        report = progress(reporter, name, part.steps)
+        report = progress(say, name, part.steps)
 
         def on_step(step: int, metrics: Mapping[str, float], report: sft.OnStep = report) -> None:
             if given_up.is_set():
@@ -229,13 +241,13 @@ def careless(section: WarmStartSection) -> dict[str, Any]:
     }
 
 
-def progress(reporter: Reporter, name: str, steps: int) -> sft.OnStep:
+def progress(say: Callable[[str], None], name: str, steps: int) -> sft.OnStep:
     """Says now and then how a supervised part goes."""
     began = time.perf_counter()
 
     def on_step(step: int, metrics: Mapping[str, float]) -> None:
         if step % 50 == 0 or step == steps:
-            reporter.say(f"{name} {step:>4}/{steps}  loss {metrics['loss']:.4f}  {time.perf_counter() - began:.0f} s")
+            say(f"{name} {step:>4}/{steps}  loss {metrics['loss']:.4f}  {time.perf_counter() - began:.0f} s")
 
     return on_step
 

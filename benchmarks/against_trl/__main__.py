@@ -32,9 +32,9 @@ Then the sides take turns. ``ratio`` is the median over the rounds of this side'
 a process of its own: how far the resident set grows, from just before an iteration's update (weights and the
 optimizer's moments are there, gradients are not) to its highest point (``VmHWM``, reset before; Linux). An update
 before it has warmed everything up, and freed memory was given back (``malloc_trim``). Both sides are given the same
-episodes, so nothing is generated.
+episodes, so nothing is generated. On a GPU it is the peak of what torch allocates, likewise.
 
-    python -m benchmarks.against_trl [single] [turns] [memory] [--rounds 5] [--threads 2] [--json out.json]
+    python -m benchmarks.against_trl [single] [turns] [memory] [--rounds 5] [--threads 2] [--device cpu] [--json FILE]
 
 Needs ``pip install trl``. On a machine that others use too, two threads wait for each other: measure with ``nice -n
 -5``, or with one thread and ``--cpu-time``, which counts the CPU seconds of this process in place of seconds.
@@ -56,7 +56,7 @@ from typing import Any
 import torch
 
 from .memory import compare_memory, memory_of
-from .times import compare, tune
+from .times import clock_of, compare, tune
 from .work import TINY, WANTED, WORKS, Shape
 
 
@@ -66,6 +66,7 @@ def main() -> None:
     parser.add_argument("what", nargs="*", choices=[*WANTED, []], help="all by default")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2, help="for both sides")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="for both sides")
     parser.add_argument("--micro-batch", type=int, default=4096, help="tokens of one of ours")
     parser.add_argument("--trl-micro-batch", type=int, default=32, help="episodes of one of TRL's")
     parser.add_argument("--trl-generation-batch", type=int, default=256, help="episodes that TRL generates together")
@@ -79,7 +80,9 @@ def main() -> None:
     options = parser.parse_args()
     if options.cpu_time and options.threads > 1:
         parser.error("--cpu-time adds up all threads, those that only wait included: use it with --threads 1")
-    options.clock = time.process_time if options.cpu_time else time.perf_counter
+    if options.device == "cuda" and (options.cpu_time or not torch.cuda.is_available()):
+        parser.error("--device cuda needs a GPU that torch sees, and its time is not that of the CPU (--cpu-time)")
+    options.clock = time.process_time if options.cpu_time else clock_of(options.device)
     torch.set_num_threads(options.threads)
     small = {"tasks": 2, "group": 2} if options.smoke else {}
     if options.memory_of:

@@ -31,7 +31,8 @@ def compare_losses(trainer: Any, model: PreTrainedModel, trajectories: Sequence[
     given["old"] = (given["old"] + noise).astype(np.float32)
 
     gradients: dict[str, Tensor] = {}
-    learner = Learner(model, optimizer=OptimizerSettings(lr=0.0, weight_decay=0.0, grad_clip=None))
+    device = trainer.model.device
+    learner = Learner(model, optimizer=OptimizerSettings(lr=0.0, weight_decay=0.0, grad_clip=None), device=device)
     for name, parameter in learner.actor.lm.named_parameters():
         parameter.register_post_accumulate_grad_hook(lambda p, name=name: gradients.update({name: p.grad.clone()}))
     ours = learner.update_actor(trajectories, given, surrogate)["loss"]
@@ -44,7 +45,7 @@ def compare_losses(trainer: Any, model: PreTrainedModel, trajectories: Sequence[
         where = np.flatnonzero(trajectory.action_mask)
         row[torch.from_numpy(where - where[0])] = torch.from_numpy(given["old"][offset : offset + len(where)])
         offset += len(where)
-    inputs["old_per_token_logps"] = old
+    inputs["old_per_token_logps"] = old.to(device)
     trainer.current_gradient_accumulation_steps = trainer.args.steps_per_generation  # as training sets it
     loss = trainer.compute_loss(trainer.model, inputs)
     loss.backward()

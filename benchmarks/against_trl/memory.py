@@ -8,13 +8,13 @@ import json
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from transformers import PreTrainedTokenizerFast, TrainerCallback
 
 from textenvs.messages import user
@@ -59,8 +59,16 @@ def made_up(work: Work, vocabulary: int, tokenizer: PreTrainedTokenizerFast) -> 
 
 
 @contextmanager
-def peak() -> Iterator[dict[str, float]]:
-    """How many MiB the resident set of this process grew in the block, at its highest."""
+def peak(device: str = "cpu") -> Iterator[dict[str, float]]:
+    """How many MiB the resident set of this process grew in the block, at its highest; on a GPU, what is allocated."""
+    if device != "cpu":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        found = {"before": torch.cuda.memory_allocated() / 2**20}
+        yield found
+        torch.cuda.synchronize()
+        found["peak"] = torch.cuda.max_memory_allocated() / 2**20 - found["before"]
+        return
 
     def status(name: str) -> float:
         lines = Path("/proc/self/status").read_text().splitlines()
@@ -85,29 +93,31 @@ def memory_of(side: str, work: Work, shape: Shape, options: argparse.Namespace) 
     if side == "ours":
         settings = OptimizerSettings(lr=LR, weight_decay=0.0, grad_clip=1.0)
         longest = max(len(trajectory.token_ids) for trajectory in trajectories)
-        learner = Learner(model, optimizer=settings, max_tokens_per_micro_batch=longest * len(trajectories))
+        whole_batch = longest * len(trajectories)
+        learner = Learner(model, optimizer=settings, max_tokens_per_micro_batch=whole_batch, device=options.device)
         del model
         for _ in range(2):
-            with peak() as found:
-                began = time.perf_counter()
+            with peak(options.device) as found:
+                began = options.clock()
                 learner.update_actor(trajectories, columns(trajectories), surrogate)
-                found["seconds"] = time.perf_counter() - began
+                found["seconds"] = options.clock() - began
         return found
 
     class Watch(TrainerCallback):
         def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
             nonlocal found
-            self.block = peak()
+            self.block = peak(options.device)
             found = self.block.__enter__()
-            self.began = time.perf_counter()
+            self.began = options.clock()
 
         def on_step_end(self, *args: Any, **kwargs: Any) -> None:
-            found["seconds"] = time.perf_counter() - self.began
+            found["seconds"] = options.clock() - self.began
             self.block.__exit__(None, None, None)
 
     with tempfile.TemporaryDirectory() as folder:
         whole = sizes(work, work.episodes, work.episodes)
-        trainer = make_trl(model, tokenizer, work, folder, 2, rollout=Given(trajectories), **whole)
+        given = {"rollout": Given(trajectories), "device": options.device, **whole}
+        trainer = make_trl(model, tokenizer, work, folder, 2, **given)
         trainer.add_callback(Watch())
         trainer.train()
     return found
@@ -123,8 +133,8 @@ def compare_memory(options: argparse.Namespace) -> dict[str, Any]:
             "benchmarks.against_trl",
             "--memory-of",
             side,
-            "--threads",
-            str(options.threads),
+            f"--threads={options.threads}",
+            f"--device={options.device}",
         ]
         command += ["--smoke"] if options.smoke else []
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT)

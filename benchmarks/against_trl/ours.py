@@ -56,6 +56,7 @@ class Ours:
         micro_batch: Tokens of a micro-batch at most.
         running: Episodes in flight at most.
         clock: For seconds.
+        device: For the engine and the learner.
     """
 
     def __init__(
@@ -67,13 +68,16 @@ class Ours:
         micro_batch: int,
         running: int,
         clock: Clock,
+        device: str = "cpu",
     ) -> None:
         self._clock = clock
         self._work, self._loop = work, asyncio.new_event_loop()
         settings = OptimizerSettings(lr=LR, weight_decay=0.0, grad_clip=1.0)
-        self.learner = Learner(model, optimizer=settings, max_tokens_per_micro_batch=micro_batch)
+        self.learner = Learner(model, optimizer=settings, max_tokens_per_micro_batch=micro_batch, device=device)
         context = work.turns * (work.longest + 64) + 64
-        self._engine = TorchEngine(model, max_slots=min(running, work.episodes), max_context=context, threads=threads)
+        self._engine = TorchEngine(
+            model, max_slots=min(running, work.episodes), max_context=context, device=device, threads=threads
+        )
         self._forced = Forced(self._engine)
         self._backend = Backend(EnvSpec(lambda: Talk(work.turns)))
         self._collector = Collector(

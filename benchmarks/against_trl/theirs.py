@@ -29,7 +29,7 @@ class AtLengths(StoppingCriteria):
 
     def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
         """Which rows are done, bool ``[B]``."""
-        return input_ids.shape[1] >= self._ends
+        return (input_ids.shape[1] >= self._ends).to(input_ids.device)
 
 
 class Rollout:
@@ -66,7 +66,12 @@ class Rollout:
             mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in contexts])
             ends = AtLengths(width, lengths[:, turn])
             with torch.inference_mode():
-                made = model.generate(ids, attention_mask=mask, generation_config=config, stopping_criteria=[ends])
+                made = model.generate(
+                    ids.to(model.device),
+                    attention_mask=mask.to(model.device),
+                    generation_config=config,
+                    stopping_criteria=[ends],
+                )
             replies = [row[:n] for row, n in zip(made[:, width:].tolist(), lengths[:, turn], strict=True)]
             texts = trainer.processing_class.batch_decode(replies, skip_special_tokens=True)
             earned += [score(text) for text in texts]
@@ -117,6 +122,7 @@ def make_trl(
     generation_batch: int,
     rollout: Any = None,
     clock: Clock = time.perf_counter,
+    device: str = "cpu",
     **settings: Any,
 ) -> Any:
     """A GRPOTrainer whose ``generate_s`` is the time that it took to generate, all its life.
@@ -131,6 +137,7 @@ def make_trl(
         generation_batch: Episodes that are generated together.
         rollout: Its ``rollout_func``.
         clock: For ``generate_s``.
+        device: ``cpu`` or ``cuda``.
         settings: More of ``GRPOConfig``'s.
     """
     from datasets import Dataset
@@ -161,7 +168,7 @@ def make_trl(
         "num_iterations": 1,
         "gradient_checkpointing": False,
         "bf16": False,
-        "use_cpu": True,
+        "use_cpu": device == "cpu",
         "optim": "adamw_torch_fused",
         "learning_rate": LR,
         "lr_scheduler_type": "constant",

@@ -6,8 +6,11 @@ import argparse
 import json
 import statistics
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import torch
 
 from textenvs.messages import user
 from trainers.heap import settled
@@ -16,14 +19,27 @@ from trainers.rollout.renderer import Renderer
 from .losses import compare_losses
 from .ours import Ours
 from .theirs import Between, Rollout, make_trl, sizes
-from .work import ANSWER, WANTED, Shape, Work, make_tokenizer
+from .work import ANSWER, WANTED, Clock, Shape, Work, make_tokenizer
+
+
+def clock_of(device: str) -> Clock:
+    """Seconds, when all that was asked of the device is done."""
+    if device == "cpu":
+        return time.perf_counter
+
+    def synchronized() -> float:
+        torch.cuda.synchronize()
+        return time.perf_counter()
+
+    return synchronized
 
 
 def compare(work: Work, shape: Shape, options: argparse.Namespace) -> dict[str, Any]:
     """Both sides in turns; medians of the seconds and of the ratios."""
     tokenizer = make_tokenizer()
     model = shape.build(tokenizer)
-    ours = Ours(model, tokenizer, work, options.threads, options.micro_batch, options.running, options.clock)
+    sizes_of_ours = (options.threads, options.micro_batch, options.running)
+    ours = Ours(model, tokenizer, work, *sizes_of_ours, options.clock, options.device)
     answer = Renderer(tokenizer).bridge((user(ANSWER),), after=0)
     rollout = None if work.turns == 1 else Rollout(work, answer)
     seconds: dict[str, list[dict[str, float]]] = {"ours": [], "trl": []}
@@ -37,6 +53,7 @@ def compare(work: Work, shape: Shape, options: argparse.Namespace) -> dict[str, 
             **sizes(work, options.trl_micro_batch, options.trl_generation_batch),
             rollout=rollout,
             clock=options.clock,
+            device=options.device,
         )
         first = ours.collect(work.lengths(0))
         loss = compare_losses(trainer, model, first[: 4 * work.group])
@@ -58,6 +75,7 @@ def compare(work: Work, shape: Shape, options: argparse.Namespace) -> dict[str, 
         trainer.train()
     ours.close()
     return summary(work.name, {side: rounds[1:] for side, rounds in seconds.items()}) | {  # the first warms up
+        "device": options.device,
         "threads": options.threads,
         "trl": sizes(work, options.trl_micro_batch, options.trl_generation_batch),
         "episodes": work.episodes,
@@ -112,9 +130,8 @@ def tune(work: Work, shape: Shape, options: argparse.Namespace) -> list[dict[str
         settings |= sizes(work, settings["micro_batch"], settings["generation_batch"])
         rollout = None if work.turns == 1 else Rollout(work, answer)
         with tempfile.TemporaryDirectory() as folder, settled():
-            trainer = make_trl(
-                model, tokenizer, work, folder, options.rounds + 1, rollout=rollout, clock=options.clock, **settings
-            )
+            given = {"rollout": rollout, "clock": options.clock, "device": options.device, **settings}
+            trainer = make_trl(model, tokenizer, work, folder, options.rounds + 1, **given)
 
             def after(parts: dict[str, float], taken: Any = taken, rollout: Any = rollout) -> None:
                 taken.append(parts)

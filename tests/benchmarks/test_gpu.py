@@ -147,6 +147,26 @@ def test_models_have_the_published_number_of_parameters():
         assert sum(p.numel() for p in model.parameters()) / 1e9 == pytest.approx(billions, rel=0.02), name
 
 
+# ------------------ against TRL
+
+
+def test_trl_is_compared_with(job):
+    pytest.importorskip("trl")
+    good, lines = run(job, "trl")
+    assert good
+    assert [line["what"] for line in lines] == ["single", "turns"]
+    for line in lines:
+        assert line["loss"]["gradients_apart"] < 1e-4
+        assert line["ratio"] > 0
+
+
+def test_without_trl_the_part_says_so_and_ends_well(job, monkeypatch):
+    monkeypatch.setitem(sys.modules, "trl", None)
+    good, (line,) = run(job, "trl")
+    assert good
+    assert (line["what"], line["why"].split()[0]) == ("skipped", "trl")
+
+
 # ------------------ the driver
 
 
@@ -171,7 +191,7 @@ def test_a_part_that_fails_or_hangs_costs_only_itself(tmp_path, monkeypatch, cap
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--only", "mfu,speed"], "there is no part 'speed'; there are parity, memory, decode, mfu"),
+        (["--only", "mfu,speed"], "there is no part 'speed'; there are parity, memory, decode, mfu, trl"),
         (["--minutes", "0"], "--minutes must be above 0"),
     ],
 )

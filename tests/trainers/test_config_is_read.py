@@ -21,7 +21,7 @@ from trainers.assembly.cluster import plan_of
 from trainers.assembly.engines import check_engine, engine_of
 from trainers.assembly.environments import backend_of
 from trainers.assembly.folder import checkpoint_to_resume, run_folder
-from trainers.assembly.reward_model import check_reward_model
+from trainers.assembly.reward_checks import check_rewards
 from trainers.checkpoints import Checkpoints
 from trainers.config import PPOConfig, SFTConfig, resolve
 from trainers.config.commands import EvaluateConfig, GenerateConfig
@@ -117,7 +117,9 @@ def with_other_reward_models(judge):
     """As far as their services, which are not there."""
     service = ["kind=service", "service.url=http://127.0.0.1:1", "service.input=messages"]
     for options in (service, ["kind=judge", "judge.model=m", "judge.base_url=http://127.0.0.1:1"]):
-        check_reward_model(resolve([f"reward_model.{option}" for option in ("enable=true", *options)])[0])
+        check_rewards(resolve([f"reward_model.{option}" for option in ("enable=true", *options)])[0])
+    named = ["named.kind=judge", "named.judge.model=m", "named.judge.base_url=http://127.0.0.1:1"]
+    check_rewards(resolve([f"reward_models.{option}" for option in named])[0])
     pool = ["enable=true", f"classifier.path={judge}", "enable_resource_pool=true"]
     plan_of(resolve([f"reward_model.{option}" for option in pool])[0])
 

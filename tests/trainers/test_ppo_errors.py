@@ -9,6 +9,7 @@ import torch
 from ppo_runs import MODEL, QUICK, arguments, finite, in_process, refused, training_of
 
 from trainers import checkpoints, tiny
+from trainers.engines.base import EngineDeadError
 from trainers.ppo import main
 from trainers.rollout.slots import FilterExhaustedError
 
@@ -176,3 +177,21 @@ def test_constant_rewards_alone_do_not(tmp_path):
 def test_an_environment_that_breaks_stops_the_run_with_its_cause(tmp_path, capsys):
     more = ["env.kwargs.broken=true", "rollout.max_consecutive_errors=3", "trainer.total_iterations=1"]
     refused(capsys, arguments(tmp_path, *QUICK, *more), "3 episodes in a row", "error_env", "the database is gone")
+
+
+def test_an_engine_that_is_gone_loses_nothing_that_was_learned(tmp_path):
+    def dies(run):
+        take = run.collector.next_batch
+
+        async def next_batch():
+            if run.iteration == 2:
+                raise EngineDeadError("its process ended")
+            return await take()
+
+        run.collector.next_batch = next_batch
+
+    with pytest.raises(EngineDeadError, match="its process ended"):
+        in_process(tmp_path, "trainer.total_iterations=4", "trainer.save_freq=-1", look=dies)
+    assert checkpoints.Checkpoints(tmp_path / "checkpoints", 2).newest().iteration == 2
+    in_process(tmp_path, "trainer.total_iterations=4", "trainer.save_freq=-1")
+    assert [row["step"] for row in training_of(tmp_path)] == [1, 2, 3, 4]

@@ -42,16 +42,15 @@ def test_scores_are_those_of_one_process_and_a_lost_actor_is_replaced(ray, tmp_p
     talks = [(user("what is the sum"), assistant(f"the sum is {number}")) for number in range(4)]
 
     async def afterwards(made: Run) -> None:
-        assert made.reward_model is not None
-        service, pool = made.reward_model.service, made.reward_model.pool
-        assert pool is not None
+        assert made.reward_models is not None
+        service, pool = made.reward_models.service, made.reward_models.pools["helpful"]
         table = ray.util.placement_group_table().values()
         seen["groups"] = sorted(len(group["bundles"]) for group in table if group["state"] == "CREATED")
         before = [await service.score("helpful", ScoringRequest(talk)) for talk in talks[:2]]
         ray.kill(pool._ready[0].actor)
         after = [await asyncio.wait_for(service.score("helpful", ScoringRequest(talk)), 300) for talk in talks[2:]]
         seen["scores"] = [scores["score"] for scores in before + after]
-        seen["lost"] = made.reward_model.stats()["lost_workers"]
+        seen["lost"] = made.reward_models.stats("helpful")["lost_workers"]
 
     rows = run(
         tmp_path / "run",

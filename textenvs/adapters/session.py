@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -44,8 +45,9 @@ class SessionTurn:
 class Session:
     """Plays one environment, an episode at a time, and keeps what happened.
 
-    Plain and awaitable methods come in pairs, as in the environment. After an exception out of :meth:`reply` the
-    episode is as it was before, and the reply may be tried again.
+    Plain and awaitable methods come in pairs, as in the environment; an environment that may block its thread gets one
+    of asyncio's own for the awaitable ones. After an exception out of :meth:`reply` the episode is as it was before,
+    and the reply may be tried again.
 
     Args:
         env: The environment; the session closes it.
@@ -122,6 +124,8 @@ class Session:
 
     async def astart(self, seed: int | None = None, options: Mapping[str, Any] | None = None) -> Messages:
         """:meth:`start`, awaitable."""
+        if self.env.blocking:
+            return await asyncio.to_thread(self.start, seed, options)
         self._forget()
         return self._opened(*await self.env.areset(seed=seed, options=None if options is None else dict(options)))
 
@@ -131,6 +135,8 @@ class Session:
 
     async def areply(self, action: str | Message) -> SessionTurn:
         """:meth:`reply`, awaitable."""
+        if self.env.blocking:
+            return await asyncio.to_thread(self.reply, action)
         return self._played(await self.env.astep(action))
 
     def close(self) -> None:

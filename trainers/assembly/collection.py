@@ -9,6 +9,7 @@ from pathlib import Path
 from ..algorithms.advantages import NEEDS_GREEDY
 from ..config.schema import PPOConfig
 from ..engines.base import Engine, Sampling
+from ..rewards.redistribution import Redistribution
 from ..rollout.collector import Collector
 from ..rollout.environments import Backend
 from ..rollout.renderer import Renderer
@@ -41,11 +42,20 @@ def collector_of(
     backend: Backend,
     trace: TraceFile | None = None,
     rewards: Mapping[str, Score] | None = None,
+    credit: Redistribution | None = None,
     without: Collection[int] = (),
 ) -> Collector:
-    """What collects training episodes, and draws them in ``trace``; ``rewards`` come later.
+    """What collects training episodes, and draws them in ``trace``.
 
-    Tasks in ``without`` are not played.
+    Args:
+        config: Of the run.
+        engine: What replies.
+        renderer: Of its model.
+        backend: The environments.
+        trace: Where to draw.
+        rewards: Those that come later.
+        credit: Which turns are paid, as the estimator sees it; ``None`` as they were earned.
+        without: Tasks that are not played.
     """
     rollout = config.rollout
     return Collector(
@@ -73,6 +83,7 @@ def collector_of(
         partial_max_age=rollout.partial_max_age,
         engine_slots=config.engine.max_slots * config.engine.engines,
         rewards=rewards,
+        credit=credit,
         reward_timeout=None,  # those that are made here have a limit of their own, which waiting for a place is not in
         lag_interval=_LAG_INTERVAL_S,
         trace=trace,

@@ -1,27 +1,27 @@
-"""A reward model: what scores, where its workers are, and the score as a reward that comes later."""
+"""Reward models: what scores, where its workers are, and scores as rewards that come later."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
-
-from textenvs.chat import ChatSpec
+from typing import Any, Literal
 
 from ..cluster.group import LearnerGroup
-from ..cluster.plan import Plan
+from ..cluster.plan import Plan, Workers, reward_models
 from ..cluster.ray.ranks import RayLearnerGroup
 from ..cluster.ray.rewards import RayReplica
 from ..cluster.ray.runtime import RayCluster
-from ..config.reward_model import JudgeSection, RewardModelSection
+from ..config.reward_model import RewardModelSection
 from ..config.schema import PPOConfig
-from ..config.section import Section
 from ..learner import Learner
 from ..policy import resolve_device
-from ..rewards import BackendError, ModelOptions, RewardBackend, RewardService, reward_of
+from ..rewards import BackendError, ModelOptions, RewardBackend, RewardService, ScoringRequest, reward_of
 from ..rewards.backends import (
+    PROBE,
     ClassifierOptions,
     JudgeBackend,
     PoolingBackend,
@@ -33,49 +33,55 @@ from ..rewards.backends import (
     ThreadReplica,
 )
 from ..rollout.rewards import Score, SoFar
+from .environments import make_env, training_kwargs
 from .errors import SetupError
+from .reward_options import backend_options, changes
 from .rewards import task_finder
+
+_ADVICE = {
+    "classifier": "look at {key}.classifier",
+    "service": "look whether it runs and serves a reward model, and at {key}.service.url, .model, .endpoint and .label",
+    "judge": "look whether it runs, and at {key}.judge.base_url, .model and .chat",
+}
 
 
 @dataclass(frozen=True)
-class RewardModel:
-    """A reward model of a run.
+class RewardModels:
+    """The reward models of a run.
 
     Args:
-        service: In front of it.
-        score: The reward that comes later.
-        pool: Its workers, where this run has them.
+        service: In front of them.
+        scores: The rewards that come later, by name.
+        pools: The workers of those that this run computes, by name.
+        sleeper: Those workers that sleep while the learner learns, if there are any.
     """
 
     service: RewardService
-    score: Score
-    pool: ReplicaPool | None = None
+    scores: Mapping[str, Score]
+    pools: Mapping[str, ReplicaPool]
+    sleeper: ReplicaPool | None = None
 
-    def stats(self) -> dict[str, float]:
-        """The service's numbers of the one model, without its name; and the workers lost so far."""
-        found = {key.partition("/")[2]: value for key, value in self.service.stats().items()}
-        return found if self.pool is None else {**found, "lost_workers": float(self.pool.losses)}
+    def stats(self, name: str) -> dict[str, float]:
+        """The service's numbers of one model, without its name; and the workers lost so far."""
+        stats, start = self.service.stats(), f"{name}/"
+        found = {key.removeprefix(start): value for key, value in stats.items() if key.startswith(start)}
+        return found if name not in self.pools else {**found, "lost_workers": float(self.pools[name].losses)}
 
 
-def check_reward_model(config: PPOConfig) -> None:
-    """Find out before anything is trained whether the options fit, as far as the model itself need not be asked.
-
-    Raises:
-        SetupError: They do not.
-    """
-    if config.reward_model.enable:
-        with _said_plainly(config.reward_model):
-            _options(config)
+def start_early(config: PPOConfig) -> bool:
+    """Whether all reward models can be had before there is a learner: a classifier in Ray has places of its ranks."""
+    on_ray = config.cluster.backend == "ray"
+    return not (on_ray and any(section.kind == "classifier" for section in reward_models(config).values()))
 
 
 @contextlib.asynccontextmanager
-async def reward_model_of(
+async def reward_models_of(
     config: PPOConfig,
     plan: Plan,
     cluster: RayCluster | None = None,
     learner: Learner | LearnerGroup | None = None,
-) -> AsyncIterator[RewardModel | None]:
-    """The reward model, ready to score; ``None`` where there is none.
+) -> AsyncIterator[RewardModels | None]:
+    """The reward models, each of which has scored a conversation; ``None`` where there are none.
 
     Args:
         config: Of the run.
@@ -84,129 +90,187 @@ async def reward_model_of(
         learner: Whose GPUs workers share there.
 
     Raises:
-        SetupError: It cannot be loaded, or does not answer.
+        SetupError: One cannot be loaded, does not answer, or does not score.
     """
-    section = config.reward_model
-    if not section.enable:
+    sections = reward_models(config)
+    if not sections:
         yield None
         return
-    with _said_plainly(section):
-        backend, asked = await _backend(config, plan, cluster, learner)
-    async with RewardService({section.name: backend}, {section.name: asked}) as service:
-        yield RewardModel(service, _score(config, service), backend if isinstance(backend, ReplicaPool) else None)
+    backends: dict[str, RewardBackend] = {}
+    asked: dict[str, ModelOptions] = {}
+    async with contextlib.AsyncExitStack() as stack:
+        for key, section in sections.items():
+            with _said_plainly(key, section):
+                _check_reference(config, section)
+                backend, asked[section.name] = await _backend(config, section, plan, cluster, learner)
+                stack.push_async_callback(backend.close)
+                await _try(key, section, backend, asked[section.name])
+                backends[section.name] = backend
+        stack.pop_all()  # the service closes them
+    async with RewardService(backends, asked) as service:
+        pools = {name: each for name, each in backends.items() if isinstance(each, ReplicaPool)}
+        sleeping = [pools[section.name] for section in sections.values() if section.learner_spans_pool]
+        yield RewardModels(service, _scores(config, service), pools, sleeping[0] if sleeping else None)
 
 
 async def _backend(
-    config: PPOConfig, plan: Plan, cluster: RayCluster | None, learner: Learner | LearnerGroup | None
+    config: PPOConfig,
+    section: RewardModelSection,
+    plan: Plan,
+    cluster: RayCluster | None,
+    learner: Learner | LearnerGroup | None,
 ) -> tuple[RewardBackend, ModelOptions]:
     """What scores, and how it is asked."""
-    section, options = config.reward_model, _options(config)
-    if isinstance(options, ClassifierOptions):
-        count = len(plan.rewards)
-        pool = await ReplicaPool.start(_replicas(config, plan, options, cluster, learner), count)
-        return pool, options.model_options(count, **_changes(section))
+    if isinstance(options := backend_options(section, config.model.device), ClassifierOptions):
+        workers = next(each for each in plan.rewards if each.model == section.name)
+        count, threads = len(workers.seats), section.classifier.threads
+        pool = await ReplicaPool.start(_replicas(config, plan, workers, options, threads, cluster, learner), count)
+        return pool, options.model_options(count, **changes(section))
+    return await _served(section, options)
+
+
+async def _served(
+    section: RewardModelSection, options: PoolingOptions | JudgeBackend
+) -> tuple[RewardBackend, ModelOptions]:
+    """What scores elsewhere, and how it is asked."""
     backend = await PoolingBackend.connect(options) if isinstance(options, PoolingOptions) else options
+    return backend, options.model_options(**changes(section))
+
+
+async def try_served(config: PPOConfig) -> None:
+    """Try those reward models that run elsewhere, and let go of them again; see :func:`start_early`.
+
+    Raises:
+        SetupError: One does not answer, or does not score.
+    """
+    for key, section in reward_models(config).items():
+        with _said_plainly(key, section):
+            options = backend_options(section, config.model.device)
+            if isinstance(options, ClassifierOptions):
+                continue
+            _check_reference(config, section)
+            backend, asked = await _served(section, options)
+            async with contextlib.AsyncExitStack() as stack:
+                stack.push_async_callback(backend.close)
+                await _try(key, section, backend, asked)
+
+
+async def _try(key: str, section: RewardModelSection, backend: RewardBackend, asked: ModelOptions) -> None:
+    """Have a conversation scored, so that what only asking can tell is known before anything is trained.
+
+    Raises:
+        BackendError: There is no score, or none that can be used.
+    """
+    advice = _ADVICE[section.kind].format(key=key)
     try:
-        if not await backend.healthy():
-            raise BackendError("it does not answer")
-    except BaseException:
-        await backend.close()
-        raise
-    return backend, options.model_options(**_changes(section))
+        async with asyncio.timeout(asked.timeout_s):
+            (result,) = await backend.score([ScoringRequest(PROBE, data_source="probe", ground_truth="7")])
+    except TimeoutError as error:
+        raise BackendError(f"a short conversation took longer than {asked.timeout_s:g} s to score; {advice}") from error
+    except BackendError as error:
+        raise BackendError(f"{error}; {advice}") from error
+    except Exception as error:  # a worker lives, and could not compute: too little memory, for example
+        raise BackendError(f"{type(error).__name__}: {error}; {advice}") from error
+    if isinstance(result, BackendError):
+        raise BackendError(f"{result}; {advice}") from result
+    score = result["score"] if isinstance(result, Mapping) else result
+    if not (math.isfinite(score) and asked.low <= score <= asked.high):
+        raise BackendError(
+            f"it scored a short conversation with {score!r}, which is no number from {asked.low:g} to {asked.high:g}; "
+            f"{advice}"
+        )
 
 
-def _options(config: PPOConfig) -> ClassifierOptions | PoolingOptions | JudgeBackend:
-    """From the keys of the kind; nothing is loaded or asked."""
-    section = config.reward_model
-    match section.kind:
-        case "classifier":
-            its = _values(section.classifier, without=("head", "replicas", "threads"))
-            return ClassifierOptions(kind=section.classifier.head, device=config.model.device, **its)
-        case "service":
-            return PoolingOptions(**_values(section.service))
-        case "judge":
-            return _judge(section.judge)
-
-
-def _judge(section: JudgeSection) -> JudgeBackend:
-    said = {"model": section.model, "base_url": section.base_url}
-    spec = ChatSpec.of({**section.chat, **{name: value for name, value in said.items() if value is not None}})
-    return JudgeBackend(spec, **_values(section, without=("model", "base_url", "chat")))
-
-
-def _values(section: Section, without: Sequence[str] = ()) -> dict[str, Any]:
-    """The keys of a section, which are named as what reads them names them."""
-    return {name: getattr(section, name) for name in type(section).model_fields if name not in without}
-
-
-def _changes(section: RewardModelSection) -> dict[str, Any]:
-    """What the keys say of how a model is asked; what is null is the kind's own."""
-    names = ("max_batch_size", "max_batch_tokens", "max_wait_s", "timeout_s", "retries", "patience_s", "cache_size")
-    return {name: value for name in names if (value := getattr(section, name)) is not None}
+def _check_reference(config: PPOConfig, section: RewardModelSection) -> None:
+    """Whether a judge that compares with the ground truth will be given one."""
+    options = backend_options(section, config.model.device) if section.kind == "judge" else None
+    if not isinstance(options, JudgeBackend) or not options.needs_reference:
+        return
+    task = make_env(config.env.id, training_kwargs(config)).tasks[0]
+    if task.ground_truth is None:
+        raise ValueError(
+            f"the rubric {section.judge.rubric!r} compares with the task's answer, and the tasks of {config.env.id} "
+            "have none; use another rubric"
+        )
 
 
 def _replicas(
     config: PPOConfig,
     plan: Plan,
+    workers: Workers,
     options: ClassifierOptions,
+    threads: int,
     cluster: RayCluster | None,
     learner: Learner | LearnerGroup | None,
 ) -> Callable[[int], Replica]:
     """From a worker's number to the worker, where the plan has it."""
-    threads = config.reward_model.classifier.threads
 
     def on_ray(number: int) -> Replica:
         assert cluster is not None
         gpus: list[int] = []
-        if shared := plan.reward_gpus[number]:
+        if shared := workers.gpus[number]:
             assert isinstance(learner, RayLearnerGroup)
             gpus = [gpu for rank in shared for gpu in learner.ranks.info[rank][2]]
-        placement = cluster.options(plan.rewards[number])
+        placement = cluster.options(workers.seats[number])
         return RayReplica(options, threads=threads, placement=placement, gpus=gpus)
 
     def apart(number: int) -> Replica:
         if resolve_device(config.model.device).type != "cuda":
             return ProcessReplica(dataclasses.replace(options, device="cpu"), threads=threads)
         # A learner rank's, or one of its own: those have the numbers after the others'.
-        gpu = plan.reward_gpus[number][0] if plan.reward_gpus[number] else plan.gpus_per_node + number
+        gpu = workers.gpus[number][0] if workers.gpus[number] else plan.gpus_per_node + number
         visible = {"CUDA_VISIBLE_DEVICES": str(gpu)}
         return ProcessReplica(dataclasses.replace(options, device="cuda"), threads=threads, environment=visible)
 
     def here(number: int) -> Replica:
         device = resolve_device(config.model.device).type
         if device == "cuda":
-            device = f"cuda:{plan.reward_gpus[number][0]}"
+            device = f"cuda:{workers.gpus[number][0]}"
         return ThreadReplica(dataclasses.replace(options, device=device))
 
-    return on_ray if plan.backend == "ray" else apart if plan.rewards_apart else here
+    return on_ray if plan.backend == "ray" else apart if workers.apart else here
 
 
-def _score(config: PPOConfig, service: RewardService) -> Score:
-    """The model's reward, times its weight, in place of what the environment pays or beside it."""
-    section = config.reward_model
-    find = task_finder(config) if section.kind == "judge" else None  # others know nothing of the task
-    ask = reward_of(
-        service,
-        section.name,
-        per="turn" if section.per_turn else "episode",
-        weight=section.weight,
-        row=None if find is None else lambda so_far: (find(so_far).ground_truth, {}),
-    )
+def _scores(config: PPOConfig, service: RewardService) -> dict[str, Score]:
+    """Each model's reward, times its weight, in place of what the environment pays or beside it."""
+    sections = list(reward_models(config).values())
+    # Others than judges know nothing of the task.
+    find = task_finder(config) if any(section.kind == "judge" for section in sections) else None
+
+    def row(so_far: SoFar) -> tuple[Any, dict[str, Any]]:
+        assert find is not None
+        return find(so_far).ground_truth, {}
+
+    # They agree on what becomes of the environment's pay, and it is taken away once.
+    return {
+        section.name: _score(section, service, row if section.kind == "judge" else None, section.replace and not number)
+        for number, section in enumerate(sections)
+    }
+
+
+def _score(
+    section: RewardModelSection,
+    service: RewardService,
+    row: Callable[[SoFar], tuple[Any, dict[str, Any]]] | None,
+    replace: bool,
+) -> Score:
+    per: Literal["episode", "turn"] = "turn" if section.per_turn else "episode"
+    ask = reward_of(service, section.name, per=per, weight=section.weight, row=row)
 
     async def terms(earned: dict[str, float], asked: Awaitable[float] | None) -> dict[str, float]:
         return earned if asked is None else {**earned, section.name: await asked}
 
     def score(so_far: SoFar, turn: int) -> Awaitable[Mapping[str, float]] | None:
         asked = ask(so_far, turn)
-        instead = {"environment_not_counted": -so_far.reward} if section.replace and so_far.reward else {}
+        instead = {"environment_not_counted": -so_far.reward} if replace and so_far.reward else {}
         return terms(instead, asked) if instead or asked is not None else None
 
     return score
 
 
 @contextlib.contextmanager
-def _said_plainly(section: RewardModelSection) -> Iterator[None]:
+def _said_plainly(key: str, section: RewardModelSection) -> Iterator[None]:
     try:
         yield
     except (ValueError, ImportError, BackendError, ReplicaLostError) as error:
-        raise SetupError(f"reward_model ({section.kind}): {error}") from error
+        raise SetupError(f"{key} ({section.kind}): {error}") from error

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from textenvs.lookahead import FAILURES, Lookahead
-from textenvs.options import Judge, resolve
+from textenvs.lookahead import FAILURES, FuturePolicy, Lookahead
+from textenvs.options import Judge, Policy, resolve
 from textenvs.tasks import Task
 
 from ..config.schema import AlgorithmSection, MultiturnRewardSection, PPOConfig, RewardFunctionSection
@@ -37,12 +37,14 @@ def reward_function_of(section: RewardFunctionSection) -> FunctionPool | None:
         raise SetupError(f"custom_reward_function: {error}") from error
 
 
-def redistribution_of(section: AlgorithmSection) -> Redistribution:
-    """Which turns are paid for what an episode earned.
+def redistribution_of(section: AlgorithmSection) -> Redistribution | None:
+    """Which turns are paid for what an episode earned; ``None`` where those that earned it are.
 
     Raises:
         SetupError: A function of the user's cannot be had.
     """
+    if section.reward_credit == "as_earned":
+        return None
     try:
         return redistribution(section.reward_credit, section.reward_credit_decay)
     except RedistributionError as error:
@@ -105,27 +107,41 @@ def multiturn_reward(config: PPOConfig, engine: Engine, renderer: Renderer, toke
     if section.temperature is not None:
         sampling = replace(sampling, temperature=section.temperature)
     try:
-        lookahead = Lookahead(
+        lookahead = lookahead_of(
+            config,
             EnginePolicy(engine, renderer, sampling, config.engine.max_context),
-            samples=section.samples,
-            window=section.window,
-            formula=section.formula,
-            weights=section.weights,
-            cost=section.cost,
-            judge=_judge_of(section),
-            count_tokens=lambda text: len(tokenizer.encode(text, add_special_tokens=False)),
-            seed=config.trainer.seed,
-            concurrency=section.concurrency,
-            timeout_s=section.timeout_s,
-            failures=(*FAILURES, EngineError),
+            lambda text: len(tokenizer.encode(text, add_special_tokens=False)),
         )
     except ValueError as error:
         raise SetupError(f"multiturn_reward: {error}") from error
     return MultiturnScore(lookahead, credit=section.credit, replace=section.replace)
 
 
+def lookahead_of(config: PPOConfig, policy: Policy | FuturePolicy, count_tokens: Callable[[str], int]) -> Lookahead:
+    """How the multiturn-aware reward looks ahead.
+
+    Raises:
+        ValueError: The options do not go together, or the judge cannot be had.
+    """
+    section = config.multiturn_reward
+    return Lookahead(
+        policy,
+        samples=section.samples,
+        window=section.window,
+        formula=section.formula,
+        weights=section.weights,
+        cost=section.cost,
+        judge=_judge_of(section),
+        count_tokens=count_tokens,
+        seed=config.trainer.seed,
+        concurrency=section.concurrency,
+        timeout_s=section.timeout_s,
+        failures=(*FAILURES, EngineError),
+    )
+
+
 def _judge_of(section: MultiturnRewardSection) -> Judge | str | None:
-    """The judge as configured, or what its maker makes of ``judge_kwargs``.
+    """The judge of the multiturn-aware reward as configured, or what its maker makes of ``judge_kwargs``.
 
     Raises:
         ValueError: There is no such maker, or it does not take these.

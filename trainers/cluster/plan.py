@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from trainers.config import PPOConfig
+    from trainers.config.reward_model import RewardModelSection
     from trainers.config.schema import ModelSection, RunSection
     from trainers.learner.parallel import Parallel
 
@@ -136,6 +137,23 @@ class Seat:
 
 
 @dataclass(frozen=True)
+class Workers:
+    """Where the workers of one reward model are.
+
+    Args:
+        model: Its name.
+        seats: Of each worker.
+        gpus: For each worker that shares GPUs, the ranks whose GPUs they are; else empty.
+        apart: Whether they have places that engines have not.
+    """
+
+    model: str
+    seats: tuple[Seat, ...]
+    gpus: tuple[tuple[int, ...], ...]
+    apart: bool = False
+
+
+@dataclass(frozen=True)
 class Plan:
     """Where everything is.
 
@@ -147,9 +165,7 @@ class Plan:
         engines: A seat for each replica.
         engine_gpus: For each replica that shares GPUs, the ranks whose GPUs they are; else empty.
         environments: Seats of counted environments.
-        rewards: A seat for each worker of a reward model.
-        reward_gpus: For each worker that shares GPUs, the ranks whose GPUs they are; else empty.
-        rewards_apart: Whether these workers have places that engines have not.
+        rewards: The workers of each reward model that this run computes.
         memory: Rows ``(who, what, bytes)``, on one GPU or in one process.
         notes: What is worth knowing.
     """
@@ -163,9 +179,7 @@ class Plan:
     engines: tuple[Seat, ...]
     engine_gpus: tuple[tuple[int, ...], ...]
     environments: tuple[Seat, ...] = ()
-    rewards: tuple[Seat, ...] = ()
-    reward_gpus: tuple[tuple[int, ...], ...] = ()
-    rewards_apart: bool = False
+    rewards: tuple[Workers, ...] = ()
     memory: tuple[tuple[str, str, int], ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -218,8 +232,9 @@ def make_plan(config: PPOConfig, machine: Machine, shape: ModelShape | None = No
         assert config.env.workers is not None
         # Training and validation have environments of their own.
         environments = tuple(Seat("environments", i, cluster.cpus_per_env) for i in range(2 * config.env.workers))
-    rewards, reward_gpus = _reward_seats(config, learner, each, gpu)
-    seats = (*(learner + engines + rewards if on_ray else ()), *environments)
+    rewards = tuple(_reward_seats(config, learner, each, gpu))
+    scoring = tuple(seat for workers in rewards for seat in workers.seats)
+    seats = (*(learner + engines + scoring if on_ray else ()), *environments)
     pools = tuple(_pools(seats))
     plan = Plan(
         cluster.backend,
@@ -232,8 +247,6 @@ def make_plan(config: PPOConfig, machine: Machine, shape: ModelShape | None = No
         groups,
         environments,
         rewards,
-        reward_gpus,
-        bool(rewards) and config.reward_model.enable_resource_pool,
         memory=() if shape is None else tuple(_memory(config, shape, width, machine, device, shards)),
         notes=() if serving else tuple(_notes(config)),
     )
@@ -247,27 +260,45 @@ def make_plan(config: PPOConfig, machine: Machine, shape: ModelShape | None = No
     return plan
 
 
-def reward_workers(config: PPOConfig) -> int:
-    """Workers of a reward model that this run starts: 0 where there is none, or it runs elsewhere."""
-    section = config.reward_model
-    if not section.enable or section.kind != "classifier":
+def reward_models(config: PPOConfig) -> dict[str, RewardModelSection]:
+    """The reward models that are enabled, by the keys that they are configured under."""
+    sections = {"reward_model": config.reward_model}
+    sections |= {f"reward_models.{name}": section for name, section in config.reward_models.items()}
+    return {key: section for key, section in sections.items() if section.enable}
+
+
+def reward_workers(section: RewardModelSection) -> int:
+    """Workers of a reward model that this run starts: 0 where it runs elsewhere."""
+    if section.kind != "classifier":
         return 0
     return (
         section.n_gpus_per_node * section.nnodes if section.enable_resource_pool else section.classifier.replicas or 1
     )
 
 
-def _reward_seats(
-    config: PPOConfig, learner: tuple[Seat, ...], cpus: float, gpu: int
-) -> tuple[tuple[Seat, ...], tuple[tuple[int, ...], ...]]:
-    """Where the workers of a reward model are, and the ranks whose GPUs they use."""
-    section, count = config.reward_model, reward_workers(config)
-    if section.enable_resource_pool and not section.learner_spans_pool:
-        return tuple(Seat("rewards", i, cpus, gpu) for i in range(count)), ((),) * count
-    # Without a pool they begin where the engines do; with one that the learner spans, they have the last places.
-    first = len(learner) - count if section.learner_spans_pool else 0
-    ranks = [(first + i) % len(learner) for i in range(count)]
-    return tuple(Seat(learner[0].pool, rank, cpus) for rank in ranks), tuple((rank,) if gpu else () for rank in ranks)
+def _reward_seats(config: PPOConfig, learner: tuple[Seat, ...], cpus: float, gpu: int) -> Iterator[Workers]:
+    """Where the workers of each reward model are, and the ranks whose GPUs they use."""
+    first = 0
+    for section in reward_models(config).values():
+        count, apart = reward_workers(section), section.enable_resource_pool
+        if not count:
+            continue
+        if apart and not section.learner_spans_pool:
+            seats = tuple(Seat("rewards", i, cpus, gpu) for i in range(count))
+            yield Workers(section.name, seats, ((),) * count, apart)
+            continue
+        # Without a pool they begin where the engines do, one model's after the other's; in a pool that the learner
+        # spans, they have the last places.
+        start = len(learner) - count if section.learner_spans_pool else first
+        first += count
+        ranks = [(start + i) % len(learner) for i in range(count)]
+        seats = tuple(Seat(learner[0].pool, rank, cpus) for rank in ranks)
+        yield Workers(section.name, seats, tuple((rank,) if gpu else () for rank in ranks), apart)
+
+
+def _own_pool(config: PPOConfig) -> tuple[str, RewardModelSection] | None:
+    """The key and the section of the reward model that has places of its own; there is one at most."""
+    return next(((key, each) for key, each in reward_models(config).items() if each.enable_resource_pool), None)
 
 
 def tensor_parallel_size(config: PPOConfig) -> int:
@@ -308,11 +339,11 @@ def _gpus_per_node(config: PPOConfig, machine: Machine, device: str) -> int:
             raise PlanError(f"cluster.n_gpus_per_node={wanted}, but model.device=cpu uses none; leave it out, or cuda")
         return 0
     local = config.cluster.backend == "local"
-    section = config.reward_model
-    own = section.n_gpus_per_node if section.enable_resource_pool and not section.learner_spans_pool else 0
+    key, section = _own_pool(config) or ("", None)
+    own = 0 if section is None or section.learner_spans_pool else section.n_gpus_per_node
     if wanted is None and own and machine.gpus <= own:
         raise PlanError(
-            f"reward_model.n_gpus_per_node={own} is for a pool beside the others, and there are {machine.gpus} GPUs "
+            f"{key}.n_gpus_per_node={own} is for a pool beside the others, and there are {machine.gpus} GPUs "
             "here: none would be left"
         )
     count = machine.gpus - own if wanted is None else wanted
@@ -323,7 +354,7 @@ def _gpus_per_node(config: PPOConfig, machine: Machine, device: str) -> int:
             + ("" if local else "; say how many each machine of the cluster has: cluster.n_gpus_per_node=N")
         )
     if local and count + own > machine.gpus:
-        more = f" and reward_model.n_gpus_per_node={own}" if own else ""
+        more = f" and {key}.n_gpus_per_node={own}" if own else ""
         raise PlanError(
             f"cluster.n_gpus_per_node={count}{more}, but torch sees {machine.gpus} here; at most that many do"
         )
@@ -381,23 +412,28 @@ def _check_sizes(config: PPOConfig, device: str, per_node: int, width: int, rank
 
 
 def _check_rewards(config: PPOConfig, device: str, width: int) -> None:
-    section, cluster, count = config.reward_model, config.cluster, reward_workers(config)
+    for key, section in reward_models(config).items():
+        _check_workers(key, section, config, device, width)
+
+
+def _check_workers(key: str, section: RewardModelSection, config: PPOConfig, device: str, width: int) -> None:
+    cluster, count = config.cluster, reward_workers(section)
     ranks = cluster.learner_ranks
     if section.learner_spans_pool:
         if device == "cpu" and cluster.backend == "local":
-            raise PlanError("reward_model.learner_spans_pool has no effect without GPUs and without Ray: no places")
+            raise PlanError(f"{key}.learner_spans_pool has no effect without GPUs and without Ray: no places")
         engines = config.engine.replicas * (width if device == "cuda" else 1)
         if engines + count > ranks:
             raise PlanError(
-                f"reward_model.learner_spans_pool: engines take {engines} of the places of "
-                f"cluster.learner_ranks={ranks}, and reward_model.n_gpus_per_node times nnodes is {count}; together "
+                f"{key}.learner_spans_pool: engines take {engines} of the places of "
+                f"cluster.learner_ranks={ranks}, and {key}.n_gpus_per_node times nnodes is {count}; together "
                 f"they must be at most {ranks}: more ranks, or fewer of the others"
             )
         return
     if count > ranks and not section.enable_resource_pool and cluster.backend == "ray":
         raise PlanError(
-            f"reward_model.classifier.replicas={count} share the places of cluster.learner_ranks={ranks}; at most "
-            f"{ranks} do, or a pool of their own: reward_model.enable_resource_pool=true"
+            f"{key}.classifier.replicas={count} share the places of cluster.learner_ranks={ranks}; at most "
+            f"{ranks} do, or a pool of their own: {key}.enable_resource_pool=true"
         )
 
 
@@ -449,7 +485,8 @@ def _cpus_in_words(plan: Plan) -> str:
         ranks = f"{len(plan.learner)} learner ranks and " if plan.learner else ""
         parts += [f"{ranks}{len(plan.engines)} engines with cluster.cpus_per_actor={plan.engines[0].cpus:g} take"]
     if plan.backend == "ray" and plan.rewards:
-        parts.append(f"{_some(len(plan.rewards), 'worker')} of a reward model {plan.rewards[0].cpus:g} each")
+        seats = [seat for workers in plan.rewards for seat in workers.seats]
+        parts.append(f"{_some(len(seats), 'worker')} of reward models {seats[0].cpus:g} each")
     if plan.environments:
         one = f"{len(plan.environments)} environments (env.workers, for training and for validation) take"
         parts.append(f"{one} {plan.environments[0].cpus:g} each")
@@ -461,13 +498,13 @@ def _notes(config: PPOConfig) -> Iterator[str]:
     episodes = config.rollout.groups_per_batch * config.rollout.n // config.actor.mini_batches
     if episodes < ranks:
         yield (f"a mini-batch has {episodes} episodes, fewer than cluster.learner_ranks={ranks}: some ranks will idle")
-    if reward_workers(config):
-        yield "the memory of the reward model is not estimated"
-    section = config.reward_model
-    if section.enable_resource_pool and not section.learner_spans_pool and not config.rollout.staleness:
+    if any(map(reward_workers, reward_models(config).values())):
+        yield "the memory of reward models is not estimated"
+    key, section = _own_pool(config) or ("", None)
+    if section is not None and not section.learner_spans_pool and not config.rollout.staleness:
         yield (
             "on-policy, the reward model's own pool waits while the learner learns; how long, and what "
-            "reward_model.learner_spans_pool would change, says python -m trainers.cluster.utilisation"
+            f"{key}.learner_spans_pool would change, says python -m trainers.cluster.utilisation"
         )
     if ranks > 1 and config.cluster.nnodes > 1:
         yield "trainer.default_local_dir must be on a file system that all machines share"
@@ -566,8 +603,7 @@ def describe(plan: Plan) -> str:
             f"engine: {_some(engines, 'replica')} in pool {plan.engines[0].pool}"
             + (f", on the GPUs of ranks {', '.join('+'.join(map(str, g)) for g in plan.engine_gpus)}" if shared else "")
         )
-    if plan.rewards:
-        lines.append(_rewards_in_words(plan))
+    lines += [_rewards_in_words(workers, plan) for workers in plan.rewards]
     each = "GPU" if plan.device == "cuda" else "process"
     for who in _who(plan):
         rows = [(what, size) for w, what, size in plan.memory if w == who]
@@ -576,15 +612,13 @@ def describe(plan: Plan) -> str:
     return "\n".join([*lines, *(f"note: {note}" for note in plan.notes)])
 
 
-def _rewards_in_words(plan: Plan) -> str:
-    count, own = _some(len(plan.rewards), "worker"), plan.rewards[0].pool == "rewards"
+def _rewards_in_words(workers: Workers, plan: Plan) -> str:
+    count, pool = _some(len(workers.seats), "worker"), workers.seats[0].pool
+    who = "reward model" if workers.model == "reward_model" else f"reward model {workers.model}"
     if plan.backend == "local":
-        where = "processes of this machine" if plan.rewards_apart else "threads of this process"
-        return f"reward model: {count}, {where}"
-    ranks = ", ".join(str(seat.place) for seat in plan.rewards)
-    return f"reward model: {count} in pool {plan.rewards[0].pool}" + (
-        "" if own else f", in the places of ranks {ranks}"
-    )
+        return f"{who}: {count}, {'processes of this machine' if workers.apart else 'threads of this process'}"
+    ranks = ", ".join(str(seat.place) for seat in workers.seats)
+    return f"{who}: {count} in pool {pool}" + ("" if pool == "rewards" else f", in the places of ranks {ranks}")
 
 
 def _place(place: Place) -> str:

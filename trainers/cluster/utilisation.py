@@ -209,9 +209,11 @@ def table(predictions: Sequence[Prediction]) -> str:
 def measured(folder: Path, gpus: int) -> Work:
     """The work of an iteration of a run, by its metrics: the mean over all but the first, which warms up.
 
-    The time of the rollout is that of the whole collection, so what it waits for scores alone is counted there too: an
-    upper bound. And scores count their workers' seconds, which are GPU-seconds where each has a GPU of its own (not
-    where a service or a judge answers several requests side by side).
+    The time of the rollout is that of the collection, without the seconds in which a reward model computed and nothing
+    was generated (``computing_s`` times one less ``overlap``; where several models computed, those of the one that was
+    waited for longest). A run that does not report these two gives an upper bound. Scores count their workers' seconds,
+    which are GPU-seconds where each has a GPU of its own (not where a service or a judge answers several requests side
+    by side).
 
     Args:
         folder: Of the run.
@@ -220,6 +222,47 @@ def measured(folder: Path, gpus: int) -> Work:
     Raises:
         ValueError: It has no metrics, fewer than two iterations, or no reward model.
     """
+    rows = _rows(folder)
+    models = _models(rows, folder)
+    scoring = sum(_mean_step([row.get(f"reward/{name}_busy_s") for row in rows]) for name in models)
+    alone = max(_mean_step([_alone(row, name) for row in rows]) for name in models)
+    return Work(
+        rollout=max(0.0, _mean(rows, "time/rollout_s") - alone) * gpus,
+        reward=scoring,
+        update=_mean(rows, "time/learn_s") * gpus,
+        switch_s=_mean(rows, "time/sleep_s") + _mean(rows, "time/publish_s"),
+    )
+
+
+def busy(folder: Path) -> dict[str, float]:
+    """How busy the parts of a run were: shares of its time, over all iterations but the first.
+
+    What the metrics do not say is left out.
+
+    Returns:
+        ``engine`` (the share of its places that had a request), ``learner``, and each reward model by name (in which at
+        least one of its workers computed).
+
+    Raises:
+        ValueError: See :func:`measured`.
+    """
+    rows = _rows(folder)
+    iteration = _mean(rows, "time/iteration_s")
+    if not iteration:
+        return {}
+    shares = {"learner": _mean(rows, "time/learn_s") / iteration}
+    if all("rollout/engine_busy" in row for row in rows):
+        weighed = sum(row["rollout/engine_busy"] * row["time/iteration_s"] for row in rows[1:])
+        shares = {"engine": weighed / sum(row["time/iteration_s"] for row in rows[1:])} | shares
+    for name in _models(rows, folder):
+        if f"reward/{name}_computing_s" in rows[0]:
+            seconds = _mean_step([row.get(f"reward/{name}_computing_s") for row in rows])
+            shares[f"reward model {name}"] = seconds / iteration
+    return shares
+
+
+def _rows(folder: Path) -> list[dict[str, float]]:
+    """The metrics of a run's iterations."""
     file = folder / "metrics.jsonl"
     if not file.is_file():
         raise ValueError(f"{folder} has no metrics.jsonl; give the folder of a run with trainer.logger=jsonl")
@@ -232,23 +275,31 @@ def measured(folder: Path, gpus: int) -> Work:
     rows = [row for row in rows if "time/rollout_s" in row]
     if len(rows) < 2:
         raise ValueError(f"{file} has {len(rows)} iterations; at least 2 are needed, the first warms up")
-    first, rest = rows[0], rows[1:]
+    return rows
 
-    def mean(*names: str) -> float:
-        return sum(float(row.get(name, 0.0)) for row in rest for name in names) / len(rest)
 
-    busy = [name for name in first if name.startswith("reward/") and name.endswith("_busy_s")]
-    if not busy:
-        raise ValueError(f"{file} has no reward/..._busy_s: the run had no reward model")
-    # Reward models count from the run's start, and anew when it is resumed.
-    steps = [(float(a[name]), float(b[name])) for name in busy for a, b in pairwise(rows) if name in a and name in b]
-    scoring = sum(after - before if after >= before else after for before, after in steps) / len(rest)
-    return Work(
-        rollout=mean("time/rollout_s") * gpus,
-        reward=scoring,
-        update=mean("time/learn_s") * gpus,
-        switch_s=mean("time/sleep_s", "time/publish_s"),
-    )
+def _models(rows: Sequence[Mapping[str, float]], folder: Path) -> list[str]:
+    start, end = "reward/", "_busy_s"
+    found = [name[len(start) : -len(end)] for name in rows[0] if name.startswith(start) and name.endswith(end)]
+    if not found:
+        raise ValueError(f"{folder / 'metrics.jsonl'} has no reward/..._busy_s: the run had no reward model")
+    return found
+
+
+def _mean(rows: Sequence[Mapping[str, float]], name: str) -> float:
+    return sum(float(row.get(name, 0.0)) for row in rows[1:]) / (len(rows) - 1)
+
+
+def _mean_step(totals: Sequence[float | None]) -> float:
+    """What a total grew by in an iteration. Reward models count from the run's start, and anew when it is resumed."""
+    steps = [(a, b) for a, b in pairwise(totals) if a is not None and b is not None]
+    return sum(after - before if after >= before else after for before, after in steps) / (len(totals) - 1)
+
+
+def _alone(row: Mapping[str, float], name: str) -> float | None:
+    """Seconds so far in which the model computed and nothing was generated."""
+    computing, overlap = row.get(f"reward/{name}_computing_s"), row.get(f"reward/{name}_overlap")
+    return None if computing is None or overlap is None else computing * (1.0 - overlap)
 
 
 def _gpu_seconds(text: str) -> float:
@@ -268,8 +319,10 @@ def _lines(arguments: argparse.Namespace) -> Iterator[str]:
         work = measured(arguments.run, arguments.run_gpus or arguments.gpus)
         yield (
             f"measured: {work.rollout:.1f} GPU-seconds of rollout, {work.reward:.1f} of rewards, {work.update:.1f} of "
-            f"updates an iteration, and {work.switch_s:.1f} s between (waiting for scores counts as rollout, too)"
+            f"updates an iteration, and {work.switch_s:.1f} s between"
         )
+        if shares := busy(arguments.run):
+            yield "busy in that run: " + ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
     else:
         work = Work(arguments.rollout, arguments.reward, arguments.update, arguments.first_end, arguments.switch_s)
     if arguments.reward_gpus is not None:

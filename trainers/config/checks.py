@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from ..chat_template import refused
 from ..saved_adapter import read_adapter
-from .reward_model import reward_model_checks
+from .reward_model import reward_model_checks, sections_of
 from .section import Problems
 from .section import changed as _changed
+from .user_functions import function_problem
 
 if TYPE_CHECKING:
     from .commands import GenerateConfig
@@ -345,9 +346,9 @@ def _multiturn_checks(config: PPOConfig) -> Problems:
         yield "multiturn_reward.credit", f"is value, which {instead} one of {', '.join(_TURN_DISCOUNT)} with gamma=0"
     elif algorithm.gamma != 0:
         yield "algorithm.gamma", f"is {algorithm.gamma}; with multiturn_reward.credit=value a turn's reward {instead} 0"
-    elif config.reward_model.enable and not config.reward_model.per_turn:
+    elif whole := [key for key, model in sections_of(config).items() if model.enable and not model.per_turn]:
         yield (
-            "reward_model.per_turn",
+            f"{whole[0]}.per_turn",
             "is false: a score of the whole conversation would pay the last turn alone, because nothing is added up "
             "over turns with multiturn_reward.credit=value; use true, or multiturn_reward.credit=difference",
         )
@@ -458,15 +459,24 @@ def missing_paths(config: Section) -> Problems:
         yield "model.path", f"{model.path} is not a folder with a config.json; give a model's folder, or tiny"
     if (policy := getattr(config, "model", None)) is not None and hasattr(policy, "lora_adapter_path"):
         yield from _adapter_checks(policy)
-    function = getattr(getattr(config, "custom_reward_function", None), "path", None)
-    if function is not None and not Path(function).expanduser().is_file():
-        yield "custom_reward_function.path", f"there is no file {function}"
-    judge = getattr(getattr(getattr(config, "reward_model", None), "classifier", None), "path", None)
-    if judge is not None and not (Path(judge).expanduser() / "config.json").is_file():
-        yield "reward_model.classifier.path", f"{judge} is not a folder with a config.json; give a model's folder"
-    credit = getattr(getattr(config, "algorithm", None), "reward_credit", "").rpartition(":")[0]
-    if credit and not Path(credit).expanduser().is_file():
-        yield "algorithm.reward_credit", f"there is no file {credit}"
+    function = getattr(config, "custom_reward_function", None)
+    if function is not None and function.path is not None:
+        yield from _missing_function("custom_reward_function.path", function.path, function.name)
+    for key, scorer in sections_of(config).items():
+        judge = scorer.classifier.path
+        if judge is not None and not (Path(judge).expanduser() / "config.json").is_file():
+            yield f"{key}.classifier.path", f"{judge} is not a folder with a config.json; give a model's folder"
+    credit, _, name = getattr(getattr(config, "algorithm", None), "reward_credit", "").rpartition(":")
+    if credit:
+        yield from _missing_function("algorithm.reward_credit", credit, name)
     resume = getattr(getattr(config, "trainer", None), "resume_from_path", None)
     if resume is not None and not Path(resume).expanduser().is_dir():
         yield "trainer.resume_from_path", f"there is no folder {resume}"
+
+
+def _missing_function(key: str, file: str, name: str) -> Problems:
+    path = Path(file).expanduser()
+    if not path.is_file():
+        yield key, f"there is no file {file}"
+    elif problem := function_problem(path, name):
+        yield key, problem

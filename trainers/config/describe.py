@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, Union
 
 import annotated_types
@@ -27,6 +27,8 @@ _BOUNDS = (
 @dataclass(frozen=True)
 class Key:
     """One key of a configuration.
+
+    A mapping from names to sections is one key, too; what its sections take are its ``entries``.
 
     Args:
         name: Dotted, for example ``actor.lr``.
@@ -53,6 +55,12 @@ class Key:
         return typing.get_origin(self.annotation) is dict
 
     @property
+    def entries(self) -> dict[str, Key]:
+        """The keys of each entry, where it is a mapping from names to sections; else none."""
+        below = typing.get_args(self.annotation)[1:] if self.free_form else ()
+        return all_keys(below[0]) if below and isinstance(below[0], type) and issubclass(below[0], BaseModel) else {}
+
+    @property
     def wants_text(self) -> bool:
         """Whether text is all it takes, so that ``experiment_name=007`` means the three characters."""
         return set(_scalar_types(self.annotation)) == {str}
@@ -69,22 +77,45 @@ class Group:
 
 def groups(schema: type[BaseModel], prefix: str = "") -> Iterator[Group]:
     """All sections with keys of their own, in the order of the schema."""
-    keys, below = [], []
+    keys: list[Key] = []
+    below: list[tuple[str, type[BaseModel] | Key]] = []
     for name, info in schema.model_fields.items():
         dotted = f"{prefix}{name}"
         if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
             below.append((dotted, info.annotation))
+        elif (key := _key(dotted, info)).entries:
+            below.append((dotted, key))
         else:
-            keys.append(_key(dotted, info))
+            keys.append(key)
     if keys:
         yield Group(prefix.rstrip("."), _first_paragraph(schema), tuple(keys))
     for dotted, section in below:
-        yield from groups(section, f"{dotted}.")
+        if isinstance(section, Key):  # sections whose names are the user's
+            yield Group(dotted, section.description, (section,))
+        else:
+            yield from groups(section, f"{dotted}.")
 
 
 def all_keys(schema: type[BaseModel]) -> dict[str, Key]:
     """Every key by its dotted name."""
     return {key.name: key for group in groups(schema) for key in group.keys}
+
+
+def key_at(name: str, keys: Mapping[str, Key]) -> Key | None:
+    """The key that ``name`` is, or that it lies below; ``None`` where it is none, a section, or a name of one.
+
+    For example ``env.kwargs`` for ``env.kwargs.level``, and ``reward_models.mine.kind`` for itself.
+    """
+    parts = name.split(".")
+    for length in range(len(parts), 0, -1):
+        key = keys.get(".".join(parts[:length]))
+        if key is None:
+            continue
+        if length == len(parts) or not (entries := key.entries):
+            return key
+        found = key_at(".".join(parts[length + 1 :]), entries)
+        return found and replace(found, name=f"{'.'.join(parts[: length + 1])}.{found.name}")
+    return None
 
 
 def help_text(schema: type[BaseModel], usage: str) -> str:
@@ -159,6 +190,7 @@ def _allowed(annotation: Any, metadata: typing.Sequence[Any] = ()) -> str:
         for constraint in metadata
         if isinstance(constraint, kind)
     ]
+    bounds += [f"like {pattern}" for each in metadata if (pattern := getattr(each, "pattern", None))]
     return " ".join([_SCALARS[annotation], " and ".join(bounds)]).strip()
 
 

@@ -11,10 +11,10 @@ from typing import Any, NoReturn, TypeVar
 from pydantic import ValidationError
 
 from .checks import missing_paths
-from .describe import Key, all_keys, groups, help_text
+from .describe import Key, all_keys, groups, help_text, key_at
 from .schema import ConflictError, PPOConfig, RunConfig
 from .settings import COMMAND_LINE, Report, Setting, from_arguments, from_file
-from .tables import table_of
+from .tables import NOTHING, table_of
 from .translate import Table, translate
 from .yaml12 import dump
 
@@ -62,6 +62,7 @@ def load_config(
     schema: type[ConfigT] = PPOConfig,  # type: ignore[assignment]
     usage: str = "python -m trainers.ppo",
     plan: Callable[[ConfigT], str] | None = None,
+    check: Callable[[ConfigT], Iterable[tuple[str, str]]] | None = None,
 ) -> tuple[ConfigT, Flags]:
     """Read a command line; for the ``main`` of a program.
 
@@ -74,6 +75,8 @@ def load_config(
         usage: The program as the user calls it, for ``--help``.
         plan: From the configuration to what would be started where, in words, which ``--dry-run`` prints beneath it. A
             ``ValueError`` of it is a problem of the configuration.
+        check: Finds what only the parts of a run know to be wrong, without starting any: pairs of a key and what is
+            wrong with it.
 
     Returns:
         The frozen configuration, and where its values came from.
@@ -87,6 +90,8 @@ def load_config(
     dry_run = "--dry-run" in argv
     try:
         config, flags = resolve_with_notes([argument for argument in argv if argument != "--dry-run"], schema)
+        if check and (problems := [Problem(key, text, flags.sources.get(key, "")) for key, text in check(config)]):
+            raise ConfigError(problems)
     except ConfigError as error:
         _exit(f"{error}\nNothing was started. --help lists every key, --dry-run shows what would be used.")
     said = ""
@@ -165,7 +170,7 @@ def render(config: RunConfig, sources: Mapping[str, str] | None = None, notes: S
     lines += ["# The resolved configuration. A comment marks what differs from the default, and where it came from."]
     opened: tuple[str, ...] = ()
     for group in groups(type(config)):
-        path = tuple(group.name.split("."))
+        path = tuple(group.keys[0].section.split(".")) if group.keys[0].section else ()
         for depth in range(len(path)):
             if path[: depth + 1] != opened[: depth + 1]:
                 lines.append(f"{'  ' * depth}{path[depth]}:")
@@ -174,6 +179,8 @@ def render(config: RunConfig, sources: Mapping[str, str] | None = None, notes: S
             value: Any = config
             for name in key.name.split("."):
                 value = getattr(value, name)
+            if key.entries:
+                value = {name: entry.model_dump(mode="json", exclude_defaults=True) for name, entry in value.items()}
             line = f"{'  ' * len(path)}{key.name.rpartition('.')[2]}: {dump(value)}"
             if value != key.default:
                 line += f"  # {_origin(key, sources)} (default {dump(key.default)})"
@@ -212,11 +219,10 @@ def _merge(
     """Nested values for the schema, and where each came from; later settings win."""
     tree: dict[str, Any] = {}
     sources: dict[str, str] = {}
-    free = [name for name, key in keys.items() if key.free_form]
     for setting in settings:
         name = setting.key
-        owner = next((key for key in free if name.startswith(f"{key}.")), None)
-        if name not in keys and owner is None:
+        owner = key_at(name, keys)
+        if not (owner and (name == owner.name or owner.free_form)) and not _is_entry(name, keys):
             report(name, _unknown(name, keys, table), setting.where)
             continue
         *parents, last = name.split(".")
@@ -234,7 +240,18 @@ def _merge(
     return tree, sources
 
 
+def _is_entry(name: str, keys: Mapping[str, Key]) -> bool:
+    """Whether it is an entry of a mapping of sections, as a whole."""
+    owner = keys.get(name.rpartition(".")[0])
+    return owner is not None and bool(owner.entries)
+
+
 def _unknown(name: str, keys: Mapping[str, Key], table: Table) -> str:
+    for key in keys.values():
+        if name.startswith(f"{key.name}.") and key.entries:
+            entry = name.removeprefix(f"{key.name}.").partition(".")[0]
+            its = {f"{key.name}.{entry}.{each}": inner for each, inner in key.entries.items()}
+            return f"unknown key of {key.name}.{entry}" + _unknown(name, its, NOTHING).removeprefix("unknown key")
     sections = {key.section for key in keys.values()}
     if name in sections:
         below = [key for key in keys if key.startswith(f"{name}.")]
@@ -271,7 +288,7 @@ def _explain(
 ) -> list[Problem]:
     """Pydantic's errors in our words, one for each key."""
     problems: list[Problem] = []
-    bad: dict[str, None] = {}  # in order, each once: a union or a list gives an error for each of its parts
+    bad: dict[str, Key] = {}  # in order, each once: a union or a list gives an error for each of its parts
     for detail in error.errors(include_url=False):
         cause = detail.get("ctx", {}).get("error")
         if isinstance(cause, ConflictError):
@@ -279,16 +296,17 @@ def _explain(
             continue
         location = [str(part) for part in detail["loc"]]
         names = [".".join(location[: n + 1]) for n in range(len(location))]
-        bad.update((name, None) for name in names if name in keys)
-    for name in bad:
+        exact = {name: key for name in names if (key := key_at(name, keys)) is not None and key.name == name}
+        bad.update({name: key for name, key in exact.items() if not key.entries} or exact)
+    for name, key in bad.items():
         value: Any = tree
         for part in name.split("."):
-            value = value[part]
-        problems.append(
-            Problem(
-                name, f"{dump(value)} is not allowed; it must be {keys[name].allowed}", _origin(keys[name], sources)
-            )
-        )
+            if isinstance(value, Mapping) and part in value:
+                value = value[part]
+            else:  # nobody wrote it: an entry of a mapping of sections is named by its key
+                value = name.split(".")[-2]
+                break
+        problems.append(Problem(name, f"{dump(value)} is not allowed; it must be {key.allowed}", _origin(key, sources)))
     return problems
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
@@ -141,75 +142,136 @@ class RewardModelSection(Section):
 
 _REWARD_NEEDS = {"classifier": "path", "service": "url", "judge": "model"}
 _POOL = ("n_gpus_per_node", "nnodes", "learner_spans_pool")
+_TAKEN = ("custom", "multiturn", "moved", "environment_not_counted")
+
+
+def named(value: Any) -> Any:
+    """Entries of `reward_models` as sections: what is named there is enabled, and named so."""
+    if not isinstance(value, Mapping):
+        return value
+    return {
+        name: {"enable": True, "name": name, **entry} if isinstance(entry, Mapping) else entry
+        for name, entry in value.items()
+    }
+
+
+def sections_of(config: Any) -> dict[str, RewardModelSection]:
+    """All reward models by the keys that they stand under, those not enabled too; none where a command has none."""
+    main, more = getattr(config, "reward_model", None), getattr(config, "reward_models", {})
+    return {} if main is None else {"reward_model": main, **{f"reward_models.{n}": each for n, each in more.items()}}
 
 
 def reward_model_checks(config: PPOConfig) -> Problems:
-    """What the keys of a reward model must agree on, with each other and with the rest."""
-    section, cluster = config.reward_model, config.cluster
-    kinds = tuple(_REWARD_NEEDS)
+    """What the keys of reward models must agree on, with each other and with the rest."""
+    sections = sections_of(config)
+    for name, section in config.reward_models.items():
+        if section.name != name:
+            yield f"reward_models.{name}.name", f"is {section.name}, and it is named by its key: leave it out"
+    for key, section in sections.items():
+        yield from _section_checks(key, section, config)
+    enabled = {key: section for key, section in sections.items() if section.enable}
+    yield from _replace_checks(enabled, config)
+    yield from _pools_checks(enabled)
+    main = config.reward_model
+    if main.enable and any(section.name == main.name for section in list(enabled.values())[1:]):
+        yield "reward_model.name", f"is {main.name}, which one of reward_models is called too"
+
+
+def _section_checks(key: str, section: RewardModelSection, config: PPOConfig) -> Problems:
+    cluster, kinds = config.cluster, tuple(_REWARD_NEEDS)
     if not section.enable:
+        given = () if key == "reward_model" else ("name",)  # by the key itself
         for name in type(section).model_fields:
-            if name not in kinds and changed(section, name):
-                yield f"reward_model.{name}", "has no effect without reward_model.enable=true"
+            if name not in (*kinds, *given) and changed(section, name):
+                yield f"{key}.{name}", f"has no effect without {key}.enable=true"
     for kind in kinds:
         options = getattr(section, kind)
         for name in type(options).model_fields:
             if changed(options, name) and not (section.enable and section.kind == kind):
-                yield f"reward_model.{kind}.{name}", f"has no effect without reward_model.enable=true and .kind={kind}"
+                yield f"{key}.{kind}.{name}", f"has no effect without {key}.enable=true and .kind={kind}"
     if not section.enable:
         return
     needed = _REWARD_NEEDS[section.kind]
     if getattr(getattr(section, section.kind), needed) is None:
-        yield f"reward_model.{section.kind}.{needed}", f"must be given with reward_model.kind={section.kind}"
+        yield f"{key}.{section.kind}.{needed}", f"must be given with {key}.kind={section.kind}"
     if not section.weight:
-        yield "reward_model.weight", "is 0: every score would be computed for nothing"
-    if section.name in ("custom", "multiturn", "moved", "environment_not_counted"):
-        yield "reward_model.name", f"is {section.name}, which is the name of another reward's term"
-    for other, taken in (
-        ("custom_reward_function", config.custom_reward_function.path is not None),
-        ("multiturn_reward", config.multiturn_reward.enable),
-    ):
-        if section.replace and taken and getattr(config, other).replace:
-            yield (
-                "reward_model.replace",
-                f"and {other}.replace would both take the environment's reward away: set one to false",
-            )
+        yield f"{key}.weight", "is 0: every score would be computed for nothing"
+    if section.name in _TAKEN:
+        yield f"{key}.name", f"is {section.name}, which is the name of another reward's term"
     own_processes = cluster.backend == "ray" or section.enable_resource_pool
     if section.kind == "classifier" and changed(section.classifier, "threads") and not own_processes:
         yield (
-            "reward_model.classifier.threads",
+            f"{key}.classifier.threads",
             "has no effect for threads of this process, which share trainer.threads; it is for cluster.backend=ray and "
-            "reward_model.enable_resource_pool",
+            f"{key}.enable_resource_pool",
         )
     if section.judge.low >= section.judge.high:
-        yield "reward_model.judge.low", f"is {section.judge.low}, not below reward_model.judge.high"
-    yield from _reward_pool_checks(section, cluster, config.rollout.staleness)
+        yield f"{key}.judge.low", f"is {section.judge.low}, not below {key}.judge.high"
+    yield from _reward_pool_checks(key, section, cluster, config.rollout.staleness)
 
 
-def _reward_pool_checks(section: RewardModelSection, cluster: ClusterSection, staleness: int) -> Problems:
+def _replace_checks(enabled: Mapping[str, RewardModelSection], config: PPOConfig) -> Problems:
+    """Whether the environment's reward counts is one question, and gets one answer."""
+    if len({section.replace for section in enabled.values()}) > 1:
+        said = ", ".join(f"{key}.replace={str(section.replace).lower()}" for key, section in enabled.items())
+        yield (
+            f"{next(iter(enabled))}.replace",
+            f"must be the same for all reward models ({said}): what the environment pays counts beside them, or not",
+        )
+    for key, section in enabled.items():
+        for other, taken in (
+            ("custom_reward_function", config.custom_reward_function.path is not None),
+            ("multiturn_reward", config.multiturn_reward.enable),
+        ):
+            if section.replace and taken and getattr(config, other).replace:
+                yield (
+                    f"{key}.replace",
+                    f"and {other}.replace would both take the environment's reward away: set one to false",
+                )
+
+
+def _pools_checks(enabled: Mapping[str, RewardModelSection]) -> Problems:
+    pools = [key for key, section in enabled.items() if section.enable_resource_pool]
+    for key in pools[1:]:
+        yield (
+            f"{key}.enable_resource_pool",
+            f"is true for {pools[0]} as well; one reward model may have places of its own, and the others share the "
+            f"learner's, or are served (kind=service): set {key}.enable_resource_pool=false",
+        )
+    for key in pools[:1]:
+        others = [each for each, section in enabled.items() if each != key and section.kind == "classifier"]
+        if enabled[key].learner_spans_pool and others:
+            yield (
+                f"{key}.learner_spans_pool",
+                f"leaves no place for {others[0]}: engines and {key} have all that the learner spans; serve "
+                f"{others[0]} (kind=service), or leave learner_spans_pool out",
+            )
+
+
+def _reward_pool_checks(key: str, section: RewardModelSection, cluster: ClusterSection, staleness: int) -> Problems:
     if not section.enable_resource_pool:
         for name in _POOL:
             if changed(section, name):
-                yield f"reward_model.{name}", "has no effect without reward_model.enable_resource_pool=true"
+                yield f"{key}.{name}", f"has no effect without {key}.enable_resource_pool=true"
         return
     if section.kind != "classifier":
         yield (
-            "reward_model.enable_resource_pool",
-            f"is for reward_model.kind=classifier; a {section.kind} has the machines that it has",
+            f"{key}.enable_resource_pool",
+            f"is for {key}.kind=classifier; a {section.kind} has the machines that it has",
         )
     if section.classifier.replicas is not None:
         yield (
-            "reward_model.classifier.replicas",
-            "is given by reward_model.n_gpus_per_node times reward_model.nnodes in a pool of its own",
+            f"{key}.classifier.replicas",
+            f"is given by {key}.n_gpus_per_node times {key}.nnodes in a pool of its own",
         )
     if section.nnodes > 1 and cluster.backend != "ray":
-        yield "reward_model.nnodes", f"is {section.nnodes}; several machines need cluster.backend=ray"
+        yield f"{key}.nnodes", f"is {section.nnodes}; several machines need cluster.backend=ray"
     if section.learner_spans_pool:
         if not cluster.colocate:
-            yield "reward_model.learner_spans_pool", "needs cluster.colocate=true: the learner spans the engines too"
+            yield f"{key}.learner_spans_pool", "needs cluster.colocate=true: the learner spans the engines too"
         if staleness:
             yield (
-                "reward_model.learner_spans_pool",
+                f"{key}.learner_spans_pool",
                 f"needs rollout.staleness=0, not {staleness}: the reward model sleeps while the learner learns, and "
                 "episodes that go on could not be scored",
             )

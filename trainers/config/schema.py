@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BeforeValidator, Field, model_validator
 
 from .checks import learner_checks, model_checks, ppo_checks, template_checks
-from .reward_model import RewardModelSection
+from .reward_model import RewardModelSection, named
 from .section import Section
 
 
@@ -749,6 +749,11 @@ class PPOConfig(RunConfig):
     custom_reward_function: EpisodeRewardFunctionSection = EpisodeRewardFunctionSection()
     multiturn_reward: MultiturnRewardSection = MultiturnRewardSection()
     reward_model: RewardModelSection = RewardModelSection()
+    reward_models: Annotated[dict[str, RewardModelSection], BeforeValidator(named)] = Field(
+        default_factory=dict,
+        description="More reward models, each by a name that is its term's; `reward_models.NAME.kind=judge` and so on, "
+        "with the keys of `reward_model` (`enable` is true, and `name` is NAME). What all of them pay adds up.",
+    )
     algorithm: AlgorithmSection = AlgorithmSection()
     actor: ActorSection = ActorSection()
     critic: CriticSection = CriticSection()

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import yaml
 
-from .describe import Key
+from .describe import Key, key_at
 from .yaml12 import Loader, reason
 
 #: Takes what is wrong: the key, what is wrong with it, and where it was written.
@@ -73,15 +73,19 @@ def _leaves(
     name: str, node: yaml.Node, loader: Loader, keys: Mapping[str, Key], where: Callable[[int], str]
 ) -> Iterator[Setting]:
     """Walk down mappings as far as the schema has sections; what lies below a key is its value."""
-    inside = name in keys or any(name.startswith(f"{key}.") for key in keys)
-    if isinstance(node, yaml.MappingNode) and not inside:
+    key = key_at(name, keys)
+    inside = key is not None and not key.entries
+    owner = keys.get(name.rpartition(".")[0])
+    # No entries, or one without any key: there is nothing to walk down to.
+    bare = not node.value and (key is not None or (owner is not None and bool(owner.entries)))
+    if isinstance(node, yaml.MappingNode) and not inside and not bare:
         for last, (_, below) in zip(loader.names(node), node.value, strict=True):
             child = f"{name}.{last}" if name else str(last)
             if below.tag == _NULL and any(key.startswith(f"{child}.") for key in keys):
                 continue  # a section with all its lines commented out
             yield from _leaves(child, below, loader, keys, where)
         return
-    if name in keys and keys[name].wants_text:
+    if key is not None and name == key.name and key.wants_text:
         _as_text(node)
     yield Setting(name, loader.construct_object(node, deep=True), where(node.start_mark.line))
 

@@ -3,8 +3,9 @@
 Tokens of many requests lie one after the other in one ``[n]`` batch, so no linear layer ever sees padding. Only
 attention needs rows: there the tokens are split into *groups* of requests with similar lengths. Keys and values live in
 one preallocated tensor a layer, ``[slots * max_context, 2 * kv_heads, head_dim]`` (keys first): one write a layer, and
-a slot is a contiguous row. A group gathers its rows, cut to its longest, just before it attends to them: they are in
-the CPU's cache then, which more than pays for the copy (measured: 0.7 of the time of attending to 256 slots in place).
+a slot is a contiguous row. Requests that decode on several threads of a CPU read it in place
+(:mod:`.cell_attention`). Any other group gathers its rows, cut to its longest, just before it attends to them: they are
+in the processor's cache then, which more than pays for the copy.
 
 The weights are copied out of a transformers model into fused matrices (q, k, v in one; gate and up in one). Every
 parameter of the original keeps its name, as a view into them; that is all that a weight update needs.
@@ -26,10 +27,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 
+from trainers.engines.cell_attention import CellAttention, is_faster
 from trainers.engines.weights import check_weights, some
 
 FAMILIES = ("qwen2", "qwen3", "llama")
-_GROUP_ROWS = 32  # decoding requests per group: on the CPU, what its cache holds
+_GROUP_ROWS = 32  # decoding requests of similar lengths: few read far beyond their own, and the cache holds them
 # On a GPU a group is a handful of kernel launches a layer, which cost more than keys beyond a request's own.
 _GROUP_ROWS_GPU = 256
 # There, the keys that a group reads are rounded up: attention kernels want aligned biases, and cuDNN's plans anew for
@@ -55,19 +57,21 @@ class _Group:
         begin: First token in the flat batch.
         end: One past the last.
         shape: ``(R, Q)``.
-        rows: int64 ``[R]``, the slots to read.
         keys: How many positions of each slot to read.
+        rows: int64 ``[R]``, the slots to read.
         bias: ``[R, 1, 1 or Q * (heads / kv_heads), keys]``: 0 where a query may look, ``-inf`` elsewhere.
         place: int64 ``[end - begin]``, where each token stands in ``[R * Q]``; ``None`` if that is ``0, 1, 2, ...``.
+        reads: For a group that reads its slots in place; it needs neither ``rows`` nor ``bias``.
     """
 
     begin: int
     end: int
     shape: tuple[int, int]
-    rows: Tensor
     keys: int
-    bias: Tensor
-    place: Tensor | None
+    rows: Tensor | None = None
+    bias: Tensor | None = None
+    place: Tensor | None = None
+    reads: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -114,6 +118,8 @@ class Decoder:
         max_context: Positions per slot.
         device: Where to compute; the model's own device by default.
         dtype: Of weights, keys and values; the model's own by default.
+        threads: How many it will be run with on a CPU; PyTorch's setting by default. It decides which way of attending
+            is the faster one.
 
     Raises:
         ValueError: An unsupported architecture or feature of it; says which are supported.
@@ -126,6 +132,7 @@ class Decoder:
         max_context: int,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
+        threads: int | None = None,
     ) -> None:
         config = model.config
         _check_supported(config, max_context)
@@ -146,6 +153,9 @@ class Decoder:
         # Zeros, not empty: masked positions get weight 0, and 0 * NaN of uninitialised memory would be NaN.
         cells = (slots * max_context, 2 * self._kv_heads, self._head_dim)
         self._kv = [torch.zeros(cells, device=self.device, dtype=self.dtype) for _ in self._layers]
+        self._cells: CellAttention | None = None
+        if is_faster(self.device, self.dtype, torch.get_num_threads() if threads is None else threads):
+            self._cells = CellAttention(self._heads, self._kv_heads, self._head_dim, slots, max_context, self.dtype)
 
     # Weights
 
@@ -308,6 +318,9 @@ class Decoder:
         The query heads that share a key head are laid out as more queries of that head, so that the keys are read once
         and never repeated.
         """
+        if self._cells is not None and group.reads is not None:
+            return self._cells.attend(q, cache, group.reads)
+        assert group.rows is not None
         (rows, queries), kv_heads, dim = group.shape, self._kv_heads, self._head_dim
         width = self._heads * dim
         q = q.reshape(-1, width)
@@ -326,16 +339,12 @@ class Decoder:
         return out if group.place is None else out[group.place]
 
     def _decode_group(self, begin: int, rows: NDArray[np.int64], positions: NDArray[np.int64]) -> _Group:
-        keys = self._keys(positions)
-        return _Group(
-            begin=begin,
-            end=begin + len(rows),
-            shape=(len(rows), 1),
-            rows=self._put(rows),
-            keys=keys,
-            bias=self._bias(positions[:, None], keys, 1),
-            place=None,
-        )
+        keys, count = self._keys(positions), len(rows)
+        end, slots = begin + count, self._put(rows)
+        if self._cells is not None:
+            reads = self._cells.reads(slots, self._put(positions), keys)
+            return _Group(begin, end, (count, 1), keys, reads=reads)
+        return _Group(begin, end, (count, 1), keys, rows=slots, bias=self._bias(positions[:, None], keys, 1))
 
     def _chunk_group(
         self, begin: int, chunks: Sequence[Chunk], counts: NDArray[np.int64], positions: NDArray[np.int64]

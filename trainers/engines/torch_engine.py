@@ -85,7 +85,7 @@ class TorchEngine:
         check_request(
             [0], Sampling(stop_token_ids=tuple(stop_token_ids)), vocab_size=vocab_size, max_context=max_context
         )
-        decoder = Decoder(model, max_slots, max_context, device, dtype)
+        decoder = Decoder(model, max_slots, max_context, device, dtype, threads)
         self._scheduler = Scheduler(
             decoder,
             stop_token_ids=tuple(stop_token_ids),

@@ -71,6 +71,7 @@ class _Linear(torch.autograd.Function):
         wants_inputs, wants_weight, wants_bias = ctx.needs_input_grad
         return (
             _product(grad, weight.T).view(shape) if wants_inputs else None,
-            _product(grad.T, rows.T) if wants_weight else None,
+            # Not by oneDNN, which copies both transposes first: that costs more than it wins.
+            grad.T @ rows if wants_weight else None,
             grad.sum(0) if wants_bias else None,
         )

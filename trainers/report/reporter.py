@@ -37,6 +37,9 @@ class Reporter:
         rollout_dir: Training episodes are written here, a Parquet file an iteration; ``None`` for nowhere.
         validation_dir: Likewise those of validations.
         on_phase: Called with each phase of an iteration, and the seconds (``time.monotonic``) it began and ended.
+
+    Attributes:
+        latest: The last value of each metric that this process reported.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class Reporter:
         made = [makers[name]() for name in loggers if name in makers]
         self._loggers = Loggers([*([self._console] if self._console else []), *made])
         self._has_jsonl = "jsonl" in loggers
+        self.latest: dict[str, float] = {}
         self._validated: Sequence[Trajectory] = ()
         self._validations: list[tuple[int, Mapping[str, float]]] = []
         if self._has_jsonl and (folder / METRICS).is_file():  # the numbers before an interruption count in the summary
@@ -85,11 +89,13 @@ class Reporter:
     def iteration(self, step: int, metrics: Mapping[str, float], trajectories: Sequence[Trajectory]) -> None:
         """Report an iteration."""
         self._loggers.log(step, metrics)
+        self.latest.update(metrics)
         self._dump("rollout", step, trajectories)
 
     def validation(self, step: int, metrics: Mapping[str, float], trajectories: Sequence[Trajectory]) -> None:
         """Report a validation."""
         self._loggers.log(step, metrics)
+        self.latest.update(metrics)
         self._dump("validation", step, trajectories)
         self._validated = trajectories
         self._validations.append((step, metrics))

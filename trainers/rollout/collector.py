@@ -58,6 +58,7 @@ class Batch:
         stats: Numbers worth reporting, see :meth:`Collector.stats`; those that count do so since the batch before.
         problems: Why episodes ended badly since the batch before: for each ``<status>_<cause>``, the last message.
         greedy: The greedy episode of each group, by ``group_id``, where the collector plays them. Not to train on.
+        credited: Episodes as the estimator is to see them, by ``episode_id``, with ``Collector(credit=...)``.
     """
 
     number: int
@@ -66,6 +67,7 @@ class Batch:
     stats: dict[str, float]
     problems: Mapping[str, str] = field(default_factory=dict)
     greedy: Mapping[str, Trajectory] = field(default_factory=dict)
+    credited: Mapping[str, Trajectory] = field(default_factory=dict)
 
     @property
     def trajectories(self) -> list[Trajectory]:
@@ -111,6 +113,9 @@ class Collector:
             again all the same (counted as ``cause_aborted_too_old``).
         rewards: Rewards that come later, by name; see :mod:`trainers.rollout.rewards`.
         reward_timeout: Seconds from a turn until such a reward must be there; ``None`` for no limit.
+        credit: From an episode to the same with other turn rewards, for the estimator alone
+            (:attr:`Batch.credited`). It is called in a thread, as soon as an episode of training has ended well; one
+            that it raises for ends as ``Status.ERROR_REWARD``, and is played again like any other.
         engine_slots: Requests that the engine computes at a time, for the shares of its room in :meth:`stats`; ``None``
             takes ``max_running``, or what the staleness allows.
         lag_interval: Seconds between probes of the event loop's lag; ``None`` does not measure it.
@@ -149,6 +154,7 @@ class Collector:
         partial_max_age: int | None = None,
         rewards: Mapping[str, Score] | None = None,
         reward_timeout: float | None = 600.0,
+        credit: Callable[[Trajectory], Trajectory] | None = None,
         engine_slots: int | None = None,
         lag_interval: float | None = None,
         trace: TraceFile | None = None,
@@ -195,6 +201,8 @@ class Collector:
         self._sampling = sampling or Sampling()
         self._seed = seed
         self._on_trajectory = on_trajectory
+        self._credit = credit
+        self._credited: dict[str, tuple[int, Trajectory]] = {}  # by episode, with its group's number
         self._episodes: dict[asyncio.Task[None], Ticket] = {}
         self._dismissed: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
@@ -240,7 +248,8 @@ class Collector:
             await self._changed.wait()
         self._dismiss(self._slots.withdrawn())
         greedy = {trajectory.group_id: trajectory for trajectory in self._slots.taken_greedy}
-        return Batch(self._slots.batches - 1, version, groups, *self._measured(groups, version, began), greedy)
+        measured = self._measured(groups, version, began)
+        return Batch(self._slots.batches - 1, version, groups, *measured, greedy, self._take_credited())
 
     async def update_weights(self, weights: Any, version: int, mode: UpdateMode = "keep") -> None:
         """Give the engine new weights: the update that the oldest batch taken is owed. Waits for evaluations that run.
@@ -459,11 +468,32 @@ class Collector:
         moment, episode = self._player.moment(), self._episode(ticket)
         timeline = self._timeline(episode, "episodes")
         trajectory = await self._player.play(self._backend, episode, timeline)
+        if self._credit is not None and trajectory.status.trainable:
+            trajectory = await self._with_credit(self._credit, ticket, trajectory, timeline)
         self._tally.end(trajectory, timeline)
         if self._on_trajectory is not None:
             self._on_trajectory(trajectory)
         excused = trajectory.status is Status.ABORTED and self._player.interrupted_since(moment)
         self._slots.finish(ticket, trajectory, excused=excused)
+
+    async def _with_credit(
+        self, credit: Callable[[Trajectory], Trajectory], ticket: Ticket, trajectory: Trajectory, timeline: Timeline
+    ) -> Trajectory:
+        """The episode itself, or failed, where its rewards cannot be moved."""
+        try:
+            moved = await asyncio.to_thread(credit, trajectory)
+        except Exception as error:  # a function of the user's: it costs this episode, as any other reward would
+            timeline.cause = "credit"
+            return replace(trajectory, status=Status.ERROR_REWARD, error=f"{type(error).__name__}: {error}")
+        self._credited[trajectory.episode_id] = (ticket.group, moved)
+        return trajectory
+
+    def _take_credited(self) -> dict[str, Trajectory]:
+        """Those of the groups that were delivered just now; those of groups that are gone are forgotten."""
+        taken = set(self._slots.taken)
+        found = {name: moved for name, (group, moved) in self._credited.items() if group in taken}
+        self._credited = {name: kept for name, kept in self._credited.items() if not self._slots.gone(kept[0])}
+        return found
 
     def _episode(self, ticket: Ticket) -> Episode:
         greedy = self._slots.is_greedy(ticket)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 
 import adapter_kit
 import pytest
@@ -9,6 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from textenvs.adapters import EpisodeSpec, Session, SpecError, episode_specs
+from textenvs.env import TextEnv, Turn
+from textenvs.messages import user
+from textenvs.tasks.base import Rows, Task
 
 
 @pytest.mark.parametrize("env_id", adapter_kit.ENVIRONMENTS)
@@ -42,6 +46,36 @@ def test_both_ways_of_playing_are_one():
         assert opening == played.opening
         assert [turn.messages for turn in turns] == played.said
         assert [turn.reward for turn in turns] == played.rewards
+
+
+def test_an_environment_that_blocks_gets_a_thread_of_its_own():
+    class Blocking(TextEnv):
+        blocking = True
+
+        def __init__(self):
+            super().__init__(Rows("one", [Task("0", "test", (user("Well?"),), "yes")]))
+            self.threads = []
+
+        def opening(self, task):
+            self.threads.append(threading.current_thread())
+            return task.prompt
+
+        def respond(self, reply):
+            self.threads.append(threading.current_thread())
+            return Turn(terms={"said": 1.0}, terminated=True, stop="solved")
+
+    async def played():
+        session = Session(Blocking())
+        opening = await session.astart(0, {"task_index": 0})
+        turn = await session.areply("yes")
+        await session.aclose()
+        return session, opening, turn
+
+    session, opening, turn = asyncio.run(played())
+    assert threading.main_thread() not in session.env.threads
+    assert len(session.env.threads) == 2
+    assert [message["content"] for message in opening] == ["Well?"]
+    assert (turn.done, session.turn_rewards) == (True, [1.0])
 
 
 def test_a_reply_that_is_refused_may_be_tried_again():

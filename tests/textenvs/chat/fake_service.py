@@ -81,6 +81,7 @@ class FakeService:
         self.answer = answer
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
+        self.down = 0  # so many requests get no word before the connection is closed
         self.now = self.most = 0  # requests under way, and the most of them at any time
         self._script: deque[Answer] = deque()
         self._released = asyncio.Event()
@@ -136,6 +137,9 @@ class FakeService:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:] if line)}
         request = json.loads(await reader.readexactly(int(headers.get("content-length", 0))) or b"null")
+        if self.down:
+            self.down -= 1
+            return False
         self.requests.append(request)
         self.headers.append(headers)
         self.now += 1

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from trainers.cluster.plan import Machine, Plan, PlanError, describe, make_plan
 from trainers.config import ConfigError, PPOConfig
-from trainers.config.load import resolve
+from trainers.config.load import render, resolve
 
 
 @pytest.fixture(scope="module")
@@ -55,25 +55,26 @@ def test_every_worker_has_a_place_and_spanned_pools_are_exclusive(judge, kind, d
             plan(judge, *options)
         return
     made = plan(judge, *options)
-    assert len(made.rewards) == len(made.reward_gpus) == workers
-    seats = made.learner + made.engines + made.rewards
+    (its,) = made.rewards
+    assert len(its.seats) == len(its.gpus) == workers
+    seats = made.learner + made.engines + its.seats
     places = {(pool.name, number): place for pool in made.pools for number, place in enumerate(pool.places)}
     for where, place in places.items():
         here = [seat for seat in seats if (seat.pool, seat.place) == where]
         assert sum(seat.cpus for seat in here) == place.cpus > 0
         assert sum(seat.gpus for seat in here) == place.gpus
-    assert {(seat.pool, seat.place) for seat in made.rewards} <= set(places)
-    gpus = {gpu for ranks_of in made.reward_gpus for gpu in ranks_of}
+    assert {(seat.pool, seat.place) for seat in its.seats} <= set(places)
+    gpus = {gpu for ranks_of in its.gpus for gpu in ranks_of}
     if kind == "own":
-        assert {seat.pool for seat in made.rewards} == {"rewards"}
+        assert {seat.pool for seat in its.seats} == {"rewards"}
         assert made.gpus == (ranks + workers) * (device == "cuda")
         assert not gpus
         return
     assert made.gpus == ranks * (device == "cuda")
-    assert gpus == ({seat.place for seat in made.rewards} if device == "cuda" else set())
+    assert gpus == ({seat.place for seat in its.seats} if device == "cuda" else set())
     if kind == "spanned":
-        assert not {seat.place for seat in made.rewards} & {seat.place for seat in made.engines}
-        assert {seat.place for seat in made.learner} >= {seat.place for seat in made.rewards + made.engines}
+        assert not {seat.place for seat in its.seats} & {seat.place for seat in made.engines}
+        assert {seat.place for seat in made.learner} >= {seat.place for seat in its.seats + made.engines}
 
 
 def test_on_one_machine_a_pool_of_its_own_leaves_the_others_their_gpus(judge):
@@ -96,7 +97,7 @@ def test_what_has_no_room_says_so(judge):
     with pytest.raises(PlanError, match=r"replicas=2 share the places of cluster.learner_ranks=1"):
         plan(judge, "cluster.backend=ray", "reward_model.classifier.replicas=2")
     with pytest.raises(
-        PlanError, match=r"ray_init.num_cpus=2, but .* and 1 worker of a reward model 1 each.*at least 3"
+        PlanError, match=r"ray_init.num_cpus=2, but .* and 1 worker of reward models 1 each.*at least 3"
     ):
         plan(judge, "cluster.backend=ray", "ray_init.num_cpus=2", "cluster.colocate=false", POOL)
 
@@ -131,6 +132,92 @@ def test_keys_that_do_not_go_together(judge, options, said, monkeypatch):
 def _words(option: str, judge: str) -> list[str]:
     model = ["reward_model.enable=true", f"reward_model.classifier.path={judge}"]
     return model if option == "JUDGE" else [option]
+
+
+# ---------------------------------------------------------------- several
+
+
+def several(judge: str, *options: str) -> list[str]:
+    both = [f"reward_models.{name}.classifier.path={judge}" for name in ("one", "two")]
+    return [*both, *(f"reward_models.{option}" for option in options)]
+
+
+@given(ranks=st.integers(1, 4), counts=st.tuples(st.integers(1, 4), st.integers(1, 4)), own=st.booleans())
+@settings(max_examples=30, deadline=None)
+def test_several_models_share_the_learners_places_evenly_and_one_may_have_its_own(judge, ranks, counts, own):
+    options = ["cluster.backend=ray", f"cluster.learner_ranks={ranks}", "actor.mini_batches=1"]
+    its = ["two.enable_resource_pool=true", f"two.n_gpus_per_node={counts[1]}"]
+    its = its if own else [f"two.classifier.replicas={counts[1]}"]
+    config = resolve([*options, *several(judge, f"one.classifier.replicas={counts[0]}", *its)], PPOConfig)[0]
+    if max(counts[:1] if own else counts) > ranks:
+        with pytest.raises(PlanError, match=r"reward_models\.(one|two)\.classifier\.replicas"):
+            make_plan(config, Machine())
+        return
+    made = make_plan(config, Machine())
+    assert {each.model: len(each.seats) for each in made.rewards} == {"one": counts[0], "two": counts[1]}
+    assert [each.apart for each in made.rewards] == [False, own]
+    seats = made.learner + made.engines + made.rewards[0].seats + made.rewards[1].seats
+    for pool in made.pools:
+        for number, place in enumerate(pool.places):
+            assert place.cpus == sum(seat.cpus for seat in seats if (seat.pool, seat.place) == (pool.name, number))
+    shared = [seat.place for each in made.rewards if not each.apart for seat in each.seats]
+    loads = [shared.count(rank) for rank in range(ranks)]
+    assert max(loads) - min(loads) <= 1
+    said = describe(made)
+    assert "reward model one: " in said
+    assert "reward model two: " in said
+
+
+@pytest.mark.parametrize(
+    ("options", "key", "said"),
+    [
+        (
+            ["one.enable_resource_pool=true", "two.enable_resource_pool=true"],
+            "two.enable_resource_pool",
+            "as well; one",
+        ),
+        (
+            ["one.enable_resource_pool=true", "one.learner_spans_pool=true"],
+            "one.learner_spans_pool",
+            "leaves no place for reward_models.two",
+        ),
+        (["one.replace=false"], "one.replace", "must be the same for all reward models (reward_models.one.replace=f"),
+        (["one.name=three"], "one.name", "it is named by its key"),
+        (["one.weight=0"], "one.weight", "for nothing"),
+        (["one.knd=judge"], "one.knd", "did you mean reward_models.one.kind?"),
+        (["one.kind=jugde"], "one.kind", "one of classifier, service, judge"),
+        (["one.classifier.rows=0"], "one.classifier.rows", "a whole number >= 1, or null"),
+        (["one.classifier=3"], "one.classifier", "unknown key of reward_models.one"),
+        (["three={}"], "three.classifier.path", "must be given"),
+        (["one.classifier.path=nowhere"], "one.classifier.path", "not a folder with a config.json"),
+        (["custom.kind=judge", "custom.judge.model=m"], "custom.name", "the name of another reward's term"),
+    ],
+)
+def test_keys_of_named_models_that_do_not_go_together(judge, options, key, said):
+    with pytest.raises(ConfigError) as caught:
+        resolve(several(judge, *options), PPOConfig)
+    line = next(line for line in str(caught.value).splitlines() if f"reward_models.{key}: " in line)
+    assert said in line
+
+
+def test_named_models_are_read_from_files_laid_over_each_other_and_shown(judge, tmp_path):
+    (tmp_path / "a.yaml").write_text("reward_models:\n  the one:\n    weight: 2.0\n")
+    with pytest.raises(ConfigError, match="reward_models.the one.name: the one is not allowed"):
+        resolve(["--config", f"{tmp_path}/a.yaml"], PPOConfig)
+    (tmp_path / "a.yaml").write_text(
+        "reward_models:\n  mine:\n    kind: judge\n    judge: {model: 007, chat: {temperature: 0.5}}\n"
+    )
+    more = ["reward_models.mine.weight=0.5", f"reward_models.other.classifier.path={judge}"]
+    config, sources = resolve(["--config", f"{tmp_path}/a.yaml", *more], PPOConfig)
+    mine, other = config.reward_models["mine"], config.reward_models["other"]
+    assert (mine.enable, mine.name, mine.kind, mine.weight) == (True, "mine", "judge", 0.5)
+    assert (mine.judge.model, mine.judge.chat) == ("007", {"temperature": 0.5})
+    assert (other.enable, other.name, other.kind) == (True, "other", "classifier")
+    assert sources["reward_models.mine.judge.model"] == f"{tmp_path}/a.yaml:4"
+    (tmp_path / "b.yaml").write_text(render(config, sources))
+    assert resolve(["--config", f"{tmp_path}/b.yaml"], PPOConfig)[0] == config
+    assert PPOConfig(**config.model_dump()) == config
+    assert not resolve(["--config", f"{tmp_path}/b.yaml", "reward_models={}"], PPOConfig)[0].reward_models
 
 
 @pytest.mark.parametrize("value", ["0", "-1"])

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainers.cluster.utilisation import Layout, Work, best_split, layouts, main, measured, predict
+from trainers.cluster.utilisation import Layout, Work, best_split, busy, layouts, main, measured, predict
 
 EPISODES = 600
 
@@ -133,6 +133,17 @@ def test_the_command_says_it_from_given_times_and_from_a_run(tmp_path, capsys):
     assert work == Work(180.0, 60.0, 180.0, switch_s=1.0)
     assert main(["--gpus", "8", "--run", str(tmp_path)]) == 0
     assert "measured: 180.0 GPU-seconds of rollout, 60.0 of rewards" in capsys.readouterr().out
+    for row, computing, engine in zip(rows, (9.0, 12.0, 18.0), (0.1, 0.5, 0.75), strict=True):
+        row |= {"reward/rm_computing_s": computing, "reward/rm_overlap": 1 / 3, "time/iteration_s": 50.0}
+        row |= {"rollout/engine_busy": engine}
+    rows[2]["time/iteration_s"] = 40.0
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert measured(tmp_path, 8).rollout == pytest.approx((22.5 - (18 - 9) * 2 / 3 / 2) * 8), "that it waited for alone"
+    assert busy(tmp_path) == pytest.approx(
+        {"engine": (0.5 * 50 + 0.75 * 40) / 90, "learner": 22.5 / 45, "reward model rm": (18 - 9) / 2 / 45}
+    )
+    assert main(["--gpus", "8", "--run", str(tmp_path)]) == 0
+    assert "busy in that run: engine 61%, learner 50%, reward model rm 10%" in capsys.readouterr().out
     assert main(["--gpus", "8", "--run", str(tmp_path / "none")]) == 2
     assert "has no metrics.jsonl" in capsys.readouterr().err
     for words in ("--gpus 8", "--gpus 8 --rollout 3 --reward x --update 3", "--gpus 8 --rollout 1 --run x"):

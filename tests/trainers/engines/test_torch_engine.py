@@ -22,8 +22,10 @@ from trainers.engines.torch_engine import TorchEngine
 GREEDY = Sampling(temperature=0.0, max_new_tokens=12)
 
 
-def scheduler(slots: int = 4, budget: int = 1024, context: int = 128, model: Any = None, seed: int = 0) -> Scheduler:
-    decoder = Decoder(model or lively_model(), slots, context)
+def scheduler(
+    slots: int = 4, budget: int = 1024, context: int = 128, model: Any = None, seed: int = 0, threads: int = 1
+) -> Scheduler:
+    decoder = Decoder(model or lively_model(), slots, context, threads=threads)
     ticks = iter(range(10**9))
     return Scheduler(
         decoder, stop_token_ids=(), prefill_budget=budget, seed=seed, version=0, clock=lambda: float(next(ticks))
@@ -182,8 +184,8 @@ def test_the_session_idle_for_longest_loses_its_slot() -> None:
     assert [cached(s) for s in ("a", "b", "a", "c", "a", "b", "c")] == [0, 0, 19, 0, 19, 0, 0]
 
 
-@pytest.mark.parametrize("as_on_a_gpu", [False, True])
-def test_slots_of_any_length_in_any_order_are_read_right(monkeypatch: pytest.MonkeyPatch, as_on_a_gpu: bool) -> None:
+@pytest.mark.parametrize("way", ["gathered", "in place", "as on a GPU"])
+def test_slots_of_any_length_in_any_order_are_read_right(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     monkeypatch.setattr("trainers.engines.decoder._GROUP_ROWS", 3)
     alone = scheduler(slots=1)
     wanted = {}
@@ -191,8 +193,8 @@ def test_slots_of_any_length_in_any_order_are_read_right(monkeypatch: pytest.Mon
         each = request([i] * (1 + i * 7 % 16), Sampling(max_new_tokens=(3, 40)[i % 5 == 0], seed=i))
         alone.add(each)
         wanted[i] = drain(alone)[each]
-    machine = scheduler(slots=16)
-    if as_on_a_gpu:  # large groups, and more keys than there are tokens
+    machine = scheduler(slots=16, threads=2 if way == "in place" else 1)
+    if way == "as on a GPU":  # large groups, and more keys than there are tokens
         machine._decoder._group_rows, machine._decoder._keys_step = 256, 24
     requests = [
         request([i] * (1 + i * 7 % 16), Sampling(max_new_tokens=(3, 40)[i % 5 == 0], seed=i)) for i in range(16)
@@ -260,9 +262,9 @@ def test_output_that_is_not_finite_ends_the_engine() -> None:
 # Models
 
 
-def check_against_forward(model: Any, **options: Any) -> None:
+def check_against_forward(model: Any, threads: int = 1, **options: Any) -> None:
     async def run() -> list[Generation]:
-        engine = TorchEngine(model, max_slots=4, max_context=128, threads=1, **options)
+        engine = TorchEngine(model, max_slots=4, max_context=128, threads=threads, **options)
         try:
             return await asyncio.gather(*(engine.generate(p, GREEDY) for p in prompts))
         finally:
@@ -304,7 +306,8 @@ def check_against_forward(model: Any, **options: Any) -> None:
     ],
 )
 def test_variants_of_the_families(family: str, shape: dict[str, Any]) -> None:
-    check_against_forward(lively_model(family, **shape))
+    for threads in (1, 2):  # keys and values gathered, and read in place
+        check_against_forward(lively_model(family, **shape), threads)
 
 
 def test_bfloat16_runs_close_to_float32() -> None:

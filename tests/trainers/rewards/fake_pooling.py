@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from aiohttp import web
@@ -21,6 +24,7 @@ class FakePooling:
         self.requests: list[tuple[str, dict[str, Any]]] = []
         self.fault: Callable[[str, dict[str, Any]], web.Response | None] = lambda path, body: None
         self.well = 200
+        self.sick = 0  # so many looks at its health say that it is not well
         self._runner: web.AppRunner | None = None
         self.port = 0
 
@@ -43,6 +47,9 @@ class FakePooling:
             self._runner = None
 
     async def _health(self, request: web.Request) -> web.Response:
+        if self.sick:
+            self.sick -= 1
+            return web.Response(status=503)
         return web.Response(status=self.well)
 
     async def _models(self, request: web.Request) -> web.Response:
@@ -69,3 +76,18 @@ class FakePooling:
         name = "probs" if path == "classify" else "data"
         data = [{"index": i, name: [mean + n for n in range(self.labels)]} for i, mean in enumerate(means)]
         return web.json_response({"data": data[::-1]})  # the order says nothing, the index does
+
+
+@contextlib.contextmanager
+def in_a_thread(server: FakePooling) -> Iterator[str]:
+    """Start it beside a program that has an event loop of its own; its address."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    try:
+        yield asyncio.run_coroutine_threadsafe(server.start(), loop).result(timeout=10)
+    finally:
+        asyncio.run_coroutine_threadsafe(server.stop(), loop).result(timeout=10)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()

@@ -1,12 +1,14 @@
 """What computes scores behind a :class:`~trainers.rewards.RewardService`: functions, classifiers, judges, services."""
 
-from .classifier import ClassifierOptions
+from .classifier import ClassifierOptions, classifier_problems
+from .conversation import PROBE
 from .functions import FunctionBackend
 from .judge import JudgeBackend
-from .pooling import PoolingBackend, PoolingOptions
+from .pooling import PoolingBackend, PoolingOptions, pooling_problems
 from .replicas import ProcessReplica, Replica, ReplicaLostError, ReplicaPool, ThreadReplica
 
 __all__ = [
+    "PROBE",
     "ClassifierOptions",
     "FunctionBackend",
     "JudgeBackend",
@@ -17,4 +19,6 @@ __all__ = [
     "ReplicaLostError",
     "ReplicaPool",
     "ThreadReplica",
+    "classifier_problems",
+    "pooling_problems",
 ]

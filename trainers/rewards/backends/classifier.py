@@ -21,14 +21,15 @@ from __future__ import annotations
 import dataclasses
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from textenvs.messages import Messages
 
 from ..service import BackendError, ModelOptions
-from .conversation import ConversationTokens, Overlong
+from .conversation import ConversationTokens, Overlong, conversation_problems, load_tokenizer
 
 # While it loads, transformers changes torch's initialisation for the whole process; two threads at once would each put
 # back what the other had changed, and models made later would be wrong (their tied weights are two).
@@ -133,7 +134,7 @@ class Classifier:
         self._causal = self._reads_left_only()
         longest = (positions if self._causal else positions - 1) - _reserved(self._model)
         if options.max_length is not None and options.max_length > longest:
-            raise ValueError(f"max_length is {options.max_length}, but {options.path} reads {longest} tokens at most")
+            raise ValueError(_too_long(options, longest))
         self._longest = options.max_length or longest
         self._widest = positions
         self._tokens = _conversation_tokens(options, self._longest)
@@ -226,25 +227,99 @@ class Classifier:
         )
 
 
-def _load(options: ClassifierOptions) -> Any:
+def classifier_problems(options: ClassifierOptions) -> Iterator[tuple[str, str]]:
+    """What is wrong with a reward model, as far as its small files tell; no weights are read, and nothing is computed.
+
+    That is ``config.json``, the tokenizer, the chat template, and the names of the tensors in safetensors files.
+
+    Yields:
+        The option to change, and what is wrong.
+    """
+    import torch
+    from transformers import AutoConfig
+
+    factory, more = _factory(options)
+    try:
+        config = AutoConfig.from_pretrained(options.path, **more)
+    except Exception as error:  # whatever a broken file makes transformers raise
+        yield "path", f"{options.path}: its config.json cannot be used: {_first_line(error)}"
+        return
+    if type(config) not in factory._model_mapping:
+        yield "path", f"{options.path} is of type {config.model_type}, which transformers has no {factory.__name__} for"
+        return
+    try:
+        _label(options, config)
+    except ValueError as error:
+        yield "transform" if options.label is None and config.num_labels == 1 else "label", str(error)
+    try:
+        with _LOADING, torch.device("meta"):  # its shape alone
+            model = factory.from_config(config)
+    except Exception as error:  # numbers that do not go together
+        yield "path", f"{options.path}: its config.json cannot be used: {_first_line(error)}"
+        return
+    try:
+        stored = _stored_names(Path(options.path).expanduser())
+    except Exception as error:  # safetensors has an error of its own for broken files
+        yield "path", f"{options.path}: its weights cannot be read: {_first_line(error)}"
+        stored = None
+    body = f"{model.base_model_prefix}."
+    head = [name for name, _ in model.named_parameters() if not name.startswith(body)]
+    if stored is not None and (lacking := [n for n in head if not any(each.endswith(n) for each in stored)]):
+        yield "path", _no_head(options, lacking)
+    positions = int(getattr(config, "max_position_embeddings", 0) or 2**31) - _reserved(model)
+    if options.max_length is not None and options.max_length > positions:
+        yield "max_length", _too_long(options, positions)
+    vocabulary = int(getattr(config, "vocab_size", 0) or 2**31)
+    yield from conversation_problems(options.tokenizer, options.template, vocabulary, model=options.path)
+
+
+def _stored_names(folder: Path) -> list[str] | None:
+    """The tensors in a model's safetensors files; ``None`` where it has none."""
+    from safetensors import safe_open
+
+    names: list[str] = []
+    files = sorted(folder.glob("*.safetensors"))
+    for file in files:
+        with safe_open(file, framework="pt") as tensors:
+            names += tensors.keys()
+    return names if files else None
+
+
+def _factory(options: ClassifierOptions) -> tuple[Any, Mapping[str, Any]]:
+    """What makes such a model, and what it is told."""
     import transformers
 
-    factory: Any = transformers.AutoModelForSequenceClassification
-    more: dict[str, Any] = {}
     if options.kind == "value":
-        factory, more = transformers.AutoModelForTokenClassification, {"num_labels": 1}
+        return transformers.AutoModelForTokenClassification, {"num_labels": 1}
+    return transformers.AutoModelForSequenceClassification, {}
+
+
+def _load(options: ClassifierOptions) -> Any:
+    factory, more = _factory(options)
     try:
         with _LOADING:
             model, info = factory.from_pretrained(options.path, dtype=options.dtype, output_loading_info=True, **more)
-    except (OSError, ValueError, RuntimeError) as error:
+    except Exception as error:  # OSError, ValueError, RuntimeError, safetensors' own, and what a broken file brings up
         raise ValueError(f"the reward model {options.path} cannot be loaded: {error}") from error
     # What files lack is drawn at random, with a warning: such a head pays for nothing at all.
     if missing := sorted(info["missing_keys"]):
-        raise ValueError(
-            f"{options.path} is no reward model of kind={options.kind}: its files lack {', '.join(missing[:3])}, which "
-            "would be random numbers"
-        )
+        raise ValueError(_no_head(options, missing))
     return model
+
+
+def _no_head(options: ClassifierOptions, missing: Sequence[str]) -> str:
+    return (
+        f"{options.path} is no reward model of kind={options.kind}: its files lack {', '.join(missing[:3])}, which "
+        "would be random numbers"
+    )
+
+
+def _too_long(options: ClassifierOptions, longest: int) -> str:
+    return f"max_length is {options.max_length}, but {options.path} reads {longest} tokens at most"
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
 def _reserved(model: Any) -> int:
@@ -279,17 +354,3 @@ def _conversation_tokens(options: ClassifierOptions, longest: int) -> Conversati
         max_length=longest,
         overlong=options.overlong,
     )
-
-
-def load_tokenizer(path: str) -> Any:
-    """A tokenizer of transformers.
-
-    Raises:
-        ValueError: There is none.
-    """
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(path)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"the tokenizer {path} cannot be loaded: {error}") from error

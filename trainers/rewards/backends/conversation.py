@@ -8,15 +8,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from textenvs.messages import Message, Messages
+from textenvs.messages import Message, Messages, assistant, user
 
 from ..service import BackendError, ScoringRequest
 
 Overlong: TypeAlias = Literal["error", "left"]
+
+#: What every reward model must be able to score: it is tried on this before it is relied on.
+PROBE: Messages = (
+    *(user("What is 2 + 2?"), assistant("4.")),
+    *(user("And 3 more?"), assistant("2 + 2 + 3 is 7.")),
+)
 
 
 def replies(request: ScoringRequest) -> list[int]:
@@ -123,6 +129,54 @@ class ConversationTokens:
     def _ids(self, text: str, **how: Any) -> list[int]:
         ids: list[int] = self._tokenizer(text, add_special_tokens=False, **how)["input_ids"]
         return ids
+
+
+def load_tokenizer(path: str) -> Any:
+    """A tokenizer of transformers.
+
+    Raises:
+        ValueError: There is none.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(path)
+    except Exception as error:  # a broken file makes tokenizers raise a plain Exception
+        raise ValueError(f"the tokenizer {path} cannot be loaded: {error}") from error
+
+
+def conversation_problems(
+    tokenizer: str | None, template: str | None, vocabulary: int = 2**31, *, model: str | None = None
+) -> Iterator[tuple[str, str]]:
+    """What is wrong with how conversations become tokens: the tokenizer, the template, and both on :data:`PROBE`.
+
+    Args:
+        tokenizer: Its folder; ``None`` where it is the model's.
+        template: A file with a template, or ``None``.
+        vocabulary: Tokens that the model knows.
+        model: Its folder.
+
+    Yields:
+        The option to change (``tokenizer``, ``template`` or ``path``), and what is wrong.
+    """
+    try:
+        loaded = load_tokenizer(str(tokenizer or model))
+    except ValueError as error:
+        yield "tokenizer" if tokenizer else "path", str(error)
+        return
+    try:
+        ids = ConversationTokens(loaded, template=template, max_length=2**31, overlong="error").encode(PROBE)
+    except (ValueError, BackendError) as error:
+        yield "template", str(error)
+        return
+    if not ids:
+        yield "template", "the chat template makes nothing of a conversation"
+    elif max(ids) >= vocabulary:
+        yield (
+            "tokenizer" if tokenizer else "path",
+            f"the tokenizer {tokenizer or model} gives token {max(ids)}, and the model knows {vocabulary}: they do not "
+            "belong together",
+        )
 
 
 def _template_form(message: Message) -> dict[str, Any]:

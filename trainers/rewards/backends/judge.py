@@ -77,6 +77,9 @@ class JudgeBackend:
         tools: Whether the judge sees tool calls and their results.
         tries: How often the model is asked for one verdict, at most.
 
+    Attributes:
+        needs_reference: Whether the rubric compares with the task's ground truth.
+
     Raises:
         ValueError: An option outside the above, no such rubric, several votes at a temperature of 0 (which are one), or
             no key where one is needed.
@@ -107,7 +110,7 @@ class JudgeBackend:
         self.low, self.high = float(low), float(high)
         self._votes, self._vote, self._tools = votes, vote, tools
         text = _rubric(rubric)
-        self._needs_reference = '"reference"' in text
+        self.needs_reference = '"reference"' in text
         instructions = text.replace("{low}", f"{low:g}").replace("{high}", f"{high:g}")
         ChatClient(self._spec)  # a key that is missing is found now
         # Several votes are worth asking for only where they may differ.
@@ -154,7 +157,7 @@ class JudgeBackend:
         # A whole conversation is judged with what the user said in the end; a turn, by what was known then.
         messages = request.messages if request.turn is None else request.messages[: last + 1]
         data: dict[str, Any] = {"conversation": conversation_data(messages, tools=self._tools)}
-        if self._needs_reference:
+        if self.needs_reference:
             if request.ground_truth is None:
                 raise BackendError("the rubric compares with a reference, and the task has no ground truth", final=True)
             data["reference"] = request.ground_truth

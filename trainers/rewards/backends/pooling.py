@@ -20,15 +20,21 @@ import dataclasses
 import math
 import numbers
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from trainers.engines.http import Answer, Client, UnreachableError, error_text
 
 from ..service import BackendError, ModelOptions, OutageError, ScoringRequest
-from .classifier import load_tokenizer
-from .conversation import ConversationTokens, Overlong, replies, scored_part
+from .conversation import (
+    ConversationTokens,
+    Overlong,
+    conversation_problems,
+    load_tokenizer,
+    replies,
+    scored_part,
+)
 
 _HEALTH_S = 10.0
 
@@ -128,9 +134,9 @@ class PoolingBackend:
             ValueError: It has not the model, wants a key that is not there, or the tokenizer cannot be loaded.
             ImportError: The extra ``vllm-client`` is not installed.
         """
-        key = None
-        if options.api_key_env is not None and not (key := os.environ.get(options.api_key_env)):
-            raise ValueError(f"the environment variable {options.api_key_env} has no key in it for {options.url}")
+        if problem := _key_problem(options):
+            raise ValueError(problem)
+        key = None if options.api_key_env is None else os.environ[options.api_key_env]
         client = Client(options.url, key, extra="vllm-client")
         try:
             answer = await _get(client, "/v1/models")
@@ -253,6 +259,24 @@ class PoolingBackend:
     async def close(self) -> None:
         """Drop the connections; the server goes on."""
         await self._client.close()
+
+
+def pooling_problems(options: PoolingOptions) -> Iterator[tuple[str, str]]:
+    """What is wrong on this side of the connection: the key, and how conversations become tokens. Nobody is asked.
+
+    Yields:
+        The option to change, and what is wrong.
+    """
+    if problem := _key_problem(options):
+        yield "api_key_env", problem
+    if options.tokenizer is not None:
+        yield from conversation_problems(options.tokenizer, options.template)
+
+
+def _key_problem(options: PoolingOptions) -> str | None:
+    if options.api_key_env is None or os.environ.get(options.api_key_env):
+        return None
+    return f"the environment variable {options.api_key_env} has no key in it for {options.url}"
 
 
 def _transformed(logits: Sequence[float], label: int, transform: str) -> float:

@@ -1,0 +1,190 @@
+"""Turn rewards reach verl's advantages: its own GAE, and ours under its own registry."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+from verl.protocol import DataProto
+from verl.trainer.ppo import core_algos
+from verl.trainer.ppo.ray_trainer import compute_advantage
+
+from trainers.algorithms.advantages import gae, turn_grpo
+from trainers.algorithms.batch import ActionBatch, gather
+from trainers.hosts.verl import TextEnvOutput
+from trainers.trajectory import Status, Trajectory
+
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def trajectory(rng, group):
+    """An episode of one to four turns, with observations between them."""
+    turns = int(rng.integers(1, 5))
+    turn_id = [-1] * int(rng.integers(1, 4))
+    for turn in range(turns):
+        turn_id += [turn] * int(rng.integers(1, 4))
+        if turn + 1 < turns:
+            turn_id += [-1] * int(rng.integers(1, 4))
+    turn_id = np.array(turn_id, np.int32)
+    size = len(turn_id)
+    return Trajectory(
+        token_ids=rng.integers(0, 99, size).astype(np.int32),
+        action_mask=turn_id >= 0,
+        logprobs=np.where(turn_id >= 0, -rng.random(size), 0.0).astype(np.float32),
+        weight_version=np.where(turn_id >= 0, 0, -1).astype(np.int32),
+        turn_id=turn_id,
+        turn_rewards=rng.integers(-8, 9, turns) / 8,
+        turn_terms=tuple({} for _ in range(turns)),
+        terminated=True,
+        truncated=False,
+        status=Status.COMPLETED,
+        stop="solved",
+        segment_starts=np.array([0], np.int32),
+        messages=(),
+        episode_id=f"{rng.random()}",
+        group_id=group,
+        task_key="",
+        data_source="",
+        metrics={},
+        error=None,
+    )
+
+
+def episodes(seed, groups=3, siblings=4):
+    rng = np.random.default_rng(seed)
+    return [trajectory(rng, f"g{group}") for group in range(groups) for _ in range(siblings)]
+
+
+def output_of(episode):
+    """The same episode as the agent loop gives it to verl."""
+    prompt = int(np.argmax(episode.action_mask))
+    turn_id = episode.turn_id[prompt:]
+    places = [np.flatnonzero(turn_id == turn) for turn in range(episode.num_turns)]
+    spans = [[int(each[0]), int(each[-1]) + 1] for each in places]
+    return TextEnvOutput(
+        prompt_ids=episode.token_ids[:prompt].tolist(),
+        response_ids=episode.token_ids[prompt:].tolist(),
+        response_mask=episode.action_mask[prompt:].astype(int).tolist(),
+        reward_score=float(episode.turn_rewards.sum()),
+        metrics={},
+        extra_fields={"turn_scores": episode.turn_rewards.tolist(), "turn_spans": spans},
+    )
+
+
+def batch_of(trajectories):
+    """As verl's default trainer has them: what the agent loop put there, padded on the right."""
+    fields = [output_of(each).as_dict() for each in trajectories]
+
+    def padded(name):
+        return torch.nn.utils.rnn.pad_sequence([each[name] for each in fields], batch_first=True)
+
+    batch = {"response_mask": padded("response_mask"), "token_level_rewards": padded("rm_scores")}
+    uid = np.array([each.group_id for each in trajectories], dtype=object)
+    return DataProto.from_dict(tensors=batch, non_tensors={"uid": uid})
+
+
+def advantages_of(trajectories, estimator="textenv_turn_grpo", values=None, **algorithm):
+    data = batch_of(trajectories)
+    if values is not None:
+        flat = iter(values)
+        data.batch["values"] = torch.zeros(data.batch["token_level_rewards"].shape)
+        for row, each in enumerate(data.batch["response_mask"]):
+            for place in each.nonzero().ravel():
+                data.batch["values"][row, place] = next(flat)
+    config = OmegaConf.create({"gamma": 1.0, "lam": 1.0, "norm_adv_by_std_in_grpo": False, **algorithm})
+    out = compute_advantage(data, estimator, gamma=config.gamma, lam=config.lam, config=config)
+    mask = out.batch["response_mask"].bool()
+    assert (out.batch["advantages"][~mask] == 0).all() or estimator == "gae"
+    return out.batch["advantages"][mask].numpy(), out.batch["returns"][mask].numpy()
+
+
+@given(SEEDS)
+def test_the_formula(seed):
+    """A turn's reward-to-go minus the mean of those of the siblings that have such a turn, written as it reads."""
+    trajectories = episodes(seed)
+    to_go = [[sum(each.turn_rewards[turn:]) for turn in range(each.num_turns)] for each in trajectories]
+    expected = []
+    for number, each in enumerate(trajectories):
+        for turn in range(each.num_turns):
+            others = [
+                to_go[other][turn]
+                for other, sibling in enumerate(trajectories)
+                if other != number and sibling.group_id == each.group_id and sibling.num_turns > turn
+            ]
+            baseline = sum(others) / len(others) if others else 0.0
+            expected += [to_go[number][turn] - baseline] * int((each.turn_id == turn).sum())
+    advantages, returns = advantages_of(trajectories)
+    np.testing.assert_allclose(advantages, expected, atol=1e-5)
+    np.testing.assert_array_equal(returns, advantages)
+
+
+@given(
+    SEEDS,
+    st.sampled_from([1.0, 0.9]),
+    st.booleans(),
+    st.fixed_dictionaries(
+        {
+            "zero_pad": st.booleans(),
+            "outcome_mix": st.sampled_from([0.0, 0.5]),
+            "baseline": st.sampled_from(["group", "mixed"]),
+        }
+    ),
+)
+def test_it_is_the_trainers_own(seed, gamma, norm_by_std, options):
+    trajectories = episodes(seed)
+    ours = turn_grpo(
+        ActionBatch.from_trajectories(trajectories), gamma=gamma, norm_by_std=norm_by_std, **options
+    ).advantages
+    verls, _ = advantages_of(trajectories, gamma=gamma, norm_adv_by_std_in_grpo=norm_by_std, textenv=options)
+    np.testing.assert_allclose(verls, ours, atol=1e-4)
+
+
+@given(SEEDS)
+def test_verls_gae_sees_turn_rewards(seed):
+    """Advantages are whitened there; returns are not."""
+    trajectories = episodes(seed)
+    rng = np.random.default_rng(seed)
+    values = gather(trajectories, [rng.standard_normal(len(each.token_ids)) for each in trajectories])
+    batch = ActionBatch.from_trajectories(trajectories, values=values)
+    ours = gae(batch, gamma=0.99, lam=0.95)
+    _, returns = advantages_of(trajectories, "gae", values, gamma=0.99, lam=0.95)
+    np.testing.assert_allclose(returns, ours.returns, atol=1e-4)
+
+
+def test_a_sum_at_the_end_would_not_do():
+    """What verl has without turn rewards: every turn of an episode gets the same."""
+    trajectories = episodes(5)
+    with_turns, _ = advantages_of(trajectories)
+    for each in trajectories:
+        each.turn_rewards[:] = [*[0.0] * (each.num_turns - 1), each.turn_rewards.sum()]
+    without, _ = advantages_of(trajectories)
+    assert not np.allclose(with_turns, without)
+
+
+def test_rewards_on_what_the_environment_said_are_the_turns_before():
+    mask = torch.tensor([[1, 1, 0, 0, 1], [1, 1, 0, 0, 0]])
+    at_ends = torch.tensor([[0.0, 2.0, 0.0, 0.0, 3.0], [0.0, 1.0, 0.0, 0.0, 0.0]])
+    behind = torch.tensor([[0.0, 0.0, 0.0, 2.0, 3.0], [0.0, 0.0, 0.0, 1.0, 0.0]])
+    estimator = core_algos.get_adv_estimator_fn("textenv_turn_grpo")
+    first, second = (
+        estimator(each, mask, index=["a", "a"], config={"norm_adv_by_std_in_grpo": False})[0]
+        for each in (at_ends, behind)
+    )
+    assert first.tolist() == second.tolist() == [[4.0, 4.0, 0.0, 0.0, 3.0], [-4.0, -4.0, 0.0, 0.0, 0.0]]
+
+
+def test_an_episode_without_a_token_of_the_policy_has_no_part():
+    mask = torch.tensor([[1, 1], [0, 0], [1, 0]])
+    rewards = torch.tensor([[0.0, 1.0], [0.0, 5.0], [0.5, 0.0]])
+    estimator = core_algos.get_adv_estimator_fn("textenv_turn_grpo")
+    advantages, _ = estimator(rewards, mask, index=[0, 0, 0], config={"norm_adv_by_std_in_grpo": False})
+    assert advantages.tolist() == [[0.5, 0.5], [0.0, 0.0], [-0.5, 0.0]]
+
+
+def test_mistakes_are_named():
+    trajectories = episodes(0)
+    with pytest.raises(ValueError, match=r"algorithm.textenv: unknown keys \['zeropad'\]"):
+        advantages_of(trajectories, textenv={"zeropad": True})
+    with pytest.raises(ValueError, match="uid"):
+        core_algos.get_adv_estimator_fn("textenv_turn_grpo")(torch.zeros(1, 1), torch.ones(1, 1))

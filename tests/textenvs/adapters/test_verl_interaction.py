@@ -1,0 +1,126 @@
+"""Environments as interactions of verl 0.7, without verl: the same contract. tests/hosts/verl has it with verl's."""
+
+import asyncio
+import gc
+
+import adapter_kit
+import gymnasium
+import interaction_kit
+import pytest
+
+from textenvs.adapters import EpisodeSpec, SpecError
+from textenvs.adapters.verl import TextEnvInteraction
+from textenvs.env import EnvironmentFailure, TextEnv, Turn
+from textenvs.messages import user
+from textenvs.tasks.base import Rows, Task
+
+
+@pytest.mark.parametrize("env_id", adapter_kit.ENVIRONMENTS)
+def test_an_interaction_is_the_environment(env_id):
+    """All episodes at once, in one interaction: they do not know of each other."""
+    interaction = TextEnvInteraction({"name": "textenv"})
+    episodes = adapter_kit.episodes(env_id, 12)
+
+    async def together():
+        return await asyncio.gather(*(interaction_kit.play(interaction, played) for played in episodes))
+
+    for returned, played in zip(asyncio.run(together()), episodes, strict=True):
+        interaction_kit.check(returned, played)
+
+
+class Fragile(TextEnv):
+    """Breaks in the way that it is told to."""
+
+    open = 0
+
+    def __init__(self):
+        super().__init__(Rows("one", [Task("0", "test", (user("Well?"),), "yes")]))
+        Fragile.open += 1
+
+    def respond(self, reply):
+        if reply["content"] == "fail":
+            raise EnvironmentFailure("judge_failed", "no verdict")
+        if reply["content"] == "crash":
+            raise ZeroDivisionError("a bug")
+        over = reply["content"] == "end"
+        return Turn([] if over else [user("And?")], 0.5, terminated=over, stop="solved" if over else None)
+
+    def cleanup(self):
+        Fragile.open -= 1
+
+
+@pytest.fixture
+def fragile():
+    gymnasium.register("textenv/fragile-interaction", entry_point=Fragile, disable_env_checker=True)
+    Fragile.open = 0
+    yield EpisodeSpec("textenv/fragile-interaction", 0).to_row()
+    del gymnasium.registry["textenv/fragile-interaction"]
+
+
+def say(interaction, name, text):
+    return asyncio.run(interaction.generate_response(name, [{"role": "assistant", "content": text}]))
+
+
+@pytest.mark.parametrize(("word", "error"), [("fail", EnvironmentFailure), ("crash", ZeroDivisionError), ("end", None)])
+def test_what_it_holds_is_released_without_being_finalized(word, error, fragile):
+    """verl never finalizes an interaction."""
+    interaction = TextEnvInteraction({})
+    name = asyncio.run(interaction.start_interaction(episode=fragile))
+    assert say(interaction, name, "more") == (
+        False,
+        "And?",
+        0.5,
+        {"terms": {"reward": 0.5}, "stop": None, "terminated": False, "truncated": False},
+    )
+    assert Fragile.open == 1
+    if error is None:
+        assert say(interaction, name, word)[:3] == (True, "", 0.5)
+        assert asyncio.run(interaction.calculate_score(name)) == 1.0
+        with pytest.raises(KeyError, match="is over"):
+            say(interaction, name, "more")
+    else:
+        with pytest.raises(error):
+            say(interaction, name, word)
+        with pytest.raises(KeyError, match="was never started"):
+            say(interaction, name, "more")
+    assert Fragile.open == 0
+    asyncio.run(interaction.finalize_interaction(name))
+    asyncio.run(interaction.finalize_interaction(name))
+    with pytest.raises(KeyError, match="there is no interaction"):
+        asyncio.run(interaction.calculate_score(name))
+
+
+def test_episodes_that_verl_stops_by_its_own_limits_are_released_with_the_interaction(fragile):
+    interaction = TextEnvInteraction({})
+    for _ in range(3):
+        asyncio.run(interaction.start_interaction(episode=fragile))
+    assert Fragile.open == 3
+    del interaction
+    gc.collect()
+    assert Fragile.open == 0
+
+
+def test_the_last_assistant_message_is_judged_whatever_stands_behind_it(fragile):
+    interaction = TextEnvInteraction({})
+    name = asyncio.run(interaction.start_interaction("mine", episode=fragile, name="textenv"))
+    assert name == "mine"
+    parts = [{"type": "text", "text": "e"}, {"type": "text", "text": "nd"}]
+    messages = [user("Well?"), {"role": "assistant", "content": parts}, user("ignored")]
+    assert asyncio.run(interaction.generate_response(name, messages))[0] is True
+
+
+def test_mistakes_are_named(fragile):
+    with pytest.raises(ValueError, match=r"unknown keys \['model'\].*options belong to the rows"):
+        TextEnvInteraction({"name": "textenv", "model": "gpt"})
+    interaction = TextEnvInteraction({})
+    with pytest.raises(SpecError, match="interaction_kwargs has no 'episode'"):
+        asyncio.run(interaction.start_interaction("a", name="textenv"))
+    with pytest.raises(SpecError, match="interaction_kwargs.episode: not JSON"):
+        asyncio.run(interaction.start_interaction("a", episode="{"))
+    asyncio.run(interaction.start_interaction("a", episode=fragile))
+    with pytest.raises(ValueError, match="'a' already"):
+        asyncio.run(interaction.start_interaction("a", episode=fragile))
+    with pytest.raises(ValueError, match="no assistant message"):
+        asyncio.run(interaction.generate_response("a", [user("Hello")]))
+    asyncio.run(interaction.finalize_interaction("a"))
+    assert Fragile.open == 0

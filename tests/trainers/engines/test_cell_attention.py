@@ -1,0 +1,67 @@
+"""Attention to cells where they lie: softmax(q k / sqrt(d)) v, request by request."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainers.engines.cell_attention import CellAttention, is_faster
+
+
+def oracle(q, cache, row, position, context):
+    """One request, head by head, in the words of the formula."""
+    kv_heads = cache.shape[1] // 2
+    heads, dim = q.shape
+    slot = cache[row * context : row * context + position + 1]
+    found = []
+    for head in range(heads):
+        of = head // (heads // kv_heads)
+        keys, values = slot[:, of], slot[:, kv_heads + of]
+        weights = torch.softmax(keys @ q[head] / dim**0.5, 0)
+        found.append(weights @ values)
+    return torch.cat(found)
+
+
+@given(st.data())
+def test_each_request_finds_what_the_formula_says(data):
+    kv_heads, shared, dim = (data.draw(st.integers(1, n)) for n in (3, 3, 9))
+    slots, context = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 12))
+    rows = data.draw(st.lists(st.integers(0, slots - 1), min_size=1, max_size=slots, unique=True))
+    positions = [data.draw(st.integers(0, context - 1)) for _ in rows]
+    torch.manual_seed(data.draw(st.integers(0, 99)))
+    heads = kv_heads * shared
+    cache = torch.randn(slots * context, 2 * kv_heads, dim, dtype=torch.float64)
+    q = torch.randn(len(rows), heads + 2, dim, dtype=torch.float64)[:, 1:-1]  # a view, as the decoder's
+    attention = CellAttention(heads, kv_heads, dim, slots, context, torch.float64)
+    reads = attention.reads(torch.tensor(rows), torch.tensor(positions), max(positions) + 1)
+    found = attention.attend(q, cache, reads)
+    wanted = torch.stack([oracle(q[i], cache, row, positions[i], context) for i, row in enumerate(rows)])
+    torch.testing.assert_close(found, wanted)
+
+
+def test_what_lies_beyond_a_request_does_not_matter():
+    attention = CellAttention(2, 1, 4, 3, 8, torch.float32)
+    cache, q = torch.randn(24, 2, 4), torch.randn(2, 2, 4)
+    reads = attention.reads(torch.tensor([2, 0]), torch.tensor([3, 6]), 7)
+    before = attention.attend(q, cache, reads)
+    cache[2 * 8 + 4 :] = 1e30  # stale keys and values of an older request
+    assert torch.equal(attention.attend(q, cache, reads), before)
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "threads", "answer"),
+    [
+        ("cpu", torch.float32, 2, True),
+        ("cpu", torch.float32, 1, False),
+        ("cpu", torch.bfloat16, 2, False),  # which the kernels do not have
+        ("cuda", torch.float32, 2, False),
+    ],
+)
+def test_where_it_serves(device, dtype, threads, answer):
+    assert is_faster(torch.device(device), dtype, threads) is answer
+
+
+def test_nobody_is_warned_of_sparse_tensors(recwarn):
+    attention = CellAttention(2, 1, 4, 3, 8, torch.float32)
+    attention.reads(torch.tensor([0]), torch.tensor([0]), 1)
+    assert not recwarn

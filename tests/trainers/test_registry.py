@@ -1,0 +1,193 @@
+"""Trainers by name: what there is, how others plug in, and what is said where it goes wrong."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import trainers
+from trainers import TrainerNotFoundError, registry
+from trainers.__main__ import main
+from trainers.config import resolve
+
+ROOT = Path(__file__).parents[2]
+
+PLUGIN = '''
+from trainers import Result
+
+class Lucky:
+    """Guesses."""
+
+    def __init__(self, config):
+        self.config = config
+        self.closed = False
+
+    def fit(self):
+        return Result(metrics={"train/reward": float(len(self.config))}, model="nowhere")
+
+    def evaluate(self):
+        return {"val/reward": 0.5}
+
+    def close(self):
+        self.closed = True
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.close()
+
+
+def half(config):
+    return object()
+'''
+
+
+def package(folder, name, **points):
+    """An installed package, as `pip install` leaves one: a module and its metadata."""
+    info = folder / f"{name}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    lines = [f"{point} = {target}" for point, target in points.items()]
+    (info / "entry_points.txt").write_text("\n".join(["[textenvs.trainers]", *lines, ""]))
+    (folder / f"{name}.py").write_text(PLUGIN)
+    return folder
+
+
+def run(code, *paths):
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *map(str, paths)])}
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, env=env)
+
+
+def test_a_package_plugs_in_with_one_class(tmp_path):
+    folder = package(tmp_path / "site", "casino", lucky="casino:Lucky", broken="casino:Missing")
+    code = """
+import sys, trainers
+assert "casino" not in sys.modules and "torch" not in sys.modules
+print(trainers.names()["lucky"])
+assert "casino" not in sys.modules
+with trainers.make("lucky", {"env": {"id": "x"}, "rollout.n": 4}) as made:
+    assert isinstance(made, trainers.Trainer)
+    print(made.config, made.fit().metrics, dict(made.evaluate()))
+assert made.closed
+try:
+    trainers.make("broken")
+except trainers.TrainerNotFoundError as error:
+    print(error)
+"""
+    done = run(code, folder)
+    assert done.returncode == 0, done.stderr
+    listed, used, broken = done.stdout.splitlines()
+    assert listed == "of the package casino (casino:Lucky)"
+    assert used == """('env.id="x"', 'rollout.n=4') {'train/reward': 2.0} {'val/reward': 0.5}"""
+    assert broken.startswith("the trainer 'broken' of the package casino (casino:Missing) cannot be imported: ")
+
+
+def test_importing_trainers_is_light():
+    code = """
+import sys
+import textenvs.adapters.trl
+hosts = {"trl", "datasets", "torch", "transformers"} & set(sys.modules)
+assert not hosts, hosts
+"""
+    done = run(code)
+    assert done.returncode == 0, done.stderr
+    code = """
+import sys, trainers
+heavy = {"torch", "transformers", "pydantic", "numpy", "trl", "gymnasium", "yaml", "ray"} & set(sys.modules)
+assert not heavy, heavy
+trainers.names()
+assert not {"torch", "transformers", "trl"} & set(sys.modules)
+"""
+    done = run(code)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    def install(name, **points):
+        monkeypatch.syspath_prepend(str(package(tmp_path / name, name, **points)))
+
+    return install
+
+
+def test_a_name_that_two_packages_offer_is_refused(installed):
+    installed("one", same="one:Lucky")
+    installed("two", same="two:Lucky", ppo="two:Lucky", half="two:half")
+    with pytest.raises(TrainerNotFoundError, match="several packages offer a trainer 'same': one, two"):
+        trainers.make("same")
+    with pytest.raises(TrainerNotFoundError, match="one of textenvs, and the package two offers another"):
+        trainers.make("ppo")
+    with pytest.raises(TrainerNotFoundError, match="'half' is a object without fit, evaluate, close"):
+        trainers.make("half")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"), [("pppo", "'ppo'"), ("trl_grpo", "'trl-grpo'"), ("grpo", "'trl-grpo'"), ("zzz", None)]
+)
+def test_an_unknown_name_says_what_there_is(name, meant):
+    with pytest.raises(TrainerNotFoundError) as caught:
+        trainers.make(name)
+    said = str(caught.value)
+    assert said.startswith(f"there is no trainer {name!r}")
+    assert ("did you mean" in said) == (meant is not None)
+    assert (meant or "") in said
+    assert "ppo" in said
+    assert "trl-grpo" in said
+
+
+leaves = (
+    st.none() | st.booleans() | st.integers(-(2**40), 2**40) | st.text(max_size=8) | st.lists(st.integers(), max_size=3)
+)
+keys = st.text("abcdefg_", min_size=1, max_size=5)
+
+
+@settings(max_examples=40)
+@given(st.dictionaries(keys, leaves | st.dictionaries(keys, leaves, max_size=3), max_size=4))
+def test_a_mapping_becomes_arguments_that_say_the_same(tree):
+    made = {}
+    for text in registry.arguments(tree):
+        name, _, value = text.partition("=")
+        *above, last = name.split(".")
+        node = made
+        for part in above:
+            node = node.setdefault(part, {})
+        node[last] = json.loads(value)
+    assert made == tree
+
+
+def test_a_mapping_is_the_same_configuration_as_a_command_line():
+    nested = {"env": {"kwargs": {"level": "easy"}}, "rollout": {"n": 4}, "trainer": {"logger": ["jsonl"]}}
+    line = ["env.kwargs.level=easy", "rollout.n=4", "trainer.logger=jsonl", "actor.lr=1e-3", "data.train_size=null"]
+    given = registry.arguments({**nested, "actor.lr": 1e-3, "data.train_size": None})
+    assert resolve(given)[0] == resolve(line)[0]
+
+
+@pytest.mark.parametrize(
+    ("config", "match"),
+    [
+        ("rollout.n=4", "a list of arguments"),
+        ([1], "texts"),
+        ({1: 2}, "keys are texts"),
+        ({"a": {"b": object()}}, "a.b: Object of type object"),
+    ],
+)
+def test_configurations_of_the_wrong_kind(config, match):
+    with pytest.raises(TypeError, match=match):
+        trainers.make("ppo", config)
+
+
+def test_the_command_lists_and_refuses(capsys):
+    assert main([]) == 0
+    listed = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in listed] == list(trainers.names())
+    assert main(["--help"]) == 0
+    assert "usage" in capsys.readouterr().out
+    for wrong, said in ((["--nope"], "usage"), (["pppo"], "did you mean"), (["ppo", "actor.lrr=1"], "actor.lr")):
+        assert main(wrong) == 2
+        assert said in capsys.readouterr().err

@@ -1,0 +1,294 @@
+"""What is wrong with a reward model is said before a step of training: by the configuration, or when it is tried."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from fake_pooling import FakePooling, in_a_thread
+from fake_service import FakeService, status
+from hypothesis import given
+from hypothesis import strategies as st
+from ppo_runs import MODEL, QUICK, SMALL, refused
+from reward_models import save_model
+
+from trainers import run, sft, tiny
+from trainers.assembly.errors import SetupError
+from trainers.assembly.reward_checks import check_rewards
+from trainers.config import ConfigError, resolve
+from trainers.config.user_functions import function_problem
+from trainers.ppo import main
+
+WARM = ["warm_start.enable=true", "warm_start.demonstrations=8", "warm_start.steps=1", "warm_start.batch_size=4"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return save_model(tmp_path_factory.mktemp("judge"))
+
+
+@pytest.fixture(autouse=True)
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was trained: a run that is refused must have left it empty."""
+    steps: list[str] = []
+
+    def fit(*args: Any, **more: Any) -> None:
+        steps.append("warm start")
+        raise AssertionError("the warm start began")
+
+    monkeypatch.setattr(sft, "fit", fit)
+    monkeypatch.setattr(run, "learner_of", lambda *args: steps.append("learner"))
+    return steps
+
+
+def arguments(tmp_path: Path, *more: str) -> list[str]:
+    return [*MODEL, *SMALL, *QUICK, *WARM, f"trainer.default_local_dir={tmp_path}/run", *more]
+
+
+# ---------------------------------------------------------------- by the configuration, without loading anything
+
+
+def copied(folder: str, tmp_path: Path, change: Callable[[Path], object]) -> str:
+    there = tmp_path / "copy"
+    shutil.copytree(folder, there)
+    change(there)
+    return str(there)
+
+
+def change_config(path: Path, **changes: Any) -> None:
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps(config | changes))
+
+
+def headless(path: Path) -> None:
+    """A language model without a head for scores, and the tokenizer that was there."""
+    (path / "model.safetensors").unlink()
+    tiny.build_model(320, hidden=32, layers=1, heads=2).save_pretrained(path)
+
+
+MISTAKES = [
+    (["label=1"], "classifier.label: ", "has no label 1; it has LABEL_0"),
+    (["label=nice"], "classifier.label: ", "has no label 'nice'"),
+    (["max_length=100000"], "classifier.max_length: ", "reads 512 tokens at most"),
+    (["transform=softmax"], "classifier.transform: ", "use transform=sigmoid"),
+    (["head=value", "label=0"], "classifier: ", "takes no label"),
+    (["template=nowhere.jinja"], "classifier.template: ", "no file nowhere.jinja"),
+    (["template=TEMPLATE:{% if"], "classifier.template: ", "the chat template rejects the conversation"),
+    (["template=TEMPLATE:{{ raise_exception('no') }}"], "classifier.template: ", "rejects the conversation"),
+    (["template=TEMPLATE:"], "classifier.template: ", "no chat template"),
+    (["tokenizer=nowhere"], "classifier.tokenizer: ", "the tokenizer nowhere cannot be loaded"),
+    (["path=nowhere"], "classifier.path: ", "not a folder with a config.json"),
+]
+
+
+@pytest.mark.parametrize("dry", [True, False])
+@pytest.mark.parametrize(("options", "key", "said"), MISTAKES)
+def test_mistakes_in_a_classifiers_keys_are_known_without_its_weights(
+    tmp_path, capsys, folder, trained, options, key, said, dry, monkeypatch
+):
+    monkeypatch.setattr("trainers.rewards.backends.classifier._load", lambda options: pytest.fail("weights were read"))
+    given_ = []
+    for option in options:
+        name, _, text = option.partition("=TEMPLATE:")
+        if text or option.endswith("TEMPLATE:"):
+            (tmp_path / "t.jinja").write_text(text)
+            option = f"{name}={tmp_path}/t.jinja"
+        given_.append(f"reward_model.classifier.{option}")
+    argv = arguments(tmp_path, "reward_model.enable=true", f"reward_model.classifier.path={folder}", *given_)
+    refused(capsys, [*argv, *["--dry-run"] * dry], f"reward_model.{key}", said, "Nothing was started", code=2)
+    assert not trained
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda path: (path / "config.json").write_text("{"), "its config.json cannot be used"),
+        (lambda path: (path / "config.json").write_text('{"model_type": "nosuch"}'), "its config.json cannot be used"),
+        (lambda path: (path / "config.json").write_text('{"model_type": "vit"}'), "no AutoModelForSequence"),
+        (lambda path: change_config(path, hidden_size=-64), "its config.json cannot be used"),
+        (lambda path: (path / "tokenizer.json").write_text("{}"), "the tokenizer"),
+        (lambda path: (path / "model.safetensors").write_bytes(b"\x00" * 20), "its weights cannot be read"),
+        (headless, "its files lack score.weight"),
+    ],
+)
+def test_a_folder_that_is_no_reward_model_is_known_without_its_weights(tmp_path, capsys, folder, trained, change, said):
+    there = copied(folder, tmp_path, change)
+    argv = arguments(tmp_path, "reward_model.enable=true", f"reward_model.classifier.path={there}")
+    refused(capsys, [*argv, "--dry-run"], "reward_model.classifier.path: ", said, "[command line]", code=2)
+    assert not trained
+
+
+def test_several_labels_need_a_choice_and_a_tokenizer_must_be_the_models(tmp_path, capsys):
+    two = save_model(tmp_path / "two", labels=2)
+    argv = arguments(tmp_path, "reward_model.enable=true", f"reward_model.classifier.path={two}", "--dry-run")
+    refused(capsys, argv, "reward_model.classifier.label: ", "2 labels (LABEL_0, LABEL_1); choose one", code=2)
+    change_config(tmp_path / "two", vocab_size=40)
+    argv.insert(-1, "reward_model.classifier.label=1")
+    refused(capsys, argv, "reward_model.classifier.path: ", "the model knows 40: they do not belong together", code=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["kind=service", "service.url=localhost:80"], "service: url must begin with http"),
+        (["kind=service", "service.url=http://h"], "service: input=tokens renders conversations here"),
+        (
+            ["kind=service", "service.url=http://h", "service.tokenizer=nowhere"],
+            "service.tokenizer: the tokenizer nowhere",
+        ),
+        (
+            ["kind=service", "service.url=http://h", "service.input=messages", "service.api_key_env=NO_SUCH_KEY"],
+            "service.api_key_env: the environment variable NO_SUCH_KEY has no key",
+        ),
+        (["kind=judge", "judge.model=m", "judge.base_url=http://h/v1", "judge.rubric=kind"], "no file kind"),
+        (
+            ["kind=judge", "judge.model=m", "judge.base_url=http://h/v1", "judge.votes=3", "judge.chat.temperature=0"],
+            "3 votes",
+        ),
+        (["kind=judge", "judge.model=m", "judge.base_url=http://h/v1", "judge.chat.tempo=1"], "judge: "),
+        (["kind=judge", "judge.model=m"], "judge: the environment variable OPENAI_API_KEY has no key"),
+    ],
+)
+def test_mistakes_of_services_and_judges_are_known_without_asking(tmp_path, capsys, options, said, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    argv = [f"reward_model.{option}" for option in ("enable=true", *options)]
+    refused(capsys, arguments(tmp_path, *argv, "--dry-run"), "reward_model.", said, code=2)
+    with pytest.raises(SetupError, match="reward_model"):
+        check_rewards(resolve(arguments(tmp_path, *argv))[0])
+
+
+def test_a_judge_of_looking_ahead_that_is_not_there(tmp_path, capsys):
+    argv = arguments(tmp_path, "multiturn_reward.enable=true", "multiturn_reward.judge=no_such_module:f", "--dry-run")
+    refused(capsys, [*argv, "algorithm.adv_estimator=turn_gae", "algorithm.gamma=0"], "no module 'no_such_mod", code=2)
+
+
+# ---------------------------------------------------------------- functions of the user's
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("def score(): pass", "has no function f; it has score"),
+        ("class A:\n    def f(self): pass", "has no function f"),
+        ("def g():\n    f = 1", "has no function f; it has g"),
+        ("def f(:\n", "line 1 cannot be read as Python"),
+        ("\0", "cannot be read as Python"),
+    ],
+)
+def test_a_function_that_is_not_there_is_known_without_running_the_file(tmp_path, text, said):
+    (tmp_path / "mine.py").write_text(f"raise SystemExit\n{text}" if "line 1" not in said else text)
+    assert said in str(function_problem(tmp_path / "mine.py", "f"))
+    for key in (f"algorithm.reward_credit={tmp_path}/mine.py:f", f"custom_reward_function.path={tmp_path}/mine.py"):
+        with pytest.raises(ConfigError, match=r"mine\.py"):
+            resolve([key, *["custom_reward_function.name=f"] * key.startswith("custom")])
+
+
+DEFINITIONS = [
+    *("def f(): pass", "async def f(): pass", "f = lambda: 1", "from os import getcwd as f", "import f", "f: int = 3"),
+    *("(f := 3)", "from os.path import *", "globals()['f'] = 1", "for f in (1,): pass", "f, g = 1, 2", "class f: pass"),
+    "def g():\n    global f\n    f = 1\ng()",
+]
+
+
+@given(st.sampled_from(DEFINITIONS), st.sampled_from(["", "if True:", "try:", "with open('x') as g:"]))
+def test_a_name_that_may_be_there_is_never_refused(tmp_path_factory, definition, around):
+    path = tmp_path_factory.mktemp("functions") / "mine.py"
+    inside = "\n".join(f"    {line}" for line in definition.splitlines())
+    text = f"{around}\n{inside}\n" if around and "*" not in definition else definition
+    path.write_text(text + ("\nfinally: pass" if around == "try:" and "*" not in definition else ""))
+    assert function_problem(path, "f") is None
+
+
+# ---------------------------------------------------------------- by asking, before the warm start
+
+
+def test_weights_that_do_not_load_are_refused_before_the_warm_start(tmp_path, capsys, folder, trained):
+    # Its names and its headers are good.
+    there = copied(folder, tmp_path, lambda path: change_config(path, intermediate_size=64))
+    argv = arguments(tmp_path, "reward_model.enable=true", f"reward_model.classifier.path={there}")
+    refused(capsys, argv, f"reward_model (classifier): the reward model {there} cannot be loaded")
+    assert not trained
+
+
+def served(url: str, *more: str) -> list[str]:
+    service = ["enable=true", "kind=service", f"service.url={url}", "service.input=messages", *more]
+    return [f"reward_model.{option}" for option in service]
+
+
+def test_a_service_that_is_not_there_is_refused_before_the_warm_start(tmp_path, capsys, trained):
+    argv = arguments(tmp_path, *served("http://127.0.0.1:9"))
+    refused(capsys, argv, "reward_model (service): the reward model cannot be reached", "127.0.0.1:9")
+    assert not trained
+
+
+@pytest.mark.parametrize(
+    ("server", "fault", "more", "said"),
+    [
+        (FakePooling(labels=2), None, [], "the model has 2 labels; say which is the score"),
+        (FakePooling(labels=2), None, ["service.label=5"], "none of number 5"),
+        (FakePooling(), None, ["service.model=other"], "does not serve 'other'; it serves rm"),
+        (FakePooling(key="secret"), None, [], "refuses the key"),
+        (FakePooling(), lambda: web.json_response({"error": "no such page"}, status=404), [], "/classify answered 404"),
+        (FakePooling(), lambda: web.json_response({"error": "busy"}, status=503), [], "/classify answered 503"),
+        (FakePooling(), lambda: web.json_response({"data": [{"index": 0, "probs": [float("nan")]}]}), [], "with nan"),
+        (FakePooling(), lambda: web.Response(text="<html>"), [], "cannot be read"),
+    ],
+)
+def test_a_service_that_does_not_score_is_refused_before_the_warm_start(
+    tmp_path, capsys, trained, server, fault, more, said
+):
+    server.fault = (lambda path, body: None) if fault is None else (lambda path, body: fault())
+    with in_a_thread(server) as url:
+        refused(capsys, arguments(tmp_path, *served(url, *more)), "error: reward_model (service): ", said)
+    assert not trained
+
+
+def judged(url: str, *more: str) -> list[str]:
+    judge = ["enable=true", "kind=judge", "judge.model=m", f"judge.base_url={url}", *more]
+    patient = ["judge.chat.max_retries=0", "judge.chat.timeout_s=5"]
+    return [f"reward_model.{option}" for option in (*judge, *patient)]
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ("I would give this an 8 of 10.", "gave no verdict"),
+        (status(404, "no such model"), "check the model's name ('m')"),
+        (status(401, "who are you"), "check the key"),
+        (status(500), "the judge could not be asked"),
+    ],
+)
+def test_a_judge_that_gives_no_verdict_is_refused_before_the_warm_start(tmp_path, capsys, trained, answer, said):
+    with FakeService(answer) as service:
+        argv = arguments(tmp_path, *judged(service.url))
+        refused(capsys, argv, "error: reward_model (judge): ", said, "reward_model.judge.base_url")
+    assert not trained
+
+
+def test_a_judge_that_is_down_is_refused_before_the_warm_start(tmp_path, capsys, trained):
+    argv = arguments(tmp_path, *judged("http://127.0.0.1:9/v1"))
+    refused(capsys, argv, "reward_model (judge): the judge could not be asked", "127.0.0.1:9", "look whether it runs")
+    assert not trained
+
+
+def test_a_good_model_is_ready_when_the_warm_start_begins(tmp_path, folder, trained):
+    argv = arguments(tmp_path, "reward_model.enable=true", f"reward_model.classifier.path={folder}")
+    with pytest.raises(AssertionError, match="the warm start began"):
+        main(argv)
+    assert trained == ["warm start"]
+
+
+def test_with_a_classifier_in_ray_the_others_are_tried_before_the_warm_start(tmp_path, capsys, folder, trained):
+    argv = arguments(tmp_path, "reward_model.enable=true", f"reward_model.classifier.path={folder}")
+    argv += [
+        "cluster.backend=ray",
+        *(each.replace("reward_model.", "reward_models.other.") for each in served("http://127.0.0.1:9")),
+    ]
+    refused(capsys, argv, "reward_models.other (service): the reward model cannot be reached")
+    assert not trained

@@ -1,0 +1,167 @@
+"""Advantages of turns in TRL's loss: against the estimator's formula, and against the loss written down by hand."""
+
+import numpy as np
+import program_envs  # noqa: F401 - registers
+import pytest
+import torch
+from trl_runs import batch, tiny_policy, trl_trainer
+
+from textenvs.adapters.trl import textenv_dataset
+from trainers.algorithms.advantages import rloo
+from trainers.hosts.trl import TextEnvRollout, term_rewards, textenv_reward
+from trainers.hosts.trl.credit import TurnCreditGRPOTrainer, token_advantages
+
+BYTES = "program_envs:tests/bytes"
+
+
+def by_hand(groups, scale):
+    """Reward-to-go minus the mean of the other members that reached the turn; divided by the group's RMS if wanted."""
+    result = []
+    for group in groups:
+        to_go = [[sum(rewards[t:]) for t in range(len(rewards))] for rewards in group]
+        centred = []
+        for me, mine in enumerate(to_go):
+            turns = []
+            for t, value in enumerate(mine):
+                others = [each[t] for other, each in enumerate(to_go) if other != me and t < len(each)]
+                turns.append(value - (sum(others) / len(others) if others else 0.0))
+            centred.append(turns)
+        flat = [value for turns in centred for value in turns]
+        rms = np.sqrt(np.mean(np.square(flat))) + 1e-6 if scale == "group" and flat else 1.0
+        result += [[value / rms for value in turns] for turns in centred]
+    return result
+
+
+def made(tmp_path, *, options=None, policy=None, **settings):
+    rollout = TextEnvRollout(threads=1, max_turn_tokens=6)
+    trainer = trl_trainer(
+        tmp_path,
+        textenv_dataset(BYTES, 4),
+        rollout,
+        kind=TurnCreditGRPOTrainer,
+        options=options,
+        policy=policy,
+        **{"max_completion_length": 80, "num_generations": 4, "per_device_train_batch_size": 16, **settings},
+    )
+    return rollout, trainer
+
+
+@pytest.mark.parametrize("scale", ["none", "group"])
+def test_each_turns_tokens_have_its_advantage(scale, tmp_path):
+    rollout, trainer = made(tmp_path, scale_rewards=scale)
+    with rollout:
+        rows, given = batch(trainer)
+    rewards = [row["turn_rewards"] for row in rows]
+    assert len({len(each) for each in rewards}) > 1
+    expected = by_hand([rewards[i : i + 4] for i in range(0, 16, 4)], scale)
+    for row, advantages, values in zip(rows, given["advantages"], expected, strict=True):
+        wanted = [values[turn] if turn >= 0 else 0.0 for turn in row["turn_ids"]]
+        wanted += [0.0] * (len(advantages) - len(wanted))
+        np.testing.assert_allclose(advantages.numpy(), wanted, atol=1e-5)
+
+
+def test_trls_loss_and_its_gradient_are_those_of_the_formula(tmp_path):
+    """Before the first step the ratio is 1: the loss is minus the mean advantage over all sampled tokens."""
+    rollout, trainer = made(tmp_path, scale_rewards="none", loss_type="dapo", per_device_train_batch_size=16)
+    with rollout:
+        rows, given = batch(trainer)
+    trainer.current_gradient_accumulation_steps = 1
+    model = trainer.model
+    loss = trainer.compute_loss(model, given)
+    loss.backward()
+    theirs = {name: value.grad.clone() for name, value in model.named_parameters()}
+    model.zero_grad()
+    total, tokens, weighted = 0.0, 0, 0.0
+    for n, row in enumerate(rows):
+        prompt = given["prompt_ids"][n][given["prompt_mask"][n].bool()]
+        ids = torch.cat([prompt, given["completion_ids"][n][: len(row["turn_ids"])]])[None]
+        logprobs = model(ids).logits[0, :-1].log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0][len(prompt) - 1 :]
+        mask = torch.tensor([turn >= 0 for turn in row["turn_ids"]])
+        advantages = given["advantages"][n][: len(mask)]
+        total = total - (advantages * logprobs)[mask].sum()
+        weighted -= float(advantages[mask].sum())
+        tokens += int(mask.sum())
+    (total / tokens).backward()
+    assert float(loss.detach()) == pytest.approx(weighted / tokens, abs=1e-6)
+    for name, value in model.named_parameters():
+        torch.testing.assert_close(theirs[name], value.grad, atol=2e-6, rtol=1e-3)
+
+
+def test_other_rewards_stand_at_the_last_turn_and_weights_count(tmp_path):
+    def length(completions, **_):
+        return [float(number) for number in range(len(completions))]
+
+    options = {"reward_funcs": [length, textenv_reward]}
+    rollout, trainer = made(tmp_path, scale_rewards="none", options=options, reward_weights=[0.5, 2.0])
+    with rollout:
+        rows, given = batch(trainer)
+    rewards = [[2.0 * reward for reward in row["turn_rewards"]] for row in rows]
+    for number, each in enumerate(rewards):
+        each[-1] += 0.5 * number
+    expected = by_hand([rewards[i : i + 4] for i in range(0, 16, 4)], "none")
+    for row, advantages, values in zip(rows, given["advantages"], expected, strict=True):
+        sampled = [values[turn] for turn in row["turn_ids"] if turn >= 0]
+        where = [place for place, turn in enumerate(row["turn_ids"]) if turn >= 0]
+        np.testing.assert_allclose(advantages.numpy()[where], sampled, atol=1e-4)
+
+
+def test_an_estimator_of_ones_choice_and_a_step_of_training(tmp_path):
+    model, tokenizer = tiny_policy()
+    before = {name: value.clone() for name, value in model.named_parameters()}
+    rollout, trainer = made(tmp_path, options={"estimate": rloo}, policy=(model, tokenizer), num_generations_eval=2)
+    with rollout:
+        rows, given = batch(trainer)
+        for row, advantages in zip(rows, given["advantages"], strict=True):
+            assert len({float(a) for a, turn in zip(advantages, row["turn_ids"], strict=False) if turn >= 0}) == 1
+        trainer.train()
+        trainer.evaluate()
+    assert any(not torch.equal(value, before[name]) for name, value in model.named_parameters())
+
+
+def test_failed_episodes_are_not_shown_to_the_estimator():
+    """Groups keep their places: the failed one is the second of its group of two."""
+    seen = []
+
+    def estimate(given):
+        seen.append(given)
+        return rloo(given)
+
+    sizes = ([2, 1], [], [3], [1])
+    episodes = [{"turn_sizes": each, "terminated": True} for each in sizes]
+    rewards = [np.ones(len(each)) * (number + 1) for number, each in enumerate(sizes)]
+    made = token_advantages(episodes, rewards, 2, estimate)
+    assert seen[0].group.tolist() == [0, 1, 1]
+    assert [each.tolist() for each in made] == [[2.0, 2.0, 2.0], [], [-1.0] * 3, [1.0]]
+    assert [each.tolist() for each in token_advantages(episodes[1:2], rewards[1:2], 1, estimate)] == [[]]
+
+
+@pytest.mark.parametrize(
+    ("options", "settings", "match"),
+    [
+        ({"reward_funcs": term_rewards("luck")}, {}, "needs textenv_reward"),
+        ({}, {"reward_weights": [0.0]}, "must be above 0"),
+        ({}, {"multi_objective_aggregation": "normalize_then_sum"}, "sum_then_normalize"),
+    ],
+)
+def test_what_cannot_be_credited_is_refused(options, settings, match, tmp_path):
+    with pytest.raises(ValueError, match=match):
+        made(tmp_path, options=options, **settings)
+
+
+def test_a_rollout_without_turns_is_refused(tmp_path):
+    def without(prompts, trainer):
+        return {"prompt_ids": [[1]] * len(prompts), "completion_ids": [[2]] * len(prompts), "logprobs": None}
+
+    def reward(completions, **_):
+        return [0.0] * len(completions)
+
+    trainer = trl_trainer(
+        tmp_path,
+        textenv_dataset(BYTES, 4),
+        without,
+        kind=TurnCreditGRPOTrainer,
+        options={"reward_funcs": [textenv_reward]},
+    )
+    trainer.reward_funcs = [reward]
+    with pytest.raises(ValueError, match="gives no"):
+        batch(trainer)

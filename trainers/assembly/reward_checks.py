@@ -1,0 +1,50 @@
+"""What is wrong with reward models and functions, as far as that can be known before anything starts.
+
+The checks of a configuration (:mod:`trainers.config.checks`) look at keys alone. These look at what the keys mean: the
+small files of a model, its template, a key in the environment, a judge's options. No weights are read, no process is
+started, and nobody is asked anything; :func:`trainers.assembly.reward_model.reward_models_of` does that, before the
+first step of training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..cluster.plan import reward_models
+from ..config.reward_model import RewardModelSection
+from ..config.schema import PPOConfig
+from ..config.section import Problems
+from ..rewards.backends import ClassifierOptions, PoolingOptions, classifier_problems, pooling_problems
+from .errors import SetupError
+from .reward_options import backend_options
+from .rewards import lookahead_of
+
+
+def reward_problems(config: PPOConfig) -> Problems:
+    """Pairs of a key and what is wrong with it."""
+    for key, section in reward_models(config).items():
+        yield from _model_problems(f"{key}.{section.kind}", section, config.model.device)
+    if config.multiturn_reward.enable:
+        try:
+            lookahead_of(config, lambda messages: "", len)
+        except (ValueError, ImportError) as error:
+            yield "multiturn_reward", str(error)
+
+
+def check_rewards(config: PPOConfig) -> None:
+    """Raise ``SetupError`` with all :func:`reward_problems`, if there are any."""
+    if problems := list(reward_problems(config)):
+        raise SetupError("\n".join(f"{key}: {text}" for key, text in problems))
+
+
+def _model_problems(key: str, section: RewardModelSection, device: str) -> Iterator[tuple[str, str]]:
+    try:
+        options = backend_options(section, device)
+        if isinstance(options, ClassifierOptions):
+            for name, text in classifier_problems(options):
+                yield f"{key}.{'head' if name == 'kind' else name}", text
+        elif isinstance(options, PoolingOptions):
+            for name, text in pooling_problems(options):
+                yield f"{key}.{name}", text
+    except (ValueError, ImportError) as error:
+        yield key, str(error)

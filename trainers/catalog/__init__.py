@@ -1,0 +1,1 @@
+"""The trainers that :func:`trainers.make` knows without other packages, one file each."""

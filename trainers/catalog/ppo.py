@@ -1,0 +1,107 @@
+"""``ppo``: our own loop as a :class:`trainers.Trainer`; what ``python -m trainers.ppo`` runs."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from transformers.utils.logging import disable_progress_bar
+
+from .. import ppo
+from ..config import PPOConfig, resolve
+from ..registry import Result
+from ..run import Run, assemble
+
+T = TypeVar("T")
+
+
+class PPOTrainer:
+    """One run of :mod:`trainers.ppo`. It holds nothing between calls: a run goes on from its folder's checkpoint.
+
+    Args:
+        config: Arguments as on the command line (``key=value``, ``--config FILE``), or a ``PPOConfig``.
+
+    Raises:
+        ConfigError: They have problems; all of them are said.
+    """
+
+    def __init__(self, config: PPOConfig | Sequence[str] = ()) -> None:
+        self.config: PPOConfig = config if isinstance(config, PPOConfig) else resolve(config)[0]
+        self._trained: Path | None = None
+
+    def fit(self) -> Result:
+        """See :class:`trainers.Trainer`. An interrupt (Ctrl-C) ends the run with a checkpoint, where it can be heard.
+
+        Raises:
+            Exception: As :mod:`trainers.ppo` says them: SetupError, CollectionError, ...
+        """
+        return _wait_for(self._fit)
+
+    def evaluate(self) -> Mapping[str, float]:
+        """See :class:`trainers.Trainer`: the metrics of a validation, ``val/...``."""
+        return _wait_for(self._evaluate)
+
+    def close(self) -> None:
+        """There is nothing to give back: a run closes its parts when it ends."""
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close."""
+        self.close()
+
+    async def _fit(self) -> Result:
+        disable_progress_bar()  # transformers' own, for every file it reads or writes
+        async with assemble(self.config) as run:
+            if threading.current_thread() is threading.main_thread():
+                ppo.heed_signals(run.stop)
+            if run.iteration >= self.config.trainer.total_iterations:  # it was finished before
+                await ppo.validate(run)
+            else:
+                await ppo.train(run)
+            run.reporter.conclude(run.trained_s)
+            return self._result(run)
+
+    def _result(self, run: Run) -> Result:
+        newest, given = run.saved.newest(), self.config.trainer.resume_from_path
+        if newest is None:  # a run saves one at its end, unless it was over when it resumed from elsewhere
+            assert given is not None
+            self._trained = Path(given).expanduser()
+        else:
+            self._trained = newest.path
+        return Result(
+            metrics=dict(run.reporter.latest),
+            model=self._trained / "model",
+            checkpoint=self._trained,
+            iterations=run.iteration,
+            stopped=run.stop.is_set(),
+        )
+
+    async def _evaluate(self) -> Mapping[str, float]:
+        disable_progress_bar()
+        where: dict[str, Any] = {"logger": tuple(each for each in self.config.trainer.logger if each == "console")}
+        if self._trained is not None and self.config.trainer.resume_mode == "disable":
+            where |= {"resume_mode": "resume_path", "resume_from_path": str(self._trained)}
+        config = self.config.model_copy(update={"trainer": self.config.trainer.model_copy(update=where)})
+        async with assemble(config) as run:
+            await ppo.validate(run)
+            return dict(run.reporter.latest)
+
+
+def _wait_for(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """What a coroutine gives, also for a caller whose thread runs an event loop already (a notebook)."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work())
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(lambda: asyncio.run(work())).result()

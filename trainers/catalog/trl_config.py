@@ -1,0 +1,207 @@
+"""From our configuration to TRL's: one table, and a name for everything that has no meaning there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from ..algorithms.advantages import NEEDS_ANCHOR, NEEDS_CRITIC, NEEDS_GREEDY
+from ..assembly.folder import run_folder
+from ..config import ConfigError, PPOConfig, resolve
+from ..config.describe import all_keys
+from ..config.load import Problem
+from ..policy import resolve_device
+
+#: Keys with one field of ``GRPOConfig`` each, and what the value becomes.
+FIELDS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
+    "rollout.n": ("num_generations", int),
+    "rollout.temperature": ("temperature", float),
+    "rollout.top_p": ("top_p", float),
+    "rollout.top_k": ("top_k", int),
+    "rollout.min_p": ("min_p", lambda value: value or None),
+    "validation.n": ("num_generations_eval", int),
+    "actor.lr": ("learning_rate", float),
+    "actor.lr_warmup_steps": ("warmup_steps", int),
+    "actor.lr_schedule": (
+        "lr_scheduler_type",
+        {"constant": "constant_with_warmup", "cosine": "cosine_with_min_lr"}.__getitem__,
+    ),
+    "actor.weight_decay": ("weight_decay", float),
+    "actor.grad_clip": ("max_grad_norm", float),
+    "actor.ppo_epochs": ("num_iterations", int),
+    "actor.policy_loss": ("importance_sampling_level", {"ppo": "token", "gspo": "sequence"}.get),
+    "actor.clip_ratio_low": ("epsilon", float),
+    "actor.clip_ratio_high": ("epsilon_high", float),
+    "actor.clip_ratio_c": ("delta", lambda value: value),
+    "actor.loss_agg_mode": ("loss_type", {"token-mean": "dapo", "seq-mean-token-mean": "grpo"}.get),
+    "actor.entropy_coeff": ("entropy_coef", float),
+    "model.enable_gradient_checkpointing": ("gradient_checkpointing", bool),
+    "trainer.seed": ("seed", int),
+    "trainer.val_before_train": ("eval_on_start", bool),
+    "trainer.keep_last_n": ("save_total_limit", int),
+    "trainer.experiment_name": ("run_name", str),
+}
+
+#: Keys that are read elsewhere: below, in :mod:`.trl_grpo`, or by the parts that both trainers share.
+READ: frozenset[str] = frozenset(
+    f"{section}.{name}"
+    for section, names in {
+        "env": """
+            id kwargs val_kwargs backend workers
+        """,
+        "data": """
+            train_files val_files train_size val_size shuffle
+        """,
+        "model": """
+            path family hidden intermediate layers heads kv_heads vocab_size dtype device lora_rank lora_alpha
+            target_modules exclude_modules
+        """,
+        "warm_start": """
+            enable careless_steps careless_rate careless_lr files demonstrations mistake_rate mistake_weight steps
+            batch_size lr lr_warmup_steps weight_decay grad_clip max_tokens_per_micro_batch
+        """,
+        "engine": """
+            max_slots threads max_context
+        """,
+        "rollout": """
+            groups_per_batch max_response_length max_response_tokens retries step_timeout_s generation_timeout_s
+            episode_timeout_s
+        """,
+        "algorithm": """
+            adv_estimator gamma norm_adv norm_by_std baseline zero_pad outcome_mix truncated
+        """,
+        "actor": """
+            betas mini_batches max_tokens_per_micro_batch use_kl_loss kl_loss_coef kl_loss_type
+        """,
+        "trainer": """
+            project_name default_local_dir logger threads total_iterations test_freq save_freq resume_mode
+            resume_from_path
+        """,
+    }.items()
+    for name in names.split()
+)
+
+#: Why keys have no meaning, by how they begin.
+WHY_NOT: Mapping[str, str] = {
+    "critic.": "GRPO has no critic",
+    "cluster.": "TRL's processes are placed by `accelerate launch`",
+    "ray_init.": "TRL does not use Ray",
+    "engine.": "the embedded engine plays; for vLLM, configure TRL itself (docs/adapters/trl.md)",
+    "rollout.staleness": "TRL generates, then learns: what it trains on is never stale",
+    "rollout.": "TRL asks for a batch and gets it whole",
+    "reward_model": "give TRL a reward function of your own (docs/adapters/trl.md)",
+    "custom_reward_function.": "give TRL a reward function of your own (docs/adapters/trl.md)",
+    "multiturn_reward.": "TRL's rewards come at the end of a batch",
+    "model.": "TRL's own learner computes",
+    "validation.": "TRL samples evaluations as it samples training",
+    "algorithm.": "none of the estimators that TRL can be given reads it",
+    "actor.": "TRL's own loss is used",
+    "trainer.": "TRL's own loop runs",
+}
+
+
+def resolved(config: PPOConfig | Sequence[str]) -> PPOConfig:
+    """The configuration, once it is known that each of its values means something to TRL.
+
+    Raises:
+        ConfigError: It does not; every such key is named.
+    """
+    given: Mapping[str, str] = {}
+    if not isinstance(config, PPOConfig):
+        config, given = resolve(config)
+    problems = [Problem(key, text, given.get(key, "")) for key, text in _problems(config, given)]
+    if problems:
+        raise ConfigError(problems)
+    return config
+
+
+def _problems(config: PPOConfig, given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    for name, key in all_keys(PPOConfig).items():
+        if name in FIELDS or name in READ:
+            continue
+        said = name in given or any(each.startswith(f"{name}.") for each in given)
+        if said or value_of(config, name) != key.default:
+            why = next((why for start, why in WHY_NOT.items() if name.startswith(start)), "TRL has nothing like it")
+            yield name, f"has no meaning for trl-grpo: {why}"
+    yield from _values(config)
+
+
+def _values(config: PPOConfig) -> Iterator[tuple[str, str]]:
+    """Values that TRL has nothing for, and those that do not divide as it wants."""
+    actor, rollout, estimator = config.actor, config.rollout, config.algorithm.adv_estimator
+    if estimator in NEEDS_CRITIC | NEEDS_GREEDY | NEEDS_ANCHOR:
+        yield "algorithm.adv_estimator", f"{estimator} needs what TRL does not have; use turn_grpo, grpo, rloo, ..."
+    if actor.policy_loss not in ("ppo", "gspo"):
+        yield "actor.policy_loss", f"{actor.policy_loss} is not computed so by TRL; use ppo or gspo"
+    if actor.loss_agg_mode not in ("token-mean", "seq-mean-token-mean"):
+        yield "actor.loss_agg_mode", f"TRL does not divide as {actor.loss_agg_mode} does; use token-mean"
+    if actor.clip_ratio_c is not None and actor.clip_ratio_c <= 1 + actor.clip_ratio_high:
+        yield "actor.clip_ratio_c", f"TRL's delta must be above 1 + clip_ratio_high = {1 + actor.clip_ratio_high}"
+    if actor.use_kl_loss and actor.kl_loss_type not in ("k3", "low_var_kl"):
+        yield "actor.kl_loss_type", "TRL's estimate is k3"
+    if rollout.n < 2:
+        yield "rollout.n", "TRL compares the episodes of a group: at least 2"
+    if (rollout.n * rollout.groups_per_batch) % actor.mini_batches:
+        yield "actor.mini_batches", f"must divide the {rollout.n * rollout.groups_per_batch} episodes of a batch"
+    if config.env.backend == "ray":
+        yield "env.backend", "TRL does not use Ray; use process"
+
+
+def value_of(config: PPOConfig, name: str) -> Any:
+    """The value of a dotted key."""
+    value: Any = config
+    for part in name.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def steps_an_iteration(config: PPOConfig) -> int:
+    """The optimizer's steps on a batch, which TRL counts where we count batches."""
+    return config.actor.mini_batches * config.actor.ppo_epochs
+
+
+def completion_length(config: PPOConfig) -> int:
+    """Tokens of an episode after its opening at most, those of the environment included."""
+    return config.rollout.max_response_tokens or config.engine.max_context
+
+
+def grpo_arguments(config: PPOConfig) -> dict[str, Any]:
+    """The arguments of ``GRPOConfig``.
+
+    Raises:
+        PolicyError: There is no such device.
+    """
+    settings: dict[str, Any] = {field: turn(value_of(config, key)) for key, (field, turn) in FIELDS.items()}
+    trainer, actor, rollout = config.trainer, config.actor, config.rollout
+    episodes, steps = rollout.n * rollout.groups_per_batch, steps_an_iteration(config)
+    # As many episodes as fit into a micro-batch at their longest; they must divide an optimizer step's.
+    fit = max(1, actor.max_tokens_per_micro_batch // config.engine.max_context)
+    share = episodes // actor.mini_batches
+    micro = max(size for size in range(1, share + 1) if share % size == 0 and size <= fit)
+    validated = min(config.data.val_size, max(1, 256 // config.validation.n))
+    return settings | {
+        "output_dir": str(run_folder(trainer)),
+        "max_steps": trainer.total_iterations * steps,
+        "per_device_train_batch_size": micro,
+        "gradient_accumulation_steps": share // micro,
+        "steps_per_generation": episodes // micro,
+        "per_device_eval_batch_size": validated * config.validation.n,
+        "max_completion_length": completion_length(config),
+        "beta": actor.kl_loss_coef if actor.use_kl_loss else 0.0,
+        "adam_beta1": actor.betas[0],
+        "adam_beta2": actor.betas[1],
+        "lr_scheduler_kwargs": {"min_lr_rate": 0.1} if actor.lr_schedule == "cosine" else {},
+        "scale_rewards": "none",  # the estimator scales
+        "bf16": config.model.dtype == "bfloat16",
+        "use_cpu": resolve_device(config.model.device).type == "cpu",
+        "shuffle_dataset": False,  # the rows are in the order in which they are to be played
+        "eval_strategy": "no" if trainer.test_freq == -1 else "steps",
+        "eval_steps": None if trainer.test_freq == -1 else trainer.test_freq * steps,
+        "save_strategy": "steps",
+        "save_steps": trainer.total_iterations * steps if trainer.save_freq == -1 else trainer.save_freq * steps,
+        "logging_strategy": "steps",
+        "logging_steps": steps,
+        "report_to": "none",  # metrics go to our own loggers
+        "disable_tqdm": True,
+        "data_seed": trainer.seed,
+    }

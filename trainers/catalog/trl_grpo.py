@@ -1,0 +1,327 @@
+"""``trl-grpo``: TRL's ``GRPOTrainer`` on our configuration, playing the tasks that our own loop would play.
+
+Group number ``g`` has the task, and its environment the seed, that group ``g`` of ``ppo`` has; the warm start is the
+same; advantages are those of ``algorithm.adv_estimator``. Generation is the embedded engine's, the loss, the optimizer
+and the loop are TRL's. Which key becomes what is :mod:`.trl_config`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from textenvs.adapters import EpisodeSpec
+from textenvs.adapters.trl import dataset_of
+
+from ..algorithms.advantages import ESTIMATORS, Advantages, normalize
+from ..algorithms.batch import ActionBatch
+from ..assembly.environments import check_environments, make_env, training_kwargs, validation_kwargs, validation_tasks
+from ..assembly.errors import SetupError
+from ..assembly.folder import run_folder
+from ..assembly.policy import policy_of, set_threads, threads_for
+from ..config import PPOConfig
+from ..config.schema import ModelSection
+from ..credit import estimator_options
+from ..hosts.trl import TextEnvRollout, textenv_reward
+from ..policy import Policy
+from ..registry import Result
+from ..report.loggers import (
+    METRICS_FILE,
+    TENSORBOARD_FOLDER,
+    JsonlLogger,
+    Logger,
+    Loggers,
+    MLflowLogger,
+    TensorBoardLogger,
+    WandbLogger,
+)
+from ..rollout.renderer import Renderer
+from ..rollout.tasks import TaskOrder, derive_seed
+from ..run import refuse_other_run, warm_start_wanted, warm_up
+from .trl_config import grpo_arguments, resolved, steps_an_iteration
+
+if TYPE_CHECKING:
+    from transformers import TrainerCallback
+
+log = logging.getLogger("trainers")
+
+_CONFIG = "config.json"  # beside the checkpoints: which run they are of
+
+#: TRL's names of what means the same for every trainer.
+_NAMES = {
+    "reward": "train/reward",
+    "episodes/solved": "train/solved",
+    "episodes/turns": "train/turns",
+    "eval_reward": "val/reward",
+    "eval_episodes/solved": "val/solved",
+    "eval_episodes/turns": "val/turns",
+}
+
+
+class TRLGRPOTrainer:
+    """One run of TRL's trainer.
+
+    Args:
+        config: Arguments as of ``python -m trainers.ppo``, or a ``PPOConfig``.
+
+    Raises:
+        ConfigError: They have problems, or set a key that has no meaning here; all are named.
+        ModuleNotFoundError: TRL is not installed.
+    """
+
+    def __init__(self, config: PPOConfig | Sequence[str] = ()) -> None:
+        self.config = resolved(config)
+        try:
+            import trl  # noqa: F401 - not for use here: for an error that says how to get it
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError("trl-grpo needs TRL: pip install 'textenvs[trl]'", name="trl") from error
+        self.folder: Path = run_folder(self.config.trainer)
+        self._trainer: Any = None
+        self._rollout: TextEnvRollout | None = None
+        self._report: Any = None
+
+    def fit(self) -> Result:
+        """See :class:`trainers.Trainer`.
+
+        Raises:
+            SetupError: The model, the environment or the checkpoint cannot be had.
+            CheckpointError: The checkpoint is of another run.
+            RolloutError: A batch could not be played.
+        """
+        checkpoint = self._checkpoint()
+        if checkpoint is not None and (checkpoint.parent / _CONFIG).is_file():
+            before = json.loads((checkpoint.parent / _CONFIG).read_text(encoding="utf-8"))
+            refuse_other_run(before, self.config.model_dump(mode="json"), checkpoint)
+        trainer = self._made()
+        (self.folder / _CONFIG).write_text(json.dumps(self.config.model_dump(mode="json"), indent=1), encoding="utf-8")
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        done = trainer.state.global_step
+        if not any(row["step"] == done and "eval_reward" in row for row in trainer.state.log_history):
+            trainer.evaluate()
+        trainer.save_model(str(self.folder / "model"))
+        return Result(
+            metrics=dict(self._report.latest),
+            model=self.folder / "model",
+            checkpoint=self._newest(),
+            iterations=done // steps_an_iteration(self.config),
+            stopped=done < trainer.args.max_steps,
+        )
+
+    def evaluate(self) -> Mapping[str, float]:
+        """See :class:`trainers.Trainer`: ``val/...``."""
+        trainer, fresh = self._made(), self._trainer.state.global_step == 0
+        if fresh and (checkpoint := self._checkpoint()) is not None:
+            trainer._load_from_checkpoint(str(checkpoint))
+        trainer.evaluate()
+        return {name: value for name, value in self._report.latest.items() if name.startswith("val/")}
+
+    def close(self) -> None:
+        """End the engine, the environments and the loggers."""
+        if self._rollout is not None:
+            self._rollout.close()
+        if self._report is not None:
+            self._report.loggers.close()
+        self._trainer = self._rollout = self._report = None
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close."""
+        self.close()
+
+    # ------------------------------------------------------------------ its parts
+
+    def _made(self) -> Any:
+        if self._trainer is None:
+            self._trainer = self._make()
+        return self._trainer
+
+    def _make(self) -> Any:
+        os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # rollout_func is experimental: docs/adapters/trl.md
+        from transformers import PrinterCallback
+        from transformers.utils.logging import disable_progress_bar
+        from trl import GRPOConfig
+
+        from ..hosts.trl.credit import TurnCreditGRPOTrainer
+
+        config = self.config
+        disable_progress_bar()
+        check_environments(config)
+        policy = self._policy()
+        self._rollout = TextEnvRollout(
+            engine="torch",
+            backend=config.env.backend,
+            workers=None if config.env.backend == "inline" else config.env.workers,
+            max_running=config.engine.max_slots,
+            max_turn_tokens=config.rollout.max_response_length,
+            max_context=config.engine.max_context,
+            threads=threads_for(policy, config.engine.threads),
+            retries=config.rollout.retries,
+            step_timeout=config.rollout.step_timeout_s,
+            generation_timeout=config.rollout.generation_timeout_s,
+            episode_timeout=config.rollout.episode_timeout_s,
+        )
+        checkpoint = self._checkpoint()
+        done = 0 if checkpoint is None else int(checkpoint.name.rpartition("-")[2]) // steps_an_iteration(config)
+        self._report = _report_of(config, self.folder, first_step=0 if checkpoint is None else done + 1)
+        trainer = TurnCreditGRPOTrainer(
+            policy.model,
+            reward_funcs=textenv_reward,
+            args=GRPOConfig(**grpo_arguments(config)),
+            train_dataset=dataset_of(training_episodes(config)),
+            eval_dataset=dataset_of(validation_episodes(config)),
+            processing_class=policy.tokenizer,
+            callbacks=[self._report],
+            rollout_func=self._rollout,
+            peft_config=_adapters(config.model),
+            estimate=partial(_estimate, config),
+        )
+        trainer.remove_callback(PrinterCallback)
+        return trainer
+
+    def _policy(self) -> Policy:
+        config, kwargs = self.config, training_kwargs(self.config)
+        policy = policy_of(
+            config.model.model_copy(update={"dtype": "float32"}),  # TRL computes in bfloat16 by autocast
+            config.env.id,
+            kwargs,
+            config.warm_start,
+            max_context=config.engine.max_context,
+            seed=config.trainer.seed,
+        )
+        set_threads(policy, config.trainer.threads)
+        if warm_start_wanted(config) and self._checkpoint() is None:
+            say = log.info if "console" in config.trainer.logger else log.debug
+            warm_up(config, policy, Renderer(policy.tokenizer), say, threading.Event())
+        return policy
+
+    def _checkpoint(self) -> Path | None:
+        """What to go on from.
+
+        Raises:
+            SetupError: The one that was asked for is not there.
+        """
+        mode, given = self.config.trainer.resume_mode, self.config.trainer.resume_from_path
+        if mode == "disable":
+            return None
+        if mode == "auto":
+            return self._newest()
+        path = Path(given or "").expanduser()
+        if given is None or not (path / "trainer_state.json").is_file():
+            raise SetupError(f"trainer.resume_from_path={given}: not a checkpoint of TRL's (no trainer_state.json)")
+        return path
+
+    def _newest(self) -> Path | None:
+        found = [path for path in self.folder.glob("checkpoint-*") if (path / "trainer_state.json").is_file()]
+        return max(found, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
+
+
+# ------------------------------------------------------------------ what is played
+
+
+def training_episodes(config: PPOConfig) -> Iterator[EpisodeSpec]:
+    """One for each group, in the order of ``ppo``'s groups, with its tasks and seeds."""
+    kwargs, seed = training_kwargs(config), config.trainer.seed
+    env = make_env(config.env.id, kwargs)
+    size = env.tasks.size
+    env.close()
+    if (most := config.data.train_size) is not None:
+        size = most if size is None else min(size, most)
+    order = TaskOrder(size, seed=seed, shuffle=config.data.shuffle)
+    for group in range(config.trainer.total_iterations * config.rollout.groups_per_batch):
+        env_seed = derive_seed(seed, "environment", group, bits=32)
+        yield EpisodeSpec(config.env.id, env_seed, kwargs, order(group))
+
+
+def validation_episodes(config: PPOConfig) -> Iterator[EpisodeSpec]:
+    """Those of ``ppo``'s validations."""
+    kwargs = validation_kwargs(config)
+    for task in validation_tasks(config):
+        env_seed = derive_seed(config.trainer.seed, "evaluate environment", task, bits=32)
+        yield EpisodeSpec(config.env.id, env_seed, kwargs, task)
+
+
+def _estimate(config: PPOConfig, batch: ActionBatch) -> Advantages:
+    advantages = ESTIMATORS[config.algorithm.adv_estimator](batch, **estimator_options(config.algorithm))
+    return normalize(advantages) if config.algorithm.norm_adv else advantages
+
+
+def _adapters(model: ModelSection) -> Any:
+    if not model.lora_rank:
+        return None
+    try:
+        from peft import LoraConfig
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError("model.lora_rank needs peft: pip install 'textenvs[lora]'", name="peft") from error
+    targets = model.target_modules
+    return LoraConfig(
+        r=model.lora_rank,
+        lora_alpha=model.lora_alpha,  # type: ignore[arg-type]  # a divisor's numerator: any number does
+        target_modules=targets if isinstance(targets, str) else list(targets),
+        exclude_modules=list(model.exclude_modules) or None,
+        lora_dropout=0.0,
+        bias="none",
+        task_type="CAUSAL_LM",
+    )
+
+
+# ------------------------------------------------------------------ what is reported
+
+
+def _report_of(config: PPOConfig, folder: Path, first_step: int) -> TrainerCallback:
+    """A callback that gives TRL's metrics to our loggers, with an iteration as the step.
+
+    What an earlier run logged from ``first_step`` on is dropped.
+    """
+    from transformers import TrainerCallback
+
+    steps, total = steps_an_iteration(config), config.trainer.total_iterations
+    console = "console" in config.trainer.logger
+    names: dict[str, Any] = {
+        "project": config.trainer.project_name,
+        "name": config.trainer.experiment_name,
+        "config": config.model_dump(mode="json"),
+        "first_step": first_step,
+    }
+    makers: dict[str, Callable[[], Logger]] = {
+        "jsonl": lambda: JsonlLogger(folder / METRICS_FILE, first_step),
+        "tensorboard": lambda: TensorBoardLogger(folder / TENSORBOARD_FOLDER, first_step),
+        "wandb": lambda: WandbLogger(folder, **names),
+        "mlflow": lambda: MLflowLogger(folder, **names),
+    }
+
+    class Report(TrainerCallback):
+        def __init__(self) -> None:
+            self.latest: dict[str, float] = {}
+            self.loggers = Loggers([makers[name]() for name in config.trainer.logger if name in makers])
+
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+            if not state.is_world_process_zero:
+                return
+            metrics = named(logs or {})
+            self.latest.update(metrics)
+            self.loggers.log(state.global_step // steps, metrics)
+            if console and (shown := [f"{name} {metrics[name]:.3f}" for name in _NAMES.values() if name in metrics]):
+                log.info("iteration %d/%d  %s", state.global_step // steps, total, "  ".join(shown))
+
+    return Report()
+
+
+def named(logs: Mapping[str, Any]) -> dict[str, float]:
+    """TRL's metrics by our names where they mean the same, else as ``trl/...``; those without a value are left out."""
+    return {
+        _NAMES.get(name, f"trl/{name}"): float(value)
+        for name, value in logs.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }

@@ -1,0 +1,90 @@
+"""Attention of single queries to the keys of their slots, read where they lie: how the torch engine decodes on a CPU.
+
+A decoding request has one query a head, and keys and values that no other request has. As matrices that is a product
+with one or two rows for every request and head, and the kernels for matrix products (those inside
+``scaled_dot_product_attention``, too) spend more on packing the keys than on multiplying them. Two kernels that were
+made for sparse tables do the same work straight from the cells: a product sampled at given places
+(``torch.sparse.sampled_addmm``) for the scores, and a weighted sum of rows (``embedding_bag``) for the values. Nothing
+is gathered, and both scale with the threads, which the other way does not: on one thread gathering is the faster one
+(``python -m benchmarks.decode_attention`` shows both side by side).
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def is_faster(device: torch.device, dtype: torch.dtype, threads: int) -> bool:
+    """Whether both kernels exist for these, and are the faster way."""
+    return device.type == "cpu" and dtype in (torch.float32, torch.float64) and threads > 1
+
+
+class CellAttention:
+    """Attention of one query a head and request to one layer's cells.
+
+    Args:
+        heads: Of queries.
+        kv_heads: Of keys and of values; each serves ``heads / kv_heads`` consecutive ones of queries.
+        head_dim: Numbers of each.
+        slots: Of the cache.
+        context: Positions of a slot.
+        dtype: Of queries, keys and values.
+    """
+
+    def __init__(self, heads: int, kv_heads: int, head_dim: int, slots: int, context: int, dtype: torch.dtype) -> None:
+        self._heads, self._kv_heads, self._head_dim, self._dtype = heads, kv_heads, head_dim, dtype
+        # A table of the cache has a row for each position and head: keys first, then as many values.
+        self._slot = context * 2 * kv_heads
+        self._table = slots * self._slot
+        of_head = torch.arange(kv_heads).repeat_interleave(heads // kv_heads)
+        reach = of_head[:, None] + torch.arange(context)[None] * (2 * kv_heads)  # [heads, context]
+        self._index = torch.int32 if self._table < 2**31 else torch.int64  # half as much to read
+        self._reach = reach.to(self._index)
+        with warnings.catch_warnings():  # "in beta state", said once a process, by whoever makes the first
+            warnings.simplefilter("ignore")
+            self.reads(torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64), 1)
+
+    def reads(self, rows: Tensor, positions: Tensor, keys: int) -> Tensor:
+        """Which cells the requests read; the same for all layers.
+
+        Args:
+            rows: int64 ``[R]``, their slots.
+            positions: int64 ``[R]``, of their queries: each sees the positions up to its own.
+            keys: One more than the largest of them.
+
+        Returns:
+            Sparse ``[R * heads, rows of the table]`` with ``keys`` entries a row: 0 where the query may look, ``-inf``
+            where the position is none of its own yet (the cell must be finite there).
+        """
+        cells = (rows * self._slot).to(self._index)[:, None, None] + self._reach[:, :keys]
+        hidden = torch.arange(keys) > positions[:, None]
+        bias = torch.zeros(hidden.shape, dtype=self._dtype).masked_fill_(hidden, float("-inf"))
+        count = len(rows) * self._heads
+        return torch.sparse_csr_tensor(
+            torch.arange(0, count * keys + 1, keys, dtype=self._index),
+            cells.view(-1),
+            bias.repeat_interleave(self._heads, 0).view(-1),
+            size=(count, self._table),
+            check_invariants=False,
+        )
+
+    def attend(self, q: Tensor, cache: Tensor, reads: Tensor) -> Tensor:
+        """Queries ``[R, heads, head_dim]`` to what they find, ``[R, heads * head_dim]``.
+
+        Args:
+            q: Queries; they need not be contiguous.
+            cache: ``[slots * context, 2 * kv_heads, head_dim]``, contiguous.
+            reads: What :meth:`reads` gave for these requests.
+        """
+        table = cache.view(-1, self._head_dim)
+        queries = q.reshape(-1, self._head_dim)
+        scale = self._head_dim**-0.5
+        scores = torch.sparse.sampled_addmm(reads, queries, table.t(), alpha=scale).values().view(len(queries), -1)
+        cells = reads.col_indices().view(scores.shape)
+        values = table[self._kv_heads :]  # the value of a key's head stands so many rows further
+        found = F.embedding_bag(cells, values, mode="sum", per_sample_weights=scores.softmax(-1))
+        return found.view(len(q), -1)

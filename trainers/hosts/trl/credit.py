@@ -1,0 +1,159 @@
+"""A ``GRPOTrainer`` in which each turn's tokens have an advantage of their own.
+
+TRL adds an episode's rewards up and gives all its tokens the same advantage. Its loss, however, takes advantages of
+shape ``[episodes, tokens]`` "to support subclasses that provide" them (trl 1.16, ``GRPOTrainer._compute_loss``). This
+subclass provides them: the turn rewards that :class:`.TextEnvRollout` brought along go through an estimator of
+:mod:`trainers.algorithms.advantages`.
+
+It replaces one entry of what ``_generate_and_score_completions`` returns and listens to ``_calculate_rewards``; the
+tests hold it against the estimators on TRL's own loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ...algorithms.advantages import Advantages, normalize, turn_grpo
+from ...algorithms.batch import ActionBatch
+from .rewards import textenv_reward
+
+try:
+    from accelerate.utils import gather_object
+    from trl import GRPOTrainer
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError("this needs TRL: pip install 'textenvs[trl]'", name=error.name) from error
+
+Estimate = Callable[[ActionBatch], Advantages]
+
+
+class TurnCreditGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
+    """``GRPOTrainer`` with advantages of turns; ``rollout_func`` is a :class:`.TextEnvRollout`.
+
+    :func:`.textenv_reward` must be among ``reward_funcs``, as it is, with a weight above 0: its turn rewards are what
+    is credited. What other reward functions give an episode counts to its last turn.
+
+    Args:
+        *args: As of ``GRPOTrainer``.
+        estimate: From a batch to advantages, an estimator without a critic. ``None`` is ``turn_grpo`` (each turn's
+            reward-to-go against the siblings that reached the turn), scaled as ``scale_rewards`` says: by the group's
+            root mean square (``group``), to the batch's mean 0 and deviation 1 (``batch``), or not (``none``).
+        **kwargs: As of ``GRPOTrainer``.
+
+    Raises:
+        ValueError: ``textenv_reward`` is missing, or rewards are normalised before they are added up.
+        RuntimeError: This version of TRL has not got what is replaced here.
+    """
+
+    def __init__(self, *args: Any, estimate: Estimate | None = None, **kwargs: Any) -> None:
+        for name in ("_generate_and_score_completions", "_calculate_rewards"):
+            if not hasattr(GRPOTrainer, name):  # or what is here would never be called
+                raise RuntimeError(f"this version of TRL has no GRPOTrainer.{name}: use trl>=1.16,<2")
+        super().__init__(*args, **kwargs)
+        if textenv_reward not in self.reward_funcs:
+            raise ValueError(
+                "TurnCreditGRPOTrainer needs textenv_reward among its reward_funcs: it credits those turn rewards "
+                "(per-term functions would be added up over turns)"
+            )
+        self._own = self.reward_funcs.index(textenv_reward)
+        weight = float(self.reward_weights[self._own])
+        if not weight > 0:
+            raise ValueError(f"the weight of textenv_reward must be above 0, not {weight}")
+        if self.multi_objective_aggregation != "sum_then_normalize":
+            raise ValueError("TurnCreditGRPOTrainer needs multi_objective_aggregation='sum_then_normalize'")
+        self._estimate = estimate or self._turn_grpo
+        self._per_function: torch.Tensor | None = None
+
+    def _turn_grpo(self, batch: ActionBatch) -> Advantages:
+        advantages = turn_grpo(batch, norm_by_std=self.scale_rewards == "group")
+        return normalize(advantages) if self.scale_rewards == "batch" else advantages
+
+    def _calculate_rewards(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        rewards: torch.Tensor = super()._calculate_rewards(*args, **kwargs)
+        self._per_function = rewards.detach().cpu()  # of all processes
+        return rewards
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        model: Any = self.model
+        training = model.training
+        output: dict[str, Any] = super()._generate_and_score_completions(inputs)
+        if missing := {"turn_rewards", "turn_ids", "failed"} - set(inputs[0]):
+            raise ValueError(f"the rollout_func gives no {sorted(missing)}: TurnCreditGRPOTrainer needs TextEnvRollout")
+        everyone = gather_object([_summary(row) for row in inputs])
+        group: Any = self.num_generations if training else self.num_generations_eval
+        assert self._per_function is not None
+        first = self.accelerator.process_index * len(inputs)
+        by_episode = token_advantages(everyone, self._rewards_of(everyone), group, self._estimate)
+        advantages = torch.zeros(output["completion_ids"].shape)
+        for number, row in enumerate(inputs):
+            sampled = torch.tensor([turn >= 0 for turn in row["turn_ids"]])
+            values = torch.from_numpy(by_episode[first + number].astype(np.float32))
+            if values.numel():
+                advantages[number, : len(sampled)][sampled] = values
+        output["advantages"] = advantages.to(output["advantages"].device)
+        return output
+
+    def _rewards_of(self, episodes: Sequence[dict[str, Any]]) -> list[NDArray[np.float64]]:
+        """Each episode's turn rewards: weighted, with what other reward functions say at the last turn."""
+        assert self._per_function is not None
+        weights = self.reward_weights.cpu()
+        others = [i for i in range(len(self.reward_funcs)) if i != self._own]
+        rest = (self._per_function * weights)[:, others].nansum(dim=1).tolist()
+        rewards = []
+        for episode, more in zip(episodes, rest, strict=True):
+            turns = float(weights[self._own]) * np.array(episode["turn_rewards"], np.float64)
+            if len(turns):
+                turns[-1] += more
+            rewards.append(turns)
+        return rewards
+
+
+def _summary(row: dict[str, Any]) -> dict[str, Any]:
+    """What other processes need to know of an episode; a failed one has no turns."""
+    failed = bool(row["failed"])
+    turn_ids = np.array(row["turn_ids"])
+    return {
+        "turn_rewards": [] if failed else list(row["turn_rewards"]),
+        "turn_sizes": [] if failed else np.bincount(turn_ids[turn_ids >= 0]).tolist(),
+        "terminated": bool(row["terminated"]),
+    }
+
+
+def token_advantages(
+    episodes: Sequence[dict[str, Any]], rewards: Sequence[NDArray[np.float64]], group: int, estimate: Estimate
+) -> list[NDArray[np.float64]]:
+    """The advantage of each sampled token of each episode.
+
+    Args:
+        episodes: ``turn_sizes`` (tokens of each turn) and ``terminated``; groups follow each other.
+        rewards: Of each episode's turns.
+        group: Episodes of a group.
+        estimate: The estimator. Episodes without turns are not shown to it.
+
+    Returns:
+        An array for each episode, empty where it has no turn.
+    """
+    played = [number for number, episode in enumerate(episodes) if episode["turn_sizes"]]
+    sizes = [np.array(episodes[number]["turn_sizes"], np.int64) for number in played]
+    result: list[NDArray[np.float64]] = [np.zeros(0) for _ in episodes]
+    if not played:
+        return result
+    token_offsets = np.cumsum([0, *(int(each.sum()) for each in sizes)])
+    terminated = np.array([episodes[number]["terminated"] for number in played], np.bool_)
+    batch = ActionBatch(
+        token_offsets=token_offsets,
+        turn_offsets=np.cumsum([0, *map(len, sizes)]),
+        turn_index=np.concatenate([np.repeat(np.arange(len(each)), each) for each in sizes]),
+        turn_rewards=np.concatenate([rewards[number] for number in played]),
+        terminated=terminated,
+        truncated=~terminated,
+        group=np.array([number // group for number in played], np.int64),
+    )
+    advantages = estimate(batch).advantages
+    for place, number in enumerate(played):
+        result[number] = advantages[token_offsets[place] : token_offsets[place + 1]]
+    return result

@@ -1,0 +1,504 @@
+"""TRL's ``rollout_func``: a batch of prompts in, played episodes out.
+
+Episodes are played as in our own collector (:class:`trainers.rollout.play.Player`): sampled ids are never tokenised
+again, what the environment says is bridged, and an episode whose next turn has no room ends as truncated at the end of
+a turn. Failures are data: the episode is played again, and then left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import queue
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self, TypeVar
+
+from transformers import PreTrainedTokenizerBase
+
+from textenvs.adapters import EpisodeSpec
+from textenvs.adapters.trl import same_messages, spec_of
+
+from ...engines.base import Engine, Sampling
+from ...engines.torch_engine import TorchEngine
+from ...rollout.environments import Backend, EnvSpec, Kind
+from ...rollout.play import Episode, Player
+from ...rollout.renderer import Renderer
+from ...rollout.tasks import derive_seed
+from ...trajectory import Trajectory
+from .engine import engine_for, sampling_of, weights_of
+from .rounds import RoundEngine, answer
+
+log = logging.getLogger("trainers")
+
+T = TypeVar("T")
+
+_CLOSING_S = 10.0  # that episodes may take to end when their batch has failed
+
+
+class RolloutError(RuntimeError):
+    """A batch cannot be played, or what was played cannot be given to TRL; says why and what to do."""
+
+
+class TextEnvRollout:
+    """Plays the episodes of a dataset for a ``GRPOTrainer``.
+
+    The dataset is one of :func:`textenvs.adapters.trl.textenv_dataset`::
+
+        rollout = TextEnvRollout()
+        trainer = GRPOTrainer(model, reward_funcs=textenv_reward, rollout_func=rollout, train_dataset=dataset, ...)
+
+    An episode has at most ``max_completion_length`` tokens after its opening, those of the environment included; where
+    that is used up it ends as truncated, at the end of a reply.
+
+    Each row that it returns has, beside the tokens: ``turn_rewards`` (a list), ``turn_ids`` (the turn of each token of
+    the completion, -1 for the environment's), ``terms`` (the parts of each turn's reward), ``stop``, ``status``,
+    ``terminated``, ``truncated``, ``failed``, ``messages`` and ``episode_id``: so reward functions know them.
+
+    A failed episode (a simulator, a tool or the environment gave up, or took too long) is one masked token, so it has
+    no gradient; :func:`.textenv_reward` says ``None`` for it, so it is in no group's mean.
+
+    Close it (or use it as a context manager) to end the engine and the environments; it also ends with the process.
+
+    Args:
+        engine: ``torch``: our embedded engine, with a copy of the weights, which serves Qwen2, Qwen3 and Llama models
+            and is refused for others. ``trl``: TRL's own generation (transformers, its continuous batching, or vLLM),
+            in which episodes take their turns together. ``auto``: ``trl`` where TRL has vLLM or continuous batching,
+            else ``torch``.
+        backend: Where environments step; see :class:`trainers.rollout.environments.Backend`.
+        workers: Environments at a time (of each kind); ``None`` as in ``Backend``.
+        max_running: Episodes at a time; ``torch`` keeps keys and values of so many.
+        max_turn_tokens: Tokens of one reply; ``None`` for what is left of the episode.
+        max_context: Prompt and completion together; ``None`` for what the model has positions for, and with ``torch``
+            for 4096 at most.
+        threads: CPU threads of the embedded engine; ``None`` for torch's choice. 1 is best for tiny models.
+        retries: How often a failed episode is played again.
+        step_timeout: Seconds for a step of an environment.
+        generation_timeout: Seconds for a reply; ``None`` for no limit.
+        episode_timeout: Seconds for an episode; ``None`` for no limit.
+
+    Raises:
+        ValueError: A value outside its range.
+    """
+
+    __name__ = "TextEnvRollout"  # TRL and loggers ask functions for their names
+
+    def __init__(
+        self,
+        *,
+        engine: Literal["auto", "torch", "trl"] = "auto",
+        backend: Kind = "inline",
+        workers: int | None = None,
+        max_running: int = 128,
+        max_turn_tokens: int | None = None,
+        max_context: int | None = None,
+        threads: int | None = None,
+        retries: int = 1,
+        step_timeout: float = 60.0,
+        generation_timeout: float | None = None,
+        episode_timeout: float | None = None,
+    ) -> None:
+        if engine not in ("auto", "torch", "trl"):
+            raise ValueError(f"engine must be auto, torch or trl, not {engine!r}")
+        at_least_one = {"max_running": max_running, "max_turn_tokens": max_turn_tokens, "max_context": max_context}
+        for name, number in at_least_one.items():
+            if number is not None and number < 1:
+                raise ValueError(f"{name} must be at least 1, not {number}")
+        if retries < 0:
+            raise ValueError(f"retries must be at least 0, not {retries}")
+        self._engine_kind, self._backend_kind, self._workers = engine, backend, workers
+        self._max_running, self._max_turn_tokens, self._max_context = max_running, max_turn_tokens, max_context
+        self._threads, self._retries, self._step_timeout = threads, retries, step_timeout
+        self._generation_timeout, self._episode_timeout = generation_timeout, episode_timeout
+        self._loop = _Loop()
+        self._backends: dict[tuple[str, str], Backend] = {}
+        self._trainer: weakref.ref[Any] | None = None
+        self._engine: Engine | None = None
+        self._renderer: Renderer | None = None
+        self._calls = (-1, 0)  # the optimizer's step of the last training batch, and batches of it before
+
+    # ------------------------------------------------------------------ what TRL calls
+
+    def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, Any]:
+        """Play one episode for each prompt.
+
+        Args:
+            prompts: The prompts of this process, repeated for the members of a group.
+            trainer: Who asks.
+
+        Returns:
+            What TRL wants of a ``rollout_func``, and more; see the class.
+
+        Raises:
+            RolloutError: The prompts are not such rows, or no episode could be played.
+            ValueError: The engine cannot serve this trainer.
+        """
+        specs = [spec_of(prompt, f"prompt {number} of the batch") for number, prompt in enumerate(prompts)]
+        training = bool(trainer.model.training)
+        group = trainer.num_generations if training else trainer.num_generations_eval
+        check_groups(specs, group, whole=trainer.accelerator.num_processes == 1)
+        player = self._player(trainer)
+        episodes = self._episodes(specs, trainer, training)
+        if isinstance(player.engine, RoundEngine):
+            trajectories, has_logprobs = self._in_rounds(player, specs, episodes, trainer)
+        else:
+            trajectories, has_logprobs = self._loop.run(self._play_all(player, specs, episodes)), True
+        self._check(prompts, trajectories)
+        assert self._renderer is not None
+        rows = [row_of(trajectory, self._renderer.stop_token_ids[0]) for trajectory in trajectories]
+        columns: dict[str, Any] = {name: [row[name] for row in rows] for name in rows[0]}
+        if not has_logprobs:
+            columns["logprobs"] = None
+        return columns
+
+    def close(self) -> None:
+        """End the engine, the environments and the thread; a later call would start them again."""
+        if self._loop.running:
+            self._loop.run(self._close_all())
+            self._loop.stop()
+
+    def __enter__(self) -> Self:
+        """For ``with``."""
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Close."""
+        self.close()
+
+    # ------------------------------------------------------------------ what plays
+
+    def _player(self, trainer: Any) -> Player:
+        """The player for this trainer, with its weights as they are now."""
+        fresh = self._trainer is None or self._trainer() is not trainer
+        if fresh:
+            self._bind(trainer)
+        engine = self._engine
+        assert engine is not None
+        assert self._renderer is not None
+        if isinstance(engine, TorchEngine) and not fresh:
+            # Always: weights may change without a step of the optimizer (a checkpoint that is loaded).
+            self._loop.run(engine.update_weights(weights_of(trainer), engine.version + 1))
+        return Player(
+            engine,
+            self._renderer,
+            max_context=self._max_context,
+            max_response_tokens=trainer.args.max_completion_length,
+            generation_timeout=self._generation_timeout,
+            episode_timeout=self._episode_timeout,
+        )
+
+    def _bind(self, trainer: Any) -> None:
+        if self._engine is not None:
+            self._loop.run(self._engine.close())
+            self._engine = None
+        tokenizer = trainer.processing_class
+        if not isinstance(tokenizer, PreTrainedTokenizerBase):
+            raise RolloutError("text environments need a tokenizer as processing_class, not a processor of images")
+        self._renderer = Renderer(
+            tokenizer, template_kwargs=trainer.chat_template_kwargs, stop_token_ids=trainer.eos_token_ids
+        )
+        args, positions = trainer.args, int(trainer.model.config.get_text_config().max_position_embeddings)
+        own = args.use_vllm or args.use_transformers_continuous_batching
+        kind = ("trl" if own else "torch") if self._engine_kind == "auto" else self._engine_kind
+        if kind == "trl":
+            check_lockstep(trainer)
+            if args.use_vllm and args.vllm_mode == "colocate":
+                positions = int(trainer.vllm_generation.llm.llm_engine.model_config.max_model_len)
+            self._engine = RoundEngine(min(positions, self._max_context or positions))
+        else:
+            rows = max(args.per_device_train_batch_size * args.steps_per_generation, args.per_device_eval_batch_size)
+            self._engine = engine_for(
+                trainer,
+                max_slots=min(self._max_running, rows),
+                max_context=min(positions, self._max_context or 4096),
+                threads=self._threads,
+            )
+        self._trainer, self._calls = weakref.ref(trainer), (-1, 0)
+
+    def _backend(self, spec: EpisodeSpec) -> Backend:
+        key = (spec.env, json.dumps(dict(spec.env_kwargs), sort_keys=True))
+        if key not in self._backends:
+            env = spec.make()  # here, so that a mistake is an error and no failed episode
+            env.close()
+            if env.blocking and self._backend_kind == "inline":
+                raise RolloutError(
+                    f"{spec.env} may block its thread: use TextEnvRollout(backend='thread') or 'process'"
+                )
+            self._backends[key] = Backend(
+                EnvSpec(spec.env, dict(spec.env_kwargs)),
+                self._backend_kind,
+                workers=self._workers,
+                reset_timeout=self._step_timeout,
+                step_timeout=self._step_timeout,
+            )
+        return self._backends[key]
+
+    # ------------------------------------------------------------------ playing
+
+    def _episodes(self, specs: Sequence[EpisodeSpec], trainer: Any, training: bool) -> list[Episode]:
+        """What to play. Seeds are functions of the run's seed and of numbers: a resumed run goes on as it would have.
+
+        An evaluation does not depend on when it happens: the same rows are sampled with the same seeds every time.
+        """
+        stops = tuple(dict.fromkeys((*self._stops, *trainer.eos_token_ids)))
+        limit = self._max_turn_tokens or trainer.args.max_completion_length
+        sampling: Sampling = sampling_of(trainer, stops, limit)
+        step = int(trainer.state.global_step)
+        if training:
+            self._calls = (step, self._calls[1] + 1) if self._calls[0] == step else (step, 0)
+        seed, process = int(trainer.args.seed), int(trainer.accelerator.process_index)
+        seen: Counter[str] = Counter()
+        episodes = []
+        for number, spec in enumerate(specs):
+            name = json.dumps(spec.to_row(), sort_keys=True)
+            if training:
+                place: tuple[int | str, ...] = ("train", *self._calls, process, number)
+            else:
+                place = ("evaluate", name, process, seen[name])
+            seen[name] += 1
+            episodes.append(
+                Episode(
+                    episode_id="/".join(map(str, (place[0], step, self._calls[1], process, number))),
+                    group_id=name,
+                    options=spec.options or {},
+                    env_seed=spec.seed,
+                    sampling=sampling,
+                    sampling_seed=derive_seed(seed, *place),
+                    training=training,
+                )
+            )
+        return episodes
+
+    @property
+    def _stops(self) -> tuple[int, ...]:
+        assert self._renderer is not None
+        return self._renderer.stop_token_ids
+
+    async def _play_all(
+        self, player: Player, specs: Sequence[EpisodeSpec], episodes: Sequence[Episode]
+    ) -> list[Trajectory]:
+        backends = [self._backend(spec) for spec in specs]
+        limit = self._limit(backends)
+        rounds = player.engine if isinstance(player.engine, RoundEngine) else None
+        if rounds is not None:
+            rounds.begin(len(episodes), limit)
+        places = asyncio.Semaphore(limit)
+
+        async def one(backend: Backend, episode: Episode) -> Trajectory:
+            async with places:
+                try:
+                    trajectory = await player.play(backend, episode)
+                    for attempt in range(1, self._retries + 1):
+                        if trajectory.status.trainable:
+                            break
+                        again = derive_seed(episode.sampling_seed, "attempt", attempt)
+                        trajectory = await player.play(backend, replace(episode, sampling_seed=again))
+                    return trajectory
+                finally:
+                    if rounds is not None:
+                        rounds.leave()
+
+        tasks = [asyncio.ensure_future(one(*pair)) for pair in zip(backends, episodes, strict=True)]
+        try:
+            return list(await asyncio.gather(*tasks))
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _limit(self, backends: Sequence[Backend]) -> int:
+        """Episodes at a time; a round must not wait for one that waits for an environment."""
+        workers = [backend.workers for backend in backends if backend.workers is not None]
+        return min([self._max_running, *workers])
+
+    def _in_rounds(
+        self, player: Player, specs: Sequence[EpisodeSpec], episodes: Sequence[Episode], trainer: Any
+    ) -> tuple[list[Trajectory], bool]:
+        """Episodes on the loop's thread, and TRL's generation on this one, which has its CUDA and autocast state."""
+        engine = player.engine
+        assert isinstance(engine, RoundEngine)
+        rounds = engine.open()
+
+        async def play() -> list[Trajectory]:
+            try:
+                return await self._play_all(player, specs, episodes)
+            finally:
+                rounds.put(None)
+
+        has_logprobs = True
+        future = self._loop.submit(play())
+        try:
+            while (batch := rounds.get()) is not None:
+                has_logprobs = answer(trainer, batch) and has_logprobs
+            return future.result(), has_logprobs
+        except BaseException:
+            future.cancel()
+            with contextlib.suppress(queue.Empty):  # until the episodes have been closed
+                while rounds.get(timeout=_CLOSING_S) is not None:
+                    pass
+            raise
+
+    def _check(self, prompts: Sequence[Any], trajectories: Sequence[Trajectory]) -> None:
+        failed = [each for each in trajectories if not each.status.trainable or not each.num_turns]
+        for each in failed[:1]:
+            log.warning("%d of %d episodes failed; one of them: %s", len(failed), len(trajectories), each.error)
+        if len(failed) == len(trajectories):
+            raise RolloutError(f"all {len(failed)} episodes of a batch failed; the first: {failed[0].error}")
+        for number, (prompt, trajectory) in enumerate(zip(prompts, trajectories, strict=True)):
+            if trajectory.messages and not same_messages(prompt, trajectory.messages[: len(prompt)]):
+                raise RolloutError(
+                    f"prompt {number} of the batch is not what its environment opens with, so the policy would see "
+                    "something else than the dataset says: change the environment's arguments (system_prompt, ...) "
+                    "instead of the column 'prompt'"
+                )
+
+    async def _close_all(self) -> None:
+        if self._engine is not None:
+            await self._engine.close()
+        for backend in self._backends.values():
+            await backend.close()
+        self._engine, self._trainer, self._backends = None, None, {}
+
+
+# ------------------------------------------------------------------ checks, and the rows for TRL
+
+
+def check_groups(specs: Sequence[EpisodeSpec], group: int, *, whole: bool) -> None:
+    """See that TRL repeats each prompt for the members of its group: versions differ in who repeats.
+
+    Args:
+        specs: Of the prompts, as they were given.
+        group: How many equal ones are expected.
+        whole: Whether these are all; one of several processes may have parts of its first and its last group.
+
+    Raises:
+        RolloutError: It does not.
+    """
+    runs: list[int] = []
+    for number, spec in enumerate(specs):
+        if number and spec == specs[number - 1]:
+            runs[-1] += 1
+        else:
+            runs.append(1)
+    if any(run % group for run in (runs if whole else runs[1:-1])):
+        raise RolloutError(
+            f"TRL gave {len(specs)} prompts in runs of {runs}, where groups of {group} equal ones are expected: this "
+            "version of TRL repeats prompts in another way, or the dataset has rows that are the same episode"
+        )
+
+
+def check_lockstep(trainer: Any) -> None:
+    """Refuse what cannot be generated in rounds.
+
+    Raises:
+        RolloutError: Several processes would have to take part in every round; each has rounds of its own.
+    """
+    args, processes = trainer.args, trainer.accelerator.num_processes
+    if processes == 1:
+        return
+    shared = args.use_vllm and (
+        args.vllm_mode == "server" or args.vllm_tensor_parallel_size > 1 or args.vllm_enable_sleep_mode
+    )
+    if shared or (not args.use_vllm and (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled)):
+        raise RolloutError(
+            f"with {processes} processes, TRL generates here by calls that all processes make together, and episodes "
+            "end at different turns: use one process, vllm_mode='colocate' with vllm_tensor_parallel_size=1 and "
+            "without sleep mode, or whole weights and TextEnvRollout(engine='torch')"
+        )
+
+
+def row_of(trajectory: Trajectory, filler: int) -> dict[str, Any]:
+    """One episode as TRL wants it.
+
+    Args:
+        trajectory: The episode.
+        filler: The only token of a completion that has none of its own, or whose own are not to be trained on.
+
+    Raises:
+        RolloutError: The chat template rewrote history, so that the episode is more than one token sequence.
+    """
+    if len(trajectory.segment_starts) > 1:
+        raise RolloutError(
+            f"episode {trajectory.episode_id}: the chat template (or the environment) rewrote earlier turns, and TRL "
+            "trains one token sequence an episode: use a chat template that keeps what was said (for Qwen3, "
+            "chat_template_kwargs={'enable_thinking': False}, or trl.chat_template_utils.get_training_chat_template)"
+        )
+    mask = trajectory.action_mask
+    failed = not trajectory.status.trainable
+    outcome = {
+        "turn_rewards": trajectory.turn_rewards.tolist(),
+        "terms": [dict(terms) for terms in trajectory.turn_terms],
+        "stop": trajectory.stop,
+        "status": str(trajectory.status),
+        "terminated": trajectory.terminated,
+        "truncated": trajectory.truncated,
+        "failed": failed or not mask.any(),
+        "messages": [dict(message) for message in trajectory.messages],
+        "episode_id": trajectory.episode_id,
+    }
+    start = int(mask.argmax()) if mask.any() else len(mask)
+    prompt = trajectory.token_ids[:start].tolist() or [filler]
+    if outcome["failed"]:
+        return {
+            "prompt_ids": prompt,
+            "completion_ids": [filler],
+            "logprobs": [0.0],
+            "env_mask": [0],
+            "turn_ids": [-1],
+            **outcome,
+        }
+    end = len(mask) - int(mask[::-1].argmax())  # what follows the last reply nobody answered
+    return {
+        "prompt_ids": prompt,
+        "completion_ids": trajectory.token_ids[start:end].tolist(),
+        "logprobs": trajectory.logprobs[start:end].tolist(),
+        "env_mask": mask[start:end].astype(int).tolist(),
+        "turn_ids": trajectory.turn_id[start:end].tolist(),
+        **outcome,
+    }
+
+
+@dataclass
+class _Running:
+    loop: asyncio.AbstractEventLoop
+    thread: threading.Thread
+
+
+class _Loop:
+    """An event loop in a thread: it works under a notebook's own, and what is bound to it stays usable."""
+
+    def __init__(self) -> None:
+        self._running: _Running | None = None
+
+    @property
+    def running(self) -> bool:
+        return self._running is not None
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> Any:
+        if self._running is None:
+            loop = asyncio.new_event_loop()
+            thread = threading.Thread(target=loop.run_forever, name="textenvs-trl", daemon=True)
+            thread.start()
+            self._running = _Running(loop, thread)
+        return asyncio.run_coroutine_threadsafe(work, self._running.loop)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        future = self.submit(work)
+        try:
+            result: T = future.result()
+            return result
+        except BaseException:
+            future.cancel()
+            raise
+
+    def stop(self) -> None:
+        if self._running is not None:
+            running, self._running = self._running, None
+            running.loop.call_soon_threadsafe(running.loop.stop)
+            running.thread.join()
+            running.loop.close()

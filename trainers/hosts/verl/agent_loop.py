@@ -1,0 +1,305 @@
+"""verl's agent loop ``textenv``: one episode of an environment, token in, token out.
+
+What the server sampled is never tokenised again: :class:`~trainers.rollout.renderer.Renderer` renders the opening once,
+and after each reply only what the environment said, as the chat template would. It proves on the template at hand that
+the two agree. (verl's own Continuous Token does so for the model types it lists, and leaves out what stands between two
+turns for others.)
+
+A response ends with a sampled token: what the environment says at the end is not appended. So a reward never lands on a
+token that is masked, where verl's GAE would lose it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+from uuid import uuid4
+
+import torch
+from omegaconf import OmegaConf
+from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput, register
+from verl.utils.profiler import simple_timer
+
+from textenvs.adapters import EpisodeSpec, Session, SpecError
+from textenvs.env import EnvironmentFailure
+from textenvs.messages import Messages
+
+from ...rollout.renderer import Renderer
+
+logger = logging.getLogger(__name__)
+
+#: What verl's servers say of a reply that a weight update cut short.
+_ABORTED = ("aborted", "abort")
+#: What they count for each reply.
+_COUNTS = ("spec_num_draft_tokens", "spec_num_accepted_tokens", "spec_num_verify_steps")
+
+
+class EpisodeFailedError(RuntimeError):
+    """A simulator, judge or server gave up: the episode says nothing about the policy.
+
+    verl's default trainer leaves such an episode out and trains on its siblings.
+    """
+
+
+class TextEnvOutput(AgentLoopOutput):  # type: ignore[misc]
+    """verl's output of an agent loop, with each turn's reward where the turn ends."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields as verl names them; ``rm_scores`` has the turn rewards instead of their sum at the end."""
+        output: dict[str, Any] = super().as_dict()
+        output["rm_scores"] = rewards_at_turn_ends(self.extra_fields, len(self.response_mask))
+        return output
+
+
+def rewards_at_turn_ends(fields: Mapping[str, Any], length: int) -> torch.Tensor:
+    """``turn_scores`` at the ends of ``turn_spans``, float32 ``[length]``, zero elsewhere."""
+    rewards = torch.zeros(length, dtype=torch.float32)
+    for (_, end), score in zip(fields["turn_spans"], fields["turn_scores"], strict=True):
+        rewards[end - 1] = score
+    return rewards
+
+
+@dataclass
+class _Response:
+    """What stands behind the prompt, and which of it the policy said."""
+
+    ids: list[int] = field(default_factory=list)
+    mask: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    spans: list[list[int]] = field(default_factory=list)  # of each turn, the end not included
+    observations: int = 0
+
+    def say(self, ids: list[int], logprobs: list[float] | None) -> None:
+        self.spans.append([len(self.ids), len(self.ids) + len(ids)])
+        self.ids += ids
+        self.mask += [1] * len(ids)
+        self.logprobs += logprobs or []
+
+    def hear(self, ids: list[int], with_logprobs: bool) -> None:
+        self.ids += ids
+        self.mask += [0] * len(ids)
+        self.logprobs += [0.0] * (len(ids) * with_logprobs)
+        self.observations += 1
+
+
+@register("textenv")
+class TextEnvAgentLoop(AgentLoopBase):  # type: ignore[misc]
+    """Plays the episode that a row's ``extra_info["textenv"]`` describes (see ``textenvs rows verl``).
+
+    Args:
+        arguments: verl's own.
+        max_reply_tokens: At most so many tokens a reply; ``None`` for what is left of ``rollout.response_length``.
+        attempts: How often an episode is played, at most, when a simulator, judge or server gives up.
+        options: verl's own.
+
+    Raises:
+        ValueError: A limit below 1, or ``rollout.multi_turn`` limits turns: the environment does, and judges the last.
+        RendererError: The chat template cannot be continued turn by turn; says why.
+    """
+
+    def __init__(self, *arguments: Any, max_reply_tokens: int | None = None, attempts: int = 2, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        given = {"attempts": attempts} | ({} if max_reply_tokens is None else {"max_reply_tokens": max_reply_tokens})
+        for name, number in given.items():
+            if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+                raise ValueError(f"textenv agent loop: {name} must be a whole number of at least 1, not {number!r}")
+        multi_turn = self.rollout_config.multi_turn
+        for name in ("max_assistant_turns", "max_user_turns"):
+            if multi_turn.get(name) is not None:
+                raise ValueError(
+                    f"rollout.multi_turn.{name} means nothing to the textenv agent loop: leave it null, and limit the "
+                    f"environment when the rows are written (`textenvs rows verl ID {name}=N ...`)"
+                )
+        self.max_reply_tokens = max_reply_tokens
+        self.attempts = attempts
+        template_kwargs = self.apply_chat_template_kwargs or {}
+        if OmegaConf.is_config(template_kwargs):
+            template_kwargs = OmegaConf.to_container(template_kwargs, resolve=True)
+        self.renderer = _renderer(self.tokenizer, json.dumps(template_kwargs, sort_keys=True))
+
+    async def run(self, sampling_params: dict[str, Any], **row: Any) -> TextEnvOutput:
+        """Play the row's episode.
+
+        Args:
+            sampling_params: verl's, for each reply.
+            row: The dataset's columns.
+
+        Returns:
+            One output. ``extra_fields`` has ``turn_scores`` and ``turn_spans`` (one a turn; spans are positions in
+            ``response_ids``, the end not included), ``textenv`` (how the episode went), and what the server said of
+            its weights.
+
+        Raises:
+            SpecError: The row does not say which episode it is, or its prompt is not how that one opens.
+            EpisodeFailedError: All attempts failed.
+            ValueError: The opening is longer than ``rollout.prompt_length``, or leaves no room for a reply.
+        """
+        spec = _spec_of(row)
+        for attempt in range(1, self.attempts + 1):
+            try:
+                return await self._play(spec, sampling_params, row, attempt)
+            except (EpisodeFailedError, EnvironmentFailure) as failure:
+                logger.warning("%s seed %d, attempt %d: %s", spec.env, spec.seed, attempt, failure)
+                why = failure
+        raise EpisodeFailedError(f"{spec.env} seed {spec.seed} failed {self.attempts} times, the last with: {why}")
+
+    async def _play(
+        self, spec: EpisodeSpec, sampling_params: dict[str, Any], row: Mapping[str, Any], attempt: int
+    ) -> TextEnvOutput:
+        session, opening = await Session.aof(spec)
+        try:
+            _check_prompt(spec, opening, row)
+            return await self._turns(spec, session, opening, sampling_params, row, attempt)
+        finally:
+            await session.aclose()
+
+    async def _turns(
+        self,
+        spec: EpisodeSpec,
+        session: Session,
+        opening: Messages,
+        sampling_params: dict[str, Any],
+        row: Mapping[str, Any],
+        attempt: int,
+    ) -> TextEnvOutput:
+        prompt = self.renderer.render(opening)
+        if len(prompt) > self.rollout_config.prompt_length:
+            raise ValueError(
+                f"the opening takes {len(prompt)} tokens, and rollout.prompt_length is "
+                f"{self.rollout_config.prompt_length}: raise data.max_prompt_length, or leave such rows out with "
+                "data.filter_overlong_prompts=True"
+            )
+        limit = self._limit(len(prompt))
+        if limit < 1:
+            raise ValueError(
+                f"the opening takes {len(prompt)} tokens, and rollout.max_model_len is "
+                f"{self.rollout_config.max_model_len}: there is no room for a reply"
+            )
+        response, metrics = _Response(), {"num_preempted": -1}
+        served: dict[str, Any] = {}
+        logprobs_wanted = bool(sampling_params.get("logprobs"))
+        request_id = self._request_id(row)
+        routed_experts = None
+        out_of_room = False
+        while True:
+            with simple_timer("generate_sequences", metrics):
+                output = await self.server_manager.generate(
+                    request_id=request_id,
+                    prompt_ids=prompt + response.ids,
+                    sampling_params=self._sampling(sampling_params, limit - len(response.ids)),
+                )
+            if output.stop_reason in _ABORTED:
+                raise EpisodeFailedError(f"the server aborted the reply of turn {len(session.turns)}")
+            ids = [int(i) for i in output.token_ids][: limit - len(response.ids)]
+            if not ids:
+                raise EpisodeFailedError(f"the server returned no token for turn {len(session.turns)}")
+            if logprobs_wanted and not output.log_probs:
+                raise RuntimeError("rollout.calculate_log_probs is set, and the server returned no log-probabilities")
+            response.say(ids, [float(p) for p in output.log_probs[: len(ids)]] if logprobs_wanted else None)
+            _note(served, metrics, output)
+            routed_experts = output.routed_experts if output.routed_experts is not None else routed_experts
+            with simple_timer("tool_calls", metrics):
+                turn = await session.areply(self.renderer.decode(ids))
+            if session.failed:
+                raise EpisodeFailedError(f"{session.stop}: {turn.info.get('failure', 'no reason given')}")
+            if turn.done:
+                break
+            said = self.renderer.bridge(turn.messages, after=ids[-1])
+            out_of_room = len(response.ids) + len(said) >= limit
+            if out_of_room:
+                break
+            response.hear(said, logprobs_wanted)
+        last = session.turns[-1]
+        ended = {"terminated": float(last.terminated), "truncated": float(last.truncated or out_of_room)}
+        return TextEnvOutput(
+            prompt_ids=prompt,
+            response_ids=response.ids,
+            response_mask=response.mask,
+            response_logprobs=response.logprobs if logprobs_wanted else None,
+            routed_experts=None if routed_experts is None else routed_experts[: len(prompt) + len(response.ids)],
+            reward_score=session.reward,
+            num_turns=1 + len(session.turns) + response.observations,  # as verl counts: the prompt is one
+            metrics=metrics,
+            extra_fields={
+                **served,
+                "turn_scores": session.turn_rewards,
+                "turn_spans": response.spans,
+                "textenv": {
+                    "env": spec.env,
+                    "stop": "response_length" if out_of_room else session.stop,
+                    **ended,
+                    "terms": [dict(each.info["terms"]) for each in session.turns],
+                    "metrics": dict(last.info.get("metrics") or {}),
+                    "attempts": attempt,
+                },
+                # The same keys for every environment, as verl wants them; it reports their means in validation.
+                "reward_extra_info": ended,
+            },
+        )
+
+    def _limit(self, prompt_size: int) -> int:
+        """How long the response may become."""
+        limit = int(self.rollout_config.response_length)
+        longest = self.rollout_config.get("max_model_len")
+        return limit if longest is None else min(limit, int(longest) - prompt_size)
+
+    def _sampling(self, wanted: dict[str, Any], left: int) -> dict[str, Any]:
+        """For one reply. Without ``max_tokens``, verl's servers take another turn's length for what is left."""
+        given = wanted.get("max_tokens", wanted.get("max_new_tokens"))
+        limits = [left, *(limit for limit in (given, self.max_reply_tokens) if limit is not None)]
+        sampling = {name: value for name, value in wanted.items() if name != "max_new_tokens"}
+        stops = dict.fromkeys([*(wanted.get("stop_token_ids") or ()), *self.renderer.stop_token_ids])
+        return {**sampling, "max_tokens": min(limits), "stop_token_ids": list(stops)}
+
+    def _request_id(self, row: Mapping[str, Any]) -> str:
+        """One a trajectory, so that its turns go to one server; a fixed one where verl is to be deterministic."""
+        if self.rollout_config.get("full_determinism"):
+            return f"det-{row.get('priority', 0)}"
+        return uuid4().hex
+
+
+@lru_cache(maxsize=4)
+def _renderer(tokenizer: Any, template_kwargs: str) -> Renderer:
+    """One a tokenizer: its proof takes longer than an episode's rendering, and verl makes a loop an episode."""
+    renderer = Renderer(tokenizer, template_kwargs=json.loads(template_kwargs))
+    if renderer.rewrites_history:
+        logger.warning(
+            "the chat template rewrites earlier turns (drops reasoning or trims replies, say), and verl's sequences "
+            "only grow: what was sampled stays as it was, as in verl's own loops"
+        )
+    return renderer
+
+
+def _spec_of(row: Mapping[str, Any]) -> EpisodeSpec:
+    about = row.get("extra_info")
+    if not isinstance(about, Mapping) or "textenv" not in about:
+        raise SpecError(
+            "the row has no extra_info.textenv, which says what episode to play; `textenvs rows verl` writes such rows"
+        )
+    return EpisodeSpec.from_row(about["textenv"], "extra_info.textenv")
+
+
+def _check_prompt(spec: EpisodeSpec, opening: Messages, row: Mapping[str, Any]) -> None:
+    if "raw_prompt" not in row:
+        return
+    plain = [(message["role"], message["content"]) for message in opening]
+    if [(message["role"], message["content"]) for message in row["raw_prompt"]] != plain:
+        raise SpecError(
+            f"the row's prompt is not what {spec.env} opens with at seed {spec.seed}: the rows were written with "
+            "another version or other data; write them again with `textenvs rows verl`"
+        )
+
+
+def _note(served: dict[str, Any], metrics: dict[str, Any], output: Any) -> None:
+    """What the server said of itself: the weights of the first and the last reply, and preemptions."""
+    for name, value in output.extra_fields.items():
+        if name in served and name in _COUNTS:
+            served[name] += value
+        elif name not in served or (name == "max_global_steps" and value is not None):
+            served[name] = value
+    if output.num_preempted is not None:
+        metrics["num_preempted"] = max(metrics["num_preempted"], 0) + output.num_preempted

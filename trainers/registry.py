@@ -1,0 +1,169 @@
+"""Trainers by name: ``trainers.make("ppo", ["rollout.n=4"])``. Nothing heavy is imported before one is made.
+
+Other packages add theirs by an entry point of the group ``textenvs.trainers``, whose name is the trainer's and whose
+object is a class (or function) that :func:`make` can call; see :class:`Trainer` and docs/trainers-registry.md.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self, cast, runtime_checkable
+
+GROUP = "textenvs.trainers"
+
+#: Those of this package: where they are, and what they do.
+BUILT_IN: Mapping[str, tuple[str, str]] = {
+    "ppo": ("trainers.catalog.ppo:PPOTrainer", "our own loop, as `python -m trainers.ppo` runs it"),
+    "trl-grpo": ("trainers.catalog.trl_grpo:TRLGRPOTrainer", "TRL's GRPOTrainer on the same configuration"),
+}
+
+
+class TrainerNotFoundError(ValueError):
+    """No trainer has this name, or what has it cannot be used; the message says what there is."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What training came to.
+
+    Args:
+        metrics: The last ones. Those that mean the same for every trainer are ``train/reward`` (the mean reward of the
+            last batch's episodes) and ``val/reward`` (that of the last validation), as far as there are any.
+        model: A folder that transformers loads: the trained policy with its tokenizer.
+        checkpoint: What training can go on from; ``None`` where nothing of the kind was written.
+        iterations: Batches trained on, over all resumptions.
+        stopped: Somebody asked to stop before the end.
+    """
+
+    metrics: Mapping[str, float]
+    model: Path
+    checkpoint: Path | None = None
+    iterations: int = 0
+    stopped: bool = False
+
+
+@runtime_checkable
+class Trainer(Protocol):
+    """What :func:`make` returns. Made by calling its class with one argument, ``config`` of :func:`make`.
+
+    Making one checks the configuration and starts nothing.
+    """
+
+    def fit(self) -> Result:
+        """Train to the configured end, or go on from where an earlier run stopped."""
+        ...
+
+    def evaluate(self) -> Mapping[str, float]:
+        """Play the validation tasks with the policy: as trained, after :meth:`fit`."""
+        ...
+
+    def close(self) -> None:
+        """Give back what is held; safe to call twice."""
+        ...
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close."""
+        ...
+
+
+def names() -> dict[str, str]:
+    """The trainers that there are: by name, what each is or which package it is from. Nothing of them is imported."""
+    found = {name: what for name, (_, what) in BUILT_IN.items()}
+    for point in _offered():
+        found.setdefault(point.name, f"of the package {_package(point)} ({point.value})")
+    return dict(sorted(found.items()))
+
+
+def make(name: str, config: Any = ()) -> Trainer:
+    """The trainer of this name.
+
+    Args:
+        name: One of :func:`names`.
+        config: What it is to do. ``key=value`` texts as on a command line, or a mapping of keys, nested or dotted, to
+            values; both reach the trainer as a tuple of ``key=value`` texts. Anything else reaches it as it is (a
+            ``PPOConfig``, say).
+
+    Raises:
+        TrainerNotFoundError: Nothing, or more than one thing, has this name, or it cannot be imported or is no trainer.
+        TypeError: A mapping's key is not text, or a value is not JSON.
+        Exception: What the trainer itself says to its configuration.
+    """
+    made = _target(name)(arguments(config))
+    if missing := [each for each in ("fit", "evaluate", "close") if not callable(getattr(made, each, None))]:
+        raise TrainerNotFoundError(f"the trainer {name!r} is a {type(made).__name__} without {', '.join(missing)}")
+    return cast(Trainer, made)
+
+
+def arguments(config: Any) -> Any:
+    """``config`` as a trainer gets it; see :func:`make`."""
+    if isinstance(config, Mapping):
+        return tuple(_texts(config, ""))
+    if isinstance(config, Sequence) and not isinstance(config, str | bytes):
+        if wrong := [each for each in config if not isinstance(each, str)]:
+            raise TypeError(f"a configuration's arguments are texts (key=value), not {type(wrong[0]).__name__}")
+        return tuple(config)
+    if isinstance(config, str):
+        raise TypeError(f"give a list of arguments, [{config!r}], not one text")
+    return config
+
+
+def _texts(tree: Mapping[Any, Any], above: str) -> list[str]:
+    texts = []
+    for key, value in tree.items():
+        if not isinstance(key, str):
+            raise TypeError(f"a configuration's keys are texts, not {key!r}")
+        if isinstance(value, Mapping) and value:
+            texts += _texts(value, f"{above}{key}.")
+            continue
+        try:
+            texts.append(f"{above}{key}={json.dumps(value)}")
+        except TypeError as error:
+            raise TypeError(f"{above}{key}: {error}") from None
+    return texts
+
+
+def _target(name: str) -> Any:
+    offers = [point for point in _offered() if point.name == name]
+    if name in BUILT_IN:
+        if offers:
+            raise TrainerNotFoundError(
+                f"the trainer {name!r} is one of textenvs, and the package {_package(offers[0])} offers another of "
+                "that name: it must choose a different one"
+            )
+        module, _, attribute = BUILT_IN[name][0].partition(":")
+        return getattr(importlib.import_module(module), attribute)
+    if not offers:
+        near = difflib.get_close_matches(name, names(), 3, 0.5)
+        meant = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+        raise TrainerNotFoundError(f"there is no trainer {name!r}{meant} (there are {', '.join(names())})")
+    if len(offers) > 1:
+        packages = ", ".join(sorted(_package(point) for point in offers))
+        raise TrainerNotFoundError(f"several packages offer a trainer {name!r}: {packages}; uninstall all but one")
+    try:
+        return offers[0].load()
+    except (ImportError, AttributeError) as error:
+        raise TrainerNotFoundError(
+            f"the trainer {name!r} of the package {_package(offers[0])} ({offers[0].value}) cannot be imported: {error}"
+        ) from error
+
+
+def _offered() -> list[EntryPoint]:
+    """Of all packages; the same one, found twice on the path, counts once."""
+    return list({(point.name, point.value, _package(point)): point for point in entry_points(group=GROUP)}.values())
+
+
+def _package(point: EntryPoint) -> str:
+    return point.dist.name if point.dist is not None else "?"
