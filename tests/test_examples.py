@@ -37,6 +37,17 @@ def test_play_gsm8k(tmp_path):
     assert steps[1][1].startswith("False,")  # and then begins anew
 
 
+def test_remote(tmp_path):
+    """What is played over the wire is what is played here."""
+    printed = output_of("remote", tmp_path)
+    assert "the same as here: True" in printed
+    assert "the fork said something else: reward +1.0, stop solved" in printed
+    assert re.search(r"^32 episodes, 0 failed", printed, re.MULTILINE)
+    assert "refused: " in printed
+    assert "TEXTENVS_TOKEN" in printed
+    assert "the server has ended with status 0" in printed
+
+
 def test_own_environment(tmp_path):
     printed = output_of("own_environment", tmp_path)
     assert "check_env: passed" in printed
@@ -65,6 +76,13 @@ def test_own_training_loop(tmp_path):
             assert {token[2] for token in group} == {advantage}
         differences += len(set(re.findall(turn, siblings))) > 1
     assert differences > 0  # siblings were rewarded differently, so there was something to learn
+
+
+def test_torchrl_rollout(tmp_path):
+    printed = output_of("torchrl_rollout", tmp_path)
+    turns = re.findall(r"reward ([+-]\d\.\d\d), terminated (\w+), stop (\w+)", printed)
+    assert [turn[1:] for turn in turns] == [("False", "None"), ("True", "wrong")]
+    assert len(re.findall(r"^batch \d: 8 turns, \d ends, mean turn reward", printed, re.MULTILINE)) == 2
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)

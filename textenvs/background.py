@@ -28,7 +28,7 @@ def submit(awaitable: Awaitable[T]) -> Future[T]:
         RuntimeError: Called on the background loop itself, which would wait for itself for ever: an asynchronous hook
             called a synchronous method. Await the asynchronous twin there.
     """
-    if threading.current_thread() is _thread:
+    if is_here():
         if inspect.iscoroutine(awaitable):
             awaitable.close()
         raise RuntimeError(
@@ -36,6 +36,11 @@ def submit(awaitable: Awaitable[T]) -> Future[T]:
             "await its twin there: areset, astep or aclose"
         )
     return asyncio.run_coroutine_threadsafe(_as_coroutine(awaitable), _running_loop())
+
+
+def is_here() -> bool:
+    """Whether this is the background loop's own thread."""
+    return threading.current_thread() is _thread
 
 
 def wait_for(value: T | Awaitable[T]) -> T:

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from .commands import describe, evaluate, list_ids, new, play, prepare, rows
+from .commands import describe, evaluate, list_ids, new, play, prepare, rows, serve
 from .commands.common import CommandError, printable
 
 
@@ -62,7 +62,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"textenvs {_version()}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
-    for module in (list_ids, describe, play, prepare, rows, evaluate, new):
+    for module in (list_ids, describe, play, prepare, rows, evaluate, serve, new):
         command = module.add(commands)
         command.allow_abbrev = False
         command.formatter_class = argparse.RawDescriptionHelpFormatter

@@ -29,7 +29,7 @@ PLACES: tuple[Path, ...] = (_PACKAGE / FILE_NAME, _PACKAGE.parent / FILE_NAME)
 _ID = re.compile(r"textenv/[a-z0-9]+(-[a-z0-9]+)*")
 _VERSIONED = re.compile(r".*-v\d+")
 _ENTRY_POINT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-_FIELDS = {"version", "entry_point", "kwargs", "description", "nondeterministic", "extras"}
+_FIELDS = {"version", "entry_point", "kwargs", "description", "nondeterministic", "extras", "requires"}
 
 
 class RegistryError(ValueError):
@@ -48,6 +48,7 @@ class EnvironmentSpec:
         kwargs: Arguments of the constructor, as in JSON; arguments to ``make`` win over them.
         nondeterministic: Whether equal seeds and actions may give different episodes.
         extras: The extras of textenvs that it needs as it is registered: ``pip install 'textenvs[<extra>]'``.
+        requires: Arguments that ``make`` must be given.
     """
 
     id: str
@@ -57,6 +58,7 @@ class EnvironmentSpec:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     nondeterministic: bool = False
     extras: tuple[str, ...] = ()
+    requires: tuple[str, ...] = ()
 
     @property
     def vector_entry_point(self) -> str:
@@ -112,9 +114,13 @@ def register_all(specs: Mapping[str, EnvironmentSpec] | None = None) -> None:
         )
 
 
-def list_environments() -> tuple[str, ...]:
-    """The ids of the environments that ship with textenvs, in the file's order."""
-    return tuple(_shipped())
+def list_environments(*, with_arguments: bool = False) -> tuple[str, ...]:
+    """The ids of the environments that ship with textenvs and can be made without arguments, in the file's order.
+
+    Args:
+        with_arguments: Also those that must be given some (``describe(env_id).requires``).
+    """
+    return tuple(env_id for env_id, spec in _shipped().items() if with_arguments or not spec.requires)
 
 
 def describe(env_id: str) -> EnvironmentSpec:
@@ -180,16 +186,17 @@ def _spec(path: Path, env_id: Any, entry: Any) -> EnvironmentSpec:
         raise RegistryError(f"{where}: description must be a line of text, not {entry['description']!r}")
     if not isinstance(entry.get("nondeterministic", False), bool):
         raise RegistryError(f"{where}: nondeterministic must be true or false, not {entry['nondeterministic']!r}")
-    extras = entry.get("extras", [])
-    if not isinstance(extras, list) or not all(isinstance(extra, str) for extra in extras):
-        raise RegistryError(f"{where}: extras must be a list of names, not {extras!r}")
+    lists = {name: entry.get(name, []) for name in ("extras", "requires")}
+    for name, listed in lists.items():
+        if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
+            raise RegistryError(f"{where}: {name} must be a list of names, not {listed!r}")
     if not isinstance(kwargs, dict) or not all(isinstance(key, str) for key in kwargs):
         raise RegistryError(f"{where}: kwargs must map argument names to values, not {kwargs!r}")
     try:
         json.dumps(kwargs, allow_nan=False)  # Gymnasium's spec.to_json() needs it
     except (TypeError, ValueError) as error:
         raise RegistryError(f"{where}: kwargs must be plain JSON values: {error}") from error
-    return EnvironmentSpec(id=env_id, **{**entry, "extras": tuple(extras)})
+    return EnvironmentSpec(id=env_id, **{**entry, **{name: tuple(listed) for name, listed in lists.items()}})
 
 
 class _Loader(yaml.SafeLoader):

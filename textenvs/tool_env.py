@@ -108,6 +108,11 @@ class ToolEnv(TextEnv[ToolStateT]):
         """The tools as OpenAI's API and chat templates take them."""
         return self.toolbox.schemas
 
+    @property
+    def tools_apart(self) -> list[dict[str, Any]]:
+        """The schemas that a policy must be given because the conversation does not have them; mostly none."""
+        return [] if self.tools_in_prompt and self.format.instructions() else self.tool_schemas
+
     # ------------------------------------------------------------------ hooks of an author
 
     def after_tools(self, reply: Message, results: Sequence[ToolResult]) -> Turn | Awaitable[Turn]:

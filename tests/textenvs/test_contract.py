@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import warnings
+from collections.abc import Sequence
 
 import gymnasium
 import numpy as np
@@ -16,9 +17,11 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from served import registered, running
 
 import textenvs
 from textenvs import TextEnv, TextVectorEnv
+from textenvs.envs.remote import Remote
 from textenvs.messages import assistant
 from textenvs.sandbox import SandboxUnavailable
 
@@ -33,7 +36,9 @@ def refusal(env_id: str) -> str | None:
 
 
 REFUSED = {env_id: text for env_id in textenvs.list_environments() if (text := refusal(env_id)) is not None}
-PLAYABLE = [env_id for env_id in textenvs.list_environments() if env_id not in REFUSED]
+# An environment of a server, and what that server plays.
+REMOTE, PLAYED_THERE = "textenv/remote", "textenv/gsm8k-tool"
+PLAYABLE = [*(env_id for env_id in textenvs.list_environments() if env_id not in REFUSED), REMOTE]
 every_id = pytest.mark.parametrize("env_id", PLAYABLE)
 
 # An episode without a limit of its own must still end: this many replies are enough for any scripted one.
@@ -82,6 +87,26 @@ any_reply = st.one_of(
     st.text(st.characters() | st.characters(categories=["Cs"])),
     st.from_regex(r"#### ?-?\$?[0-9][0-9,]{0,6}(\.[0-9]{1,3})?", fullmatch=True),
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def server():
+    """What plays textenv/remote; where it is stands in an environment variable, so that it is made as any other."""
+    with (
+        running(registered(PLAYED_THERE), allow=["expert"]) as there,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv("TEXTENVS_URL", there.url)
+        yield there
+
+
+def secrets_of(env: TextEnv) -> Sequence[str]:
+    """What only the environment may know; of a remote one, what only the server knows."""
+    if not isinstance(env, Remote):
+        return env.secrets()
+    twin = make(PLAYED_THERE)
+    twin.reset(seed=env.state.seed)
+    return twin.secrets()
 
 
 def make(env_id: str) -> TextEnv:
@@ -135,8 +160,9 @@ def test_gymnasium_makes_every_id_without_arguments_or_warnings(program):
     code = (
         f"{program}\nimport socket, sys\n"
         "def offline(*args): raise AssertionError('an environment went to the network')\n"
-        "socket.socket.connect = offline\n"
+        "connect = socket.socket.connect\n"
         "for env_id in sys.argv[1:]:\n"
+        "    socket.socket.connect = connect if env_id == 'textenv/remote' else offline\n"
         "    env = make(env_id)\n"
         "    env.reset(seed=0)\n"
         "    env.step('no')\n"
@@ -268,7 +294,7 @@ def test_the_environment_keeps_its_secrets(env_id):
         answers = " ".join(message["content"] for message in last[len(opening) :] if message["role"] != "assistant")
         said = " ".join(map(repr, (message for message in last if message["role"] == "assistant")))
         told = " ".join(repr(step[-1]) for step in seen)
-        for secret in env.secrets():
+        for secret in secrets_of(env):
             text = rf"(?<![\w.,]){re.escape(secret)}(?!\w|[.,]\d)"
             if not re.search(text, asked) and not re.search(text, said):
                 kept += 1

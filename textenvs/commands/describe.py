@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _identity(env_id: str, env: TextEnv[Any]) -> Iterator[str]:
     kind, doc = type(env), docstring_parser.parse(inspect.getdoc(type(env)) or "")
-    if env_id in list_environments():
+    if env_id in list_environments(with_arguments=True):
         spec = describe(env_id)
         yield f"{env_id}, version {spec.version}\n{textwrap.fill(spec.description, _WIDTH)}"
     else:
@@ -94,7 +94,7 @@ def _identity(env_id: str, env: TextEnv[Any]) -> Iterator[str]:
 
 
 def _options(maker: Callable[..., Any], env_id: str) -> str:
-    registered: Mapping[str, Any] = describe(env_id).kwargs if env_id in list_environments() else {}
+    registered: Mapping[str, Any] = describe(env_id).kwargs if env_id in list_environments(with_arguments=True) else {}
     lines = ["Options (key=value)"]
     for name, option in options_of(maker)[0].items():
         default = registered.get(name, option.default)

@@ -217,7 +217,7 @@ def _choose(env: TextEnv[Any], arguments: argparse.Namespace) -> tuple[int, ...]
 
 
 def _version(env_id: str) -> int | None:
-    return describe(env_id).version if env_id in list_environments() else None
+    return describe(env_id).version if env_id in list_environments(with_arguments=True) else None
 
 
 def _announce_resume(kept: Folder | _Memory, planned: int, arguments: argparse.Namespace) -> None:

@@ -22,7 +22,7 @@ def add(commands: Any) -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the list."""
-    entries = [entry(describe(env_id)) for env_id in list_environments()]
+    entries = [entry(describe(env_id)) for env_id in list_environments(with_arguments=True)]
     if arguments.json:
         print(json.dumps(entries, indent=2, ensure_ascii=False))
         return 0
@@ -54,10 +54,13 @@ def entry(spec: EnvironmentSpec) -> dict[str, Any]:
         "kwargs": dict(spec.kwargs),
         "nondeterministic": spec.nondeterministic,
         "extras": list(spec.extras),
+        "requires": list(spec.requires),
         "max_assistant_turns": None,
         "max_user_turns": None,
         "unavailable": None,
     }
+    if spec.requires:
+        return known
     try:
         env = make(spec.id)
     except ImportError as error:
@@ -68,6 +71,6 @@ def entry(spec: EnvironmentSpec) -> dict[str, Any]:
 
 
 def _limit(entry: dict[str, Any], name: str) -> str:
-    if entry["unavailable"]:
+    if entry["unavailable"] or entry["requires"]:
         return "?"
     return "-" if entry[name] is None else str(entry[name])

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from ..chat.errors import BudgetExceeded, CacheError
 from ..env import EnvironmentFailure, TextEnv
 from ..messages import Messages, clean_text, copy_messages
-from ..tool_env import ToolEnv, ToolState
+from ..tool_env import ToolState
 from .plan import Job
 from .policies import OutOfContext, Player, Policy, PolicyFailure, Reply, Stop, ToolSchemas
 from .records import Record
@@ -257,9 +257,7 @@ def _environments_errors() -> Iterator[None]:
 
 def tools_of(env: TextEnv[Any]) -> ToolSchemas:
     """The schemas that a policy must be given because the conversation does not have them."""
-    if not isinstance(env, ToolEnv) or (env.tools_in_prompt and env.format.instructions()):
-        return ()
-    return env.tool_schemas
+    return getattr(env, "tools_apart", ()) or ()  # of a ToolEnv, here or elsewhere
 
 
 def describe_error(error: BaseException) -> str:

@@ -39,7 +39,7 @@ def make_env(env_id: str, kwargs: Mapping[str, Any]) -> TextEnv[Any]:
         return textenvs.make(env_id, **kwargs)
     except TaskError as error:
         raise SetupError(str(error)) from error
-    except (gymnasium.error.Error, TypeError, ValueError, ImportError) as error:
+    except (gymnasium.error.Error, TypeError, ValueError, ImportError, OSError) as error:
         raise SetupError(
             f"env.id={env_id} with {dict(kwargs)}: {error} (see env.kwargs, env.val_kwargs and data.*)"
         ) from error

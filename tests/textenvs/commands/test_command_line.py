@@ -56,15 +56,17 @@ def test_list(capsys):
     status, out, err = command(capsys, "list")
     assert (status, err) == (0, "")
     lines = {line.split()[0]: line for line in out.splitlines()[2:]}
-    assert list(lines) == [*textenvs.list_environments()]
+    assert list(lines) == [*textenvs.list_environments(with_arguments=True)]
     assert lines["textenv/gsm8k-interact"].split()[1:5] == ["1", "3", "-", "-"]
 
 
 def test_list_as_json(capsys):
     _, out, _ = command(capsys, "list", "--json")
     entries = {entry["id"]: entry for entry in json.loads(out)}
-    assert set(entries) == set(textenvs.list_environments())
-    for env_id, entry in entries.items():
+    assert set(entries) == set(textenvs.list_environments(with_arguments=True))
+    assert [env_id for env_id, entry in entries.items() if entry["requires"]] == ["textenv/remote"]
+    for env_id in textenvs.list_environments():
+        entry = entries[env_id]
         env = textenvs.make(env_id)
         assert entry["version"] == textenvs.describe(env_id).version
         assert entry["max_assistant_turns"] == env.max_assistant_turns
@@ -139,7 +141,7 @@ def test_describe_with_options(capsys):
     [
         ([], 2, "the following arguments are required: COMMAND"),
         (["descrbe"], 2, "there is no 'descrbe'; did you mean 'describe'?"),
-        (["frobnicate"], 2, "choose from list, describe, play, prepare, rows, evaluate, new"),
+        (["frobnicate"], 2, "choose from list, describe, play, prepare, rows, evaluate, serve, new"),
         (["describe", "textenv/gsm8k-interct"], 2, "Did you mean 'textenv/gsm8k-interact'"),
         (["describe", "gsm8k"], 2, "Did you mean 'textenv/gsm8k'"),
         (["describe", "zzz"], 2, "There are: textenv/gsm8k"),

@@ -1,0 +1,36 @@
+"""A text environment in TorchRL: a rollout with a scripted policy, and a collector.
+
+pip install 'textenvs[torchrl]'
+python examples/torchrl_rollout.py
+"""
+
+from torchrl.collectors import Collector
+
+from textenvs.adapters.torchrl import TextGymWrapper, drop_failed
+
+
+def policy(td):
+    """Answer once somebody was asked; in the place of this stands a model."""
+    asked = any(message["role"] == "assistant" for message in td["observation"])
+    td["action"] = "#### 7" if asked else "Is that all there is to know?"
+    return td
+
+
+env = TextGymWrapper("textenv/clarify")
+start = env.reset(seed=3)  # this very episode
+rollout = env.rollout(8, policy, auto_reset=False, tensordict=start)
+for step in rollout:
+    print(f"assistant: {step['action']}")
+    print(
+        f"  reward {step['next', 'reward'].item():+.2f}, terminated {step['next', 'terminated'].item()}, "
+        f"stop {step['next', 'info']['stop']}"
+    )
+
+collector = Collector(lambda: TextGymWrapper("textenv/clarify"), policy, frames_per_batch=8, total_frames=16)
+for number, batch in enumerate(collector):
+    kept = drop_failed(batch)
+    print(
+        f"batch {number}: {len(kept)} turns, {int(kept['next', 'done'].sum())} ends, "
+        f"mean turn reward {kept['next', 'reward'].mean().item():+.3f}"
+    )
+collector.shutdown()

@@ -1,0 +1,201 @@
+"""An OpenEnv server as a text environment; what went out through OpenEnv comes back as it was."""
+
+import gc
+import pickle
+import time
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+from openenv.core.env_server import Environment, create_fastapi_app
+from openenv.core.env_server.types import Action, Observation, State
+from openenv_kit import served
+
+import textenvs
+from textenvs.adapters.openenv import create_app
+from textenvs.env import EnvironmentFailure
+from textenvs.envs.clarify import Clarify
+from textenvs.envs.openenv import OpenEnv
+
+
+class Failing(Clarify):
+    def respond(self, reply):
+        if reply["content"] == "fail":
+            raise EnvironmentFailure("judge_failed", "told to")
+        return super().respond(reply)
+
+
+gymnasium.register("test/failing-import", entry_point=f"{__name__}:Failing")
+
+
+class GuessAction(Action):
+    guess: str
+
+
+class GuessObservation(Observation):
+    hint: str
+    attempts: int = 0
+
+
+class Guess(Environment[GuessAction, GuessObservation, State]):
+    """Somebody else's environment: one field a side, no seeds, and it remembers nothing between sessions."""
+
+    SUPPORTS_CONCURRENT_SESSIONS = True
+    games = 0
+
+    def reset(self, seed=None, episode_id=None, **kwargs):
+        Guess.games += 1
+        self.attempts = 0
+        return GuessObservation(hint=f"Guess. This is game {Guess.games}.")
+
+    def step(self, action, timeout_s=None, **kwargs):
+        self.attempts += 1
+        if action.guess == "break":
+            raise OSError("broken")
+        won = action.guess == "7"
+        return GuessObservation(hint="No.", attempts=self.attempts, reward=1.0 if won else None, done=won)
+
+    @property
+    def state(self):
+        return State()
+
+
+@pytest.fixture(scope="module")
+def url():
+    with served(create_app("textenv/clarify")) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def guess():
+    with served(create_fastapi_app(Guess, GuessAction, GuessObservation, 8)) as address:
+        yield address
+
+
+@pytest.fixture
+def env(url):
+    env = OpenEnv(url)
+    yield env
+    env.close()
+
+
+SAME = ("terms", "metrics", "stop", "failed", "assistant_turns", "user_turns")
+
+
+def seen(result):
+    conversation, reward, terminated, truncated, info = result
+    return conversation, reward, terminated, truncated, {name: info[name] for name in SAME}
+
+
+def test_the_round_trip_is_the_identity(env):
+    ends = set()
+    for index in range(10):
+        rng = np.random.default_rng(index)
+        direct = textenvs.make("textenv/clarify")
+        seed = env.tasks[index].extra["seed"]
+        assert env.reset(options={"task_index": index})[0] == direct.reset(seed=seed)[0]
+        while not direct.state.done:
+            draw = rng.random()
+            reply = direct.demonstration(rng) if draw < 0.2 else direct.blunder(rng) if draw < 0.4 else "hm \ud800"
+            assert seen(env.step(reply)) == seen(direct.step(reply))
+        ends.add((direct.state.terminated, direct.state.stop))
+    assert len(ends) > 2
+    assert {True, False} == {terminated for terminated, _ in ends}, "no truncated episode was among them"
+
+
+def test_gymnasiums_checker(env):
+    check_env(env, skip_render_check=True)
+
+
+def test_forks_snapshots_and_copies_play_on_alike(env):
+    env.reset(seed=0, options={"task_index": 5})
+    env.step("hm")
+    fork, saved, moved = env.fork(), env.snapshot(), pickle.loads(pickle.dumps(env))
+    fork.fork().step("another future")
+    results = []
+    for each in (fork, moved, env):
+        results.append([each.step("What else?"), each.step("#### 1")])
+        each.close()
+    env.restore(saved)
+    results.append([env.step("What else?"), env.step("#### 1")])
+    assert results == [results[0]] * 4
+
+
+def test_somebody_elses_environment(guess):
+    env = OpenEnv(guess, observation_field="hint", max_assistant_turns=4)
+    conversation, _ = env.reset(seed=0)
+    assert conversation[0]["content"].startswith("Guess.")
+    conversation, reward, terminated, truncated, info = env.step("<think>7</think>6")
+    assert (conversation[-1]["content"], reward, terminated, truncated) == ("No.", 0.0, False, False)
+    conversation, reward, terminated, truncated, info = env.step("7")
+    assert (reward, terminated, info["stop"], info["terms"]) == (1.0, True, "done", {"reward": 1.0})
+    assert [message["role"] for message in conversation] == ["user", "assistant", "user", "assistant"]
+    env.reset(seed=0)
+    for _ in range(4):
+        *_, truncated, info = env.step("1")
+    assert (truncated, info["stop"]) == (True, "max_assistant_turns")
+    env.close()
+
+
+def test_without_a_field_for_it_an_observation_is_json(guess):
+    env = OpenEnv(guess)
+    assert '"attempts": 0' in env.reset(seed=0)[0][0]["content"]
+    env.close()
+    with pytest.raises(EnvironmentFailure, match="no 'clue'; it has"):
+        OpenEnv(guess, observation_field="clue").reset(seed=0)
+
+
+def test_what_cannot_be_played_again_fails_loudly(guess):
+    env = OpenEnv(guess, observation_field="hint")
+    env.reset(seed=0)
+    env.step("1")
+    *_, truncated, info = env.fork().step("2")
+    assert (truncated, info["failed"]) == (True, True)
+    assert "it can neither be forked nor restored" in info["failure"]
+    assert not env.step("2")[-1]["failed"]  # the episode itself runs on
+    env.close()
+
+
+def test_a_server_that_breaks_fails_the_episode(guess):
+    env = OpenEnv(guess, observation_field="hint")
+    env.reset(seed=0)
+    *_, reward, terminated, truncated, info = env.step("break")
+    assert (reward, terminated, truncated, info["stop"], info["failed"]) == (0.0, False, True, "tool_failed", True)
+    assert "broken" in info["failure"]
+    env.close()
+
+
+def test_a_fork_that_is_forgotten_gives_its_connection_back():
+    with served(create_app("textenv/clarify", max_concurrent_envs=2)) as address:
+        env = OpenEnv(address)
+        for _ in range(4):
+            env.reset(seed=0)
+            env.step("hm")
+            deadline = time.monotonic() + 20
+            while True:  # the connection of the last one is closed in its own time
+                fork = env.fork()
+                failed = fork.step("hm")[-1]["failed"]
+                del fork
+                gc.collect()
+                if not failed:
+                    break
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+        env.close()
+
+
+def test_a_failed_episode_stays_one():
+    with served(create_app("test/failing-import")) as address:
+        env = OpenEnv(address)
+        env.reset(seed=0)
+        *_, info = env.step("fail")
+        assert (info["stop"], info["failed"], info["failure"]) == ("judge_failed", True, "told to")
+        env.close()
+
+
+def test_what_is_refused(guess):
+    with pytest.raises(ConnectionError, match="no OpenEnv server"):
+        OpenEnv("http://127.0.0.1:9")
+    with pytest.raises(ValueError, match="no field 'text'; it has guess"):
+        OpenEnv(guess, action_field="text")

@@ -1,0 +1,126 @@
+"""A verifiers environment as a text environment; what went out through verifiers comes back as it was."""
+
+import gc
+import pickle
+
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+import textenvs
+from textenvs.envs.verifiers import Verifiers
+
+CHAT = {"agent": {"harness": {"id": "textenvs_verifiers"}, "runtime": {"type": "subprocess"}}}
+
+
+def ours(count=16):
+    return Verifiers("textenvs_verifiers", config={"taskset": {"env": "textenv/clarify", "count": count}})
+
+
+def seen(result, last):
+    conversation, reward, terminated, truncated, info = result
+    # What is said after the last reply reaches no model, and so does not come back.
+    said = (
+        conversation
+        if not last
+        else conversation[: max(i for i, m in enumerate(conversation) if m["role"] == "assistant") + 1]
+    )
+    return (
+        said,
+        reward,
+        terminated,
+        truncated,
+        {name: info[name] for name in ("terms", "stop", "failed", "assistant_turns")},
+    )
+
+
+def test_the_round_trip_is_the_identity():
+    env, ends = ours(), set()
+    for index in range(4):
+        rng = np.random.default_rng(index)
+        direct = textenvs.make("textenv/clarify")
+        assert env.reset(seed=0, options={"task_index": index})[0] == direct.reset(seed=index)[0]
+        while not direct.state.done:
+            draw = rng.random() if index else 1.0  # the first runs out of turns
+            reply = direct.demonstration(rng) if draw < 0.3 else direct.blunder(rng) if draw < 0.6 else "hm"
+            expected = direct.step(reply)
+            assert seen(env.step(reply), direct.state.done) == seen(expected, direct.state.done)
+        ends.add((direct.state.terminated, direct.state.stop))
+    assert {True, False} == {terminated for terminated, _ in ends}
+    env.close()
+
+
+def test_somebody_elses_taskset():
+    env = Verifiers("toy_taskset", config=CHAT)
+    assert env.tasks.size == 3
+    conversation, info = env.reset(seed=0, options={"task_index": 1})
+    assert [(message["role"], message["content"]) for message in conversation] == [
+        ("system", "Be short."),
+        ("user", "2 + 2?"),
+    ]
+    assert info["data_source"] == "verifiers/toy_taskset"
+    conversation, reward, terminated, truncated, info = env.step("It is 4.")
+    assert (reward, terminated, truncated) == (1.5, True, False)
+    assert info["terms"] == {"right": 1.0, "short": 0.5}
+    assert info["metrics"] == {"length": 8.0}
+    env.reset(seed=0, options={"task_index": 0})
+    assert env.step("It is certainly 3.")[1] == 0.0
+    env.close()
+
+
+def test_an_error_of_the_environment_fails_the_episode():
+    env = Verifiers("toy_taskset", config=CHAT)
+    env.reset(seed=0, options={"task_index": 2})
+    *_, reward, terminated, truncated, info = env.step("2")
+    assert (reward, terminated, truncated, info["stop"], info["failed"]) == (0.0, False, True, "tool_failed", True)
+    assert "the scorer is broken" in info["failure"]
+    env.close()
+
+
+def test_forks_snapshots_and_copies_play_on_alike():
+    env = ours()
+    env.reset(seed=0, options={"task_index": 5})
+    env.step("hm")
+    fork, saved, moved = env.fork(), env.snapshot(), pickle.loads(pickle.dumps(env))
+    results = []
+    for each in (fork, moved, env):
+        results.append([each.step("What else?"), each.step("#### 1")])
+        each.close()
+    env.restore(saved)
+    results.append([env.step("What else?"), env.step("#### 1")])
+    assert results == [results[0]] * 4
+    env.close()
+
+
+def test_gymnasiums_checker():
+    env = ours()
+    check_env(env, skip_render_check=True)
+    env.close()
+
+
+def test_an_episode_that_is_given_up_leaves_nothing_behind():
+    env = ours()
+    env.reset(seed=0)
+    engine = env._live[2]._engine
+    under_way = len(engine.calls)
+    env.reset(seed=1)
+    assert len(engine.calls) == under_way
+    fork = env.fork()
+    fork.step("hm")
+    assert len(engine.calls) == under_way + 1
+    del fork
+    gc.collect()
+    assert len(engine.calls) == under_way
+    env.close()
+    assert len(engine.calls) == under_way - 1
+
+
+def test_what_is_refused():
+    with pytest.raises(ModuleNotFoundError, match="no_such_taskset"):
+        Verifiers("no_such_taskset")
+    with pytest.raises(ValueError, match="needs an environment's id"):
+        Verifiers("textenvs_verifiers")
+    with pytest.raises(ValueError, match="size"):
+        Verifiers("toy_taskset", size=0)
+    with pytest.raises(ValueError, match="as in JSON"):
+        Verifiers("toy_taskset", config={"agent": object()})

@@ -1,0 +1,88 @@
+"""A server in a thread of this process, for tests."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import contextmanager
+from typing import Any
+
+from toy_envs import AsyncGuess, BlockingGuess, Guess
+
+import textenvs
+from textenvs.serve.book import Limits
+from textenvs.serve.host import Host, Offer
+from textenvs.serve.server import Server, Transport
+
+TOKEN = "a token for tests"
+TOYS = {"guess": Guess, "async": AsyncGuess, "blocking": BlockingGuess}
+
+
+class Running:
+    """A server that runs; ``url`` says where, ``on_loop`` runs a coroutine in it."""
+
+    def __init__(self, offers, *, tokens=None, limits=None, transport=None, port=0, **options: Any) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self.thread.start()
+        made = {name: each if isinstance(each, Offer) else Offer(each) for name, each in offers.items()}
+        self.host = Host(made, limits=limits, **options)
+        self.server = Server(self.host, tokens=tokens, transport=transport)
+        self.on_loop(self.server.start(port=port))
+        self.port = self.server.port
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def on_loop(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout=30)
+
+    def call(self, function: Any) -> Any:
+        async def called():
+            return function()
+
+        return self.on_loop(called())
+
+    def stop(self) -> None:
+        async def stopped():
+            await self.server.stop()
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+
+        self.on_loop(stopped())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+        self.loop.close()
+
+    def metrics(self) -> dict[str, Any]:
+        return self.call(self.host.metrics)
+
+    def remote(self, env: str, **options: Any) -> textenvs.TextEnv:
+        return textenvs.make("textenv/remote", url=self.url, env=env, **options)
+
+
+@contextmanager
+def running(offers: Any = TOYS, **options: Any):
+    server = Running(offers, **options)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def registered(*ids: str) -> dict[str, Offer]:
+    """Environments that ship, as offers."""
+    return {env_id: Offer(lambda env_id=env_id, **more: textenvs.make(env_id, **more)) for env_id in ids}
+
+
+def soon(condition: Any, what: str, seconds: float = 10.0) -> None:
+    """Wait until something is so."""
+    waiting = threading.Event()
+    for _ in range(int(seconds / 0.01)):
+        if condition():
+            return
+        waiting.wait(0.01)
+    raise AssertionError(f"it never came to this: {what}")
+
+
+__all__ = ["TOKEN", "TOYS", "Limits", "Offer", "Running", "Transport", "registered", "running", "soon"]

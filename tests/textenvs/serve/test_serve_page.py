@@ -1,0 +1,63 @@
+"""docs/serving.md: its requests are answered as it says, and it leaves out nothing."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from served import registered, running
+from test_serve_server import ask
+
+import textenvs
+from textenvs.cli import build_parser
+from textenvs.serve.protocol import OPS, STATUS
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "serving.md").read_text(encoding="utf-8")
+REQUEST = re.compile(r"```sh\ncurl -s localhost:8123/v1/(\w+) .*?-d '(.*?)'\n```\s+```json\n(.*?)```", re.DOTALL)
+
+
+def shape(value):
+    """What stands where, with the placeholders of the page as anything."""
+    if isinstance(value, dict):
+        return {name: shape(each) for name, each in value.items()}
+    return [shape(each) for each in value] if isinstance(value, list) else type(value)
+
+
+def test_the_requests_of_the_page():
+    shown = REQUEST.findall(PAGE)
+    assert [op for op, *_ in shown] == ["open", "step"]
+    session = None
+    with running(registered("textenv/gsm8k-interact")) as server:
+        for op, body, expected in shown:
+            fields = json.loads(body)
+            if session is not None:
+                fields["session"] = session
+            status, _, answer = ask(server, op, **fields)
+            session = answer["ok"]["session"]
+            expected = json.loads(expected)
+            told = {**answer["ok"], "info": {name: answer["ok"]["info"][name] for name in expected["ok"]["info"]}}
+            assert status == 200
+            assert answer["id"] == expected["id"]
+            assert shape(told) == shape(expected["ok"])
+            assert [m["role"] for m in told["messages"]] == [m["role"] for m in expected["ok"]["messages"]]
+            for name in ("turn", "seed", "reward", "terminated", "truncated"):
+                assert told.get(name) == expected["ok"].get(name)
+
+
+@pytest.mark.parametrize("name", [*OPS, *STATUS, "GET /health", "GET /metrics", "/v1/ws"])
+def test_it_speaks_of_everything(name):
+    assert f"`{name}`" in PAGE or f"{name}`" in PAGE
+
+
+def test_it_has_every_option_of_the_command_and_of_the_environment():
+    commands = next(action for action in build_parser()._actions if action.dest == "command").choices
+    for action in commands["serve"]._actions:
+        for option in action.option_strings:
+            if option.startswith("--") and option not in ("--help", "--traceback", "--bind"):
+                assert option in PAGE, option
+    spec = textenvs.describe("textenv/remote")
+    assert spec.requires == ("url",)
+    assert spec.id in textenvs.list_environments(with_arguments=True)
+    assert spec.id not in textenvs.list_environments()
+    for name in ("url", "env", "token", "env_kwargs", "timeout_s", "retry_s", "render_mode"):
+        assert f"| `{name}`" in PAGE

@@ -1,0 +1,581 @@
+"""textenv/remote: the same episodes as directly, and what becomes of them when things break."""
+
+import asyncio
+import copy
+import http.server
+import multiprocessing
+import pickle
+import threading
+
+import adapter_kit
+import gymnasium
+import numpy as np
+import pytest
+from served import TOYS, Limits, Offer, Running, registered, running, soon
+from toy_envs import Guess
+
+import textenvs
+from textenvs import EnvironmentFailure, Task, TextVectorEnv, Turn, background
+from textenvs.adapters import EpisodeSpec, Session
+from textenvs.envs.remote import Remote
+from textenvs.episodes import play_episodes
+from textenvs.lookahead import multiturn_aware_reward
+from textenvs.messages import assistant, user
+from textenvs.serve.client import Client, RemoteError
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    with running(registered(*adapter_kit.ENVIRONMENTS), allow=["expert", "scores", "kwargs"]) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def toys():
+    with running(allow=["scores"]) as server:
+        yield server
+
+
+@pytest.fixture(params=TOYS)
+def kind(request):
+    return request.param
+
+
+# ------------------------------------------------------------------ as directly
+
+
+@pytest.mark.parametrize("env_id", adapter_kit.ENVIRONMENTS)
+def test_the_same_seeds_and_replies_give_the_same_episode_as_directly(shipped, env_id):
+    ends = set()
+    for played in adapter_kit.episodes(env_id, 12):
+        spec = EpisodeSpec("textenv/remote", played.spec.seed, {"url": shipped.url, "env": env_id})
+        session, opening = Session.of(spec)
+        with session:
+            assert opening == played.opening
+            turns = [session.reply(reply) for reply in played.replies]
+            assert [turn.messages for turn in turns] == played.said
+            assert session.turn_rewards == played.rewards
+            assert session.stop == played.stop
+            assert (turns[-1].terminated, turns[-1].truncated) == (played.terminated, played.truncated)
+        ends.add(played.stop)
+    assert len(ends) > 1
+
+
+@pytest.mark.parametrize("env_id", adapter_kit.ENVIRONMENTS)
+def test_every_result_is_equal_to_the_direct_one_with_info_and_spaces(shipped, env_id):
+    direct, remote = textenvs.make(env_id), shipped.remote(env_id)
+    assert (remote.max_assistant_turns, remote.max_user_turns) == (direct.max_assistant_turns, direct.max_user_turns)
+    assert (remote.observation_space, remote.action_space) == (direct.observation_space, direct.action_space)
+    assert (remote.tasks.name, remote.tasks.size) == (direct.tasks.name, direct.tasks.size)
+    for seed in range(6):
+        options = {"task_index": np.int64(seed)} if seed % 2 else None
+        assert remote.reset(seed=seed, options=options) == direct.reset(seed=seed, options=options)
+        ours, theirs = np.random.default_rng(seed), np.random.default_rng(seed)
+        while not direct.state.done:
+            script = "demonstration" if ours.random() < 0.5 else "blunder"
+            assert theirs.random() >= 0
+            reply = getattr(direct, script)(ours)
+            assert getattr(remote, script)(theirs) == reply
+            result = direct.step(reply)
+            assert remote.step(reply) == result
+            assert type(remote.state.messages) is tuple
+            assert asyncio.run(remote.conversation_score()) == direct.conversation_score()
+        assert remote.state.return_so_far == direct.state.return_so_far
+        assert remote.state.done
+    assert remote.tasks[3].key == direct.tasks[3].key
+    assert (remote.tasks[3].ground_truth, remote.tasks[3].prompt, remote.secrets()) == (None, (), ())
+    with pytest.raises(IndexError, match="outside"):
+        remote.tasks[-1]
+
+
+def test_scripts_and_tasks_are_there_wherever_they_are_asked_for(shipped):
+    """Also in a coroutine on the loop that all connections live on, where nobody can wait for them."""
+    direct, tasks = textenvs.make("textenv/clarify"), textenvs.make("textenv/clarify").tasks
+    direct.reset(seed=2)
+    expected = [direct.demonstration(np.random.default_rng(0)), direct.step("x"), tasks[4].key]
+    expected += [direct.blunder(np.random.default_rng(1))]
+    remote = shipped.remote("textenv/clarify")
+
+    async def asked():
+        await remote.areset(seed=2)
+        told = [remote.demonstration(np.random.default_rng(0)), await remote.astep("x"), remote.tasks[4].key]
+        remote._drop()  # its session is lost
+        told += [remote.blunder(np.random.default_rng(1))]
+        assert shipped.remote("textenv/clarify").tasks.size is None
+        with pytest.raises(RemoteError, match=r"no connection.*tried for"):
+            textenvs.make("textenv/remote", url="http://127.0.0.1:9", retry_s=0.2)
+        return told
+
+    assert background.submit(asked()).result(timeout=30) == expected
+    assert asyncio.run(asked()) == expected
+
+
+def test_whatever_was_said_comes_back_as_it_is_directly(toys, kind):
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{"}}
+    replies = [
+        assistant("x", [call]),
+        {**assistant("é 数 \ud800 \x00"), "reasoning_content": "why \udfff"},
+        "lone \ud800",
+        "tool",
+    ]
+    direct, remote = TOYS[kind](), Remote(url=toys.url, env=kind)
+    assert remote.reset(seed=2) == direct.reset(seed=2)
+    for reply in replies:
+        assert remote.step(reply) == direct.step(reply)
+    assert direct.state.stop == "max_assistant_turns"
+
+
+def test_a_failed_simulator_is_a_failed_episode(toys, kind):
+    direct, remote = TOYS[kind](), toys.remote(kind)
+    for env in (direct, remote):
+        env.reset(seed=0)
+    result = remote.step("fail")
+    assert result == direct.step("fail")
+    assert result[2:4] == (False, True)
+    assert result[4]["failed"]
+    assert result[4]["stop"] == "user_failed"
+
+
+def test_a_task_of_ones_own_goes_there_and_its_answer_does_not_come_back(toys):
+    task = Task("mine", "somewhere", (user("What is it?"),), ground_truth="my own secret")
+    remote = toys.remote("guess")
+    conversation, info = remote.reset(seed=1, options={"task": task})
+    assert (info["task_key"], info["task_index"], info["data_source"]) == ("mine", -1, "somewhere")
+    assert conversation == Guess().reset(seed=1, options={"task": task})[0]
+    assert remote.state.task.ground_truth is None
+    told = [remote.step("x"), remote.step("my own secret")]
+    assert "secret" not in repr(told[0])
+    assert told[1][1] > 1.0
+
+
+def test_no_secret_crosses_the_wire(toys, monkeypatch):
+    crossed = []
+    call = Client._call
+
+    async def watched(self, message):
+        answer = await call(self, message)
+        crossed.append(repr(answer))
+        return answer
+
+    monkeypatch.setattr(Client, "_call", watched)
+    remote, direct = toys.remote("guess"), Guess()
+    for seed in range(5):
+        direct.reset(seed=seed)
+        remote.reset(seed=seed)
+        for reply in ("tool", "x", "fail"):
+            remote.step(reply)
+        remote.tasks[direct.state.task_index]
+        for secret in direct.secrets():
+            assert secret not in " ".join(crossed)
+    assert len(crossed) > 20
+
+
+def test_resets_without_a_seed_follow_from_the_last_one(toys):
+    def played(env):
+        return [env.reset(seed=3), env.reset(), env.reset()]
+
+    first, second = played(toys.remote("guess")), played(toys.remote("guess"))
+    assert first == second
+    assert len({opening[1]["content"] for opening, _ in first}) > 1
+
+
+def test_it_shows_itself_in_both_render_modes(toys, capsys):
+    direct, remote = Guess(render_mode="human"), toys.remote("guess", render_mode="human")
+    for env in (direct, remote):
+        env.reset(seed=0)
+        env.step("a")
+        env.step("b")
+    printed = capsys.readouterr().out
+    assert printed[: len(printed) // 2] == printed[len(printed) // 2 :]
+    ansi = toys.remote("guess", render_mode="ansi")
+    ansi.reset(seed=0)
+    assert "Hint" in ansi.render()
+
+
+# ------------------------------------------------------------------ errors
+
+
+def test_errors_arrive_as_what_they_were(toys, kind):
+    remote = toys.remote(kind)
+    with pytest.raises(gymnasium.error.ResetNeeded, match="not started"):
+        remote.step("x")
+    with pytest.raises(ValueError, match="unknown reset options"):
+        remote.reset(options={"nonsense": 1})
+    with pytest.raises(ValueError, match="7 tasks"):
+        remote.reset(options={"task_index": 700})
+    with pytest.raises(ValueError, match="must be JSON"):
+        remote.reset(options={"task": {"a": object()}})
+    with pytest.raises(gymnasium.error.ResetNeeded):  # a reset that failed leaves no episode
+        remote.step("x")
+    direct = TOYS[kind]()
+    assert remote.reset(seed=0) == direct.reset(seed=0)
+    with pytest.raises(gymnasium.error.InvalidAction, match="role 'assistant'"):
+        remote.step(user("me"))
+    with pytest.raises(RuntimeError, match="raised RuntimeError; the server's log has it") as raised:
+        remote.step("boom")
+    assert "boom" not in str(raised.value)  # what an exception says may be a secret
+    assert remote.step("x") == direct.step("x")  # the turn that raised was none
+    assert remote.step("quit") == direct.step("quit")
+    with pytest.raises(gymnasium.error.ResetNeeded, match="over"):
+        remote.step("x")
+    with running(TOYS, allow=["expert"]) as server:
+        blunderer = server.remote(kind)
+        blunderer.reset(seed=0)
+        with pytest.raises(NotImplementedError, match="no scripted blunders"):
+            blunderer.blunder(np.random.default_rng(0))
+
+
+def test_a_reply_that_was_refused_costs_no_other_session(kind):
+    """So that an episode which cannot be played again goes on after one."""
+    with running() as server:
+        remote, direct = server.remote(kind), TOYS[kind]()
+        for env in (remote, direct):
+            env.reset(seed=0)
+            for wrong in ("boom", user("me")):
+                with pytest.raises((RuntimeError, gymnasium.error.InvalidAction)):
+                    env.step(wrong)
+        assert remote.step("x") == direct.step("x")
+        assert server.metrics()["opened"] == 1
+
+
+class Unopenable(Guess):
+    def opening(self, task):
+        raise EnvironmentFailure("judge_failed", "not today")
+
+
+def test_a_failure_in_the_opening_arrives_as_one():
+    with running({"sad": Unopenable}) as server, pytest.raises(EnvironmentFailure, match="judge_failed: not today"):
+        server.remote("sad").reset(seed=0)
+
+
+def test_what_is_not_allowed_is_refused_with_the_remedy(toys):
+    remote = toys.remote("guess")
+    remote.reset(seed=0)
+    with pytest.raises(RemoteError, match="--allow expert"):
+        remote.demonstration(np.random.default_rng(0))
+    with pytest.raises(RemoteError, match="--allow kwargs"):
+        toys.remote("guess", env_kwargs={"max_assistant_turns": 2})
+
+
+def test_arguments_of_the_client_where_they_are_allowed(shipped):
+    remote = shipped.remote("textenv/gsm8k-interact", env_kwargs={"level": "easy"})
+    direct = textenvs.make("textenv/gsm8k-interact", level="easy")
+    assert remote.tasks.name == direct.tasks.name
+    assert remote.reset(seed=4) == direct.reset(seed=4)
+    with pytest.raises(ValueError, match="cannot be made with these arguments"):
+        shipped.remote("textenv/gsm8k-interact", env_kwargs={"level": "no such level"})
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"url": None}, "needs url"),
+        ({"url": "localhost:1"}, "url must be"),
+        ({"url": "ftp://localhost"}, "url must be"),
+        ({"url": "http://u:p@localhost"}, "password"),
+        ({"timeout_s": 0}, "timeout_s must be"),
+        ({"env": "gues"}, "offers guess, async, blocking; it does not offer 'gues'"),
+        ({"env": None}, "which one is meant"),
+    ],
+)
+def test_a_mistake_in_the_arguments_says_which(toys, monkeypatch, options, match):
+    for name in ("TEXTENVS_URL", "TEXTENVS_REMOTE_ENV", "TEXTENVS_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ValueError, match=match):
+        textenvs.make("textenv/remote", **{"url": toys.url, "env": "guess", **options})
+
+
+def test_a_server_that_is_not_there_is_a_clear_error_after_bounded_retries():
+    with pytest.raises(RemoteError, match=r"no connection.*tried for"):
+        textenvs.make("textenv/remote", url="http://127.0.0.1:9", env="guess", retry_s=0.3)
+
+
+# ------------------------------------------------------------------ forks, snapshots, copies
+
+
+def test_forks_snapshots_and_copies_go_on_alike(toys, kind):
+    direct, remote = TOYS[kind](), toys.remote(kind)
+    for turn in range(4):
+        for env in (direct, remote):
+            env.reset(seed=5)
+            for i in range(turn):
+                env.step(f"reply {i}")
+        expected = [direct.fork().step("a"), direct.fork(9).step("a"), direct.fork(9).fork(10).step("a")]
+        saved = pickle.loads(pickle.dumps(remote.snapshot()))
+        elsewhere = toys.remote(kind)
+        elsewhere.restore(saved)
+        moved = pickle.loads(pickle.dumps(remote))
+        forks = [remote.fork(), remote.fork(9), remote.fork(9).fork(10)]
+        assert [fork.step("a") for fork in forks] == expected
+        later = [direct.step(f"reply {i}") for i in range(turn, 4)]
+        for env in (elsewhere, moved, copy.deepcopy(remote), remote):
+            assert [env.step(f"reply {i}") for i in range(turn, 4)] == later
+
+
+def test_a_fork_of_a_fork_with_seeds_at_several_turns(toys):
+    def played(env):
+        env.reset(seed=1)
+        env.step("a")
+        one = env.fork(7)
+        first = one.step("b")
+        return first, one.fork(8).step("c"), one.fork().step("c"), env.step("b")
+
+    results = played(Guess())
+    assert played(toys.remote("guess")) == results
+    assert len({result[1] for result in results}) == 4
+
+
+def test_forks_that_are_dropped_leave_no_session():
+    with running() as server:
+        remote = server.remote("guess")
+        remote.reset(seed=0)
+        for seed in range(20):
+            remote.fork(seed).step("x")
+        soon(lambda: server.metrics()["sessions"] == 1, "one session")
+        remote.reset(seed=1)
+        assert server.metrics()["sessions"] == 1  # in the place of the one before
+        remote.close()
+        soon(lambda: server.metrics()["sessions"] == 0, "no session")
+        assert remote.step("after closing") == _stepped(Guess(), 1, "after closing")
+
+
+def _stepped(env, seed, reply):
+    env.reset(seed=seed)
+    return env.step(reply)
+
+
+class Unsteady(Guess):
+    """Not deterministic, against the contract."""
+
+    def respond(self, reply):
+        return Turn([user(f"Now it is {np.random.default_rng().random()}.")])
+
+
+def test_an_episode_that_would_not_be_the_same_is_not_continued():
+    offers = {"declared": Offer(Unsteady, nondeterministic=True), "undeclared": Offer(Unsteady)}
+    with running(offers) as server:
+        for env, match in (("declared", "not deterministic"), ("undeclared", "went otherwise")):
+            remote = server.remote(env)
+            remote.reset(seed=0)
+            remote.step("a")
+            with pytest.raises(RemoteError, match=match):
+                remote.fork().step("b")
+            remote.step("b")  # the episode itself goes on
+
+
+# ------------------------------------------------------------------ many
+
+
+def test_whole_episodes_side_by_side_are_those_played_directly(shipped):
+    def policy(conversation):
+        return f"#### {len(conversation) + len(conversation[0]['content']) % 7}"
+
+    async def played(env):
+        return sorted([each async for each in play_episodes(env, policy, 60, concurrency=20, seed=3)], key=_number)
+
+    ends = set()
+    for env_id in adapter_kit.ENVIRONMENTS:
+        direct = asyncio.run(played(textenvs.make(env_id)))
+        assert asyncio.run(played(shipped.remote(env_id))) == direct
+        ends |= {episode.stop for episode in direct}
+    assert len(ends) > 1
+
+
+def _number(episode):
+    return episode.number
+
+
+def test_a_vector_environment_and_awaited_twins(toys, kind):
+    async def awaited(env):
+        results = [await env.areset(seed=4)]
+        for reply in ("a", "b", "tool"):
+            results.append(await env.astep(reply))
+        await env.aclose()
+        return results
+
+    assert asyncio.run(awaited(toys.remote(kind))) == asyncio.run(awaited(TOYS[kind]()))
+
+    def lockstep(env):
+        envs = TextVectorEnv.of(env, 5)
+        results = [envs.reset(seed=6)[0]]
+        for step in range(3):
+            conversations, rewards, *_ = envs.step([f"{step} {i}" for i in range(5)])
+            results.append((conversations, rewards.tolist()))
+        envs.close()
+        return results
+
+    assert lockstep(toys.remote(kind)) == lockstep(TOYS[kind]())
+
+
+def test_the_multiturn_aware_reward(toys):
+    def value(env):
+        env.reset(seed=2)
+        env.step("x")
+        return asyncio.run(multiturn_aware_reward(env, lambda conversation: "quit", samples=3, window=2))
+
+    rewards = [value(toys.remote("guess")) for _ in range(2)]
+    assert rewards[0] == rewards[1]
+    assert len(rewards[0].futures) == 3
+    assert {future.over for future in rewards[0].futures} == {True}
+
+
+def _in_a_child(env, result):
+    result.put([env.step("in a child"), env.reset(seed=8)])
+
+
+def test_a_forked_process_has_a_connection_of_its_own(toys):
+    remote, direct = toys.remote("guess"), Guess()
+    for env in (remote, direct):
+        env.reset(seed=1)
+    context = multiprocessing.get_context("fork")
+    result = context.Queue()
+    child = context.Process(target=_in_a_child, args=(remote, result))
+    child.start()
+    there = result.get(timeout=60)
+    child.join()
+    fork = direct.fork()
+    assert there == [fork.step("in a child"), fork.reset(seed=8)]
+    assert remote.step("here") == direct.step("here")
+
+
+# ------------------------------------------------------------------ what breaks
+
+
+def test_a_server_that_is_killed_and_started_again_in_the_middle_of_an_episode():
+    server = Running(TOYS)
+    remote, direct = server.remote("async"), Guess()
+    for env in (remote, direct):
+        env.reset(seed=3)
+        env.step("before")
+    server.stop()
+    again = Running(TOYS, port=server.port)
+    try:
+        assert remote.step("after") == direct.step("after")
+        assert again.metrics()["opened"] == 1
+    finally:
+        again.stop()
+    hasty = pickle.loads(pickle.dumps(remote))
+    hasty._client = Client.shared(server.url, None, 180.0, 0.2)
+    with pytest.raises(RemoteError, match="no connection"):
+        hasty.step("gone")
+
+
+def test_a_session_that_has_expired_is_opened_again():
+    with running(limits=Limits(idle_s=100.0)) as server:
+        remote, direct = server.remote("guess"), Guess()
+        for env in (remote, direct):
+            env.reset(seed=3)
+            env.step("before")
+        server.call(lambda: server.host._release(server.host.book.expire(1e12)))
+        assert server.metrics()["sessions"] == 0
+        assert remote.step("after") == direct.step("after")
+
+
+class Slow(Guess):
+    """Waits, on its first replies, until it may go on."""
+
+    gate = None
+    entered = 0
+
+    async def respond(self, reply):
+        type(self).entered += 1
+        await Slow.gate.wait()
+        return super().respond(reply)
+
+
+def test_a_step_that_was_cancelled_is_not_played_twice_nor_in_the_way_of_another():
+    with running({"slow": Slow}) as server:
+
+        async def gate():
+            Slow.gate, Slow.entered = asyncio.Event(), 0
+
+        async def go_on():
+            Slow.gate.set()
+
+        server.on_loop(gate())
+        direct = Guess()
+        direct.reset(seed=1)
+
+        async def cancelled(env, reply):
+            await env.areset(seed=1)
+            task = asyncio.ensure_future(env.astep(reply))
+            while not Slow.entered:
+                await asyncio.sleep(0.005)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await asyncio.to_thread(server.on_loop, go_on())
+            return await env.astep("x")
+
+        same, other = server.remote("slow"), server.remote("slow")
+        expected = direct.step("x")
+        assert asyncio.run(cancelled(same, "x")) == expected
+        assert (Slow.entered, server.metrics()["opened"]) == (1, 1)
+        server.on_loop(gate())
+        assert asyncio.run(cancelled(other, "y")) == expected
+        assert server.metrics()["opened"] == 3  # what "y" had played was not this episode
+
+
+def test_a_full_server_is_waited_for_and_then_given_up():
+    with running(limits=Limits(max_sessions=1)) as server:
+        first, second = server.remote("guess"), server.remote("guess", retry_s=0.5)
+        first.reset(seed=0)
+        with pytest.raises(RemoteError, match="all 1 sessions are taken") as raised:
+            second.reset(seed=0)
+        assert raised.value.kind == "full"
+        first.close()
+        assert second.reset(seed=0) == Guess().reset(seed=0)
+
+
+def test_another_version_of_the_protocol_is_refused(monkeypatch):
+    monkeypatch.setattr("textenvs.serve.host.PROTOCOL", 2)
+    with running() as server, pytest.raises(RemoteError, match="speaks version 2 of the protocol"):
+        server.remote("guess")
+
+
+def test_something_else_at_the_address():
+    class Other(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_error(404)
+
+        def log_message(self, *args):
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Other) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        with pytest.raises(RemoteError, match="HTTP 404; is that a server"):
+            textenvs.make("textenv/remote", url=f"http://127.0.0.1:{other.server_port}", env="guess")
+        other.shutdown()
+
+
+WRONG = {
+    "session": 7,
+    "turn": "0",
+    "messages": [{"role": "nobody"}],
+    "info": [],
+    "reward": True,
+    "terminated": 1,
+    "truncated": "no",
+}
+
+
+@pytest.mark.parametrize(
+    "wrong", [{name: wrong} for name, wrong in WRONG.items()] + [dict.fromkeys([n]) for n in WRONG]
+)
+def test_nonsense_of_a_server_is_a_clear_error(toys, monkeypatch, wrong):
+    remote, call = toys.remote("guess"), Client._call
+
+    async def garbled(self, message):
+        answer = await call(self, message)
+        return {**answer, **wrong} if message["op"] in ("open", "step") else answer
+
+    monkeypatch.setattr(Client, "_call", garbled)
+    with pytest.raises(RemoteError, match="did not answer") as raised:
+        _stepped(remote, 0, "x")
+    assert raised.value.kind == "bad_request"
+    moved = pickle.loads(pickle.dumps(raised.value))
+    assert (str(moved), moved.kind) == (str(raised.value), "bad_request")
+
+
+def test_big_task_sets_stay_where_they_are(toys):
+    assert len(pickle.dumps(toys.remote("guess"))) < 5000

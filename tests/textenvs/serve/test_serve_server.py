@@ -1,0 +1,656 @@
+"""The server over real sockets: who may, what is refused, and that no client is felt by another."""
+
+import asyncio
+import json
+import socket
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+
+import aiohttp
+import pytest
+from aiohttp import WSMessage, WSMsgType
+from served import TOKEN, TOYS, Limits, Offer, Transport, running, soon
+from toy_envs import Guess, ToyTasks
+
+from textenvs import Turn
+from textenvs.messages import user
+from textenvs.serve.client import RemoteError
+from textenvs.serve.host import Host
+from textenvs.serve.server import Server, _Channel
+
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+HANDSHAKE = (
+    b"GET /v1/ws HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+)
+
+
+@pytest.fixture(scope="module")
+def guarded():
+    with running(tokens={"ann": TOKEN, "bob": "another"}, transport=Transport(max_message_bytes=20_000)) as server:
+        yield server
+
+
+def ask(server, path, headers=None, raw=None, **fields):
+    """One HTTP request: its status, its headers and its JSON."""
+    fields.pop("op", None)  # it stands in the path
+
+    async def asked():
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(
+                f"{server.url}/v1/{path}", headers=headers or {}, data=json.dumps(fields) if raw is None else raw
+            ) as response,
+        ):
+            return response.status, response.headers, await response.json()
+
+    return asyncio.run(asked())
+
+
+def get(server, path, headers=None):
+    async def got():
+        async with aiohttp.ClientSession() as session, session.get(server.url + path, headers=headers or {}) as answer:
+            return answer.status, await answer.json()
+
+    return asyncio.run(got())
+
+
+def over_websocket(server, talk, headers=None):
+    """What ``talk(ws)`` gives."""
+
+    async def talked():
+        async with (
+            aiohttp.ClientSession() as session,
+            session.ws_connect(f"{server.url}/v1/ws", headers=headers or {}) as ws,
+        ):
+            return await talk(ws)
+
+    return asyncio.run(talked())
+
+
+def opening(number=0, **changes):
+    return {"id": f"open {number}", "op": "open", "env": "guess", "seed": number, **changes}
+
+
+# ------------------------------------------------------------------ HTTP
+
+
+def test_an_episode_over_http_is_the_direct_one(guarded):
+    direct = Guess()
+    conversation, info = direct.reset(seed=3)
+    status, _, opened = ask(guarded, "open", BEARER, id="1", env="guess", seed=3)
+    assert (status, opened["id"]) == (200, "1")
+    assert opened["ok"]["messages"] == list(conversation)
+    assert opened["ok"]["info"] == info
+    session = opened["ok"]["session"]
+    for turn, reply in enumerate(("a", {"role": "assistant", "content": "b"}, "quit")):
+        grown, reward, terminated, truncated, info = direct.step(reply)
+        _, _, answer = ask(guarded, "step", BEARER, id=f"s{turn}", session=session, turn=turn, action=reply)
+        assert answer["ok"] == {
+            "session": session,
+            "turn": turn + 1,
+            "messages": list(grown[len(conversation) :]),
+            "reward": reward,
+            "terminated": terminated,
+            "truncated": truncated,
+            "info": info,
+        }
+        conversation = grown
+    status, _, answer = ask(guarded, "step", BEARER, id="s9", session=session, turn=3, action="x")
+    assert (status, answer["error"]["kind"]) == (409, "reset_needed")
+    assert ask(guarded, "close", BEARER, session=session)[2]["ok"] == {}
+    assert ask(guarded, "close", BEARER, session=session)[2]["ok"] == {}
+    assert ask(guarded, "step", BEARER, id="s9", session=session, turn=3, action="x")[0] == 404
+
+
+def test_a_request_that_is_asked_again_is_carried_out_once(guarded):
+    first = ask(guarded, "open", BEARER, id="twice", env="guess", seed=1)[2]
+    assert ask(guarded, "open", BEARER, id="twice", env="guess", seed=1)[2] == first
+    step = {"id": "step twice", "session": first["ok"]["session"], "turn": 0, "action": "a"}
+    played = ask(guarded, "step", BEARER, **step)[2]
+    assert ask(guarded, "step", BEARER, **step)[2] == played
+    status, _, answer = ask(guarded, "step", BEARER, **{**step, "action": "b"})
+    assert (status, answer["error"]["kind"]) == (400, "bad_request")
+    status, _, answer = ask(guarded, "step", BEARER, **{**step, "id": "stale"})
+    assert (status, answer["error"]["kind"], answer["error"]["turn"]) == (409, "wrong_turn", 1)
+    assert "a" in ask(guarded, "step", BEARER, **{**step, "id": "2", "turn": 1})[2]["ok"]["messages"][1]["content"]
+
+
+def test_seeds_that_the_server_draws_are_told(guarded):
+    opened = [ask(guarded, "open", BEARER, id=f"unseeded {i}", env="guess")[2]["ok"] for i in range(2)]
+    assert opened[0]["seed"] != opened[1]["seed"]
+    assert opened[0]["messages"] == list(Guess().reset(seed=opened[0]["seed"])[0])
+
+
+# ------------------------------------------------------------------ who may
+
+
+@pytest.mark.parametrize("header", [None, "Bearer wrong", "Bearer ", TOKEN, f"Basic {TOKEN}", "Bearer \u00e9"])
+def test_without_its_token_nobody_is_served(guarded, header):
+    headers = {} if header is None else {"Authorization": header}
+    for status, answer in (
+        get(guarded, "/metrics", headers),
+        get(guarded, "/v1/ws", headers),
+        ask(guarded, "open", headers, **opening())[::2],
+        ask(guarded, "describe", headers)[::2],
+        ask(guarded, "nonsense", headers)[::2],
+    ):
+        assert status == 401
+        assert "token" in answer["error"]["message"]
+        assert TOKEN not in json.dumps(answer)
+    with pytest.raises(aiohttp.WSServerHandshakeError) as raised:
+        over_websocket(guarded, lambda ws: ws.receive(), headers)
+    assert raised.value.status == 401
+    assert get(guarded, "/health") == (200, {"status": "ok", "protocol": 1})
+
+
+def test_the_client_says_what_to_do_about_a_token(guarded, monkeypatch):
+    monkeypatch.delenv("TEXTENVS_TOKEN", raising=False)
+    for token in (None, "wrong"):
+        with pytest.raises(RemoteError, match="TEXTENVS_TOKEN") as raised:
+            guarded.remote("guess", token=token)
+        assert raised.value.kind == "unauthorized"
+    monkeypatch.setenv("TEXTENVS_TOKEN", TOKEN)
+    assert guarded.remote("guess").reset(seed=0) == Guess().reset(seed=0)
+
+
+def test_a_session_belongs_to_its_token(guarded):
+    session = ask(guarded, "open", BEARER, id="mine", env="guess", seed=1)[2]["ok"]["session"]
+    bob = {"Authorization": "Bearer another"}
+    assert ask(guarded, "step", bob, id="x", session=session, turn=0, action="a")[0] == 404
+    ask(guarded, "close", bob, session=session)
+    assert ask(guarded, "step", BEARER, id="x", session=session, turn=0, action="a")[0] == 200
+
+
+def test_pages_in_browsers_are_not_spoken_with():
+    with running() as server:
+        for origin in ("http://localhost", "null", "https://evil.example"):
+            assert ask(server, "describe", {"Origin": origin})[0] == 403
+            with pytest.raises(aiohttp.WSServerHandshakeError):
+                over_websocket(server, lambda ws: ws.receive(), {"Origin": origin})
+        assert ask(server, "describe")[0] == 200
+
+
+# ------------------------------------------------------------------ garbage
+
+
+@pytest.mark.parametrize(
+    ("raw", "status", "match"),
+    [
+        (b"", 400, "JSON"),
+        (b"{", 400, "JSON"),
+        (b"\xff\xfe", 400, "JSON"),
+        (b"[1]", 400, "JSON object"),
+        (b"[" * 15_000, 400, "nested too deeply"),
+        (b'{"env": "guess"}', 400, "id: Field required"),
+        (b'{"id": "1", "env": "guesss"}', 404, "there are: guess"),
+        (b'{"id": "1", "env": "guess", "seed": -1}', 400, "seed"),
+        (b'{"id": "1", "env": "guess", "seed": 1e400}', 400, "seed"),
+        (b'{"id": "1", "env": "guess", "sed": 1}', 400, "sed: Extra inputs"),
+        (b'{"id": "1", "env": "guess", "seed": 1, "replay": [{}]}', 400, "an action or a reseed"),
+        (b'{"id": "1", "env": "guess", "options": {"task_index": 99}}', 422, "7 tasks"),
+        (b'{"id": "1", "env": "guess", "kwargs": {"a": 1}}', 403, "--allow kwargs"),
+        (b'"' + b"x" * 30_000 + b'"', 413, "at most 20000 bytes"),
+    ],
+)
+def test_malformed_and_oversized_requests_get_clear_errors(guarded, raw, status, match):
+    got, _, answer = ask(guarded, "open", BEARER, raw=raw)
+    assert got == status
+    assert match in answer["error"]["message"]
+
+
+def test_an_unknown_operation_names_the_known_ones(guarded):
+    status, _, answer = ask(guarded, "stepp", BEARER)
+    assert status == 400
+    assert "describe,open,step" in answer["error"]["message"]
+
+
+def test_garbage_frames_are_answered_and_the_connection_goes_on(guarded):
+    async def talk(ws):
+        errors = []
+        for garbage in ("", "{", "[]", '{"id": 3}', '{"id": "a", "op": "x"}', '{"id": "a", "op": "open"}', "\x00"):
+            await ws.send_str(garbage)
+            errors.append(json.loads((await ws.receive()).data)["error"]["kind"])
+        await ws.send_bytes(b"\x00\xff")
+        errors.append(json.loads((await ws.receive()).data)["error"]["kind"])
+        await ws.send_json(opening(7))
+        return errors, json.loads((await ws.receive()).data)
+
+    errors, opened = over_websocket(guarded, talk, BEARER)
+    assert set(errors) == {"bad_request"}
+    assert opened["ok"]["messages"] == list(Guess().reset(seed=7)[0])
+
+
+def test_a_frame_that_is_too_large_closes_the_connection_with_the_reason_and_sessions_survive(guarded):
+    async def talk(ws):
+        await ws.send_json(opening(8, id="before the large one"))
+        session = json.loads((await ws.receive()).data)["ok"]["session"]
+        await ws.send_str("x" * 30_000)
+        closed = await ws.receive()
+        return session, closed.type, closed.data, closed.extra
+
+    session, kind, code, reason = over_websocket(guarded, talk, BEARER)
+    assert (kind, code, reason) == (aiohttp.WSMsgType.CLOSE, 1009, "a message has at most 20000 bytes")
+    assert ask(guarded, "step", BEARER, id="1", session=session, turn=0, action="a")[0] == 200
+
+
+def test_a_reply_that_is_too_large_is_an_error_at_once_and_costs_no_other_episode(guarded):
+    direct, remotes = Guess(), [guarded.remote("guess", token=TOKEN) for _ in range(5)]
+    direct.reset(seed=1)
+    expected = direct.step("x")
+
+    async def played(remote, reply):
+        await remote.areset(seed=1)
+        return await remote.astep(reply)
+
+    async def all_at_once():
+        replies = ["x", "x", "x" * 30_000, "x", "x"]
+        together = [played(remote, reply) for remote, reply in zip(remotes, replies, strict=True)]
+        return await asyncio.gather(*together, return_exceptions=True)
+
+    results = asyncio.run(all_at_once())
+    error = results.pop(2)
+    assert isinstance(error, RemoteError)
+    assert error.kind == "too_large"
+    assert "--max-message-mb" in str(error)
+    assert "tried for" not in str(error)  # as what may pass is
+    assert results == [expected] * 4
+    assert remotes[2].step("x") == expected
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"\x00" * 400,
+        b"GET / HTTP/1.1\r\nContent-Length: -5\r\n\r\n",
+        b"POST /v1/open HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{",  # and then nothing
+        b"GET /v1/ws HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"",
+    ],
+)
+def test_garbage_on_the_socket_and_half_a_request_disturb_nobody(guarded, garbage):
+    with socket.create_connection(("127.0.0.1", guarded.port)) as raw:
+        raw.sendall(garbage)
+        assert guarded.remote("guess", token=TOKEN).reset(seed=2) == Guess().reset(seed=2)
+
+
+def test_a_websocket_with_broken_frames_is_closed_and_disturbs_nobody():
+    with running() as server, socket.create_connection(("127.0.0.1", server.port)) as raw:
+        raw.sendall(HANDSHAKE)
+        assert b"101" in raw.recv(1000)
+        raw.sendall(b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff")
+        raw.settimeout(10)
+        while raw.recv(1000):
+            pass
+        remote = server.remote("guess")
+        assert remote.reset(seed=2) == Guess().reset(seed=2)
+        soon(lambda: len(server.server._channels) == 1, "the broken connection is gone")
+        remote.close()
+
+
+# ------------------------------------------------------------------ connections that are lost
+
+
+class Waiting(Guess):
+    """Replies to ``wait`` when the test says so."""
+
+    gates: dict = {}
+    entered = 0
+
+    async def respond(self, reply):
+        if reply["content"] == "wait":
+            type(self).entered += 1
+            self.gates[self.state.task_index] = gate = asyncio.Event()
+            await gate.wait()
+        return super().respond(reply)
+
+
+@pytest.fixture
+def waiting():
+    Waiting.gates, Waiting.entered = {}, 0
+    offers = {"guess": Waiting, "blocking": TOYS["blocking"]}
+    with running(offers, limits=Limits(grace_s=0.5, max_running=8), step_timeout_s=20.0) as server:
+        yield server
+
+
+def let_go(server):
+    server.call(lambda: [gate.set() for gate in Waiting.gates.values()])
+
+
+def test_an_answer_that_was_not_read_is_there_on_another_connection(waiting):
+    step = {"id": "once", "op": "step", "turn": 0, "action": "wait"}
+
+    async def ask_and_leave(ws):
+        await ws.send_json(opening())
+        session = json.loads((await ws.receive()).data)["ok"]["session"]
+        await ws.send_json({**step, "session": session})
+        while not Waiting.entered:
+            await asyncio.sleep(0.005)
+        ws._response.connection.transport.abort()  # as a process that is killed
+        return session
+
+    session = over_websocket(waiting, ask_and_leave)
+    soon(lambda: not waiting.server._channels, "the connection is gone")
+    assert waiting.metrics()["sessions"] == 1
+
+    async def ask_again(ws):
+        await ws.send_json({**step, "session": session})
+        await asyncio.sleep(0.02)
+        await asyncio.to_thread(let_go, waiting)
+        return json.loads((await ws.receive()).data)
+
+    direct = Guess()
+    direct.reset(seed=0)
+    assert over_websocket(waiting, ask_again)["ok"]["reward"] == direct.step("wait")[1]
+    assert Waiting.entered == 1
+
+
+def test_sessions_of_a_connection_that_is_lost_end_after_the_grace(waiting):
+    async def open_and_leave(ws):
+        for number in range(5):
+            await ws.send_json(opening(number))
+            await ws.receive()
+        ws._response.connection.transport.abort()
+
+    over_websocket(waiting, open_and_leave)
+    waiting.call(waiting.host.expire)
+    soon(lambda: not waiting.server._channels, "the connection is gone")
+    assert waiting.metrics()["sessions"] == 5
+    soon(lambda: waiting.metrics()["sessions"] == 0, "no session is left")
+    assert waiting.metrics()["ended"] == {"connection_lost": 5}
+    assert waiting.host._playing == {}
+    assert waiting.host._work == {}
+
+
+def test_too_many_requests_at_work_are_refused_with_a_time_to_come_back(waiting):
+    async def talk(ws):
+        await ws.send_json(opening(0, id="first"))
+        sessions = [json.loads((await ws.receive()).data)["ok"]["session"]]
+        for number in range(1, 9):
+            await ws.send_json(opening(number, options={"task_index": number % 7}))
+            sessions.append(json.loads((await ws.receive()).data)["ok"]["session"])
+        for number, session in enumerate(sessions[:8]):
+            await ws.send_json({"id": f"s{number}", "op": "step", "session": session, "turn": 0, "action": "wait"})
+        while Waiting.entered < 8:
+            await asyncio.sleep(0.005)
+        await ws.send_json({"id": "more", "op": "step", "session": sessions[8], "turn": 0, "action": "x"})
+        over = json.loads((await ws.receive()).data)
+        return sessions, over
+
+    async def kept(ws):
+        sessions, over = await talk(ws)
+        http = await asyncio.to_thread(lambda: ask(waiting, "open", **opening(20)))
+        await asyncio.to_thread(let_go, waiting)
+        return over, http
+
+    over, (status, headers, answer) = over_websocket(waiting, kept)
+    assert (over["id"], over["error"]["kind"]) == ("more", "overloaded")
+    assert over["error"]["retry_after_s"] > 0
+    assert (status, answer["error"]["kind"]) == (503, "overloaded")
+    assert int(headers["Retry-After"]) >= 1
+
+
+def test_too_many_sessions_of_one_token():
+    limits = Limits(max_sessions_per_token=2)
+    with running(tokens={"ann": TOKEN, "bob": "another"}, limits=limits) as server:
+        for number in range(2):
+            assert ask(server, "open", BEARER, **opening(number))[0] == 200
+        status, headers, answer = ask(server, "open", BEARER, **opening(3))
+        assert (status, answer["error"]["kind"], headers["Retry-After"]) == (429, "full", "1")
+        assert ask(server, "open", {"Authorization": "Bearer another"}, **opening(3))[0] == 200
+
+
+class Wordy(Guess):
+    """Says a great deal."""
+
+    def respond(self, reply):
+        return Turn([user("word " * 100_000)])
+
+
+@pytest.mark.parametrize("bounds", [{"send_timeout_s": 0.3}, {"send_timeout_s": 600.0, "max_unread_bytes": 2**20}])
+def test_a_client_that_does_not_read_stalls_nobody_and_is_disconnected(bounds):
+    transport = Transport(**bounds)
+    with running({"wordy": Wordy, "guess": Guess}, transport=transport) as server:
+
+        async def reads_nothing():
+            async with aiohttp.ClientSession() as session:
+                ws = await session.ws_connect(f"{server.url}/v1/ws", max_msg_size=0)
+                sessions = []
+                for number in range(30):
+                    await ws.send_json({"id": str(number), "op": "open", "env": "wordy", "seed": 0})
+                    sessions.append(json.loads((await ws.receive()).data)["ok"]["session"])
+                ws._response.connection.transport.pause_reading()
+                for number, name in enumerate(sessions):
+                    await ws.send_json({"id": f"s{number}", "op": "step", "session": name, "turn": 0, "action": "x"})
+                await asyncio.to_thread(other_clients)
+                await asyncio.to_thread(
+                    soon, lambda: len(server.server._channels) == 1, "the client that does not read is disconnected"
+                )
+
+        remote, direct = server.remote("guess"), Guess()
+
+        def other_clients():
+            for seed in range(5):
+                assert remote.reset(seed=seed) == direct.reset(seed=seed)
+                assert remote.step("a") == direct.step("a")
+
+        asyncio.run(reads_nothing())
+
+
+@dataclass(frozen=True)
+class LongWindedTasks(ToyTasks):
+    """Whose description is long."""
+
+    name: str = "word " * 20_000
+
+
+def test_a_client_that_floods_and_reads_nothing_stalls_nobody_and_takes_no_memory():
+    offers = {"guess": Guess, "long": lambda: Guess(LongWindedTasks())}
+    transport = Transport(send_timeout_s=2.0, max_pending=20)
+    with running(offers, transport=transport) as server:
+        remote, direct = server.remote("guess"), Guess()
+        with socket.create_connection(("127.0.0.1", server.port)) as flood:
+            flood.sendall(HANDSHAKE)
+            message = b'{"id": "again", "op": "describe"}'
+            frame = bytes([0x81, 0x80 | len(message)]) + bytes(4) + message  # masked with zeros
+            frames, begun = frame * 5000, 0
+            flood.setblocking(False)
+            most = 0
+            for seed in range(20):
+                with suppress(BlockingIOError, ConnectionError):
+                    begun = (begun + flood.send(frames[begun:])) % len(frame)
+                assert remote.reset(seed=seed) == direct.reset(seed=seed)
+                assert remote.step("a") == direct.step("a")
+                most = max(most, *(channel._answers.qsize() for channel in list(server.server._channels)))
+            soon(lambda: len(server.server._channels) == 1, "the client that floods is disconnected")
+        assert 10 <= most <= 2 * 20 + 1
+
+
+async def test_who_has_sent_much_does_not_keep_the_loop():
+    count, ticks = 200, 0
+    message = WSMessage(WSMsgType.TEXT, '{"id": "1", "op": "close", "session": "s"}', None)
+
+    class Sent:
+        """A WebSocket whose frames are all here, so that reading them waits for nothing."""
+
+        def __init__(self):
+            self.left = count
+
+        def __aiter__(self):
+            return self
+
+        async def __anext__(self):
+            self.left -= 1
+            if self.left < 0:
+                raise StopAsyncIteration
+            return message
+
+        async def send_str(self, text):
+            pass
+
+    async def others():
+        nonlocal ticks
+        while True:
+            await asyncio.sleep(0)
+            ticks += 1
+
+    other = asyncio.ensure_future(others())
+    await _Channel(Sent(), None, "ann", Server(Host({"guess": Offer(Guess)}))).serve()
+    other.cancel()
+    assert ticks >= count // 2
+
+
+def test_a_client_that_is_silent_is_found_out_by_the_heartbeat():
+    with (
+        running(transport=Transport(heartbeat_s=0.2)) as server,
+        socket.create_connection(("127.0.0.1", server.port)) as half_open,
+    ):
+        half_open.sendall(HANDSHAKE)
+        soon(lambda: len(server.server._channels) == 1, "it is connected")
+        soon(lambda: not server.server._channels, "it is found out")
+
+
+# ------------------------------------------------------------------ environments that misbehave
+
+
+class Stuck(Guess):
+    async def respond(self, reply):
+        if reply["content"] == "hang":
+            await asyncio.Event().wait()
+        return super().respond(reply)
+
+
+class StuckInAThread(Guess):
+    blocking = True
+    go_on = threading.Event()
+
+    def respond(self, reply):
+        if reply["content"] == "hang":
+            self.go_on.wait(30)
+        return super().respond(reply)
+
+
+def test_an_environment_that_hangs_is_given_up_and_the_rest_goes_on():
+    with running({"stuck": Stuck, "thread": StuckInAThread}, step_timeout_s=0.3, threads=2) as server:
+        direct = Guess()
+        remote = server.remote("stuck")
+        for env in (remote, direct):
+            env.reset(seed=0)
+        with pytest.raises(RemoteError, match="longer than 0.3 s; the episode is as it was"):
+            remote.step("hang")
+        assert remote.step("a") == direct.step("a")
+        remote = server.remote("thread")
+        remote.reset(seed=0)
+        direct.reset(seed=0)
+        with pytest.raises(RemoteError, match="longer than 0.3 s; the session is lost"):
+            remote.step("hang")
+        assert remote.step("a") == direct.step("a")  # in another session
+        StuckInAThread.go_on.set()
+        assert server.metrics()["ended"]["broken"] == 1
+
+
+class NotJson(Guess):
+    def _result(self, turn, failure=None):
+        conversation, reward, terminated, truncated, info = super()._result(turn, failure)
+        return conversation, reward, terminated, truncated, {**info, "odd": object()}
+
+
+def test_what_is_not_json_is_the_environments_error():
+    with running({"odd": NotJson}) as server:
+        remote = server.remote("odd")
+        remote.reset(seed=0)
+        with pytest.raises(RemoteError, match="object is not JSON"):
+            remote.step("a")
+        soon(lambda: server.metrics()["sessions"] == 0, "the session is given up")
+
+
+class Unspeakable(ToyTasks):
+    def __getitem__(self, index):
+        raise KeyError("a secret")
+
+
+def test_whatever_else_goes_wrong_is_an_error_without_its_text():
+    with running({"odd": lambda: Guess(Unspeakable())}) as server:
+        for status, _, answer in (
+            ask(server, "task", id="1", env="odd", index=0),
+            ask(server, "open", id="2", env="odd", seed=0),
+        ):
+            assert (status, answer["error"]["exception"]) == (500, "KeyError")
+            assert "secret" not in json.dumps(answer)
+        assert server.metrics()["sessions"] == 0
+
+
+def test_an_environment_that_cannot_be_made_is_noticed_at_once():
+    def broken():
+        raise OSError("no such file")
+
+    with pytest.raises(OSError, match="no such file"), running({"broken": Offer(broken)}):
+        pass
+
+
+def test_mistakes_of_the_operator():
+    with pytest.raises(ValueError, match="at least one environment"):
+        Host({})
+    with pytest.raises(ValueError, match="allow has"):
+        Host({"a": Offer(Guess)}, allow=["everything"])
+    with pytest.raises(ValueError, match="threads"):
+        Host({"a": Offer(Guess)}, threads=0)
+    with pytest.raises(ValueError, match="must not be empty, and must differ"):
+        Server(Host({"a": Offer(Guess)}), tokens={"a": "x", "b": "x"})
+    with pytest.raises(ValueError, match="heartbeat_s"):
+        Transport(heartbeat_s=0)
+
+
+def test_variants_of_clients_are_bounded():
+    with running({"guess": Guess}, allow=["kwargs"]) as server:
+        for number in range(1, 30):
+            remote = server.remote("guess", env_kwargs={"max_assistant_turns": number})
+            assert remote.max_assistant_turns == number
+            remote.reset(seed=0)
+            remote.close()
+            soon(lambda: server.metrics()["sessions"] == 0, "it is closed")
+        assert len(server.host._variants) <= 17
+        assert len(server.host._making) <= 17
+
+
+# ------------------------------------------------------------------ the end
+
+
+def test_draining_lets_running_episodes_end_and_opens_none(waiting):
+    remote, direct = waiting.remote("guess", retry_s=0.2), Guess()
+    for env in (remote, direct):
+        env.reset(seed=0)
+    drained = asyncio.run_coroutine_threadsafe(waiting.server.drain(20.0), waiting.loop)
+    soon(lambda: get(waiting, "/health")[0] == 503, "it says that it is draining")
+    with pytest.raises(RemoteError, match="shutting down"):
+        waiting.remote("guess", retry_s=0.2).reset(seed=1)
+    assert remote.step("a") == direct.step("a")
+    assert not drained.done()
+    assert remote.step("quit") == direct.step("quit")
+    assert drained.result(timeout=10) is True
+
+
+def test_the_grace_has_an_end_and_environments_are_closed():
+    made = []
+
+    def make():
+        made.append(Guess())
+        return made[-1]
+
+    with running({"guess": Offer(make)}) as server:
+        remote = server.remote("guess")
+        remote.reset(seed=0)
+        began = time.monotonic()
+        assert server.on_loop(server.server.drain(0.2)) is False
+        assert time.monotonic() - began >= 0.2
+    assert [bool(env.cleaned) for env in made] == [True]
+
+
+def test_metrics_have_no_secrets(guarded):
+    _, metrics = get(guarded, "/metrics", BEARER)
+    assert metrics["sessions"] >= 0
+    assert metrics["memory_bytes"] is None or metrics["memory_bytes"] > 10**6
+    assert TOKEN not in json.dumps(metrics)

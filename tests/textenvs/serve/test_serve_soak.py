@@ -1,0 +1,14 @@
+"""The soak of benchmarks/serve_soak.py, in small."""
+
+from benchmarks.serve_soak import Soak
+
+
+def test_killed_clients_leave_no_session_and_cross_no_reply():
+    figures = Soak(sessions=16, processes=2, episodes=80, kill_every=25).run()
+    assert figures["episodes"] >= 80
+    assert figures["different"] == 0
+    assert figures["clients_killed"] > 0
+    assert figures["sessions_left"] == 0
+    assert figures["ended"]["connection_lost"] > 0
+    assert set(figures["errors"]) <= {"unknown_session"}
+    assert figures["server_status"] == 0

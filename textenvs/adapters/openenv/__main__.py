@@ -1,0 +1,46 @@
+"""``python -m textenvs.adapters.openenv textenv/clarify --port 8000``: serve an environment."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from typing import Any
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Serve until interrupted."""
+    parser = argparse.ArgumentParser(prog="python -m textenvs.adapters.openenv", description=main.__doc__)
+    parser.add_argument("env", help="the environment's id")
+    parser.add_argument("--env-kwargs", type=_mapping, default={}, metavar="JSON", help="arguments of its constructor")
+    parser.add_argument("--host", default="127.0.0.1", help="the address to listen at (%(default)s)")
+    parser.add_argument("--port", type=int, default=8000, help="the port, 0 for any that is free (%(default)s)")
+    parser.add_argument("--max-sessions", type=int, default=256, help="sessions at a time (%(default)s)")
+    parser.add_argument("--session-timeout", type=float, default=1800.0, help="idle seconds (%(default)s)")
+    given = parser.parse_args(arguments)
+
+    import uvicorn
+
+    from . import create_app
+
+    app = create_app(
+        given.env,
+        given.env_kwargs,
+        max_concurrent_envs=given.max_sessions,
+        session_timeout=given.session_timeout,
+    )
+    uvicorn.run(app, host=given.host, port=given.port)
+
+
+def _mapping(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as problem:
+        raise argparse.ArgumentTypeError(f"not JSON: {problem}") from None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"a JSON object is expected, not {text}")
+    return value
+
+
+if __name__ == "__main__":
+    main()

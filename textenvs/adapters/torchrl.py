@@ -1,0 +1,142 @@
+"""TorchRL: a text environment behind ``GymWrapper``, with its conversation, its reply and its info as non-tensor data.
+
+Importing this module teaches TorchRL the spaces of :mod:`textenvs.spaces`, so that plain ``GymWrapper`` and ``GymEnv``
+take our environments, too. :class:`TextGymWrapper` adds ``info`` and ``failed``, and takes whole messages as actions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ..env import TextEnv
+from ..registry import make
+from ..spaces import AssistantTurn, Conversation, Unicode
+
+try:
+    from tensordict import NonTensorData, TensorDictBase
+    from torchrl.data import Binary, Composite, NonTensor
+    from torchrl.envs import GymWrapper
+    from torchrl.envs.gym_like import BaseInfoDictReader
+    from torchrl.envs.libs.gym import register_gym_spec_conversion
+except ImportError as error:
+    raise ImportError("this needs TorchRL: pip install 'textenvs[torchrl]'") from error
+
+__all__ = ["InfoReader", "TextGymWrapper", "drop_failed"]
+
+
+@register_gym_spec_conversion(Conversation)
+def _conversation_spec(spec: Conversation, device: Any = None, **kwargs: Any) -> NonTensor:
+    return NonTensor((), device=device, example_data=())
+
+
+@register_gym_spec_conversion(AssistantTurn)
+def _assistant_turn_spec(spec: AssistantTurn, device: Any = None, **kwargs: Any) -> NonTensor:
+    return NonTensor((), device=device, example_data="")
+
+
+@register_gym_spec_conversion(Unicode)
+def _unicode_spec(spec: Unicode, device: Any = None, **kwargs: Any) -> NonTensor:
+    return NonTensor((), device=device, example_data="")
+
+
+class InfoReader(BaseInfoDictReader):  # type: ignore[misc]
+    """Writes ``info`` (the whole dictionary, as non-tensor data) and ``failed`` (a bool of shape [1]) at each step.
+
+    TorchRL's own reader takes arrays only.
+    """
+
+    def __init__(self) -> None:
+        flag = Binary(1, dtype=Binary(1).zero().bool().dtype)  # torch.bool, without importing torch here
+        self._spec = Composite({"info": NonTensor((), example_data={}), "failed": flag}, shape=())
+
+    @property
+    def info_spec(self) -> Composite:
+        """The specs of what is written."""
+        return self._spec
+
+    def __call__(self, info_dict: Mapping[str, Any], tensordict: TensorDictBase) -> TensorDictBase:
+        """Write into ``tensordict``, and return it."""
+        failed = self._spec["failed"].zero()
+        tensordict.set("failed", ~failed if info_dict.get("failed") else failed)
+        # As data, not as a mapping: that would become a TensorDict.
+        tensordict.set("info", NonTensorData(dict(info_dict), batch_size=tensordict.batch_size))
+        return tensordict
+
+    def reset(self) -> None:
+        """Nothing is learned from what was read."""
+
+
+class TextGymWrapper(GymWrapper):  # type: ignore[misc]
+    """A text environment as a TorchRL environment.
+
+    Its TensorDicts have ``observation`` (the conversation, a tuple of messages), ``action`` (the reply: a string, or an
+    assistant message), ``reward`` (the turn's own, float32), ``done``, ``terminated``, ``truncated``, ``failed`` and
+    ``info``.
+
+    ``env.reset(seed=..., options=...)`` begins a given episode; ``rollout`` plays it when it is given the result and
+    ``auto_reset=False``. (``set_seed`` resets, too, and a plain ``rollout`` resets once more after it.)
+
+    Args:
+        env: The environment, or its id.
+        env_kwargs: Arguments of the environment's constructor; only with an id.
+        **kwargs: Of ``GymWrapper``, for example ``device``.
+
+    Raises:
+        TypeError: ``env`` is neither a :class:`~textenvs.env.TextEnv` nor an id, or it is an environment already and
+            ``env_kwargs`` are given.
+        gymnasium.error.NameNotFound: Nothing has this id.
+    """
+
+    def __init__(self, env: TextEnv[Any] | str, *, env_kwargs: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
+        if isinstance(env, str):
+            env = make(env, **(env_kwargs or {}))
+        elif env_kwargs is not None:
+            raise TypeError("env_kwargs belong to an environment's id; this environment is made already")
+        elif not isinstance(env, TextEnv):
+            raise TypeError(
+                f"TextGymWrapper takes an id or a TextEnv, not a {type(env).__name__}; GymWrapper takes wrapped ones, "
+                "and several side by side are a SerialEnv or ParallelEnv of these"
+            )
+        super().__init__(env, **kwargs)
+        self.set_info_dict_reader(InfoReader())
+
+    def read_action(self, action: Any) -> Any:
+        """What the environment is given: a string, or a message (which a TensorDict may have taken apart)."""
+        return _plain(action)
+
+
+def drop_failed(batch: TensorDictBase) -> TensorDictBase:
+    """A batch without the episodes in which a simulator, judge or tool gave up; they say nothing about the policy.
+
+    Args:
+        batch: What ``rollout`` or a collector gave, of shape [T] or [B, T], with ``("next", "failed")``.
+
+    Returns:
+        Its other steps, of shape [N]. Episodes are told apart by the collector's ``traj_ids``, where they are there,
+        else by ``("next", "done")``. Of an episode that an earlier batch began, only the steps in this one are dropped.
+    """
+    failed = batch["next", "failed"].squeeze(-1)
+    if ("collector", "traj_ids") in batch.keys(True):
+        number = batch["collector", "traj_ids"]
+    else:
+        done = batch["next", "done"].squeeze(-1).long()
+        number = done.cumsum(-1) - done  # how many episodes of the row ended before this step
+        if number.ndim > 1:
+            rows = number.new_ones(number.shape[0]).cumsum(0) * (number.shape[-1] + 1)
+            number = number + rows.reshape(-1, *[1] * (number.ndim - 1))
+    bad = (number.unsqueeze(-1) == number[failed]).any(-1)
+    return batch[~bad]
+
+
+def _plain(value: Any) -> Any:
+    """Mappings and lists out of what TensorDict makes of them."""
+    if isinstance(value, TensorDictBase):
+        return {name: _plain(value[name]) for name in value.keys()}  # noqa: SIM118  a TensorDict iterates over rows
+    if isinstance(value, Mapping):
+        return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple | np.ndarray):
+        return tuple(_plain(inner) for inner in value)
+    return value

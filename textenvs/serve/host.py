@@ -1,0 +1,521 @@
+"""The environments of a server, and how a request is carried out: everything but the transport.
+
+:meth:`Host.answer` takes a decoded request and gives a decoded answer; :mod:`textenvs.serve.book` decides, this waits.
+An environment that does not block is played on the event loop, one that does in one of a few threads. Work goes on when
+whoever asked for it is gone: its answer is kept for when they ask again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium
+
+from ..background import settle, wait_for
+from ..env import EnvironmentFailure, TextEnv
+from ..messages import Messages
+from .book import Book, Join, Limits, Repeat
+from .protocol import (
+    ALLOWANCES,
+    ERRORS,
+    PROTOCOL,
+    Close,
+    Describe,
+    Json,
+    Open,
+    Refusal,
+    Request,
+    Score,
+    Script,
+    Step,
+    TaskKey,
+    encode,
+    fingerprint,
+    generator_from,
+    generator_state,
+    parse_request,
+)
+
+_LOG = logging.getLogger("textenvs.serve")
+#: How many environments with arguments of clients are kept; those that no session uses make room.
+_VARIANTS = 16
+
+
+@dataclass(frozen=True)
+class Offer:
+    """An environment that is served.
+
+    Args:
+        make: Makes it; what clients may add to its arguments is given as keywords.
+        nondeterministic: Whether equal seeds and replies may give different episodes: then none can be continued in
+            another session.
+    """
+
+    make: Callable[..., TextEnv[Any]]
+    nondeterministic: bool = False
+
+
+@dataclass
+class _Variant:
+    """An environment with its arguments; its sessions play forks of it, so its tasks are loaded once."""
+
+    env: TextEnv[Any]
+    sessions: int = 0
+
+
+@dataclass
+class _Playing:
+    """What a session has: a fork, and how much of its conversation was told."""
+
+    variant: _Variant
+    env: TextEnv[Any]
+    told: int = 0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is sent back.
+
+    Args:
+        text: ``{"id", "ok"}`` or ``{"id", "error"}``, encoded.
+        status: As an HTTP status.
+        retry_after_s: When to ask again, if that may help.
+    """
+
+    text: str
+    status: int = 200
+    retry_after_s: float | None = None
+
+
+@dataclass
+class Counts:
+    """What a host has done; see ``/metrics``."""
+
+    requests: Counter[str] = field(default_factory=Counter)
+    errors: Counter[str] = field(default_factory=Counter)
+    repeated: int = 0
+    opened: int = 0
+    episodes: int = 0
+    most_sessions: int = 0
+
+
+class Host:
+    """Plays the episodes of many clients.
+
+    Args:
+        offers: The environments, by the names that clients know them by.
+        limits: What it takes on.
+        allow: What clients may ask for beyond playing, of :data:`~textenvs.serve.protocol.ALLOWANCES`.
+        threads: How many environments that block may be at work at a time.
+        step_timeout_s: An environment that takes longer over a request has failed it.
+        clock: The time in seconds.
+
+    Raises:
+        ValueError: No environment, or a value outside the above.
+    """
+
+    def __init__(
+        self,
+        offers: Mapping[str, Offer],
+        *,
+        limits: Limits | None = None,
+        allow: Iterable[str] = (),
+        threads: int = 16,
+        step_timeout_s: float = 120.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if not offers:
+            raise ValueError("a server needs at least one environment to offer")
+        self.allow = frozenset(allow)
+        if unknown := self.allow - set(ALLOWANCES):
+            raise ValueError(f"allow has {sorted(unknown)}; what can be allowed is {', '.join(ALLOWANCES)}")
+        if threads < 1 or not step_timeout_s > 0:
+            raise ValueError(f"threads and step_timeout_s must be above 0, not {threads} and {step_timeout_s}")
+        self.offers = dict(offers)
+        self.book = Book(limits or Limits())
+        self.counts = Counts()
+        self.step_timeout_s = step_timeout_s
+        self.clock = clock
+        self._variants: dict[tuple[str, str], _Variant] = {}
+        self._making: dict[tuple[str, str], asyncio.Lock] = {}
+        self._playing: dict[str, _Playing] = {}
+        self._work: dict[str, asyncio.Task[str]] = {}  # by session
+        self._threads = ThreadPoolExecutor(threads, "textenvs-serve")
+
+    async def prepare(self) -> None:
+        """Make every environment on offer, so that one that cannot be made is noticed at once, by what that raises."""
+        for name in self.offers:
+            await self._variant(name, {})
+
+    # ------------------------------------------------------------------ requests
+
+    async def answer(self, message: Any, owner: str, connection: Hashable | None = None) -> Answer:
+        """The answer to a decoded message.
+
+        Args:
+            message: Whatever came.
+            owner: Whose token it came with.
+            connection: What it came by, if that can be lost.
+        """
+        try:
+            request = parse_request(message)
+            self.counts.requests[request.op] += 1
+            done = await self._carry_out(request, message, owner, connection)
+            return Answer(f'{{"id":{json.dumps(request.id)},"ok":{done}}}')
+        except Refusal as refusal:
+            return self.refuse(refusal, message)
+        except Exception as error:  # of an environment's description or tasks, or a mistake of ours
+            return self.refuse(self._logged(error, "the request"), message)
+
+    def refuse(self, refusal: Refusal, message: Any = None) -> Answer:
+        """The answer to a message that is refused."""
+        self.counts.errors[refusal.kind] += 1
+        name = message.get("id") if isinstance(message, dict) else None
+        told = name if isinstance(name, str) and len(name) <= 128 else None
+        return Answer(encode({"id": told, "error": refusal.to_json()}), refusal.status, refusal.retry_after_s)
+
+    def lose(self, connection: Hashable) -> None:
+        """A connection is gone."""
+        self.book.lose(self.clock(), connection)
+
+    def expire(self) -> None:
+        """End what has had its time; to be called now and then."""
+        self._release(self.book.expire(self.clock()))
+
+    async def _carry_out(self, request: Request, message: Json, owner: str, connection: Hashable | None) -> str:
+        if isinstance(request, Describe):
+            return encode(await self._describe(request))
+        if isinstance(request, TaskKey):
+            return encode(await self._task(request))
+        if isinstance(request, Close):
+            self._release(self.book.close(owner, request.session))
+            return "{}"
+        now, asked = self.clock(), fingerprint(message)
+        if isinstance(request, Open):
+            self._check_open(request)
+            if request.replaces is not None:
+                self._release(self.book.close(owner, request.replaces))
+            session = f"s-{secrets.token_urlsafe(16)}"
+            verdict = self.book.open(now, owner, request.id, asked, session=session, connection=connection)
+        else:
+            self._check_allowed(request)
+            verdict = self.book.begin(
+                now, owner, request.id, asked, session=request.session, turn=request.turn, connection=connection,
+                steps=isinstance(request, Step),
+            )  # fmt: skip
+        if isinstance(verdict, Repeat):
+            self.counts.repeated += 1
+            return verdict.answer  # type: ignore[no-any-return]
+        if isinstance(verdict, Join):
+            self.counts.repeated += 1
+        else:
+            work = self._work[verdict.session] = asyncio.create_task(self._work_on(request, verdict.session))
+            work.add_done_callback(_seen)
+        # Shielded: who asks again, or asks from another connection, gets the answer of the same work.
+        return await asyncio.shield(self._work[verdict.session])
+
+    async def _work_on(self, request: Open | Step | Script | Score, session: str) -> str:
+        turns = 0
+        try:
+            if isinstance(request, Open):
+                told = await self._open(request, session)
+                turns = told["turn"]
+            elif isinstance(request, Step):
+                told = await self._step(request, self._playing[session])
+                turns = 1
+            elif isinstance(request, Score):
+                told = {"scores": dict(await self._ask(session, "conversation_score"))}
+            else:
+                rng = generator_from(request.rng)
+                told = {"action": await self._ask(session, request.op, rng), "rng": generator_state(rng)}
+            answer = _encoded(told)
+        except BaseException as error:
+            self._work.pop(session, None)
+            if isinstance(error, _StillAtWork) or (turns and isinstance(request, Step)):
+                self.book.give_up(session, "broken")  # what its environment is at cannot be told any more
+            self._release(self.book.fail(self.clock(), session))
+            raise
+        over = self._playing[session].env.state.done
+        self.counts.episodes += over and turns > 0
+        self._work.pop(session, None)
+        self._release(self.book.finish(self.clock(), session, answer, turns=turns, over=over))
+        return answer
+
+    async def _open(self, request: Open, session: str) -> Json:
+        variant = await self._variant(request.env, request.kwargs)
+        seed = secrets.randbits(53) if request.seed is None else request.seed
+        env = variant.env.fork(0)
+        env.observation_space, env.action_space = variant.env.observation_space, variant.env.action_space
+        variant.sessions += 1
+        playing = self._playing[session] = _Playing(variant, env)
+        self.counts.opened += 1
+        self.counts.most_sessions = max(self.counts.most_sessions, len(self.book))
+        deadline = asyncio.get_running_loop().time() + self.step_timeout_s
+        options = None if request.options is None else dict(request.options)
+        messages, info = await self._call("reset", playing, deadline, seed=seed, options=options)
+        turn = 0
+        for event in request.replay:
+            if event.reseed is not None:
+                playing.env = playing.env.fork(event.reseed)
+                continue
+            if playing.env.state.done:
+                raise Refusal(
+                    "replay_failed", f"the episode to be continued is over after {turn} replies here", turn=turn
+                )
+            assert event.action is not None
+            messages, *_ = await self._call("step", playing, deadline, event.action)
+            turn += 1
+        playing.told = len(messages)
+        return {"session": session, "turn": turn, "seed": seed, "messages": list(messages), "info": dict(info)}
+
+    async def _step(self, request: Step, playing: _Playing) -> Json:
+        deadline = asyncio.get_running_loop().time() + self.step_timeout_s
+        conversation, reward, terminated, truncated, info = await self._call("step", playing, deadline, request.action)
+        news: Messages = conversation[playing.told :]
+        playing.told = len(conversation)
+        return {
+            "session": request.session,
+            "turn": request.turn + 1,
+            "messages": list(news),
+            "reward": float(reward),
+            "terminated": terminated,
+            "truncated": truncated,
+            "info": info,
+        }
+
+    async def _describe(self, request: Describe) -> Json:
+        self._check_kwargs(request.kwargs)
+        names = self.offers if request.env is None else [request.env]
+        variants = {name: await self._variant(name, request.kwargs) for name in names}
+        environments = {name: _facts(each.env, self.offers[name]) for name, each in variants.items()}
+        return {"protocol": PROTOCOL, "allows": sorted(self.allow), "environments": environments}
+
+    async def _task(self, request: TaskKey) -> Json:
+        self._check_kwargs(request.kwargs)
+        variant = await self._variant(request.env, request.kwargs)
+        size = variant.env.tasks.size
+        if size is not None and request.index >= size:
+            raise Refusal("bad_request", f"index {request.index} is outside the {size} tasks")
+        task = await asyncio.get_running_loop().run_in_executor(
+            self._threads, variant.env.tasks.__getitem__, request.index
+        )
+        return {"key": task.key, "data_source": task.data_source}
+
+    # ------------------------------------------------------------------ checks
+
+    def _check_open(self, request: Open) -> None:
+        self._check_kwargs(request.kwargs)
+        if request.env not in self.offers:
+            raise self._unknown(request.env)
+        if any((event.action is None) == (event.reseed is None) for event in request.replay):
+            raise Refusal("bad_request", "an event of 'replay' has either an action or a reseed")
+        if request.replay and self.offers[request.env].nondeterministic:
+            raise Refusal("replay_failed", f"{request.env} is not deterministic, so no episode of it can be continued")
+        if request.replay and request.seed is None:
+            raise Refusal("bad_request", "'replay' needs the seed of the episode that it continues")
+
+    def _check_kwargs(self, kwargs: Json) -> None:
+        if kwargs and "kwargs" not in self.allow:
+            raise Refusal("forbidden", "this server takes no arguments of environments (textenvs serve --allow kwargs)")
+
+    def _check_allowed(self, request: Step | Script | Score) -> None:
+        if isinstance(request, Script) and "expert" not in self.allow:
+            raise Refusal("forbidden", "this server shows no scripted replies (textenvs serve --allow expert)")
+        if isinstance(request, Score) and "scores" not in self.allow:
+            raise Refusal("forbidden", "this server gives no scores but rewards (textenvs serve --allow scores)")
+
+    def _unknown(self, name: str) -> Refusal:
+        return Refusal(
+            "unknown_environment", f"no environment of that name is served; there are: {', '.join(self.offers)}"
+        )
+
+    # ------------------------------------------------------------------ environments
+
+    async def _variant(self, name: str, kwargs: Json) -> _Variant:
+        if name not in self.offers:
+            raise self._unknown(name)
+        key = (name, encode(dict(sorted(kwargs.items()))))
+        async with self._making.setdefault(key, asyncio.Lock()):
+            if key not in self._variants:
+                await self._make_room()
+                make = lambda: self.offers[name].make(**kwargs)  # noqa: E731
+                try:
+                    env = await asyncio.get_running_loop().run_in_executor(self._threads, make)
+                except Exception as error:
+                    if not kwargs:
+                        raise
+                    raise Refusal(
+                        "refused_reset", f"{name} cannot be made with these arguments: {error}", exception="ValueError"
+                    ) from error
+                self._variants[key] = _Variant(env)
+        return self._variants[key]
+
+    async def _make_room(self) -> None:
+        extra = [key for key in self._variants if key[1] != "{}"]
+        if len(extra) < _VARIANTS:
+            return
+        for key in extra:
+            if not self._variants[key].sessions:
+                self._making.pop(key, None)
+                await self._close_env(self._variants.pop(key).env)
+                return
+        raise Refusal("full", f"{_VARIANTS} environments with other arguments are being played", retry_after_s=5.0)
+
+    async def _call(self, method: str, playing: _Playing, deadline: float, *args: Any, **kwargs: Any) -> Any:
+        """``reset`` or ``step`` of a session's environment."""
+        env = playing.env
+        call = getattr(env, method if env.blocking else f"a{method}")
+        try:
+            return await self._within(deadline, env, method, lambda: call(*args, **kwargs))
+        except gymnasium.error.InvalidAction as error:
+            raise Refusal("invalid_action", str(error)) from error
+        except gymnasium.error.ResetNeeded as error:
+            raise Refusal("reset_needed", str(error)) from error
+        except (ValueError, TypeError, gymnasium.error.Error) as error:
+            if method == "reset":  # it speaks of the seed and the options that the client gave
+                raise Refusal("refused_reset", str(error), exception=_known_class(error)) from error
+            raise self._logged(error, f"{type(env).__name__}.{method}") from error
+        except Refusal:
+            raise
+        except Exception as error:
+            raise self._logged(error, f"{type(env).__name__}.{method}") from error
+
+    async def _ask(self, session: str, hook: str, *args: Any) -> Any:
+        """What a hook gives that changes nothing."""
+        env = self._playing[session].env
+        deadline = asyncio.get_running_loop().time() + self.step_timeout_s
+        try:
+            return await self._within(deadline, env, hook, lambda: getattr(env, hook)(*args))
+        except NotImplementedError as error:
+            raise Refusal("forbidden", str(error), exception="NotImplementedError") from error
+        except Refusal:
+            raise
+        except Exception as error:
+            raise self._logged(error, f"{type(env).__name__}.{hook}") from error
+
+    async def _within(self, deadline: float, env: TextEnv[Any], what: str, call: Callable[[], Any]) -> Any:
+        """The call's result, awaited, in a thread where the environment blocks.
+
+        A thread cannot be stopped: a call that is late keeps its own until it ends, and the session is given up.
+        """
+        clock: asyncio.Timeout | None = None
+        try:
+            async with asyncio.timeout_at(deadline) as clock:
+                if env.blocking:
+                    loop = asyncio.get_running_loop()
+                    return await loop.run_in_executor(self._threads, lambda: wait_for(call()))
+                return await settle(call())
+        except EnvironmentFailure as error:
+            raise Refusal("environment_failure", error.reason, stop=error.stop) from error
+        except TimeoutError as error:
+            if clock is None or not clock.expired():  # the environment's own
+                raise self._logged(error, f"{type(env).__name__}.{what}") from error
+            late = f"{type(env).__name__}.{what} took longer than {self.step_timeout_s:g} s"
+            if env.blocking:
+                raise _StillAtWork("timeout", f"{late}; the session is lost") from error
+            raise Refusal("timeout", f"{late}; the episode is as it was before") from error
+
+    def _logged(self, error: Exception, where: str) -> Refusal:
+        """What an exception becomes: its text may have anything in it, so only its class crosses."""
+        number = secrets.token_hex(4)
+        _LOG.error("error %s in %s", number, where, exc_info=error)
+        return Refusal(
+            "environment_error",
+            f"{where} raised {type(error).__name__}; the server's log has it as error {number}",
+            exception=_known_class(error),
+        )
+
+    def _release(self, sessions: Iterable[str]) -> None:
+        for session in sessions:
+            playing = self._playing.pop(session, None)
+            if playing is not None:  # a fork: closing it would release nothing
+                playing.variant.sessions -= 1
+
+    async def _close_env(self, env: TextEnv[Any]) -> None:
+        try:
+            if env.blocking:
+                await asyncio.get_running_loop().run_in_executor(self._threads, env.close)
+            else:
+                await env.aclose()
+        except Exception:
+            _LOG.exception("%s.close raised", type(env).__name__)
+
+    # ------------------------------------------------------------------ the end
+
+    async def close(self) -> None:
+        """Give up all sessions and work, and close the environments."""
+        self._release(self.book.close_all())
+        work = list(self._work.values())
+        for task in work:
+            task.cancel()
+        await asyncio.gather(*work, return_exceptions=True)
+        for variant in self._variants.values():
+            await self._close_env(variant.env)
+        self._variants.clear()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def metrics(self) -> Json:
+        """What there is and was, as JSON."""
+        book, counts = self.book, self.counts
+        return {
+            "sessions": len(book),
+            "playing": book.playing,
+            "most_sessions": counts.most_sessions,
+            "running": book.running,
+            "opened": counts.opened,
+            "episodes": counts.episodes,
+            "ended": dict(book.ended),
+            "requests": dict(counts.requests),
+            "repeated": counts.repeated,
+            "errors": dict(counts.errors),
+            "draining": book.draining,
+        }
+
+
+class _StillAtWork(Refusal):
+    """A thread could not be stopped."""
+
+
+def _seen(work: asyncio.Task[Any]) -> None:
+    """Whoever waits for it hears of its error; when nobody does any more, that is nothing to warn of."""
+    if not work.cancelled():
+        work.exception()
+
+
+def _encoded(told: Json) -> str:
+    try:
+        return encode(told)
+    except (TypeError, ValueError) as error:
+        _LOG.exception("an answer is not JSON")
+        raise Refusal(
+            "environment_error", f"the environment gave what is not JSON ({error}); see the server's log"
+        ) from error
+
+
+def _facts(env: TextEnv[Any], offer: Offer) -> Json:
+    """What a client's environment has to know of one here."""
+    return {
+        "tasks": {"name": env.tasks.name, "size": env.tasks.size},
+        "max_assistant_turns": env.max_assistant_turns,
+        "max_user_turns": env.max_user_turns,
+        "nondeterministic": offer.nondeterministic,
+        "tool_schemas": list(getattr(env, "tool_schemas", ())),
+        "tools_apart": list(getattr(env, "tools_apart", ())),
+    }
+
+
+def _known_class(error: Exception) -> str | None:
+    """The nearest class of an error that a client knows, too."""
+    for kind in type(error).__mro__:
+        if kind.__name__ in ERRORS and ERRORS[kind.__name__] is kind:
+            return kind.__name__
+    return None

@@ -1,0 +1,379 @@
+"""The transport: HTTP and WebSocket around a :class:`~textenvs.serve.host.Host`.
+
+What one client does must not be felt by another: each message has a largest size, each connection a largest number of
+requests at work and of bytes that it has not read; who does not read is disconnected, and finds its answers again when
+it comes back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .host import Answer, Host
+from .protocol import OPS, PREFIX, PROTOCOL, Refusal, decode
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+_LOG = logging.getLogger("textenvs.serve")
+_EXPIRE_EVERY_S = 1.0
+#: The owner of all sessions where no token is asked for.
+ANYBODY = "anybody"
+
+
+@dataclass(frozen=True)
+class Transport:
+    """How a server speaks with its clients.
+
+    Args:
+        max_message_bytes: Of a request. Answers are as long as conversations are.
+        max_pending: Requests of one WebSocket that are at work at a time, and answers that wait to be read before no
+            more requests are.
+        max_unread_bytes: Answers that one WebSocket may leave unread before it is disconnected.
+        send_timeout_s: A client that takes longer to read a message is disconnected.
+        receive_timeout_s: A client that takes longer to send the body of an HTTP request is disconnected.
+        heartbeat_s: A WebSocket is asked so often whether it is still there.
+        max_connections: WebSockets at a time.
+
+    Raises:
+        ValueError: A number is not above 0.
+    """
+
+    max_message_bytes: int = 8 * 2**20
+    max_pending: int = 1024
+    max_unread_bytes: int = 64 * 2**20
+    send_timeout_s: float = 30.0
+    receive_timeout_s: float = 30.0
+    heartbeat_s: float = 20.0
+    max_connections: int = 1024
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+                raise ValueError(f"{name} must be a number above 0, not {value!r}")
+
+
+class Server:
+    """Serves environments until it is stopped.
+
+    Args:
+        host: Plays them.
+        tokens: Who may, by name: whoever sends one of these as ``Authorization: Bearer TOKEN``. Without any, everybody.
+        transport: Sizes and times.
+
+    Raises:
+        ImportError: aiohttp is missing.
+        ValueError: A token that is empty, or is there twice.
+    """
+
+    def __init__(
+        self, host: Host, *, tokens: Mapping[str, str] | None = None, transport: Transport | None = None
+    ) -> None:
+        self.host = host
+        self.transport = transport or Transport()
+        self._tokens = {name: token.encode() for name, token in (tokens or {}).items()}
+        if not all(self._tokens.values()) or len(set(self._tokens.values())) < len(self._tokens):
+            raise ValueError("tokens must not be empty, and must differ")
+        self._web = aiohttp_web()
+        self._runner: web.AppRunner | None = None
+        self._clock: asyncio.Task[None] | None = None
+        self._channels: set[_Channel] = set()
+        self._started = time.monotonic()
+        self.port = 0
+
+    async def start(self, bind: str = "127.0.0.1", port: int = 0) -> None:
+        """Listen; ``self.port`` is the port then.
+
+        Raises:
+            OSError: The port is taken, or the address is not this machine's.
+        """
+        await self.host.prepare()
+        web = self._web
+        # A little more than allowed, so that our own error is given.
+        app = web.Application(client_max_size=self.transport.max_message_bytes + 1)
+        app.router.add_get("/health", self._health)
+        app.router.add_get("/metrics", self._guarded(self._metrics))
+        app.router.add_get(f"{PREFIX}/ws", self._guarded(self._websocket))
+        app.router.add_post(f"{PREFIX}/{{op}}", self._guarded(self._http))
+        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, bind, port, backlog=1024)
+        await site.start()
+        assert site._server is not None
+        self.port = site._server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
+        self._clock = asyncio.create_task(self._expire())
+
+    async def drain(self, grace_s: float) -> bool:
+        """Take no new session, and wait until the episodes that are being played are over, or ``grace_s`` is.
+
+        Returns:
+            Whether all of them were.
+        """
+        self.host.book.draining = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                while self.host.book.playing:
+                    await asyncio.sleep(min(0.05, grace_s / 10))
+        return not self.host.book.playing
+
+    async def stop(self) -> None:
+        """Disconnect everybody, and close the environments."""
+        if self._clock is not None:
+            self._clock.cancel()
+        await asyncio.gather(*(channel.close(1001, b"the server is shutting down") for channel in self._channels))
+        if self._runner is not None:
+            await self._runner.cleanup()
+        await self.host.close()
+
+    # ------------------------------------------------------------------ who may
+
+    def _guarded(
+        self, handler: Callable[[web.Request, str], Awaitable[Any]]
+    ) -> Callable[[web.Request], Awaitable[Any]]:
+        async def guarded(request: web.Request) -> Any:
+            try:
+                return await handler(request, self._owner(request))
+            except Refusal as refusal:
+                return self._response(self.host.refuse(refusal))
+
+        return guarded
+
+    def _owner(self, request: web.Request) -> str:
+        """Whose request this is."""
+        if "Origin" in request.headers:
+            # A page in a browser of this machine could reach a server that trusts this machine.
+            raise Refusal("forbidden", "this server does not speak with pages in browsers")
+        if not self._tokens:
+            return ANYBODY
+        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+        sent = given.strip().encode("utf-8", "surrogateescape") if scheme.lower() == "bearer" else b""
+        owner = None
+        for name, token in self._tokens.items():  # all of them, so that the time says nothing
+            if hmac.compare_digest(sent, token):
+                owner = name
+        if owner is None:
+            what = "that token is not known here" if sent else "a token is needed"
+            raise Refusal("unauthorized", f"{what}; send the header 'Authorization: Bearer TOKEN'")
+        return owner
+
+    # ------------------------------------------------------------------ HTTP
+
+    def _response(self, answer: Answer) -> web.Response:
+        headers = {} if answer.retry_after_s is None else {"Retry-After": str(math.ceil(answer.retry_after_s))}
+        if answer.status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
+        return self._web.Response(
+            text=answer.text, status=answer.status, content_type="application/json", headers=headers
+        )
+
+    async def _health(self, request: web.Request) -> web.Response:
+        draining = self.host.book.draining
+        told = {"status": "draining" if draining else "ok", "protocol": PROTOCOL}
+        return self._web.json_response(told, status=503 if draining else 200)
+
+    async def _metrics(self, request: web.Request, owner: str) -> web.Response:
+        told = {
+            **self.host.metrics(),
+            "connections": len(self._channels),
+            "uptime_s": round(time.monotonic() - self._started, 1),
+            "memory_bytes": _memory(),
+        }
+        return self._web.json_response(told)
+
+    async def _http(self, request: web.Request, owner: str) -> web.Response:
+        op = request.match_info["op"]
+        if op not in OPS:
+            return self._response(self.host.refuse(Refusal("bad_request", f"there is {PREFIX}/{{{','.join(OPS)}}}")))
+        try:
+            async with asyncio.timeout(self.transport.receive_timeout_s):
+                body = await request.read()
+        except TimeoutError:
+            return self._web.Response(status=408, text="the body did not come", headers={"Connection": "close"})
+        except self._web.HTTPRequestEntityTooLarge:
+            raise self._too_large() from None
+        if len(body) > self.transport.max_message_bytes:
+            raise self._too_large()
+        message = decode(body)
+        if isinstance(message, dict):
+            message = {"id": "http", **message, "op": op} if op in ("describe", "close") else {**message, "op": op}
+        return self._response(await self.host.answer(message, owner))
+
+    def _too_large(self) -> Refusal:
+        return Refusal("too_large", f"a message has at most {self.transport.max_message_bytes} bytes")
+
+    # ------------------------------------------------------------------ WebSocket
+
+    async def _websocket(self, request: web.Request, owner: str) -> Any:
+        if len(self._channels) >= self.transport.max_connections:
+            raise Refusal("full", f"all {self.transport.max_connections} connections are taken", retry_after_s=1.0)
+        transport = self.transport
+        ws = _speaking_websocket(transport.max_message_bytes)(
+            heartbeat=transport.heartbeat_s, max_msg_size=transport.max_message_bytes, compress=False, timeout=1.0
+        )
+        if not ws.can_prepare(request).ok:
+            raise Refusal("bad_request", f"{PREFIX}/ws speaks WebSocket")
+        await ws.prepare(request)
+        channel = _Channel(ws, request, owner, self)
+        self._channels.add(channel)
+        try:
+            await channel.serve()
+        finally:
+            self._channels.discard(channel)
+            self.host.lose(channel)
+        return ws
+
+    async def _expire(self) -> None:
+        while True:
+            await asyncio.sleep(_EXPIRE_EVERY_S)
+            try:
+                self.host.expire()
+            except Exception:
+                _LOG.exception("sessions could not be expired")
+
+
+def _speaking_websocket(most: int) -> type[web.WebSocketResponse]:
+    """aiohttp's, which closes on a message that is too large without a word, with a word."""
+    base: type[web.WebSocketResponse] = aiohttp_web().WebSocketResponse
+
+    class Speaking(base):  # type: ignore[misc, valid-type]
+        async def close(self, *, code: int = 1000, message: bytes = b"", drain: bool = True) -> bool:
+            if code == 1009 and not message:
+                message = b"a message has at most %d bytes" % most
+            return await super().close(code=code, message=message, drain=drain)  # type: ignore[no-any-return]
+
+    return Speaking
+
+
+class _Channel:
+    """One WebSocket: a reader that never waits for an answer, and a writer that waits for nobody but its client."""
+
+    def __init__(self, ws: web.WebSocketResponse, request: web.Request, owner: str, server: Server) -> None:
+        self._ws = ws
+        self._request = request
+        self._owner = owner
+        self._server = server
+        self._answers: asyncio.Queue[str] = asyncio.Queue()
+        self._room = asyncio.Event()  # for answers; while there is none, nothing is read
+        self._room.set()
+        self._gone = False
+        self._unread = 0  # bytes
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def serve(self) -> None:
+        """Until the client is gone."""
+        from aiohttp import WSMsgType
+
+        writer = asyncio.create_task(self._write())
+        host = self._server.host
+        try:
+            async for message in self._ws:
+                # Frames that are here already are read without waiting, and others have a right to the loop, too.
+                await asyncio.sleep(0)
+                await self._room.wait()
+                if self._gone:
+                    break
+                if message.type is not WSMsgType.TEXT:
+                    self._put(host.refuse(Refusal("bad_request", "a message is a text frame with a JSON object")).text)
+                    continue
+                try:
+                    decoded = decode(message.data)
+                    if len(self._tasks) >= self._server.transport.max_pending:
+                        raise Refusal(
+                            "overloaded",
+                            f"{len(self._tasks)} requests of this connection are at work",
+                            retry_after_s=0.25,
+                        )
+                except Refusal as refusal:
+                    self._put(host.refuse(refusal, _read_id(message.data)).text)
+                    continue
+                task = asyncio.create_task(self._answer(decoded))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+        finally:
+            writer.cancel()
+            for task in self._tasks:  # not the work itself, which goes on
+                task.cancel()
+
+    async def close(self, code: int, reason: bytes) -> None:
+        """Say goodbye, to who listens."""
+        with suppress(Exception):
+            async with asyncio.timeout(1.0):
+                await self._ws.close(code=code, message=reason)
+
+    async def _answer(self, message: Any) -> None:
+        self._put((await self._server.host.answer(message, self._owner, self)).text)
+
+    def _put(self, text: str) -> None:
+        self._unread += len(text)
+        self._answers.put_nowait(text)
+        if self._answers.qsize() >= self._server.transport.max_pending:
+            self._room.clear()
+        if self._unread > self._server.transport.max_unread_bytes and self._answers.qsize() > 1:
+            self._drop("leaves its answers unread")
+
+    async def _write(self) -> None:
+        while True:
+            text = await self._answers.get()
+            try:
+                async with asyncio.timeout(self._server.transport.send_timeout_s):
+                    await self._ws.send_str(text)
+            except TimeoutError:
+                self._drop("does not read")
+                return
+            except (ConnectionError, RuntimeError):  # it is closing; the reader sees it
+                return
+            self._unread -= len(text)
+            self._room.set()
+
+    def _drop(self, why: str) -> None:
+        if self._gone:
+            return
+        self._gone = True
+        self._room.set()
+        _LOG.warning("a client of %s %s, and is disconnected", self._owner, why)
+        if self._request.transport is not None:
+            self._request.transport.abort()
+
+
+def aiohttp_web() -> Any:
+    """``aiohttp.web``.
+
+    Raises:
+        ImportError: It is missing; the message names the extra.
+    """
+    try:
+        from aiohttp import web
+    except ImportError as error:
+        raise ImportError(
+            f"serving environments needs aiohttp ({error}); install it with: pip install 'textenvs[serve]'"
+        ) from error
+    return web
+
+
+def _read_id(text: str) -> Any:
+    """The request that cannot be looked at, if it is one: its id is all that is asked."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _memory() -> int | None:
+    """Resident memory of this process, in bytes; ``None`` where the system does not say."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as statm:
+            pages = int(statm.read().split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+    import resource
+
+    return pages * resource.getpagesize()
