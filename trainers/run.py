@@ -138,11 +138,11 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
                 await sleeper.wake()
         cluster = stack.enter_context(cluster_of(config, plan))
         learner = await asyncio.to_thread(learner_of, config, policy, cluster)
-        if checkpoint is None:  # the model of a checkpoint has its adapter merged already
-            start_from_adapter(config, policy)
         if isinstance(learner, LearnerGroup):
             stack.callback(learner.close)
             stack.callback(saved.wait)  # ranks that are closed write no more: a save in the background goes first
+        if checkpoint is None:  # the model of a checkpoint has its adapter merged already
+            start_from_adapter(config, policy)
         kl = config.algorithm.kl_ctrl
         controller: KLController = (
             AdaptiveKL(kl.kl_coef, kl.target_kl, kl.horizon) if kl.type == "adaptive" else FixedKL(kl.kl_coef)
