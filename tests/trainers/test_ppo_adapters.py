@@ -91,16 +91,13 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return folder / "model", folder / "adapter"
 
 
-@pytest.mark.parametrize(("publish", "ranks"), [("merged", 1), ("adapter", 2)])
-def test_a_run_begins_with_a_saved_adapter(
-    publish: str, ranks: int, started: tuple[Path, Path], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("publish", ["merged", "adapter"])
+def test_a_run_begins_with_a_saved_adapter(publish: str, started: tuple[Path, Path], tmp_path: Path) -> None:
     """Engine and learner alike: what was sampled before any update has the learner's own log-probabilities."""
     model, adapter = started
     shape = {f"model.{name}" for name in ("hidden", "layers", "heads", "kv_heads", "vocab_size")}
     options = [each for each in OPTIONS if each.partition("=")[0] not in shape]
     more = [*LORA, f"model.path={model}", f"model.lora_adapter_path={adapter}", f"model.lora_publish={publish}"]
-    more += [f"cluster.learner_ranks={ranks}"]
     weights: list[Any] = []
 
     async def go(*extra: str) -> None:
