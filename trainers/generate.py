@@ -67,7 +67,7 @@ async def generate(config: GenerateConfig) -> Path:
     run = _as_run(config, parts)
     policy.to(driver_device(run))
     set_threads(policy, config.trainer.threads)
-    renderer = Renderer(policy.tokenizer)
+    renderer = Renderer(policy.tokenizer, template_kwargs=config.data.chat_template_kwargs)
     rendered = _rendered(prompts, renderer, config.rollout.prompt_length)
     size = config.data.batch_size
     starts = range(0, len(prompts), size)
@@ -189,7 +189,9 @@ def _identity(config: GenerateConfig, source: Path) -> dict[str, Any]:
     rows = {"prompts": hashlib.sha256(source.read_bytes()).hexdigest(), "prompt_key": config.data.prompt_key}
     sizes = {"n_samples": config.data.n_samples, "batch_size": config.data.batch_size}
     model = {"model": str(Path(_model(config).path).expanduser().absolute()), "dtype": config.model.dtype}
-    return {**rows, **sizes, **model, "engine": config.engine.name, "seed": config.trainer.seed, **sampling}
+    # Where there is none it is left out: folders of before have none.
+    template = {"chat_template_kwargs": kwargs} if (kwargs := config.data.chat_template_kwargs) else {}
+    return {**rows, **template, **sizes, **model, "engine": config.engine.name, "seed": config.trainer.seed, **sampling}
 
 
 def _open(folder: Path, identity: dict[str, Any]) -> None:
@@ -222,6 +224,7 @@ def _as_run(config: GenerateConfig, folder: Path) -> PPOConfig:
     )
     return PPOConfig.model_validate(
         {
+            "data": {"chat_template_kwargs": config.data.chat_template_kwargs},
             "model": _model(config),
             "engine": engine,
             "rollout": {"max_response_length": rollout.response_length},

@@ -6,6 +6,7 @@ are token-exact: what was sampled is never tokenised again, as in training.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from textenvs.env import TextEnv
@@ -32,6 +33,7 @@ class LocalPolicy:
         max_tokens: The longest reply.
         concurrency: Replies computed at a time.
         device: ``auto``, ``cpu`` or ``cuda``.
+        chat_template_kwargs: Variables for the chat template, as in training.
 
     Raises:
         ValueError: The model cannot be loaded, its chat template cannot be used, or the engine does not serve it.
@@ -45,10 +47,11 @@ class LocalPolicy:
         max_tokens: int = 1024,
         concurrency: int = 16,
         device: str = "auto",
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         try:
             loaded = policy.load(ModelSection(path=model), lambda: (), max_context=0, seed=0)
-            renderer = Renderer(loaded.tokenizer)
+            renderer = Renderer(loaded.tokenizer, template_kwargs=chat_template_kwargs)
             where = policy.resolve_device(device)
         except (PolicyError, RendererError) as error:
             raise ValueError(str(error)) from error

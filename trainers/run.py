@@ -19,7 +19,8 @@ from .assembly.collection import collector_of, trace_of
 from .assembly.engines import check_engine, engine_of, sleeps
 from .assembly.environments import backend_of, check_environments, training_kwargs, validation_tasks
 from .assembly.folder import checkpoint_to_resume, run_folder
-from .assembly.learner import check_learner, learner_of, learner_options
+from .assembly.learner import check_learner, learner_of, learner_options, start_from_adapter
+from .assembly.openings import overlong_of
 from .assembly.policy import policy_of, set_threads
 from .assembly.publication import Publisher
 from .assembly.reward_checks import check_rewards
@@ -95,7 +96,7 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
     check_learner(config.model, config.trainer, policy, config.cluster.learner_ranks)
     policy.to(driver_device(config))
     set_threads(policy, config.trainer.threads)
-    renderer = Renderer(policy.tokenizer)
+    renderer = Renderer(policy.tokenizer, template_kwargs=config.data.chat_template_kwargs)
     trace = trace_of(config)
     reporter = Reporter(
         folder,
@@ -120,6 +121,7 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
         if (pool := reward_function_of(config.custom_reward_function)) is not None:
             stack.callback(pool.close)
             rewards["custom"] = custom_reward(config, pool)
+        overlong = await overlong_of(config, renderer, reporter.say)
         models: RewardModels | None = None
         if start_early(config):  # whatever is wrong with one is to be known before anything is trained
             models = await stack.enter_async_context(reward_models_of(config, plan))
@@ -139,6 +141,8 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
         if isinstance(learner, LearnerGroup):
             stack.callback(learner.close)
             stack.callback(saved.wait)  # ranks that are closed write no more: a save in the background goes first
+        if checkpoint is None:  # the model of a checkpoint has its adapter merged already
+            start_from_adapter(config, policy)
         kl = config.algorithm.kl_ctrl
         controller: KLController = (
             AdaptiveKL(kl.kl_coef, kl.target_kl, kl.horizon) if kl.type == "adaptive" else FixedKL(kl.kl_coef)
@@ -158,7 +162,7 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
         training = await stack.enter_async_context(backend_of(config, validation=False))
         validation = await stack.enter_async_context(backend_of(config, validation=True))
         collector = await stack.enter_async_context(
-            collector_of(config, engine, renderer, training, trace, rewards, credit)
+            collector_of(config, engine, renderer, training, trace, rewards, credit, overlong.training)
         )
         sleepers: list[Any] = [engine] if sleeps(config) else []
         if models is not None:
@@ -172,7 +176,7 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
             publisher=Publisher(learner, config.model),
             collector=collector,
             validation=validation,
-            validation_tasks=validation_tasks(config),
+            validation_tasks=[task for task in validation_tasks(config) if task not in overlong.validation],
             kl=controller,
             reporter=reporter,
             saved=saved,
@@ -255,7 +259,10 @@ def resume(run: Run, checkpoint: checkpoints.Checkpoint) -> None:
     """Go on from a checkpoint; before anything is collected."""
     state = checkpoint.state
     run.learner.load(checkpoint.path / "learner")
-    run.collector.restore(state["frontier"])
+    try:
+        run.collector.restore(state["frontier"])
+    except ValueError as error:  # tasks that are left out, for example, may be others now
+        raise checkpoints.CheckpointError(f"{checkpoint.path} cannot be gone on with: {error}") from error
     run.kl.load_state_dict(state["kl"])
     run.iteration, run.trained_s = int(state["iteration"]), float(state["trained_s"])
 
@@ -265,9 +272,13 @@ _FIXED = (
     *(f"model.{name}" for name in ("path", "family", "hidden", "intermediate", "layers", "heads", "kv_heads")),
     *(f"model.{name}" for name in ("vocab_size", "dtype", "device", "lora_rank", "lora_alpha", "target_modules")),
     "model.exclude_modules",
+    "model.lora_adapter_path",
     "env.id",
     "data.train_files",
     "data.train_size",
+    "data.chat_template_kwargs",
+    "data.filter_overlong_prompts",
+    "data.longest_prompt",
     "algorithm.adv_estimator",
     "actor.use_kl_loss",
     "algorithm.use_kl_in_reward",

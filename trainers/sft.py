@@ -126,7 +126,7 @@ def run(config: SFTConfig) -> None:
     policy.to(resolve_device(config.model.device))
     check_learner(config.model, config.trainer, policy)
     set_threads(policy, config.trainer.threads)
-    renderer = Renderer(policy.tokenizer)
+    renderer = Renderer(policy.tokenizer, template_kwargs=config.data.chat_template_kwargs)
     examples = examples_of(config.env.id, kwargs, config.sft, policy, renderer, seed)
     log.info("%d conversations to imitate", len(examples))
     names: dict[str, Any] = {

@@ -60,6 +60,24 @@ class Blocking(Bytes):
     blocking = True
 
 
+class Wordy(Bytes):
+    """The opening of task ``i`` is ``i`` words long.
+
+    Args:
+        tasks: How many.
+        torn: Task 5 has an opening that cannot be read.
+    """
+
+    def __init__(self, tasks: int | None = 12, torn: bool = False) -> None:
+        super().__init__(tasks)
+        self.torn = torn
+
+    def opening(self, task: Task) -> Messages:
+        if (number := int(task.ground_truth)) == 5 and self.torn:
+            raise RuntimeError("the page is torn")
+        return (user(" ".join(["word"] * max(1, number))),)
+
+
 class Silent(TextEnv[Any]):
     """Has no expert."""
 
@@ -104,5 +122,11 @@ class Crossroads(TextEnv[Any]):
         return self.WORDS[rng.integers(2)]
 
 
-for _name, _class in (("bytes", Bytes), ("blocking", Blocking), ("silent", Silent), ("crossroads", Crossroads)):
+for _name, _class in (
+    ("bytes", Bytes),
+    ("blocking", Blocking),
+    ("silent", Silent),
+    ("wordy", Wordy),
+    ("crossroads", Crossroads),
+):
     gymnasium.register(id=f"tests/{_name}", entry_point=_class)

@@ -89,7 +89,7 @@ def test_every_key_of_ppo_is_read(tmp_path):
     first = [
         *("algorithm.adv_estimator=gae", "algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.type=adaptive"),
         *("actor.old_logprobs=recompute", "actor.importance_correction=token_tis", "actor.use_kl_loss=true"),
-        "algorithm.reward_credit=discounted",
+        *("algorithm.reward_credit=discounted", "data.filter_overlong_prompts=true", "data.train_size=4"),
         *(f"custom_reward_function.path={tmp_path}/reward.py", f"trainer.trace_file={tmp_path}/trace.json"),
         *("reward_model.enable=true", f"reward_model.classifier.path={judge}", "reward_model.replace=false"),
         *("multiturn_reward.enable=true", "multiturn_reward.credit=difference", "multiturn_reward.replace=false"),

@@ -334,15 +334,15 @@ def test_every_key_is_answered_whatever_its_value(schema):
 
 def test_a_key_that_the_schema_gets_is_translated_by_the_same_line():
     table, keys = TABLES[PPOConfig], dict(all_keys(PPOConfig))
-    rank = Setting("actor_rollout_ref.model.lora_adapter_path", "a", "here")
-    keys.pop("model.lora_adapter_path", None)
+    rank = Setting("actor_rollout_ref.model.lora_rank", 8, "here")
+    keys.pop("model.lora_rank")
     refused: list[str] = []
     translate([rank], keys, table, lambda key, text, where: refused.append(text))
     assert "cannot be had in this version" in refused[0]
-    keys["model.lora_adapter_path"] = Key("model.lora_adapter_path", str, "text", None, "")
+    keys["model.lora_rank"] = Key("model.lora_rank", int, "a whole number", 0, "")
     done = translate([rank], keys, table, lambda key, text, where: refused.append(key))
     assert rank.key not in refused
-    assert ("model.lora_adapter_path", "a") in [(setting.key, setting.value) for setting in done.settings]
+    assert ("model.lora_rank", 8) in [(setting.key, setting.value) for setting in done.settings]
 
 
 def test_the_page_is_up_to_date():

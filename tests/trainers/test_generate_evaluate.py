@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from itertools import combinations
 
 import pyarrow as pa
@@ -70,6 +71,29 @@ def test_replies_to_every_prompt_and_a_kill_changes_nothing(model, prompts, tmp_
     assert generate.main(again) == 0
     assert len(written) == 2 + 1, "two batches that were missing, and the whole"
     assert parquet.read_table(tmp_path / "again.parquet").equals(table)
+
+
+def test_variables_of_the_template_are_part_of_what_is_asked(model, prompts, tmp_path, capsys, monkeypatch):
+    copied = shutil.copytree(model, tmp_path / "model")
+    template = copied / "chat_template.jinja"
+    template.write_text("{% if greet is defined %}{{ greet }}{% endif %}" + template.read_text())
+    greeted = command(copied, prompts, tmp_path / "greeted.parquet", "data.chat_template_kwargs.greet=Hello there.")
+    plain = command(copied, prompts, tmp_path / "plain.parquet")
+    assert generate.main(greeted) == generate.main(plain) == 0
+    replies = [parquet.read_table(tmp_path / f"{name}.parquet").column("responses") for name in ("greeted", "plain")]
+    assert replies[0] != replies[1]
+
+    def die(path, table):
+        raise KeyboardInterrupt
+
+    other = [word.replace("greeted.", "other.") for word in greeted]
+    with monkeypatch.context() as patch:
+        patch.setattr(generate, "write_table", die)
+        assert generate.main(other) == 130
+    assert generate.main([word.replace("there", "you") for word in other]) == 1
+    assert "differs in chat_template_kwargs" in capsys.readouterr().err
+    assert generate.main(command(model, prompts, tmp_path / "no.parquet", "data.chat_template_kwargs.greet=Hi")) == 1
+    assert "never reads greet" in capsys.readouterr().err
 
 
 def test_what_cannot_be_gone_on_with_is_refused(model, prompts, tmp_path, capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,24 @@ async def test_a_conversation_that_outgrows_the_model_says_so(folder: Path) -> N
         await policy.aclose()
 
 
+async def test_variables_of_the_template_reach_the_model(folder: Path, tmp_path: Path) -> None:
+    greeting = "{% if greet is defined %}{{ greet }}{% endif %}"
+    copied = shutil.copytree(folder, tmp_path / "model")
+    template = copied / "chat_template.jinja"
+    template.write_text(greeting + template.read_text())
+    prompts = {}
+    for greet in (None, "Hello, hello, hello."):
+        kwargs = None if greet is None else {"greet": greet}
+        policy = LocalPolicy(str(copied), max_tokens=2, chat_template_kwargs=kwargs)
+        try:
+            prompts[greet] = (await talk(policy, 0, turns=1))[0][1]
+        finally:
+            await policy.aclose()
+    assert prompts["Hello, hello, hello."] > prompts[None]
+    words = ["evaluate", "textenv/gsm8k-interact", "--local", str(folder), "--num-tasks", "1", "--quiet"]
+    assert main([*words, "--chat-template", "greet=Hi", "--max-tokens", "2"]) == 2, "this template has no such thing"
+
+
 def test_the_command_plays_keeps_and_goes_on(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["evaluate", "textenv/gsm8k-interact", "level=easy", "--local", str(folder), "--max-tokens", "8"]
     words += ["--num-tasks", "4", "--samples", "2", "--out", str(tmp_path / "out"), "--quiet"]
@@ -75,6 +94,7 @@ def test_the_command_plays_keeps_and_goes_on(folder: Path, tmp_path: Path, capsy
     [
         (["--local", "/nowhere/model"], "no such folder"),
         (["--local", "x", "--policy", "expert"], "one of the three"),
+        (["--policy", "expert", "--chat-template", "x=1"], "--chat-template goes with --local"),
         (["--local", "x", "--base-url", "http://localhost"], "--base-url goes with --model"),
     ],
 )

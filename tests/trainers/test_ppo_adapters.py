@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from cluster_runs import run
+import torch
+from cluster_runs import OPTIONS, run
 from ppo_runs import comparable
+from transformers import AutoModelForCausalLM
 
+from trainers import tiny
 from trainers.assembly.publication import Publisher
+from trainers.config import load_config
 from trainers.config.schema import ModelSection
-from trainers.run import Run
+from trainers.ppo import train
+from trainers.run import Run, assemble
 
 pytest.importorskip("peft")
 LORA = ("model.lora_rank=4", "model.lora_alpha=6")
@@ -63,3 +70,59 @@ def test_without_adapters_nothing_but_whole_weights_is_asked_for() -> None:
             return {}
 
     assert Publisher(Asked(), ModelSection()).take() == ({}, 0)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A model, and an adapter of it that peft made."""
+    import peft
+
+    tokenizer = tiny.build_tokenizer(["a b"])
+    model = tiny.build_model(len(tokenizer), hidden=32, layers=1, heads=2, kv_heads=1, max_context=192, seed=1)
+    folder = tmp_path_factory.mktemp("started")
+    tiny.save(folder / "model", model, tokenizer)
+    config = peft.LoraConfig(r=4, lora_alpha=6, target_modules="all-linear", task_type="CAUSAL_LM")
+    adapted = peft.get_peft_model(model, config)
+    torch.manual_seed(2)
+    for name, value in adapted.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(value, std=0.3)
+    adapted.save_pretrained(folder / "adapter")
+    return folder / "model", folder / "adapter"
+
+
+@pytest.mark.parametrize("publish", ["merged", "adapter"])
+def test_a_run_begins_with_a_saved_adapter(publish: str, started: tuple[Path, Path], tmp_path: Path) -> None:
+    """Engine and learner alike: what was sampled before any update has the learner's own log-probabilities."""
+    model, adapter = started
+    shape = {f"model.{name}" for name in ("hidden", "layers", "heads", "kv_heads", "vocab_size")}
+    options = [each for each in OPTIONS if each.partition("=")[0] not in shape]
+    more = [*LORA, f"model.path={model}", f"model.lora_adapter_path={adapter}", f"model.lora_publish={publish}"]
+    weights: list[Any] = []
+
+    async def go(*extra: str) -> None:
+        config, _ = load_config([*options, *more, f"trainer.default_local_dir={tmp_path}", *extra])
+        async with assemble(config) as made:
+            (engine,) = [made.collector._engine]
+            params = engine._scheduler._decoder.parameters  # type: ignore[attr-defined]
+            learned = made.learner.weights()
+            assert all(torch.equal(params[name], learned[name]) for name in learned)
+            weights.append(learned)
+            if not extra:
+                batch = await made.collector.next_batch()
+                ours = made.learner.logprobs(batch.trajectories)
+                for trajectory, logprobs in zip(batch.trajectories, ours, strict=True):
+                    sampled = trajectory.logprobs[trajectory.action_mask.astype(bool)]
+                    np.testing.assert_allclose(logprobs, sampled, atol=1e-4)
+            else:
+                await train(made)
+
+    asyncio.run(go())
+    plain = AutoModelForCausalLM.from_pretrained(model).state_dict()
+    name = "model.layers.0.mlp.down_proj.weight"
+    assert not torch.equal(weights[0][name], plain[name])
+    asyncio.run(go("trainer.total_iterations=1"))
+    # Gone on with: from the checkpoint, not from the adapter that it began with.
+    asyncio.run(go("trainer.total_iterations=2"))
+    assert torch.equal(weights[0][name], weights[1][name])
+    assert not torch.equal(weights[1][name], weights[2][name])

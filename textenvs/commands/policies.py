@@ -29,6 +29,13 @@ def add_policy_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="another option of textenvs.chat.ChatSpec, for example timeout_s=300 or extra='{\"top_p\":0.9}'",
     )
+    who.add_argument(
+        "--chat-template",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="with --local: a variable for the model's chat template, for example enable_thinking=false",
+    )
     who.add_argument("--no-request-seed", action="store_true", help="send no seed, for services that refuse one")
 
 
@@ -39,6 +46,8 @@ def check_policy_arguments(arguments: argparse.Namespace) -> None:
     for name in ("base_url", "api_key_env", "chat", "no_request_seed"):
         if arguments.model is None and getattr(arguments, name) not in (None, False, []):
             raise CommandError(f"--{name.replace('_', '-')} goes with --model", 2)
+    if arguments.local is None and arguments.chat_template:
+        raise CommandError("--chat-template goes with --local; services take extra, see --chat", 2)
     for name in ("temperature", "max_tokens"):
         if arguments.policy is not None and getattr(arguments, name) is not None:
             raise CommandError(f"--{name.replace('_', '-')} goes with --model or --local", 2)
@@ -100,6 +109,8 @@ def _local(arguments: argparse.Namespace) -> tuple[Policy, dict[str, Any]]:
         raise CommandError("nothing installed here computes models; reinstall textenvs to have its entry points")
     given = {name: getattr(arguments, name) for name in ("temperature", "max_tokens")}
     options = {name: value for name, value in given.items() if value is not None}
+    if arguments.chat_template:
+        options["chat_template_kwargs"] = parse_options(arguments.chat_template)
     try:
         make = found[0].load()
         policy = make(arguments.local, concurrency=arguments.concurrency, **options)

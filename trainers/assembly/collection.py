@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from math import ceil
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from ..rollout.renderer import Renderer
 from ..rollout.rewards import Score
 from ..rollout.tasks import TaskOrder
 from ..rollout.trace import TraceFile
-from .environments import make_env, training_kwargs
+from .environments import task_count
 from .errors import SetupError
 
 # The event loop's lag is probed so often.
@@ -43,6 +43,7 @@ def collector_of(
     trace: TraceFile | None = None,
     rewards: Mapping[str, Score] | None = None,
     credit: Redistribution | None = None,
+    without: Collection[int] = (),
 ) -> Collector:
     """What collects training episodes, and draws them in ``trace``.
 
@@ -54,16 +55,14 @@ def collector_of(
         trace: Where to draw.
         rewards: Those that come later.
         credit: Which turns are paid, as the estimator sees it; ``None`` as they were earned.
+        without: Tasks that are not played.
     """
     rollout = config.rollout
-    size = make_env(config.env.id, training_kwargs(config)).tasks.size
-    if (most := config.data.train_size) is not None:
-        size = most if size is None else min(size, most)
     return Collector(
         engine,
         renderer,
         backend,
-        tasks=TaskOrder(size, seed=config.trainer.seed, shuffle=config.data.shuffle),
+        tasks=TaskOrder(task_count(config), seed=config.trainer.seed, shuffle=config.data.shuffle, without=without),
         group_size=rollout.n,
         groups_per_batch=rollout.groups_per_batch,
         staleness=rollout.staleness,

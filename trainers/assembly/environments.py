@@ -12,7 +12,7 @@ from textenvs.env import TextEnv
 from textenvs.tasks import TaskError
 
 from ..config.schema import EnvSection, PPOConfig
-from ..rollout.environments import Backend, EnvSpec
+from ..rollout.environments import Backend, EnvSpec, Kind
 from .errors import SetupError
 
 
@@ -55,14 +55,20 @@ def validation_kwargs(config: PPOConfig) -> dict[str, Any]:
     return env_kwargs(config.env, config.data.val_files, config.env.val_kwargs)
 
 
-def backend_of(config: PPOConfig, *, validation: bool) -> Backend:
-    """Where episodes step."""
+def backend_of(config: PPOConfig, *, validation: bool, here: bool = False) -> Backend:
+    """Where episodes step; with ``here`` on this machine, also where Ray's actors will do it later."""
+    kind = config.env.backend
+    if here and kind == "ray":
+        return _backend(config, "process", None, validation)
+    return _backend(config, kind, None if kind == "inline" else config.env.workers, validation)
+
+
+def _backend(config: PPOConfig, kind: Kind, workers: int | None, validation: bool) -> Backend:
     kwargs = validation_kwargs(config) if validation else training_kwargs(config)
-    limit = None if config.env.backend == "inline" else config.env.workers
     return Backend(
         EnvSpec(config.env.id, kwargs),
-        config.env.backend,
-        workers=limit,
+        kind,
+        workers=workers,
         reset_timeout=config.rollout.step_timeout_s,
         step_timeout=config.rollout.step_timeout_s,
     )
@@ -79,6 +85,14 @@ def check_environments(config: PPOConfig) -> None:
         if env.blocking and config.env.backend == "inline":
             raise SetupError(f"{config.env.id} may block its thread: use env.backend=thread or env.backend=process")
         env.close()
+
+
+def task_count(config: PPOConfig) -> int | None:
+    """How many tasks there are to train on: the first ``data.train_size``; ``None`` where they never end."""
+    size = make_env(config.env.id, training_kwargs(config)).tasks.size
+    if (most := config.data.train_size) is not None:
+        size = most if size is None else min(size, most)
+    return size
 
 
 def validation_tasks(config: PPOConfig) -> range:

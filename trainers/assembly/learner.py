@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from pathlib import Path
 from typing import Any
 
 from ..algorithms.advantages import NEEDS_CRITIC
@@ -15,7 +16,7 @@ from ..cluster.ray.ranks import RayLearnerGroup
 from ..cluster.ray.runtime import RayCluster
 from ..config.schema import ModelSection, PPOConfig, RunSection
 from ..learner import Learner, LoRASettings, OptimizerSettings
-from ..learner.lora import target_names
+from ..learner.lora import merge_saved, saved_pairs, target_names
 from ..learner.parallel import check_model, world_size
 from ..policy import Policy, resolve_device
 from .errors import SetupError
@@ -25,10 +26,15 @@ from .policy import threads_for
 
 def learner_options(model: ModelSection, run: RunSection) -> dict[str, Any]:
     """What every learner of a run is made with: adapters, memory, how ranks share the work."""
-    lora = None
+    lora, adapter = None, model.lora_adapter_path
     if model.lora_rank:
         lora = LoRASettings(
-            model.lora_rank, model.lora_alpha, model.target_modules, model.exclude_modules, seed=run.seed
+            model.lora_rank,
+            model.lora_alpha,
+            model.target_modules,
+            model.exclude_modules,
+            seed=run.seed,
+            adapter=adapter and str(Path(adapter).expanduser().absolute()),
         )
     return {
         "lora": lora,
@@ -56,6 +62,7 @@ def check_learner(model: ModelSection, run: RunSection, policy: Policy, ranks: i
         check_model(policy.model.config, options["parallel"])
         if options["lora"] is not None:
             target_names(policy.model.base_model, options["lora"])
+            saved_pairs(policy.model.base_model, options["lora"])
         if model.attn_implementation is not None:  # the learner's own copy will have it; here it is tried
             before = policy.model.config._attn_implementation
             policy.model.set_attn_implementation(model.attn_implementation)
@@ -109,6 +116,15 @@ def learner_of(config: PPOConfig, policy: Policy, cluster: RayCluster | None = N
         group.close()
         raise
     return group
+
+
+def start_from_adapter(config: PPOConfig, policy: Policy) -> None:
+    """Let the policy say what the learner's actor begins with, where that has a saved adapter; the learner is there.
+
+    Engines are made of the policy, and the learner stands on it as it was before.
+    """
+    if (lora := learner_options(config.model, config.trainer)["lora"]) is not None:
+        merge_saved(policy.model.base_model, lora)
 
 
 def learner_settings(config: PPOConfig) -> dict[str, Any]:

@@ -20,6 +20,7 @@ FIELDS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "rollout.top_k": ("top_k", int),
     "rollout.min_p": ("min_p", lambda value: value or None),
     "validation.n": ("num_generations_eval", int),
+    "data.chat_template_kwargs": ("chat_template_kwargs", lambda value: dict(value) or None),
     "actor.lr": ("learning_rate", float),
     "actor.lr_warmup_steps": ("warmup_steps", int),
     "actor.lr_schedule": (
@@ -86,6 +87,7 @@ WHY_NOT: Mapping[str, str] = {
     "critic.": "GRPO has no critic",
     "cluster.": "TRL's processes are placed by `accelerate launch`",
     "ray_init.": "TRL does not use Ray",
+    "data.": "leave such rows out of the files: TRL plays all of them",
     "engine.": "the embedded engine plays; for vLLM, configure TRL itself (docs/adapters/trl.md)",
     "rollout.staleness": "TRL generates, then learns: what it trains on is never stale",
     "rollout.": "TRL asks for a batch and gets it whole",

@@ -203,7 +203,8 @@ class TRLGRPOTrainer:
         set_threads(policy, config.trainer.threads)
         if warm_start_wanted(config) and self._checkpoint() is None:
             say = log.info if "console" in config.trainer.logger else log.debug
-            warm_up(config, policy, Renderer(policy.tokenizer), say, threading.Event())
+            renderer = Renderer(policy.tokenizer, template_kwargs=config.data.chat_template_kwargs)
+            warm_up(config, policy, renderer, say, threading.Event())
         return policy
 
     def _checkpoint(self) -> Path | None:

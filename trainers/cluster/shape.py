@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,10 @@ def _shape(model: Any) -> ModelShape:
         if isinstance(module, GradientCheckpointingLayer)
         for weight in module.parameters()
     }
+    linear: Counter[str] = Counter()
+    for name, module in model.base_model.named_modules():
+        if isinstance(module, torch.nn.Linear):
+            linear[name.rpartition(".")[2]] += module.in_features + module.out_features
     return ModelShape(
         parameters=sum(parameters.values()),
         layers=text.num_hidden_layers,
@@ -74,4 +79,5 @@ def _shape(model: Any) -> ModelShape:
         kv_heads=kv_heads,
         intermediate=width if isinstance(width := getattr(text, "intermediate_size", None), int) else 0,
         outside=sum(size for weight, size in parameters.items() if weight not in blocks),
+        linear=tuple(sorted(linear.items())),
     )

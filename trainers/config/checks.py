@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..chat_template import refused
+from ..saved_adapter import read_adapter
 from .reward_model import reward_model_checks, sections_of
 from .section import Problems
 from .section import changed as _changed
@@ -67,6 +70,7 @@ _NO_FILES = ("generated:", "hub:")  # sources of tasks that are not on this disk
 
 def ppo_checks(config: PPOConfig) -> Problems:
     """The checks across the sections of a PPO run; nothing here touches the disk."""
+    yield from template_checks(config.data.chat_template_kwargs)
     yield from model_checks(config.model)
     yield from learner_checks(config.model, config.trainer)
     yield from _estimator_checks(config.algorithm)
@@ -87,6 +91,17 @@ def ppo_checks(config: PPOConfig) -> Problems:
             f"is {rollout.max_response_length}, which leaves no room for a prompt in "
             f"engine.max_context={engine.max_context}",
         )
+    if config.model.lora_adapter_path is not None and config.warm_start.enable:
+        yield (
+            "warm_start.enable",
+            "would merge what it trains into the model, and model.lora_adapter_path stands on the model as it is: "
+            "imitate with `python -m trainers.sft` first",
+        )
+    if (longest := config.data.longest_prompt) is not None:
+        if not config.data.filter_overlong_prompts:
+            yield "data.longest_prompt", "has no effect without data.filter_overlong_prompts=true"
+        elif longest >= engine.max_context:
+            yield "data.longest_prompt", f"is {longest}, which engine.max_context={engine.max_context} does not hold"
     yield from reward_function_checks(config.custom_reward_function)
     if config.custom_reward_function.path is None:
         for name in ("workers", "timeout_s"):
@@ -133,6 +148,12 @@ def ppo_checks(config: PPOConfig) -> Problems:
     yield from _loss_checks(config.actor, config.algorithm.adv_estimator)
     if (trainer.resume_mode == "resume_path") != (trainer.resume_from_path is not None):
         yield "trainer.resume_from_path", "goes together with trainer.resume_mode=resume_path, and only with it"
+
+
+def template_checks(names: Iterable[str]) -> Problems:
+    """Variables for the chat template that are the renderer's own."""
+    for name, what in refused(names):
+        yield f"data.chat_template_kwargs.{name}", f"cannot be given: it is {what}"
 
 
 def engine_checks(engine: ServingSection) -> Problems:
@@ -247,6 +268,10 @@ def learner_checks(model: ModelSection, run: RunSection) -> Problems:
     for name in ("lora_alpha", "target_modules", "exclude_modules", "lora_publish"):
         if not model.lora_rank and _changed(model, name):
             yield f"model.{name}", "has no effect without model.lora_rank"
+    if model.lora_adapter_path is not None and not model.lora_rank:
+        yield "model.lora_rank", "is 0; with model.lora_adapter_path it is the adapter's, r in its adapter_config.json"
+    if model.lora_adapter_path is not None and model.path == "tiny":
+        yield "model.lora_adapter_path", "needs model.path: no saved adapter stands on a model from scratch"
     if isinstance(model.target_modules, str) and model.target_modules != "all-linear":
         yield "model.target_modules", f"is {model.target_modules!r}; it must be a list of names, or all-linear"
     if not model.target_modules:
@@ -391,6 +416,28 @@ def _loss_checks(actor: ActorSection, estimator: str) -> Problems:
         yield "actor.rejection", f"gspo is of whole episodes: use sequence or geometric, or {instead}"
 
 
+def _adapter_checks(model: ModelSection) -> Problems:
+    """Whether a saved adapter is what the configuration says, from its own configuration."""
+    if model.lora_adapter_path is None:
+        return
+    try:
+        saved = read_adapter(model.lora_adapter_path)
+    except ValueError as error:
+        yield "model.lora_adapter_path", str(error)
+        return
+    for key, theirs in (("lora_rank", saved.rank), ("lora_alpha", saved.alpha)):
+        if (ours := getattr(model, key)) != theirs:
+            yield f"model.{key}", f"is {ours:g}, and the adapter of model.lora_adapter_path has {theirs:g}"
+    if saved.target_modules is None or isinstance(model.target_modules, str):
+        return  # the model must tell
+    if set(model.target_modules) - set(model.exclude_modules) != saved.target_modules:
+        yield (
+            "model.target_modules",
+            f"is {', '.join(model.target_modules)}, and the adapter of model.lora_adapter_path is in "
+            f"{', '.join(sorted(saved.target_modules))}",
+        )
+
+
 def missing_paths(config: Section) -> Problems:
     """Files and folders that the configuration names and that are not there, seen from the current folder."""
     for section, names in (("data", ("train_files", "val_files")), ("warm_start", ("files",)), ("sft", ("files",))):
@@ -410,6 +457,8 @@ def missing_paths(config: Section) -> Problems:
         and not (Path(model.path).expanduser() / "config.json").is_file()
     ):
         yield "model.path", f"{model.path} is not a folder with a config.json; give a model's folder, or tiny"
+    if (policy := getattr(config, "model", None)) is not None and hasattr(policy, "lora_adapter_path"):
+        yield from _adapter_checks(policy)
     function = getattr(config, "custom_reward_function", None)
     if function is not None and function.path is not None:
         yield from _missing_function("custom_reward_function.path", function.path, function.name)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
-from .checks import engine_checks, reward_function_checks, serving_checks
-from .schema import RayInitSection, RewardFunctionSection, RunConfig, Section, ServingSection
+from .checks import engine_checks, reward_function_checks, serving_checks, template_checks
+from .schema import TEMPLATE_KWARGS, RayInitSection, RewardFunctionSection, RunConfig, Section, ServingSection
 
 
 class PromptsSection(Section):
@@ -20,6 +20,7 @@ class PromptsSection(Section):
     output_path: str | None = Field(
         None, min_length=1, description="Parquet file to write: all columns of `path`, and `responses`; needed."
     )
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict, description=TEMPLATE_KWARGS)
     batch_size: int = Field(128, ge=1, description="Prompts between two savings; a kill loses at most so many.")
 
 
@@ -76,6 +77,7 @@ class GenerateConfig(RunConfig):
 
     def checks(self) -> Iterator[tuple[str, str]]:
         """What does not go together: pairs of a key and what is wrong, in words."""
+        yield from template_checks(self.data.chat_template_kwargs)
         yield from engine_checks(self.engine)
         yield from serving_checks(self)
         if self.model.path is None or self.model.path == "tiny":

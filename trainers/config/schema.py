@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from .checks import learner_checks, model_checks, ppo_checks
+from .checks import learner_checks, model_checks, ppo_checks, template_checks
 from .reward_model import RewardModelSection, named
 from .section import Section
 
@@ -77,6 +77,13 @@ class PlayedEnvSection(EnvSection):
     )
 
 
+#: Of ``chat_template_kwargs``, wherever conversations are rendered.
+TEMPLATE_KWARGS = (
+    "Variables for the tokenizer's chat template, in every rendering; `data.chat_template_kwargs.NAME=value` sets one "
+    "(`enable_thinking=false` of Qwen3). One that the template never reads is an error."
+)
+
+
 class TrainDataSection(Section):
     """The tasks."""
 
@@ -85,6 +92,7 @@ class TrainDataSection(Section):
         description="Tasks to train on: .jsonl or .parquet files, `generated:LEVEL`, `hub:REPOSITORY`, or a list of "
         "these; null takes the environment's own.",
     )
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict, description=TEMPLATE_KWARGS)
 
 
 class DataSection(TrainDataSection):
@@ -97,6 +105,18 @@ class DataSection(TrainDataSection):
     train_size: int | None = Field(None, ge=1, description="Train on the first so many tasks; null is all of them.")
     val_size: int = Field(256, ge=1, description="Validate on the first so many tasks.")
     shuffle: bool = Field(True, description="A new order of the training tasks in every epoch.")
+    filter_overlong_prompts: bool = Field(
+        False,
+        description="Leave out tasks whose opening is longer than `longest_prompt`, of those that `train_size` and "
+        "`val_size` take. Before a run starts or goes on, each task is reset and rendered once, which takes its time "
+        "with many; the others keep their order. Not for tasks that never end.",
+    )
+    longest_prompt: int | None = Field(
+        None,
+        ge=1,
+        description="With `filter_overlong_prompts`: tokens of an opening at most; null leaves room for a whole reply, "
+        "`engine.max_context` - `rollout.max_response_length`.",
+    )
 
 
 class ModelSection(Section):
@@ -124,6 +144,12 @@ class ModelSection(Section):
         "all-linear", description="Names of the linear layers that get an adapter, or `all-linear`."
     )
     exclude_modules: tuple[str, ...] = Field((), description="Names of linear layers that get none.")
+    lora_adapter_path: str | None = Field(
+        None,
+        min_length=1,
+        description="Begin with this adapter instead of a new one: a folder that peft saved, for all ranks to see. "
+        "`lora_rank`, `lora_alpha` and the modules must be its own. The KL's reference is the model without it.",
+    )
     lora_publish: Literal["merged", "adapter"] = Field(
         "merged",
         description="What engines get of a LoRA run: `merged` matrices, which every engine takes, or the `adapter` "
@@ -757,6 +783,7 @@ class SFTConfig(RunConfig):
 
     def checks(self) -> Iterator[tuple[str, str]]:
         """What does not go together: pairs of a key and what is wrong, in words."""
+        yield from template_checks(self.data.chat_template_kwargs)
         yield from model_checks(self.model)
         yield from learner_checks(self.model, self.trainer)
         if self.model.lora_publish != "merged":

@@ -16,6 +16,7 @@ _JOINT: Mapping[str, Callable[[Given], Iterator[Result]]] = {
     "critic_epochs": verl_batches.critic_epochs,
     "lengths": verl_batches.lengths,
     "micro": verl_batches.micro,
+    "chat_template": verl_parts.chat_template,
     "clip": verl_parts.clip,
     "actor_warmup": verl_batches.actor_warmup,
     "critic_warmup": verl_batches.critic_warmup,
@@ -35,7 +36,12 @@ _JOINT: Mapping[str, Callable[[Given], Iterator[Result]]] = {
 
 PPO = Table(verl.PPO, verl.DEFAULTS, _JOINT, whole="actor_rollout_ref.")
 GENERATE = Table(
-    verl.GENERATE, joint={"engine": verl_parts.generating_engine, "cluster": verl_parts.generating_cluster}
+    verl.GENERATE,
+    joint={
+        "chat_template": verl_parts.chat_template,
+        "engine": verl_parts.generating_engine,
+        "cluster": verl_parts.generating_cluster,
+    },
 )
 EVALUATE = Table(verl.EVALUATE)
 NOTHING = Table()

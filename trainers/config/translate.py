@@ -44,7 +44,7 @@ class Table:
         for count in range(len(parts) - 1, 0, -1):
             if (rule := self.rules.get(".".join(parts[:count]) + ".*")) is not None:
                 return rule
-        # A mapping that was given as a whole (`apply_chat_template_kwargs={a: 1}`) arrives as its entries.
+        # A mapping that was given as a whole (`override_config={a: 1}`) arrives as its entries.
         for count in range(len(parts) - 1, 0, -1):
             if (rule := self.rules.get(".".join(parts[:count]))) is not None and rule.only is not None:
                 return rule

@@ -67,6 +67,7 @@ _IMAGES = "messages are text"
 _ROWS = "rows are read once a process, in its own memory"
 _ENGINE = "for the engine that runs: an option of vLLM, a word of SGLang's command line, nothing for torch"
 
+_TEMPLATE = "data.chat_template_kwargs.NAME; one that the template never reads is an error"
 _REWARD_MODEL = "a classifier, which scores each episode as it ends; reward_model.classifier.head=value reads a token's"
 _REWARD_POOL = "a pool of n_gpus_per_node x nnodes, both above 0, beside the GPUs of the trainer"
 _SERVED = "a classifier is computed by transformers; for one that is served give reward_model.kind=service and its url"
@@ -78,16 +79,14 @@ PPO: Mapping[str, Rule] = {
     "data.gen_batch_size": _moot("with filter_groups, groups are replaced one by one, not batch by batch"),
     "data.max_prompt_length": _joint(
         "lengths",
-        "engine.max_context is the two lengths together. Prompts are not measured beforehand: one that leaves no room "
-        "ends its episode as truncated_context",
+        "engine.max_context is the two lengths together, and with filter_overlong_prompts it is data.longest_prompt. "
+        "Without, prompts are not measured beforehand: one that leaves no room ends its episode as truncated_context",
     ),
     "data.max_response_length": _joint(
         "lengths", "rollout.max_response_length (a reply) and rollout.max_response_tokens (the whole episode)"
     ),
-    "data.filter_overlong_prompts": _later(
-        "data.filter_overlong_prompts", "rows are not measured; see data.max_prompt_length"
-    ),
-    "data.filter_overlong_prompts_workers": _moot("rows are not measured beforehand"),
+    "data.filter_overlong_prompts": _to("data.filter_overlong_prompts", words={None: False}),
+    "data.filter_overlong_prompts_workers": _moot("as many openings are measured at a time as env.workers says"),
     "data.truncation": _moot("a prompt is never cut: leave long rows out of the file", only=("error", None)),
     "data.return_raw_chat": _moot(_CHAT),
     "data.return_raw_input_ids": _moot(_CHAT),
@@ -111,7 +110,8 @@ PPO: Mapping[str, Rule] = {
     "data.trust_remote_code": _moot("code of a model's folder is never run", only=_OFF),
     "data.custom_cls.path": _moot("tasks are files or an environment's own", only=(None,)),
     "data.custom_cls.name": _moot("tasks are files or an environment's own", only=(None,)),
-    "data.apply_chat_template_kwargs": _later("data.chat_template_kwargs", "the template gets none", only=({}, None)),
+    "data.apply_chat_template_kwargs": _joint("chat_template", _TEMPLATE),
+    "data.apply_chat_template_kwargs.*": _joint("chat_template", _TEMPLATE),
     # ---- model
     "actor_rollout_ref.hybrid_engine": _moot(_SHARE, only=(True, None)),
     "actor_rollout_ref.nccl_timeout": _moot("torch's own time limit holds"),
@@ -132,8 +132,8 @@ PPO: Mapping[str, Rule] = {
     "actor_rollout_ref.model.lora_alpha": _later("model.lora_alpha", "all weights are trained"),
     "actor_rollout_ref.model.target_modules": _to("model.target_modules"),
     "actor_rollout_ref.model.exclude_modules": _to("model.exclude_modules", words={None: ()}),
-    "actor_rollout_ref.model.lora_adapter_path": _later(
-        "model.lora_adapter_path", "adapters cannot be loaded", only=(None,)
+    "actor_rollout_ref.model.lora_adapter_path": _to(
+        "model.lora_adapter_path", why="lora_rank and lora_alpha must be the adapter's"
     ),
     # ---- actor
     "actor_rollout_ref.actor.strategy": _moot("FSDP2, by trainer.fsdp", only=("fsdp", "fsdp2", None)),
@@ -397,7 +397,9 @@ PPO: Mapping[str, Rule] = {
     # ---- trainer
     "trainer.logger": _to("trainer.logger", words={"file": "jsonl"}),
     "trainer.total_epochs": _joint(
-        "iterations", "trainer.total_iterations: epochs times the rows of data.train_files / train_batch_size"
+        "iterations",
+        "trainer.total_iterations: epochs times the rows of data.train_files / train_batch_size; rows that "
+        "filter_overlong_prompts leaves out are counted",
     ),
     "trainer.total_training_steps": _joint("iterations", "trainer.total_iterations"),
     "trainer.critic_warmup": _to("critic.warmup"),
@@ -437,6 +439,8 @@ GENERATE: Mapping[str, Rule] = {
     "trainer.n_gpus_per_node": _joint("cluster", "engine.replicas: each has as many GPUs as it is cut into"),
     "trainer.device": _to("model.device"),
     "model.external_lib": _moot("nothing is imported on the side", only=(None,)),
+    "data.apply_chat_template_kwargs": _joint("chat_template", _TEMPLATE),
+    "data.apply_chat_template_kwargs.*": _joint("chat_template", _TEMPLATE),
     "rollout.name": _joint("engine", "engine.name"),
     "rollout.mode": _moot("requests are always asynchronous"),
     "rollout.tensor_model_parallel_size": _joint("engine", _ENGINE),

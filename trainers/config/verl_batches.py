@@ -51,6 +51,8 @@ def lengths(given: Given) -> Iterator[Result]:
     """The context, and the replies in it."""
     prompt, response = given.number("data.max_prompt_length"), given.number("data.max_response_length")
     yield Result("engine.max_context", prompt + response, of=("data.max_prompt_length", "data.max_response_length"))
+    if given.value("data.filter_overlong_prompts") is True:
+        yield Result("data.longest_prompt", prompt, of=("data.max_prompt_length",))
     for key in ("rollout.max_response_length", "rollout.max_response_tokens"):
         yield Result(key, response, of=("data.max_response_length",))
 

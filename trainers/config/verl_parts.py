@@ -43,6 +43,19 @@ _REWARD_MODEL = {
 _NSIGHT = ("global_profiler.global_tool_config.nsys.worker_nsight_options.", "trainer.worker_nsight_options.")
 
 
+def chat_template(given: Given) -> Iterator[Result]:
+    """Variables for the chat template, given one by one or as a mapping."""
+    whole = "data.apply_chat_template_kwargs"
+    if whole in given.verls:
+        value = given.verls[whole].value
+        if not isinstance(value, Mapping | None):
+            raise BadValueError(whole, f"is {dump(value)}; it must be a mapping")
+        yield Result("data.chat_template_kwargs", dict(value or {}), of=(whole,))
+    for key in [each for each in given.verls if each.startswith(f"{whole}.")]:
+        name = key.removeprefix(f"{whole}.")
+        yield Result(f"data.chat_template_kwargs.{name}", given.verls[key].value, of=(key,))
+
+
 def clip(given: Given) -> Iterator[Result]:
     """The ratio's bounds, each by its own key or by one for both."""
     both = f"{_ACTOR}clip_ratio"

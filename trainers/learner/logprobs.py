@@ -19,6 +19,16 @@ _LOGITS = {"cpu": 2**24}
 _LOGITS_ELSEWHERE = 2**27
 
 
+def positions_at_once(vocab: int, device: str) -> int:
+    """Positions with logits at the same time, where no other number is asked for.
+
+    Args:
+        vocab: Size of the vocabulary.
+        device: torch's type of it, ``cpu`` or ``cuda``.
+    """
+    return max(1, _LOGITS.get(device, _LOGITS_ELSEWHERE) // vocab)
+
+
 def token_logprobs(
     hidden: Tensor,
     weight: Tensor,
@@ -52,7 +62,7 @@ def token_logprobs(
     if not temperature > 0:
         raise ValueError(f"temperature must be above 0 to have log-probabilities with a gradient, not {temperature}")
     if chunk_size is None:
-        chunk_size = max(1, _LOGITS.get(hidden.device.type, _LOGITS_ELSEWHERE) // len(weight))
+        chunk_size = positions_at_once(len(weight), hidden.device.type)
     if chunk_size < 1:
         raise ValueError(f"chunk_size must be at least 1, not {chunk_size}")
     logprobs, entropy = _ChunkedHead.apply(hidden, weight, bias, targets, temperature, chunk_size)

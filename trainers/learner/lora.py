@@ -18,9 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainers.engines.adapters import PREFIX, merge
+from trainers.engines.adapters import PREFIX, merge, pairs_of
 from trainers.learner.fsdp import whole
 from trainers.learner.models import Policy
+from trainers.saved_adapter import read_adapter
 
 _NAME = "default"  #: of the adapter; a model has one
 
@@ -36,6 +37,7 @@ class LoRASettings:
             ``all-linear``: all of them but the head.
         exclude_modules: Likewise, those that get none.
         seed: Of the random matrices ``A``; ``B`` starts at 0, so a new adapter changes nothing.
+        adapter: Folder of an adapter that peft saved, to begin with instead of a new one; every rank must see it.
 
     Raises:
         ValueError: A value outside its range.
@@ -46,6 +48,7 @@ class LoRASettings:
     target_modules: tuple[str, ...] | str = "all-linear"
     exclude_modules: tuple[str, ...] = ()
     seed: int = 0
+    adapter: str | None = None
 
     def __post_init__(self) -> None:
         if self.rank < 1:
@@ -63,6 +66,7 @@ class LoRASettings:
         """What a checkpoint remembers."""
         targets, without = self.target_modules, sorted(self.exclude_modules)
         named = asdict(self) | {"target_modules": targets if isinstance(targets, str) else sorted(targets)}
+        del named["adapter"]  # where it began; what it is now goes with the checkpoint
         # Where there is none it is left out: checkpoints of before have none.
         return (
             named | {"exclude_modules": without} if without else {k: named[k] for k in named if k != "exclude_modules"}
@@ -89,7 +93,61 @@ def target_names(backbone: nn.Module, settings: LoRASettings) -> list[str]:
     return sorted(wanted - without)
 
 
-def add_adapters(backbone: nn.Module, settings: LoRASettings) -> None:
+def saved_pairs(backbone: Any, settings: LoRASettings) -> dict[str, tuple[Tensor, Tensor]]:
+    """The matrices ``A`` and ``B`` of ``settings.adapter``, by the layer's name in the backbone; none without.
+
+    Args:
+        backbone: A transformers model without a head and without adapters.
+        settings: Which adapters.
+
+    Raises:
+        ValueError: The adapter cannot be read, or is another one than the settings say, or of another model.
+    """
+    if settings.adapter is None:
+        return {}
+    saved = read_adapter(settings.adapter)
+    for key, theirs, ours in (("rank", saved.rank, settings.rank), ("alpha", saved.alpha, settings.alpha)):
+        if theirs != ours:
+            raise ValueError(f"the adapter in {saved.folder} has {key} {theirs:g}, and lora {key} is {ours:g}")
+    targets = target_names(backbone, settings)
+    shapes = {
+        f"{backbone.base_model_prefix}.{name}": (layer.in_features, layer.out_features)
+        for name, layer in backbone.named_modules()
+        if isinstance(layer, nn.Linear) and name.rpartition(".")[2] in targets
+    }
+    pairs = {name.removesuffix(".weight"): pair for name, pair in pairs_of(saved.tensors()).items()}
+    for whose, names in (("this model", shapes.keys() - pairs.keys()), ("the adapter", pairs.keys() - shapes.keys())):
+        if names:
+            some = ", ".join(sorted(names)[:3]) + (", ..." if len(names) > 3 else "")
+            raise ValueError(
+                f"the adapter in {saved.folder} is of other layers than lora target_modules and exclude_modules say: "
+                f"only {whose} has {some}"
+            )
+    for name, (a, b) in pairs.items():
+        inside, outside = shapes[name]
+        if (tuple(a.shape), tuple(b.shape)) != ((saved.rank, inside), (outside, saved.rank)):
+            raise ValueError(
+                f"the adapter in {saved.folder} is of another model: {name} has {tuple(b.shape)} times "
+                f"{tuple(a.shape)}, and is {outside} times {inside} here"
+            )
+        if not bool(torch.isfinite(a).all() and torch.isfinite(b).all()):
+            raise ValueError(f"the adapter in {saved.folder} holds values that are not finite, in {name}")
+    return {name.removeprefix(f"{backbone.base_model_prefix}."): pair for name, pair in pairs.items()}
+
+
+@torch.no_grad()
+def merge_saved(backbone: Any, settings: LoRASettings) -> None:
+    """Merge ``settings.adapter`` into a backbone, in place: what the actor of a learner with these settings says.
+
+    Raises:
+        ValueError: See :func:`saved_pairs`.
+    """
+    for name, (a, b) in saved_pairs(backbone, settings).items():
+        weight = backbone.get_submodule(name).weight
+        weight.copy_(merge(weight, a.to(weight.device), b.to(weight.device), settings.alpha / settings.rank))
+
+
+def add_adapters(backbone: Any, settings: LoRASettings) -> None:
     """Freeze a backbone and put adapters into its linear layers, in place; the same on every rank.
 
     Args:
@@ -98,14 +156,14 @@ def add_adapters(backbone: nn.Module, settings: LoRASettings) -> None:
 
     Raises:
         ModuleNotFoundError: peft is not installed.
-        ValueError: The backbone has no such layer.
+        ValueError: The backbone has no such layer, or see :func:`saved_pairs`.
     """
     try:
         from peft import LoraConfig, inject_adapter_in_model
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError("LoRA needs peft: pip install 'textenvs[lora]'", name="peft") from error
 
-    wanted = target_names(backbone, settings)
+    wanted, saved = target_names(backbone, settings), saved_pairs(backbone, settings)
     backbone.requires_grad_(False)
     config = LoraConfig(
         r=settings.rank,
@@ -117,6 +175,11 @@ def add_adapters(backbone: nn.Module, settings: LoRASettings) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
         inject_adapter_in_model(config, backbone, adapter_name=_NAME)
+        with torch.no_grad():
+            for name, matrices in saved.items():
+                layer = backbone.get_submodule(name)
+                for side, value in zip((layer.lora_A, layer.lora_B), matrices, strict=True):
+                    side[_NAME].weight.copy_(value)
     backbone.eval()
 
 

@@ -195,7 +195,8 @@ class Collector:
             self._slots.max_running = self._concurrency.limit
         self._guests, self._pin = Guests(self._slots, self._pump), Pin()
         self._steering: asyncio.Task[None] | None = None
-        self._identity = {"seed": seed, "tasks": "custom" if callable(tasks) else tasks}
+        what = getattr(tasks, "identity", "custom") if callable(tasks) else tasks
+        self._identity = {"seed": seed, "tasks": what}
         self._task_of = tasks if callable(tasks) else TaskOrder(tasks, seed=seed)
         self._sampling = sampling or Sampling()
         self._seed = seed

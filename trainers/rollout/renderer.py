@@ -38,6 +38,8 @@ from transformers import PreTrainedTokenizerBase
 
 from textenvs.messages import Message, Messages, ToolCall, assistant, system, tool, user
 
+from ..chat_template import refused, unread
+
 logger = logging.getLogger(__name__)
 
 Tools = Sequence[Mapping[str, Any]] | None
@@ -83,7 +85,8 @@ class Renderer:
 
     Args:
         tokenizer: A transformers tokenizer with a chat template.
-        template_kwargs: Variables for the template, for example ``{"enable_thinking": False}``.
+        template_kwargs: Variables for the template, for example ``{"enable_thinking": False}``; in every rendering,
+            those of the proof included.
         stop_token_ids: More ids that end a reply, for example those of the model's ``generation_config``.
 
     Attributes:
@@ -94,8 +97,8 @@ class Renderer:
             conversation then needs the environment's message for a reply, not just its text.
 
     Raises:
-        RendererError: There is no chat template, it does not render even a plain conversation, or its turns do not end
-            with a special token.
+        RendererError: There is no chat template, it does not render even a plain conversation, its turns do not end
+            with a special token, or it never reads one of ``template_kwargs``.
     """
 
     stop_token_ids: tuple[int, ...]
@@ -113,6 +116,7 @@ class Renderer:
             raise RendererError("the tokenizer has no chat template: set tokenizer.chat_template, or use a chat model")
         self._tokenizer = tokenizer
         self._kwargs = dict(template_kwargs or {})
+        self._check_kwargs()
         self._special = {token.content: i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
         self._special_names = tuple(self._special)
         self._any_special = _any_of(self._special)
@@ -134,6 +138,24 @@ class Renderer:
         own = [] if eos is None else [int(eos)]
         self.stop_token_ids = tuple(dict.fromkeys([*ends, *own, *map(int, stop_token_ids)]))
         self.rewrites_history = self._prove()
+
+    def _check_kwargs(self) -> None:
+        """Refuse variables that are the renderer's own, and those that would do nothing."""
+        for name, what in refused(self._kwargs):
+            raise RendererError(f"chat_template_kwargs: {name} cannot be given: it is {what}")
+        if not self._kwargs:
+            return
+        template = self._tokenizer.chat_template
+        sources = list(template.values()) if isinstance(template, dict) else [template]
+        try:
+            nothing, instead = unread(sources, self._kwargs)
+        except jinja2.TemplateSyntaxError as error:
+            raise RendererError(f"the chat template is no Jinja template: {error}") from error
+        if nothing:
+            raise RendererError(
+                f"chat_template_kwargs: the chat template never reads {', '.join(nothing)}, which would do nothing; "
+                f"it may read {', '.join(instead) or 'no variable that can be given'}"
+            )
 
     # ------------------------------------------------------------------ what the rollout calls
 

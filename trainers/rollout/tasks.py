@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Collection
 from functools import lru_cache
 
 import numpy as np
@@ -32,26 +33,44 @@ class TaskOrder:
         size: How many tasks there are; ``None`` for an endless set, whose group ``n`` plays task ``n``.
         seed: Decides the permutations.
         shuffle: Permute; has no effect on an endless set.
+        without: Tasks of a finite set that are never played. The order is that of all tasks with these taken out.
 
     Raises:
-        ValueError: ``size`` is below 1.
+        ValueError: ``size`` is below 1, no task is left, or ``without`` has others than those of a finite set.
     """
 
-    def __init__(self, size: int | None, *, seed: int = 0, shuffle: bool = True) -> None:
+    def __init__(self, size: int | None, *, seed: int = 0, shuffle: bool = True, without: Collection[int] = ()) -> None:
         if size is not None and size < 1:
             raise ValueError(f"there are {size} tasks; at least one is needed")
+        self.without = frozenset(without)
+        if self.without and (size is None or min(self.without) < 0 or max(self.without) >= size):
+            raise ValueError(f"only tasks of a finite set can be left out, and this one has {size or 'endless'} tasks")
+        if size is not None and len(self.without) == size:
+            raise ValueError(f"none of the {size} tasks is left")
         self.size = size
         self.seed = seed
         self.shuffle = shuffle
+        self._kept = np.delete(np.arange(size), list(self.without)) if size is not None and self.without else None
+
+    @property
+    def identity(self) -> str:
+        """What the numbers of groups mean depends on which tasks are left out."""
+        if not self.without:
+            return "custom"  # as every order, to checkpoints of before
+        digest = hashlib.blake2b(json.dumps(sorted(self.without)).encode(), digest_size=6).hexdigest()
+        return f"custom, {len(self.without)} of {self.size} left out ({digest})"
 
     def __call__(self, group: int) -> int:
         """The index of the task that group number ``group`` plays."""
         if self.size is None:
             return group
-        epoch, place = divmod(group, self.size)
-        return int(_permutation(self.size, self.seed, epoch)[place]) if self.shuffle else place
+        epoch, place = divmod(group, self.size - len(self.without))
+        if self.shuffle:
+            return int(_permutation(self.size, self.seed, epoch, self.without)[place])
+        return place if self._kept is None else int(self._kept[place])
 
 
 @lru_cache(maxsize=4)
-def _permutation(size: int, seed: int, epoch: int) -> NDArray[np.int64]:
-    return np.random.default_rng(derive_seed(seed, "order", epoch)).permutation(size)
+def _permutation(size: int, seed: int, epoch: int, without: frozenset[int]) -> NDArray[np.int64]:
+    order = np.random.default_rng(derive_seed(seed, "order", epoch)).permutation(size)
+    return order[~np.isin(order, list(without))] if without else order

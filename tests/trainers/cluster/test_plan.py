@@ -14,6 +14,7 @@ from trainers.cluster.plan import Machine, ModelShape, PlanError, describe, make
 from trainers.cluster.shape import shape_of
 from trainers.config import PPOConfig
 from trainers.config.load import ConfigError, resolve
+from trainers.learner import Learner, LoRASettings
 from trainers.tiny import build_model
 
 SHAPE = ModelShape(
@@ -190,9 +191,54 @@ def test_memory_is_divided_as_the_learner_is_cut():
     assert halved["optimizer"] == 8 * (inside // 4 + outside // 2)
     assert halved["gathered layers"] == 2 * (outside + 2 * inside // 24 // 2)
     assert sharded["gathered layers"] == 2 * (outside + 2 * inside // 24)
-    logits = 3 * 4 * 1024 * SHAPE.vocab
+    logits = 2 * 4 * (2**27 // SHAPE.vocab) * SHAPE.vocab
     assert halved["activations"] - logits == pytest.approx((sharded["activations"] - logits) * 22 / 34)
     assert longer == sharded, "micro-batches are counted in a rank's own tokens"
+
+
+def test_adapters_alone_have_gradients_and_moments():
+    model = ("model.family=qwen2", "model.hidden=64", "model.heads=4", "model.kv_heads=2", "model.layers=3")
+    shape = shape_of(config(*model).model)
+    lora = (*RAY, *model, "actor.mini_batches=1", "model.lora_rank=4", "actor.use_kl_loss=true")
+    learner = Learner(build_model(512, hidden=64, heads=4, kv_heads=2, layers=3), lora=LoRASettings(4))
+    trained = sum(each.numel() for each in learner.actor.parameters() if each.requires_grad)
+    estimator = "algorithm.adv_estimator=grpo"
+    rows = {what: size for who, what, size in plan(*lora, estimator, shape=shape).memory if who == "learner"}
+    assert (rows["gradients"], rows["optimizer"]) == (4 * trained, 8 * trained)
+    assert rows["parameters"] == 4 * (shape.parameters + trained), "and the reference takes nothing"
+    some = (estimator, "model.target_modules=[q_proj, up_proj]", "model.exclude_modules=[up_proj]")
+    rows = {what: size for who, what, size in plan(*lora, *some, shape=shape).memory if who == "learner"}
+    assert rows["gradients"] == 4 * 4 * 3 * (64 + 64)
+    with_critic = learner_memory("model.lora_rank=4", "algorithm.adv_estimator=gae")
+    assert with_critic["parameters"] == 2 * 4 * SHAPE.parameters
+
+
+def test_checkpointing_and_offloading_are_counted():
+    sixteen = ("actor.max_tokens_per_micro_batch=16384",)
+    logits = 2 * 4 * (2**27 // SHAPE.vocab) * SHAPE.vocab
+    kept, again = (learner_memory(*sixteen, *more) for more in ((), ("model.enable_gradient_checkpointing=true",)))
+    moved = learner_memory(*sixteen, "model.enable_gradient_checkpointing=true", "model.enable_activation_offload=true")
+    layer = 34 * 16384 * SHAPE.hidden
+    assert kept["activations"] == 24 * layer + logits
+    assert again["activations"] == layer + 24 * 2 * 16384 * SHAPE.hidden + logits
+    assert moved["activations"] == layer + logits
+    assert not {"parameters", "gradients", "optimizer"} & learner_memory("trainer.offload=true").keys()
+    # What an offloaded learner keeps on the CPU does not have to fit on a GPU.
+    small = Machine(gpus=1, gpu_bytes=4 * 2**30)
+    one = ("model.device=cuda", "model.dtype=bfloat16")
+    with pytest.raises(PlanError, match="need at least"):
+        plan(*one, machine=small, shape=SHAPE)
+    assert plan(*one, "trainer.offload=true", machine=small, shape=SHAPE)
+
+
+def test_few_positions_have_few_logits():
+    few, many = (
+        learner_memory(
+            "engine.max_context=16", "rollout.max_response_length=8", f"actor.max_tokens_per_micro_batch={n}"
+        )
+        for n in (16, 32)
+    )
+    assert many["activations"] == 2 * few["activations"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,179 @@
+"""Variables of a chat template: which may be given, which are read, and that every rendering has them."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pytest
+from chat_styles import QWEN3, STYLES, make_tokenizer, tokenizer_of
+from transformers import PreTrainedTokenizerBase
+
+from textenvs.messages import assistant, user
+from trainers import ppo, sft
+from trainers.chat_template import RESERVED, refused, unread, variables
+from trainers.config import PPOConfig, SFTConfig, resolve
+from trainers.config.commands import GenerateConfig
+from trainers.config.load import ConfigError, resolve_with_notes
+from trainers.rollout.renderer import Renderer, RendererError
+from trainers.run import refuse_other_run
+from trainers.tiny import CHATML
+
+# As Qwen 3 does it: an empty thought stands before the reply, and in no reply of before.
+SWITCH = QWEN3.replace(
+    "assistant\n{% endif %}",
+    "assistant\n{% if enable_thinking is defined and not enable_thinking %}{{ '<think>\n\n</think>\n\n' }}{% endif %}"
+    "{% endif %}",
+)
+
+
+def test_no_argument_of_the_tokenizers_own_method_gets_through() -> None:
+    """But for ``documents``, which it hands on to the template; also of a release that adds arguments."""
+    parameters = inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters
+    names = {name for name, each in parameters.items() if each.kind is not each.VAR_KEYWORD} - {"self"}
+    assert {"tokenize", "tools"} < names
+    for name in names:
+        with pytest.raises(RendererError, match=rf"never reads {name},|{name} cannot be given"):
+            Renderer(tokenizer_of("chatml"), template_kwargs={name: True})
+
+
+@pytest.mark.parametrize(
+    ("source", "read"),
+    [
+        ("{% if x is defined and x %}a{% endif %}", {"x"}),
+        ("{% if not x is defined %}{% set x = true %}{% endif %}{{ x }}", {"x"}),
+        ("{% set x = x | default('a') %}{{ x }}", {"x"}),
+        ("{% set x = 1 %}{{ x }}", set()),
+        ("{% for m in messages %}{{ m['x'] }}{{ loop.index }}{% endfor %}", set()),
+        ("{% macro show(x) %}{{ x + y }}{% endmacro %}{{ show(1) }}", {"y"}),
+        ("{% for m in messages %}{% generation %}{{ x }}{% endgeneration %}{% break %}{% endfor %}", {"x"}),
+        ("{% if tools %}{{ raise_exception('x') }}{% endif %}{{ strftime_now('%d') }}{{ bos_token }}", {"bos_token"}),
+        ("{% set ns = namespace(x=1) %}{{ ns.x }}{% set ns.y = z %}", {"z"}),
+    ],
+)
+def test_what_a_template_reads(source: str, read: set[str]) -> None:
+    assert variables([source]) == read
+
+
+@pytest.mark.parametrize("name", STYLES)
+def test_every_style_is_read_and_none_reads_what_it_does_not_name(name: str) -> None:
+    assert all(each in STYLES[name].template for each in variables([STYLES[name].template]))
+    with pytest.raises(RendererError, match="never reads enable_thinking"):
+        Renderer(tokenizer_of(name), template_kwargs={"enable_thinking": False})
+
+
+def test_several_templates_are_read_together() -> None:
+    assert unread(["{{ x }}", "{{ y }}"], {"x": 1, "z": 1}) == (["z"], ["y"])
+
+
+def test_a_text_that_is_no_template() -> None:
+    with pytest.raises(jinja2.TemplateSyntaxError):
+        variables(["{% if %}"])
+
+
+@pytest.mark.parametrize("name", RESERVED)
+def test_what_is_the_renderers_own_is_refused_by_both(name: str) -> None:
+    assert [each for each, _ in refused([name, "x"])] == [name]
+    with pytest.raises(RendererError, match=f"{name} cannot be given"):
+        Renderer(tokenizer_of("chatml"), template_kwargs={name: True})
+    for schema, more in ((PPOConfig, ()), (SFTConfig, ()), (GenerateConfig, ("model.path=.",))):
+        with pytest.raises(ConfigError, match=f"data.chat_template_kwargs.{name}: cannot be given"):
+            resolve([f"data.chat_template_kwargs.{name}=true", *more], schema)
+
+
+def test_what_the_template_never_reads_is_refused_with_what_it_reads() -> None:
+    with pytest.raises(
+        RendererError, match=r"never reads enable_thinking\b.* it may read no variable that can be given"
+    ):
+        Renderer(make_tokenizer(CHATML), template_kwargs={"enable_thinking": False})
+    with pytest.raises(RendererError, match=r"never reads enable_thought\b.* it may read content, enable_thinking"):
+        Renderer(make_tokenizer(SWITCH), template_kwargs={"enable_thought": False})
+
+
+def test_the_renderer_reads_a_variable_in_openings_bridges_and_in_its_proof() -> None:
+    tokenizer = make_tokenizer(SWITCH)
+    off = Renderer(tokenizer, template_kwargs={"enable_thinking": False})
+    usual = Renderer(tokenizer)
+    empty = "<|im_start|>assistant\n<think>\n\n</think>\n\n"
+    for renderer, ending in ((off, empty), (usual, "<|im_start|>assistant\n")):
+        assert tokenizer.decode(renderer.render([user("Hm")])).endswith(ending)
+        assert tokenizer.decode(renderer.bridge([user("Hm")], after=None)).endswith(ending)
+    # What stood before a reply is gone from it a turn later, and the renderer has found that out.
+    talk = (user("Hm"), assistant("Yes."), user("So?"))
+    played = [*off.render(talk[:1]), *tokenizer.encode("Yes."), *off.bridge(talk[2:], after=None)]
+    assert off.rewrites_history
+    anew = off.rewritten(played, talk)
+    assert anew is not None
+    assert tokenizer.decode(anew).count("<think>") == 1
+
+
+def test_the_proof_is_of_the_template_with_its_variables() -> None:
+    """A template that keeps history by itself, and drops it when asked to."""
+    source = CHATML.replace(
+        "{% for message in messages %}",
+        "{% for message in (messages[-1:] if forget is defined and forget else messages) %}",
+    )
+    assert source != CHATML
+    assert not Renderer(make_tokenizer(source)).rewrites_history
+    assert not Renderer(make_tokenizer(source), template_kwargs={"forget": False}).rewrites_history
+    with pytest.raises(RendererError, match="does not show the assistant's text"):
+        Renderer(make_tokenizer(source), template_kwargs={"forget": True})
+
+
+# ------------------------------------------------------------------ the configuration
+
+
+def kwargs_of(*arguments: str) -> dict[str, Any]:
+    config, _ = resolve(arguments)
+    return config.data.chat_template_kwargs
+
+
+def test_one_by_one_or_as_a_mapping() -> None:
+    assert kwargs_of() == {}
+    assert kwargs_of("data.chat_template_kwargs.enable_thinking=false") == {"enable_thinking": False}
+    assert kwargs_of("data.chat_template_kwargs={a: {b: [1, x]}}") == {"a": {"b": [1, "x"]}}
+
+
+@pytest.mark.parametrize(
+    ("given", "ours"),
+    [
+        ("data.apply_chat_template_kwargs.enable_thinking=false", {"enable_thinking": False}),
+        ("+data.apply_chat_template_kwargs.enable_thinking=false", {"enable_thinking": False}),
+        ("data.apply_chat_template_kwargs={enable_thinking: false, x: 1}", {"enable_thinking": False, "x": 1}),
+        ("data.apply_chat_template_kwargs={}", {}),
+        ("data.apply_chat_template_kwargs=null", {}),
+    ],
+)
+def test_verls_name_of_it(given: str, ours: dict[str, Any]) -> None:
+    assert kwargs_of(given) == ours
+
+
+def test_verls_name_is_answered_and_checked() -> None:
+    _, flags = resolve_with_notes(["data.apply_chat_template_kwargs.enable_thinking=false"])
+    assert any("-> data.chat_template_kwargs.enable_thinking=false" in note for note in flags.notes)
+    with pytest.raises(ConfigError, match=r"data.chat_template_kwargs.tokenize: cannot be given"):
+        resolve(["data.apply_chat_template_kwargs.tokenize=true"])
+    with pytest.raises(ConfigError, match="must be a mapping"):
+        resolve(["data.apply_chat_template_kwargs=3"])
+
+
+@pytest.mark.parametrize("program", [ppo.main, sft.main])
+def test_what_a_models_template_never_reads_stops_a_run_before_it_begins(
+    program: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = ["model.hidden=32", "model.layers=1", "model.heads=2", "model.kv_heads=1", "model.vocab_size=300"]
+    where = f"trainer.default_local_dir={tmp_path}"
+    assert program([*small, where, "data.chat_template_kwargs.enable_thinking=false"]) == 1
+    assert "the chat template never reads enable_thinking" in capsys.readouterr().err
+
+
+def test_a_checkpoint_of_another_template_is_another_run(tmp_path: Path) -> None:
+    def dumped(*arguments: str) -> dict[str, Any]:
+        return resolve(arguments)[0].model_dump(mode="json")
+
+    off = dumped("data.chat_template_kwargs.enable_thinking=false")
+    refuse_other_run(off, off, tmp_path)
+    with pytest.raises(ValueError, match=r"data.chat_template_kwargs was \{'enable_thinking': False\} and is now \{\}"):
+        refuse_other_run(off, dumped(), tmp_path)

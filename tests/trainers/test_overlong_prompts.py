@@ -1,0 +1,151 @@
+"""``data.filter_overlong_prompts``: what is left out, and what of a run that changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ppo_runs import QUICK, arguments, in_process, main
+from program_envs import Wordy
+
+from textenvs.messages import user
+from trainers.assembly.environments import backend_of
+from trainers.assembly.errors import SetupError
+from trainers.assembly.openings import longest_prompt, overlong_of
+from trainers.config import PPOConfig, resolve
+from trainers.config.load import ConfigError
+from trainers.rollout.openings import measure
+from trainers.rollout.renderer import Renderer
+from trainers.tiny import build_tokenizer
+
+RENDERER = Renderer(build_tokenizer(["word word word"]))
+WORDY = ("env.id=program_envs:tests/wordy", "env.val_kwargs={}", "data.filter_overlong_prompts=true")
+
+
+def length(words: int, renderer: Renderer = RENDERER) -> int:
+    return len(renderer.render([user(" ".join(["word"] * words))]))
+
+
+def config_of(*more: str) -> PPOConfig:
+    return resolve([*WORDY, "env.kwargs.torn=true", *more])[0]
+
+
+async def found(*more: str) -> tuple[set[int], set[int], list[str]]:
+    said: list[str] = []
+    overlong = await overlong_of(config_of(*more), RENDERER, said.append)
+    return set(overlong.training), set(overlong.validation), said
+
+
+@pytest.mark.parametrize("backend", ["inline", "thread"])
+async def test_openings_are_measured_as_they_are_rendered(backend: str) -> None:
+    async with backend_of(config_of(f"env.backend={backend}"), validation=False) as envs:
+        measured = await measure(envs, RENDERER, range(12), seed=0)
+    assert measured.lengths == {i: length(max(1, i)) for i in range(12) if i != 5}
+    assert list(measured.failed) == [5]
+    assert "the page is torn" in measured.failed[5]
+
+
+async def test_those_that_are_longer_are_left_out_and_said() -> None:
+    training, validation, said = await found(f"data.longest_prompt={length(8)}", "data.val_size=10")
+    assert training == {9, 10, 11}, "as long as the limit is not too long, and what cannot be opened stays"
+    assert validation == {9}
+    assert said[0] == f"3 of 12 training tasks are left out: their openings have more than {length(8)} tokens"
+    assert said[1].startswith("1 training tasks could not be opened, and stay in; task 5: ")
+    assert said[2].startswith("1 of 10 validation tasks are left out")
+
+
+async def test_only_tasks_that_are_played_are_measured() -> None:
+    training, _, said = await found(f"data.longest_prompt={length(2)}", "data.train_size=5")
+    assert training == {3, 4}
+    assert said[0].startswith("2 of 5 ")
+    endless = await found("env.kwargs.tasks=null", f"data.longest_prompt={length(2)}", "data.train_size=5")
+    assert endless[0] == training, "of an endless set these are the first"
+
+
+async def test_without_the_key_nothing_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Wordy, "opening", None)
+    assert await found("data.filter_overlong_prompts=false") == (set(), set(), [])
+
+
+async def test_tasks_that_never_end_are_refused() -> None:
+    with pytest.raises(SetupError, match=r"never end: give data.train_size=N"):
+        await found("env.kwargs.tasks=null")
+
+
+async def test_nothing_left_is_an_error_that_says_how_long_they_are() -> None:
+    with pytest.raises(SetupError, match=rf"leaves no training task: .* all 5 .* 2 tokens, the shortest {length(1)}:"):
+        await found("data.longest_prompt=2", "data.train_size=5")
+
+
+def test_the_limit_leaves_room_for_a_reply_unless_it_is_given() -> None:
+    config = config_of("engine.max_context=100", "rollout.max_response_length=30")
+    assert longest_prompt(config) == 70
+    assert longest_prompt(config_of("data.longest_prompt=12")) == 12
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["data.longest_prompt=9"], "no effect without data.filter_overlong_prompts"),
+        (["data.longest_prompt=512", "data.filter_overlong_prompts=true"], "engine.max_context=512 does not hold"),
+        (["data.longest_prompt=0", "data.filter_overlong_prompts=true"], ">= 1"),
+    ],
+)
+def test_what_does_not_go_together(given: list[str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        resolve(given)
+
+
+def test_verls_two_keys_are_the_filter_and_its_limit() -> None:
+    lengths = ["data.max_prompt_length=100", "data.max_response_length=40"]
+    on, _ = resolve(["data.filter_overlong_prompts=true", "actor.max_tokens_per_micro_batch=512", *lengths])
+    assert (on.data.filter_overlong_prompts, on.data.longest_prompt, on.engine.max_context) == (True, 100, 140)
+    for off in ("False", "null"):
+        config, _ = resolve([f"data.filter_overlong_prompts={off}", *lengths])
+        assert (config.data.filter_overlong_prompts, config.data.longest_prompt) == (False, None)
+
+
+# ------------------------------------------------------------------ runs
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory: pytest.TempPathFactory) -> Renderer:
+    """Of the runs, whose tokenizer follows from the environment."""
+    few = [*WORDY, "data.filter_overlong_prompts=false", "trainer.total_iterations=1"]
+    return Renderer(in_process(tmp_path_factory.mktemp("run"), *few).tokenizer)
+
+
+def test_a_run_plays_the_rest_alone_and_goes_on_with_the_same(
+    tmp_path: Path, theirs: Renderer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    played: set[str] = set()
+
+    def look(run: Any) -> None:
+        assert list(run.validation_tasks) == [0, 1, 2]
+        take = run.collector.next_batch
+
+        async def taking() -> Any:
+            batch = await take()
+            played.update(trajectory.task_key for trajectory in batch.trajectories)
+            return batch
+
+        run.collector.next_batch = taking
+
+    # Tasks 0, 1 and 2 fit, and with two groups a batch three iterations play each of them.
+    more = [*WORDY, "data.train_size=5", f"data.longest_prompt={length(2, theirs)}", "data.val_size=5"]
+    in_process(tmp_path, *more, "trainer.total_iterations=2", look=look)
+    assert played <= {f"task/{i}" for i in range(3)}
+    in_process(tmp_path, *more, "trainer.total_iterations=3", look=look)
+    assert played == {f"task/{i}" for i in range(3)}
+    other = [*QUICK, *more, f"data.longest_prompt={length(1, theirs)}", "trainer.total_iterations=4"]
+    assert main(arguments(tmp_path, *other)) == 1
+    assert "data.longest_prompt was" in capsys.readouterr().err
+
+
+def test_other_tasks_than_before_are_another_run_though_no_key_changed(tmp_path: Path, theirs: Renderer) -> None:
+    """The limit follows from other keys here, and the environment's files could have changed just as well."""
+    more = [*WORDY, "data.train_size=5", "rollout.max_response_length=6"]
+    in_process(tmp_path, *more, f"engine.max_context={length(4, theirs) + 6}", "trainer.total_iterations=1")
+    with pytest.raises(ValueError, match="the groups' numbers would mean other tasks"):
+        in_process(tmp_path, *more, f"engine.max_context={length(2, theirs) + 6}", "trainer.total_iterations=2")
