@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from trainers.assembly.folder import checkpoint_to_resume
 from trainers.checkpoints import Checkpoint, CheckpointError, Checkpoints, load
-from trainers.config.schema import TrainerSection
+from trainers.config.running import TrainerSection
 
 
 class KilledError(BaseException):

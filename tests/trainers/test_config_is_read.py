@@ -26,7 +26,7 @@ from trainers.checkpoints import Checkpoints
 from trainers.config import PPOConfig, SFTConfig, resolve
 from trainers.config.commands import EvaluateConfig, GenerateConfig
 from trainers.config.describe import all_keys
-from trainers.config.schema import Section
+from trainers.config.section import Section
 from trainers.credit import estimator_options
 from trainers.policy import Policy
 from trainers.rollout.renderer import Renderer

@@ -10,7 +10,7 @@ import torch
 from transformers import AutoTokenizer
 
 from trainers import tiny
-from trainers.config.schema import ModelSection
+from trainers.config.model import ModelSection
 from trainers.policy import Policy, PolicyError, load, resolve_device
 
 TEXTS = ["How many apples are there? There are 12 apples.", "#### 12", "user\nassistant\n"] * 3

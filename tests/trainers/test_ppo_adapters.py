@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 from trainers import tiny
 from trainers.assembly.publication import Publisher
 from trainers.config import load_config
-from trainers.config.schema import ModelSection
+from trainers.config.model import ModelSection
 from trainers.ppo import train
 from trainers.run import Run, assemble
 

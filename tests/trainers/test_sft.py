@@ -12,7 +12,8 @@ import torch
 
 from textenvs.messages import assistant, user
 from trainers import sft
-from trainers.config.schema import ModelSection, SFTSection, SupervisedSection
+from trainers.config.model import ModelSection, SupervisedSection
+from trainers.config.schema import SFTSection
 from trainers.demonstrations import Demonstration, DemonstrationError, Example, encode
 from trainers.learner import Learner, LoRASettings
 from trainers.policy import Policy, load

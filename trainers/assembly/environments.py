@@ -11,7 +11,8 @@ import textenvs
 from textenvs.env import TextEnv
 from textenvs.tasks import TaskError
 
-from ..config.schema import EnvSection, PPOConfig
+from ..config.environment import EnvSection
+from ..config.schema import PPOConfig
 from ..rollout.environments import Backend, EnvSpec, Kind
 from .errors import SetupError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..checkpoints import Checkpoint, CheckpointError, Checkpoints, load
-from ..config.schema import RunSection, TrainerSection
+from ..config.running import RunSection, TrainerSection
 
 
 def run_folder(section: RunSection) -> Path:

@@ -14,7 +14,9 @@ from ..cluster.nsight import nsight_of
 from ..cluster.plan import parallel_of
 from ..cluster.ray.ranks import RayLearnerGroup
 from ..cluster.ray.runtime import RayCluster
-from ..config.schema import ModelSection, PPOConfig, RunSection
+from ..config.model import ModelSection
+from ..config.running import RunSection
+from ..config.schema import PPOConfig
 from ..learner import Learner, LoRASettings, OptimizerSettings
 from ..learner.lora import merge_saved, saved_pairs, target_names
 from ..learner.parallel import check_model, world_size

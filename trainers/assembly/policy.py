@@ -10,7 +10,7 @@ import torch
 
 from .. import demonstrations
 from ..checkpoints import Checkpoint
-from ..config.schema import ModelSection, SupervisedSection
+from ..config.model import ModelSection, SupervisedSection
 from ..policy import Policy, PolicyError
 from ..policy import load as load_policy
 from .environments import make_env

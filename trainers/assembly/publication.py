@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..cluster.group import LearnerGroup
 from ..cluster.ray.ranks import Published
-from ..config.schema import ModelSection
+from ..config.model import ModelSection
 from ..engines.adapters import Adapted, nbytes
 from ..learner import Learner
 

@@ -10,7 +10,9 @@ from textenvs.lookahead import FAILURES, FuturePolicy, Lookahead
 from textenvs.options import Judge, Policy, resolve
 from textenvs.tasks import Task
 
-from ..config.schema import AlgorithmSection, MultiturnRewardSection, PPOConfig, RewardFunctionSection
+from ..config.learning import AlgorithmSection
+from ..config.rewards import MultiturnRewardSection, RewardFunctionSection
+from ..config.schema import PPOConfig
 from ..engines.base import Engine, EngineError
 from ..rewards import FunctionError, FunctionPool
 from ..rewards.redistribution import Redistribution, RedistributionError, redistribution

@@ -27,7 +27,7 @@ from ..assembly.errors import SetupError
 from ..assembly.folder import run_folder
 from ..assembly.policy import policy_of, set_threads, threads_for
 from ..config import PPOConfig
-from ..config.schema import ModelSection
+from ..config.model import ModelSection
 from ..credit import estimator_options
 from ..hosts.trl import TextEnvRollout, textenv_reward
 from ..policy import Policy

@@ -36,8 +36,9 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from trainers.config import PPOConfig
+    from trainers.config.model import ModelSection
     from trainers.config.reward_model import RewardModelSection
-    from trainers.config.schema import ModelSection, RunSection
+    from trainers.config.running import RunSection
     from trainers.learner.parallel import Parallel
 
 _GIB = 2**30

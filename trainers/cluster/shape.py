@@ -13,7 +13,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from trainers import tiny
 from trainers.cluster.plan import Machine, ModelShape
-from trainers.config.schema import ModelSection
+from trainers.config.model import ModelSection
 from trainers.learner.parallel import world_size
 
 

@@ -15,17 +15,13 @@ from .user_functions import function_problem
 
 if TYPE_CHECKING:
     from .commands import GenerateConfig
-    from .schema import (
-        ActorSection,
-        AlgorithmSection,
-        ModelSection,
-        PPOConfig,
-        RayInitSection,
-        RewardFunctionSection,
-        RunSection,
-        Section,
-        ServingSection,
-    )
+    from .engines import ServingSection
+    from .learning import ActorSection, AlgorithmSection
+    from .model import ModelSection
+    from .rewards import RewardFunctionSection
+    from .running import RayInitSection, RunSection
+    from .schema import PPOConfig
+    from .section import Section
 
 #: Estimators that learn a value function.
 WITH_CRITIC = ("gae", "turn_gae", "bilevel_gae")

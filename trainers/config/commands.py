@@ -8,7 +8,12 @@ from typing import Any, Literal
 from pydantic import Field
 
 from .checks import engine_checks, reward_function_checks, serving_checks, template_checks
-from .schema import TEMPLATE_KWARGS, RayInitSection, RewardFunctionSection, RunConfig, Section, ServingSection
+from .engines import ServingSection
+from .fields import TEMPLATE_KWARGS
+from .rewards import RewardFunctionSection
+from .running import RayInitSection
+from .schema import RunConfig
+from .section import Section
 
 
 class PromptsSection(Section):

@@ -10,7 +10,8 @@ from pydantic import Field
 from .section import Problems, Section, changed
 
 if TYPE_CHECKING:
-    from .schema import ClusterSection, PPOConfig
+    from .running import ClusterSection
+    from .schema import PPOConfig
 
 
 class ClassifierSection(Section):

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from trainers.config import resolve
 from trainers.config.load import ConfigError
-from trainers.config.schema import ModelSection
+from trainers.config.model import ModelSection
 from trainers.learner import Learner, LoRASettings, OptimizerSettings
 from trainers.learner.lora import merge_saved
 from trainers.learner.models import load_causal_lm

@@ -1,0 +1,38 @@
+"""Types that fields of several sections have."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BeforeValidator, Field
+
+
+def _one_or_many(value: Any) -> Any:
+    """Let a single name stand for a list of one."""
+    return (value,) if isinstance(value, str) else value
+
+
+Files: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_one_or_many), Field(min_length=1)]
+#: Of servers that run already.
+Addresses: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(_one_or_many), Field(min_length=1)]
+Loggers: TypeAlias = Annotated[
+    tuple[Literal["console", "jsonl", "tensorboard", "wandb", "mlflow"], ...], BeforeValidator(_one_or_many)
+]
+#: Every so many iterations, or -1 for never.
+Frequency: TypeAlias = Literal[-1] | Annotated[int, Field(ge=1)]
+DecayRate: TypeAlias = Annotated[float, Field(ge=0, lt=1)]
+Fraction: TypeAlias = Annotated[float, Field(ge=0, le=1)]
+Aggregation: TypeAlias = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
+# fmt: off
+Estimator: TypeAlias = Literal[
+    "gae", "turn_gae", "bilevel_gae", "grpo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "remax",
+    "turn_grpo", "gigpo",
+]
+# fmt: on
+# fmt: on
+KLEstimate: TypeAlias = Literal["k1", "k2", "k3", "low_var_kl", "abs"]
+#: Of ``chat_template_kwargs``, wherever conversations are rendered.
+TEMPLATE_KWARGS = (
+    "Variables for the tokenizer's chat template, in every rendering; `data.chat_template_kwargs.NAME=value` sets one "
+    "(`enable_thinking=false` of Qwen3). One that the template never reads is an error."
+)

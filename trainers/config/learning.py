@@ -1,0 +1,139 @@
+"""The sections of estimators, losses and optimizers."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from .fields import DecayRate, Estimator, Fraction, KLEstimate
+from .section import Section
+
+
+class KLControlSection(Section):
+    """The weight of the KL penalty in the reward."""
+
+    type: Literal["fixed", "adaptive"] = Field("fixed", description="`adaptive` steers the weight towards `target_kl`.")
+    kl_coef: float = Field(0.001, ge=0, description="Weight, or where an adaptive one starts.")
+    horizon: float = Field(10000.0, gt=0, description="Episodes over which an adaptive weight reacts.")
+    target_kl: float = Field(0.1, gt=0, description="KL that an adaptive weight aims at.")
+
+
+class AlgorithmSection(Section):
+    """From rewards to advantages."""
+
+    adv_estimator: Estimator = Field(
+        "turn_grpo",
+        description="`gae`, `turn_gae` and `bilevel_gae` train a critic; `reinforce_pp` compares with the batch, "
+        "`remax` with a greedy episode of each task (one more to play); the others compare the episodes of a group.",
+    )
+    gamma: Fraction = Field(
+        1.0,
+        description="Discount: a token for `gae`, `bilevel_gae` and `reinforce_pp`, a turn for `turn_gae`, `turn_grpo` "
+        "and `gigpo`.",
+    )
+    lam: Fraction = Field(1.0, description="λ of the estimators with a critic; 1 is Monte Carlo.")
+    turn_gamma: Fraction = Field(0.99, description="Of `bilevel_gae`: discount a turn.")
+    turn_lam: Fraction = Field(1.0, description="Of `bilevel_gae`: λ over turns.")
+    norm_adv: bool = Field(True, description="Scale the batch's advantages to mean 0 and variance 1.")
+    norm_by_std: bool | None = Field(
+        None,
+        description="Divide by the group's deviation; null is the estimator's habit: `grpo` and `gigpo` yes, "
+        "`turn_grpo` no.",
+    )
+    baseline: Literal["group", "mixed"] = Field(
+        "mixed",
+        description="Of `rloo` and `turn_grpo`: the group's other episodes, or half those and half the batch's.",
+    )
+    zero_pad: bool = Field(False, description="Of `turn_grpo`: episodes over before a turn count there, with 0.")
+    outcome_mix: Fraction = Field(0.0, description="Of `turn_grpo`: the share of the whole episode's advantage.")
+    step_weight: float = Field(1.0, ge=0, description="Of `gigpo`: weight of the comparison of turns (ω).")
+    anchor: Literal["observation", "history"] = Field(
+        "observation",
+        description="Of `gigpo`: turns began in the same state when the last observation was the same, or the whole "
+        "conversation.",
+    )
+    truncated: Literal["count", "drop"] = Field(
+        "count", description="Without a critic, episodes cut by a budget count as they are, or are left out."
+    )
+    reward_credit: str = Field(
+        "as_earned",
+        min_length=1,
+        description="Which turns are paid for what an episode earned: `as_earned`, all to the `last` turn, `spread` "
+        "over all turns, `discounted` back to the turns before, or `FILE.py:FUNCTION` of your own. See docs/credit.md.",
+    )
+    reward_credit_decay: Fraction = Field(
+        0.9, description="Of `reward_credit=discounted`: what a turn gets of the next one's share."
+    )
+    use_kl_in_reward: bool = Field(False, description="Take the KL to the reference from each token's reward.")
+    kl_penalty: KLEstimate = Field("k1", description="Its estimate; `k1` is unbiased; `low_var_kl` is `k3`.")
+    kl_ctrl: KLControlSection = KLControlSection()
+
+
+class ActorSection(Section):
+    """Training the policy."""
+
+    lr: float = Field(1e-4, gt=0, description="Learning rate.")
+    lr_warmup_steps: int = Field(10, ge=0, description="Optimizer steps of linear rise to `lr`.")
+    lr_schedule: Literal["constant", "cosine"] = Field(
+        "cosine", description="After the warm-up: stay at `lr`, or fall to a tenth of it by the last iteration."
+    )
+    betas: tuple[DecayRate, DecayRate] = Field((0.9, 0.95), description="AdamW's decay rates of the two moments.")
+    weight_decay: float = Field(0.0, ge=0, description="AdamW's weight decay.")
+    grad_clip: float = Field(1.0, gt=0, description="Largest norm of the gradient.")
+    ppo_epochs: int = Field(1, ge=1, description="Passes over the batch.")
+    mini_batches: int = Field(2, ge=1, description="Optimizer steps a pass.")
+    max_tokens_per_micro_batch: int = Field(2048, ge=1, description="Tokens in one forward and backward pass at most.")
+    policy_loss: Literal["ppo", "gspo", "gspo_token", "cispo"] = Field(
+        "ppo",
+        description="`ppo` clips the ratio of each token, `gspo` that of the whole episode (`gspo_token` with each "
+        "token's own advantage), `cispo` clips it as a weight and keeps the gradient.",
+    )
+    clip_ratio_low: Fraction = Field(
+        0.2, description="The ratio is clipped at 1 minus this; 1 is no limit. For `gspo` about 0.0003."
+    )
+    clip_ratio_high: float = Field(
+        0.28, ge=0, description="The ratio is clipped at 1 plus this. For `gspo` about 0.0004."
+    )
+    clip_ratio_c: float | None = Field(
+        None,
+        gt=1,
+        description="Dual clip of `ppo`: with a negative advantage the ratio counts up to this; null is no limit.",
+    )
+    old_logprobs: Literal["rollout", "recompute"] = Field(
+        "rollout",
+        description="What the loss's ratio starts from: the log-probabilities the engine sampled with, or the "
+        "learner's own before the first step.",
+    )
+    importance_correction: Literal["none", "token_tis", "sequence_tis", "decoupled"] = Field(
+        "none",
+        description="With `old_logprobs=recompute`: weigh losses by the ratio of learner to engine, of each token or "
+        "of the whole episode, truncated at `tis_cap`; `decoupled` drops tokens beyond it instead.",
+    )
+    tis_cap: float | None = Field(2.0, gt=0, description="The greatest such weight; null is no limit.")
+    rejection: Literal["none", "token", "sequence", "geometric"] = Field(
+        "none",
+        description="With `old_logprobs=recompute`: leave out tokens, or whole episodes, whose ratio of learner to "
+        "engine (the token's, the episode's product, or its geometric mean) is outside the band.",
+    )
+    rejection_low: Fraction = Field(0.5, description="Lower end of that band.")
+    rejection_high: float = Field(5.0, ge=1, description="Upper end of that band.")
+    loss_agg_mode: Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"] = (
+        Field("token-mean", description="How token losses become one; always over the global batch.")
+    )
+    entropy_coeff: float = Field(0.01, ge=0, description="Weight of the entropy bonus.")
+    use_kl_loss: bool = Field(False, description="Add the KL to the reference to the loss.")
+    kl_loss_coef: float = Field(0.001, ge=0, description="Its weight.")
+    kl_loss_type: KLEstimate = Field("k3", description="Its estimate.")
+
+
+class CriticSection(Section):
+    """Training the value function; only for `gae`, `turn_gae` and `bilevel_gae`."""
+
+    lr: float = Field(1e-3, gt=0, description="Learning rate.")
+    lr_warmup_steps: int = Field(0, ge=0, description="Optimizer steps of linear rise to `lr`.")
+    betas: tuple[DecayRate, DecayRate] = Field((0.9, 0.999), description="AdamW's decay rates of the two moments.")
+    weight_decay: float = Field(0.0, ge=0, description="AdamW's weight decay.")
+    grad_clip: float = Field(1.0, gt=0, description="Largest norm of the gradient.")
+    cliprange_value: float | None = Field(0.5, gt=0, description="Values move this far an update; null is no limit.")
+    warmup: int = Field(0, ge=0, description="Iterations at the start that train the critic alone.")
