@@ -34,7 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in ("train/reward", "val/reward", "val/solved"):
         if name in result.metrics:
             print(f"{name:12} {result.metrics[name]:.3f}")
-    print(f"model: {result.model}")
+    if result.model is not None:
+        print(f"model: {result.model}")
     return 130 if result.stopped else 0
 
 

@@ -36,14 +36,15 @@ class Result:
     Args:
         metrics: The last ones. Those that mean the same for every trainer are ``train/reward`` (the mean reward of the
             last batch's episodes) and ``val/reward`` (that of the last validation), as far as there are any.
-        model: A folder that transformers loads: the trained policy with its tokenizer.
+        model: A folder that transformers loads: the trained policy with its tokenizer; ``None`` where nothing was
+            trained, and no checkpoint resumed from.
         checkpoint: What training can go on from; ``None`` where nothing of the kind was written.
         iterations: Batches trained on, over all resumptions.
         stopped: Somebody asked to stop before the end.
     """
 
     metrics: Mapping[str, float]
-    model: Path
+    model: Path | None
     checkpoint: Path | None = None
     iterations: int = 0
     stopped: bool = False

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+import textenvs
+from trainers.assembly import environments, reward_model
 from trainers.assembly.engines import engine_of
 from trainers.assembly.errors import SetupError
 from trainers.assembly.policy import threads_for
@@ -109,3 +111,28 @@ def test_episodes_at_a_time_are_a_number_auto_or_what_staleness_allows(value, wa
 def test_anything_else_is_refused(value):
     with pytest.raises(ConfigError, match=r"rollout\.max_running"):
         resolve([f"rollout.max_running={value}"], PPOConfig)
+
+
+def test_environments_that_are_made_to_look_at_their_tasks_are_closed(monkeypatch):
+    made, open_ones = 0, set()
+
+    class Noted:
+        tasks = textenvs.make("textenv/gsm8k").tasks
+
+        def __init__(self):
+            nonlocal made
+            made += 1
+            open_ones.add(self)
+
+        def close(self):
+            open_ones.remove(self)
+
+    for module in (environments, reward_model):
+        monkeypatch.setattr(module, "make_env", lambda env_id, kwargs: Noted())
+    judge = [f"reward_model.{key}" for key in ("enable=true", "kind=judge", "judge.model=m", "judge.rubric=correctness")]
+    config, _ = resolve([*judge, "reward_model.judge.base_url=http://h/v1"], PPOConfig)
+    assert environments.task_count(config) is None
+    assert environments.validation_tasks(config)
+    reward_model._check_reference(config, config.reward_model)
+    assert made == 3
+    assert not open_ones

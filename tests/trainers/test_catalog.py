@@ -10,6 +10,7 @@ from trl import GRPOConfig
 
 import trainers
 from textenvs.adapters.trl import dataset_of
+from trainers.__main__ import main
 from trainers.catalog.trl_config import FIELDS, READ, WHY_NOT, grpo_arguments, resolved
 from trainers.catalog.trl_grpo import training_episodes, validation_episodes
 from trainers.checkpoints import CheckpointError
@@ -57,6 +58,25 @@ def test_ppo_inside_a_running_event_loop_and_from_a_configuration(tmp_path):
         return trainers.make("ppo", config).fit()
 
     assert asyncio.run(notebook()).iterations == 1
+
+
+def test_validation_alone_trains_nothing(tmp_path, capsys):
+    def only(folder, *more):
+        return [*USUAL, f"trainer.default_local_dir={tmp_path}/{folder}", "trainer.val_only=true", *more]
+
+    assert main(["ppo", *only("new")]) == 0
+    assert "val/reward" in (said := capsys.readouterr().out)
+    assert "model:" not in said
+    assert not (tmp_path / "new/checkpoints").exists()
+    trained = trainers.make("ppo", [*USUAL, f"trainer.default_local_dir={tmp_path}/trained"]).fit()
+    given = ["trainer.resume_mode=resume_path", f"trainer.resume_from_path={trained.checkpoint}"]
+    for arguments in (only("trained"), only("elsewhere", *given), only("trained", "trainer.total_iterations=9")):
+        result = trainers.make("ppo", arguments).fit()
+        assert (result.iterations, result.model, result.checkpoint) == (2, trained.model, trained.checkpoint)
+        assert result.metrics["val/reward"] == pytest.approx(trained.metrics["val/reward"], abs=1e-6)
+        assert "train/reward" not in result.metrics
+    afresh = trainers.make("ppo", only("trained", "trainer.resume_mode=disable")).fit()
+    assert (afresh.iterations, afresh.model, afresh.checkpoint) == (0, None, None)
 
 
 def test_both_play_the_same_tasks_with_the_same_seeds(tmp_path):

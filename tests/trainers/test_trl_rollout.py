@@ -295,6 +295,42 @@ def test_closing_ends_threads_and_environments(tmp_path):
     assert len(named()) == before
 
 
+def test_a_trainer_that_is_refused_leaves_the_others_playable(tmp_path):
+    data = textenv_dataset(BYTES, 1)
+    with TextEnvRollout(engine="torch", threads=1, max_turn_tokens=4) as rollout:
+        fine = trl_trainer(tmp_path, data, rollout, max_completion_length=16)
+        refused = trl_trainer(tmp_path, data, rollout, use_transformers_continuous_batching=True)
+        batch(fine)
+        for _ in range(2):
+            with pytest.raises(ValueError, match="an engine of its own"):
+                batch(refused)
+        batch(fine)
+
+
+def test_an_engine_that_has_not_played_yet_is_closed(tmp_path, monkeypatch):
+    closed = []
+    rollout = TextEnvRollout(engine="torch", threads=1)
+    trainer = trl_trainer(tmp_path, textenv_dataset(BYTES, 1), rollout)
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(rollout, "_episodes", interrupted)
+        batch(trainer)
+    close = rollout._engine.close
+
+    async def noted():
+        closed.append(True)
+        await close()
+
+    monkeypatch.setattr(rollout._engine, "close", noted)
+    rollout.close()
+    rollout.close()
+    assert closed == [True]
+    assert not rollout._loop.running
+
+
+def interrupted(*_):
+    raise KeyboardInterrupt
+
+
 # ------------------------------------------------------------------ what is refused
 
 

@@ -72,7 +72,7 @@ class Gem(Imported["_Game"]):
             render_mode=render_mode,
         )
         try:
-            self.begin(0)
+            self.begin(0).close()
         except EnvironmentFailure as failure:
             if isinstance(failure.__cause__, ImportError):
                 raise ImportError(f"GEM's {game!r} cannot be imported: {failure.__cause__}") from failure
@@ -96,7 +96,7 @@ class _Game:
         try:
             with contained(self._random):
                 self.game = gem.make(game, **options)
-                observation, info = self.game.reset(seed=seed % 2**32)
+                observation, info = self.game.reset(seed=seed)
         except Exception as error:
             raise EnvironmentFailure("tool_failed", f"{game}: {type(error).__name__}: {error}") from error
         self.opening = (user(_text(observation, info)),)

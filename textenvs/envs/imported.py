@@ -7,6 +7,7 @@ another process), one is begun from the seed and played again, and what it says 
 
 from __future__ import annotations
 
+import hashlib
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -195,8 +196,9 @@ class _ImportedTurn(Turn):
 class Seeds(Endless):
     """The episodes of a foreign environment as an endless task set: one for every seed it may be begun with.
 
-    A task only names its seed: what is said first comes from the environment itself. Seeds of training and test tasks
-    differ (even and odd).
+    A task only names its seed: what is said first comes from the environment itself. Seeds are drawn by a hash of
+    ``seed`` and the task's index, the same on every machine, and are below 2**31, which every generator takes. Those of
+    training and test tasks differ (even and odd). Two tasks of a set may come to the same seed, one in 2**30 pairs.
 
     Args:
         source: Which environment it is, in a word.
@@ -219,12 +221,14 @@ class Seeds(Endless):
         return f"{self.source} ({self.split}, seed {self.seed})"
 
     def _generate(self, index: int) -> Task:
+        digest = hashlib.blake2b(f"{self.seed}/{index}".encode(), digest_size=4).digest()
+        drawn = int.from_bytes(digest, "big") >> 2
         return Task(
             key=f"{self.source}/{self.split}/{self.seed}/{index}",
             data_source=self.source,
             prompt=(user(f"{self.source}, number {index}"),),
             ground_truth=None,
-            extra={"seed": self.seed * 2**32 + 2 * index + SPLITS.index(self.split)},
+            extra={"seed": 2 * drawn + SPLITS.index(self.split)},
         )
 
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import atexit
 import functools
 import itertools
 import json
+import logging
+import os
 import queue
 import sys
 import threading
 import uuid
 import weakref
-from collections.abc import Iterator, Mapping
-from concurrent.futures import CancelledError, Future
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
+from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -20,6 +25,10 @@ from ..env import EnvironmentFailure
 from ..messages import Message, Messages, check_conversation, clean_messages, user
 from ..tasks.base import Task
 from .imported import Answer, Imported
+
+log = logging.getLogger("textenvs")
+
+_CLOSING_S = 10.0  # that an environment may take to end when the process does
 
 
 class Verifiers(Imported["_Rollout"]):
@@ -106,10 +115,51 @@ class _Engine:
         self._more: Iterator[Any] = iter(self.env.taskset)
         self._lock = threading.Lock()
         self.calls: dict[str, _Calls] = {}
-        self._service = _Server(("127.0.0.1", 0), functools.partial(_Service, self.calls))
-        threading.Thread(target=self._service.serve_forever, name="textenvs-verifiers", daemon=True).start()
-        self._serving = self.env.serving()
-        submit(self._serving.__aenter__()).result()
+        with ExitStack() as stack:
+            self._service = _Server(("127.0.0.1", 0), functools.partial(_Service, self.calls))
+            stack.callback(self._service.server_close)
+            threading.Thread(target=self._service.serve_forever, name="textenvs-verifiers", daemon=True).start()
+            stack.callback(self._service.shutdown)
+            stack.callback(self._serve())
+            self._resources = stack.pop_all()
+        self._process = os.getpid()
+
+    def close(self) -> None:
+        """End the environment's servers and the service; safe to call twice. A forked process has none of them."""
+        if self._process != os.getpid():
+            return
+        for calls in list(self.calls.values()):
+            calls.replies.put(None)
+        try:
+            self._resources.close()
+        except Exception as error:
+            log.warning("a verifiers environment did not end well: %s: %s", type(error).__name__, error)
+
+    def _serve(self) -> Callable[[], None]:
+        """Have the environment served, and give what ends that."""
+        begun: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+
+        async def serve() -> None:  # one task, because what it enters may have to be left where it was entered
+            async with self.env.serving():
+                end = asyncio.Event()
+                begun.set_result((asyncio.get_running_loop(), end))
+                await end.wait()
+
+        served = submit(serve())
+        try:
+            wait((begun, served), return_when=FIRST_COMPLETED)
+            if not begun.done():
+                served.result()
+            loop, end = begun.result()
+        except BaseException:
+            served.cancel()
+            raise
+
+        def ending() -> None:
+            loop.call_soon_threadsafe(end.set)
+            served.result(_CLOSING_S)
+
+        return ending
 
     def count(self, most: int) -> int:
         """How many tasks there are, up to ``most`` where there is no end."""
@@ -320,7 +370,20 @@ def _verifiers() -> tuple[Any, Any]:
     return vf, resolve_env_config
 
 
-@functools.cache
+_engines: dict[tuple[int, str], Future[_Engine]] = {}
+
+
 def _engine(config: str) -> _Engine:
-    """One for each configuration and process: forks and copies share it."""
-    return _Engine(config)
+    """One for each configuration and process: forks and copies share it. It is closed when the process ends."""
+    key, own = (os.getpid(), config), Future[_Engine]()
+    engine = _engines.setdefault(key, own)
+    if engine is own:  # the others wait for it
+        try:
+            made = _Engine(config)
+        except BaseException as error:
+            del _engines[key]
+            own.set_exception(error)
+            raise
+        atexit.register(made.close)
+        own.set_result(made)
+    return engine.result()

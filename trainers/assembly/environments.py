@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 import gymnasium
@@ -90,7 +91,8 @@ def check_environments(config: PPOConfig) -> None:
 
 def task_count(config: PPOConfig) -> int | None:
     """How many tasks there are to train on: the first ``data.train_size``; ``None`` where they never end."""
-    size = make_env(config.env.id, training_kwargs(config)).tasks.size
+    with closing(make_env(config.env.id, training_kwargs(config))) as env:
+        size = env.tasks.size
     if (most := config.data.train_size) is not None:
         size = most if size is None else min(size, most)
     return size
@@ -98,5 +100,6 @@ def task_count(config: PPOConfig) -> int | None:
 
 def validation_tasks(config: PPOConfig) -> range:
     """The first ``data.val_size`` tasks, or all where there are fewer."""
-    size = make_env(config.env.id, validation_kwargs(config)).tasks.size
+    with closing(make_env(config.env.id, validation_kwargs(config))) as env:
+        size = env.tasks.size
     return range(config.data.val_size if size is None else min(size, config.data.val_size))

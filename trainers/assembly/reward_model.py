@@ -186,7 +186,8 @@ def _check_reference(config: PPOConfig, section: RewardModelSection) -> None:
     options = backend_options(section, config.model.device) if section.kind == "judge" else None
     if not isinstance(options, JudgeBackend) or not options.needs_reference:
         return
-    task = make_env(config.env.id, training_kwargs(config)).tasks[0]
+    with contextlib.closing(make_env(config.env.id, training_kwargs(config))) as env:
+        task = env.tasks[0]
     if task.ground_truth is None:
         raise ValueError(
             f"the rubric {section.judge.rubric!r} compares with the task's answer, and the tasks of {config.env.id} "

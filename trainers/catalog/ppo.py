@@ -13,6 +13,7 @@ from typing import Any, Self, TypeVar
 from transformers.utils.logging import disable_progress_bar
 
 from .. import ppo
+from ..assembly.folder import checkpoint_to_resume
 from ..config import PPOConfig, resolve
 from ..registry import Result
 from ..run import Run, assemble
@@ -36,6 +37,8 @@ class PPOTrainer:
 
     def fit(self) -> Result:
         """See :class:`trainers.Trainer`. An interrupt (Ctrl-C) ends the run with a checkpoint, where it can be heard.
+
+        With ``trainer.val_only`` it validates and trains nothing; the model is then the resumed checkpoint's, if any.
 
         Raises:
             Exception: As :mod:`trainers.ppo` says them: SetupError, CollectionError, ...
@@ -64,7 +67,7 @@ class PPOTrainer:
         async with assemble(self.config) as run:
             if threading.current_thread() is threading.main_thread():
                 ppo.heed_signals(run.stop)
-            if run.iteration >= self.config.trainer.total_iterations:  # it was finished before
+            if self.config.trainer.val_only or run.iteration >= self.config.trainer.total_iterations:
                 await ppo.validate(run)
             else:
                 await ppo.train(run)
@@ -73,14 +76,17 @@ class PPOTrainer:
 
     def _result(self, run: Run) -> Result:
         newest, given = run.saved.newest(), self.config.trainer.resume_from_path
-        if newest is None:  # a run saves one at its end, unless it was over when it resumed from elsewhere
+        if self.config.trainer.val_only:  # nothing is saved: what was validated may be a checkpoint's
+            validated = checkpoint_to_resume(self.config.trainer, run.saved)
+            self._trained = None if validated is None else validated.path
+        elif newest is None:  # a run saves one at its end, unless it was over when it resumed from elsewhere
             assert given is not None
             self._trained = Path(given).expanduser()
         else:
             self._trained = newest.path
         return Result(
             metrics=dict(run.reporter.latest),
-            model=self._trained / "model",
+            model=None if self._trained is None else self._trained / "model",
             checkpoint=self._trained,
             iterations=run.iteration,
             stopped=run.stop.is_set(),

@@ -22,14 +22,21 @@ GAMES = ("game:GuessTheNumber-v0-easy", "game:Mastermind-v0-random", "game:Mines
 class Odd(gem.Env):
     """Somebody's own: it ends in every way, and breaks."""
 
+    open = 0
+
     def reset(self, seed=None):
         super().reset(seed)
+        Odd.open += 1
         return "", {}
 
     def step(self, action):
         if action == "break":
             raise OSError("broken")
         return f"heard {action!r}", 0.25, action in ("end", "both"), action in ("cut", "both"), {"suffix": "Go on."}
+
+
+    def close(self):
+        Odd.open -= 1
 
 
 gem.register("test:Odd", Odd)
@@ -118,6 +125,23 @@ def test_all_ways_to_end_and_to_break():
     *_, info = env.step(assistant("break"))
     assert (info["stop"], info["failed"]) == ("tool_failed", True)
     assert "broken" in info["failure"]
+
+
+def test_making_one_leaves_nothing_open():
+    before = Odd.open
+    env = Gem("test:Odd")
+    assert Odd.open == before
+    env.reset(seed=0)
+    env.close()
+    assert Odd.open == before
+
+
+def test_another_seed_is_another_sequence():
+    openings = [
+        [Gem("rg:leg_counting", seed=seed).reset(seed=0, options={"task_index": index})[0] for index in range(4)]
+        for seed in (0, 1)
+    ]
+    assert all(one != other for one, other in zip(*openings, strict=True))
 
 
 def test_what_is_refused():

@@ -136,10 +136,12 @@ def test_a_system_prompt_is_no_part_of_what_is_compared():
 
 
 def test_seeds():
-    train, test = Seeds("foreign"), Seeds("foreign", split="test")
-    seeds = [[tasks[index].extra["seed"] for index in range(50)] for tasks in (train, test)]
-    assert not set(seeds[0]) & set(seeds[1])
-    assert len(set(seeds[0])) == 50
+    sets = [Seeds("foreign", seed, split) for seed in (0, 1, 2**40) for split in ("train", "test")]
+    seeds = [[tasks[index].extra["seed"] for index in range(50)] for tasks in sets]
+    assert len({seed for each in seeds for seed in each}) == 6 * 50
+    assert all(0 <= seed < 2**31 for each in seeds for seed in each)
+    assert [{seed % 2 for seed in each} for each in seeds] == [{0}, {1}] * 3
+    assert seeds[0][:2] == [867600840, 1639346026]  # on every machine
     with pytest.raises(ValueError, match="seed"):
         Seeds("foreign", seed=-1)
     with pytest.raises(TaskError, match=r"extra_info\.seed"):

@@ -158,7 +158,7 @@ class TextEnvRollout:
 
     def close(self) -> None:
         """End the engine, the environments and the thread; a later call would start them again."""
-        if self._loop.running:
+        if self._loop.running or self._engine is not None:
             self._loop.run(self._close_all())
             self._loop.stop()
 
@@ -193,9 +193,9 @@ class TextEnvRollout:
         )
 
     def _bind(self, trainer: Any) -> None:
-        if self._engine is not None:
-            self._loop.run(self._engine.close())
-            self._engine = None
+        former, self._engine, self._trainer = self._engine, None, None  # a call after an error below binds again
+        if former is not None:
+            self._loop.run(former.close())
         tokenizer = trainer.processing_class
         if not isinstance(tokenizer, PreTrainedTokenizerBase):
             raise RolloutError("text environments need a tokenizer as processing_class, not a processor of images")
