@@ -129,7 +129,7 @@ def test_environments_that_are_made_to_look_at_their_tasks_are_closed(monkeypatc
 
     for module in (environments, reward_model):
         monkeypatch.setattr(module, "make_env", lambda env_id, kwargs: Noted())
-    judge = [f"reward_model.{key}" for key in ("enable=true", "kind=judge", "judge.model=m", "judge.rubric=correctness")]
+    judge = [f"reward_model.{key}" for key in ("enable=true", "kind=judge", "judge.model=m", "judge.rubric=correct")]
     config, _ = resolve([*judge, "reward_model.judge.base_url=http://h/v1"], PPOConfig)
     assert environments.task_count(config) is None
     assert environments.validation_tasks(config)

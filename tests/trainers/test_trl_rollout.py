@@ -311,8 +311,8 @@ def test_an_engine_that_has_not_played_yet_is_closed(tmp_path, monkeypatch):
     closed = []
     rollout = TextEnvRollout(engine="torch", threads=1)
     trainer = trl_trainer(tmp_path, textenv_dataset(BYTES, 1), rollout)
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(rollout, "_episodes", interrupted)
+    monkeypatch.setattr(rollout, "_episodes", interrupted)
+    with pytest.raises(KeyboardInterrupt):
         batch(trainer)
     close = rollout._engine.close
 

@@ -34,7 +34,6 @@ class Odd(gem.Env):
             raise OSError("broken")
         return f"heard {action!r}", 0.25, action in ("end", "both"), action in ("cut", "both"), {"suffix": "Go on."}
 
-
     def close(self):
         Odd.open -= 1
 

@@ -1,4 +1,4 @@
-"""What serves a verifiers environment: made once, ended with the process, and never left half made. Without verifiers."""
+"""What serves a verifiers environment: made once, never left half made, ended with the process. With a fake one."""
 
 import contextlib
 import subprocess
