@@ -1,0 +1,232 @@
+"""The host without a transport: threads that hang, what is made of clients' arguments, what is closed when."""
+
+import asyncio
+import threading
+import time
+
+import pytest
+from served import Offer
+from toy_envs import BlockingGuess, Guess
+
+from textenvs.serve import host as hosts
+from textenvs.serve.host import Host
+
+
+async def told(host, op, **fields):
+    """The answer to a request, decoded."""
+    return hosts.json.loads((await host.answer({"op": op, "id": f"{time.monotonic_ns()}", **fields}, "ann")).text)
+
+
+async def opened(host, env="env", **fields):
+    return (await told(host, "open", env=env, seed=0, **fields))["ok"]["session"]
+
+
+async def stepped(host, session, action="x", turn=0):
+    return await told(host, "step", session=session, turn=turn, action=action)
+
+
+async def so(condition):
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+def hanging():
+    """An environment whose replies to ``hang`` come when the test is over."""
+    go_on = threading.Event()
+
+    class Hanging(BlockingGuess):
+        closed = 0
+
+        def respond(self, reply):
+            if reply["content"] == "hang":
+                go_on.wait(30)
+            return super().respond(reply)
+
+        def cleanup(self):
+            type(self).closed += 1
+
+    Hanging.go_on = go_on
+    yield Hanging
+    go_on.set()
+
+
+# ------------------------------------------------------------------ threads that hang
+
+
+async def test_where_all_threads_hang_others_are_told_to_come_back_and_served_when_they_end(hanging):
+    host = Host({"env": Offer(hanging)}, threads=2, step_timeout_s=0.4)
+    await host.prepare()
+    sessions = [await opened(host) for _ in range(3)]
+    late = await asyncio.gather(*(stepped(host, session, "hang") for session in sessions[:2]))
+    assert [each["error"]["kind"] for each in late] == ["timeout"] * 2
+    for answer in (await stepped(host, sessions[2]), await told(host, "open", env="env"),
+                   await told(host, "task", env="env", index=0)):  # fmt: skip
+        assert answer["error"]["kind"] == "overloaded"
+        assert "2 of them by calls that do not end" in answer["error"]["message"]
+        assert answer["error"]["retry_after_s"] > 0
+    hanging.go_on.set()
+    await so(lambda: host._threads.stuck == 0)
+    assert "ok" in await stepped(host, sessions[2])  # it was not lost
+    await host.close()
+
+
+async def test_what_only_waited_for_a_thread_is_not_lost(hanging):
+    host = Host({"env": Offer(hanging)}, threads=1, step_timeout_s=0.4)
+    await host.prepare()
+    sessions = [await opened(host) for _ in range(2)]
+    hangs, waits = await asyncio.gather(stepped(host, sessions[0], "hang"), stepped(host, sessions[1]))
+    assert (hangs["error"]["kind"], waits["error"]["kind"]) == ("timeout", "overloaded")
+    hanging.go_on.set()
+    await so(lambda: host._threads.stuck == 0)
+    assert "ok" in await stepped(host, sessions[1])
+    await host.close()
+
+
+async def test_a_host_whose_threads_all_hang_is_closed_and_closes_its_environments(hanging):
+    host = Host({"env": Offer(hanging)}, threads=1, step_timeout_s=0.4)
+    await host.prepare()
+    await stepped(host, await opened(host), "hang")
+    assert host._threads.all_stuck
+    async with asyncio.timeout(10):
+        await host.close()
+    assert hanging.closed == 1
+
+
+async def test_an_environment_that_hangs_in_close_is_left(monkeypatch):
+    monkeypatch.setattr(hosts, "_CLOSE_S", 0.05)
+    go_on = threading.Event()
+
+    class InThread(BlockingGuess):
+        def cleanup(self):
+            go_on.wait(30)
+
+    class OnLoop(Guess):
+        async def cleanup(self):
+            await asyncio.Event().wait()
+
+    host = Host({"thread": Offer(InThread), "loop": Offer(OnLoop)})
+    await host.prepare()
+    async with asyncio.timeout(10):
+        await host.close()
+    assert not go_on.is_set()
+    go_on.set()
+
+
+async def test_threads_are_none_that_the_process_waits_for(hanging):
+    seen = []
+    hanging.respond = lambda self, reply: seen.append(threading.current_thread()) or Guess.respond(self, reply)
+    host = Host({"env": Offer(hanging)})
+    await stepped(host, await opened(host))
+    assert seen[0].daemon
+    await host.close()
+    await asyncio.to_thread(seen[0].join, 10)
+    assert not seen[0].is_alive()
+
+
+async def test_tasks_and_arguments_that_hang_are_given_up_and_the_next_to_ask_finds_them_made():
+    go_on, made = threading.Event(), []
+
+    class Tasks(type(Guess().tasks)):
+        def __getitem__(self, index):
+            go_on.wait(30)
+            return super().__getitem__(index)
+
+    def make(slow=False):
+        made.append(slow)
+        if slow:
+            go_on.wait(30)
+        return Guess(Tasks())
+
+    host = Host({"env": Offer(make)}, allow=["kwargs"], step_timeout_s=0.4)
+    await host.prepare()
+    slow = {"env": "env", "kwargs": {"slow": True}}
+    late = [
+        await told(host, "task", env="env", index=0),
+        *await asyncio.gather(told(host, "describe", **slow), told(host, "open", **slow), told(host, "task", index=0, **slow)),
+    ]  # fmt: skip
+    assert [each["error"]["kind"] for each in late] == ["timeout"] * 4
+    assert host._threads.stuck == 2
+    assert len(host.book) == host.book.running == 0
+    go_on.set()
+    await so(lambda: host._threads.stuck == 0)
+    assert "ok" in await told(host, "describe", **slow)
+    assert made == [False, True]
+    await host.close()
+
+
+# ------------------------------------------------------------------ arguments of clients
+
+
+async def test_however_many_ask_at_once_no_more_are_made_than_are_kept_and_none_twice():
+    go_on, made = threading.Event(), []
+
+    def make(**kwargs):
+        if kwargs:
+            made.append(kwargs["max_assistant_turns"])
+            go_on.wait(30)
+        return Guess(**kwargs)
+
+    host = Host({"env": Offer(make)}, allow=["kwargs"], threads=3)
+    await host.prepare()
+    asked = [
+        asyncio.ensure_future(told(host, "describe", env="env", kwargs={"max_assistant_turns": 1 + number % 40}))
+        for number in range(80)
+    ]
+    await so(lambda: len(made) == 3)
+    assert len(host._variants) <= 1 + hosts._VARIANTS
+    go_on.set()
+    answers = await asyncio.gather(*asked)
+    kinds = [answer["error"]["kind"] if "error" in answer else "ok" for answer in answers]
+    assert kinds == (["ok"] * 16 + ["full"] * 24) * 2
+    assert sorted(made) == list(range(1, 17))
+    assert "ok" in await told(host, "describe", env="env", kwargs={"max_assistant_turns": 40})  # there is room again
+    assert len(host._variants) == 1 + hosts._VARIANTS
+    await host.close()
+
+
+async def test_arguments_that_are_refused_leave_nothing_behind():
+    def make(**kwargs):
+        if kwargs:
+            raise ValueError("no")
+        return Guess()
+
+    host = Host({"env": Offer(make)}, allow=["kwargs"])
+    await host.prepare()
+    for number in range(20):
+        answer = await told(host, "describe", env="env", kwargs={"id": number, "long": "x" * 10_000})
+        assert answer["error"]["kind"] == "refused_reset"
+    assert len(host._variants) == 1
+    await host.close()
+
+
+async def test_arguments_are_told_apart_by_all_of_them():
+    host = Host({"env": Offer(lambda id=0: Guess(max_assistant_turns=1 + id))}, allow=["kwargs"])
+    for number in (3, 4):
+        answer = await told(host, "describe", env="env", kwargs={"id": number})
+        assert answer["ok"]["environments"]["env"]["max_assistant_turns"] == 1 + number
+        assert all(len(key[1]) <= 64 for key in host._variants)
+    await host.close()
+
+
+async def test_an_environment_that_is_looked_at_is_not_closed_to_make_room():
+    go_on, entered = threading.Event(), threading.Event()
+
+    class Tasks(type(Guess().tasks)):
+        def __getitem__(self, index):
+            entered.set()
+            go_on.wait(30)
+            return super().__getitem__(index)
+
+    host = Host({"env": Offer(lambda number=0: Guess(Tasks()))}, allow=["kwargs"])
+    asked = asyncio.ensure_future(told(host, "task", env="env", index=0, kwargs={"number": 0}))
+    await so(entered.is_set)
+    first = next(iter(host._variants.values())).env
+    for number in range(1, 40):
+        assert "ok" in await told(host, "describe", env="env", kwargs={"number": number})
+    assert not first.cleaned
+    go_on.set()
+    assert "ok" in await asked
+    await host.close()
+    assert first.cleaned
