@@ -32,7 +32,8 @@ examples:
 
 key=value after an id are options of that environment; NAME@ID serves it under a name of its own. Elsewhere:
   textenvs.make("textenv/remote", url="http://HOST:8123", env="textenv/clarify")
-SIGTERM or Ctrl-C lets the running episodes end, for --drain seconds; a second one does not, and a third waits for nothing."""
+SIGTERM or Ctrl-C lets the running episodes end, for --drain seconds; a second one does not, and a
+third waits for nothing."""
 
 
 @dataclass(frozen=True)
