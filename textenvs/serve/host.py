@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 import gymnasium
@@ -24,7 +25,7 @@ import gymnasium
 from ..background import settle, wait_for
 from ..env import EnvironmentFailure, TextEnv
 from ..messages import Messages
-from .book import Book, Join, Limits, Repeat
+from .book import Book, Join, Limits, Repeat, Start, Verdict
 from .protocol import (
     ALLOWANCES,
     ERRORS,
@@ -163,6 +164,7 @@ class Host:
         self._playing: dict[str, _Playing] = {}
         self._work: dict[str, asyncio.Task[str]] = {}  # by session
         self._closing: set[asyncio.Task[None]] = set()
+        self._ending = False
         self._threads = Threads(threads)
 
     async def prepare(self) -> None:
@@ -217,10 +219,7 @@ class Host:
         now, asked = self.clock(), fingerprint(message)
         if isinstance(request, Open):
             self._check_open(request)
-            if request.replaces is not None:
-                self._release(self.book.close(owner, request.replaces))
-            session = f"s-{secrets.token_urlsafe(16)}"
-            verdict = self.book.open(now, owner, request.id, asked, session=session, connection=connection)
+            verdict = self._enter(request, now, owner, asked, connection)
         else:
             self._check_allowed(request)
             verdict = self.book.begin(
@@ -237,6 +236,26 @@ class Host:
             work.add_done_callback(_seen)
         # Shielded: who asks again, or asks from another connection, gets the answer of the same work.
         return await asyncio.shield(self._work[verdict.session])
+
+    def _enter(self, request: Open, now: float, owner: str, asked: str, connection: Hashable | None) -> Verdict:
+        """Open a session in the books; the one that it replaces ends only if there is a new one."""
+        book, replaced = self.book, request.replaces
+        session = f"s-{secrets.token_urlsafe(16)}"
+        try:
+            verdict = book.open(now, owner, request.id, asked, session=session, connection=connection)
+        except Refusal as refusal:
+            # The place of the one that is replaced is all that is missing.
+            idle = replaced is not None and replaced in book and replaced not in self._work
+            if refusal.kind != "full" or not idle or book.running >= book.limits.max_running:
+                raise
+            assert replaced is not None
+            if not (ended := book.close(owner, replaced)):
+                raise
+            self._release(ended)
+            return book.open(now, owner, request.id, asked, session=session, connection=connection)
+        if replaced is not None and isinstance(verdict, Start):
+            self._release(book.close(owner, replaced))
+        return verdict
 
     async def _work_on(self, request: Open | Step | Script | Score, session: str) -> str:
         turns = 0
@@ -278,9 +297,13 @@ class Host:
         options = None if request.options is None else dict(request.options)
         messages, info = await self._call("reset", playing, deadline, seed=seed, options=options)
         turn = 0
-        for event in request.replay:
+        for event, following in zip_longest(request.replay, request.replay[1:]):
+            await asyncio.sleep(0)  # others have a right to the loop, also where the environment never waits
+            if asyncio.get_running_loop().time() >= deadline:
+                raise Refusal("timeout", f"replaying took longer than {self.step_timeout_s:g} s")
             if event.reseed is not None:
-                playing.env = playing.env.fork(event.reseed)
+                if following is None or following.reseed is None:  # of several, the last alone decides
+                    self._fork(playing, event.reseed)
                 continue
             if playing.env.state.done:
                 raise Refusal(
@@ -473,6 +496,12 @@ class Host:
         except Exception as error:
             raise self._logged(error, f"{type(env).__name__}.{method}") from error
 
+    def _fork(self, playing: _Playing, seed: int) -> None:
+        """Go on in a fork with a seed of its own."""
+        before = playing.env
+        playing.env = before.fork(seed)
+        self._close_fork(before, playing.thread)
+
     async def _ask(self, session: str, hook: str, *args: Any) -> Any:
         """What a hook gives that changes nothing."""
         playing = self._playing[session]
@@ -527,17 +556,28 @@ class Host:
             playing = self._playing.pop(session, None)
             if playing is not None:
                 playing.variant.leave()
+                self._close_fork(playing.env, playing.thread)
 
-    def _close_soon(self, env: TextEnv[Any]) -> None:
-        closing = asyncio.create_task(self._close_env(env))
+    def _close_fork(self, env: TextEnv[Any], thread: asyncio.Future[Any] | None) -> None:
+        """Close what a session had, which matters where a fork holds something of its own (a running episode)."""
+        if (type(env).close, type(env).aclose) != (TextEnv.close, TextEnv.aclose):
+            self._close_soon(env, thread)
+
+    def _close_soon(self, env: TextEnv[Any], thread: asyncio.Future[Any] | None = None) -> None:
+        """Close it, once ``thread`` has done with it."""
+        closing = asyncio.create_task(self._close_env(env, after=thread))
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
 
-    async def _close_env(self, env: TextEnv[Any], *, beyond: bool = False) -> None:
+    async def _close_env(
+        self, env: TextEnv[Any], *, after: asyncio.Future[Any] | None = None, beyond: bool = False
+    ) -> None:
         name = f"{type(env).__name__}.close"
+        if after is not None and not after.done():
+            await asyncio.wait({after})
         try:
             if env.blocking:
-                begun = await self._threads.begin(env.close, beyond=beyond)
+                begun = await self._threads.begin(env.close, beyond=beyond or self._ending)
                 await self._result(begun, asyncio.get_running_loop().time() + _CLOSE_S, name)
             else:
                 async with asyncio.timeout(_CLOSE_S):
@@ -551,6 +591,7 @@ class Host:
 
     async def close(self) -> None:
         """Give up all sessions and work, and close the environments; what hangs is left to the end of the process."""
+        self._ending = True
         self._release(self.book.close_all())
         for task in (work := set(self._work.values())):
             task.cancel()

@@ -144,8 +144,10 @@ async def test_tasks_and_arguments_that_hang_are_given_up_and_the_next_to_ask_fi
     slow = {"env": "env", "kwargs": {"slow": True}}
     late = [
         await told(host, "task", env="env", index=0),
-        *await asyncio.gather(told(host, "describe", **slow), told(host, "open", **slow), told(host, "task", index=0, **slow)),
-    ]  # fmt: skip
+        *await asyncio.gather(
+            told(host, "describe", **slow), told(host, "open", **slow), told(host, "task", index=0, **slow)
+        ),
+    ]
     assert [each["error"]["kind"] for each in late] == ["timeout"] * 4
     assert host._threads.stuck == 2
     assert len(host.book) == host.book.running == 0
@@ -230,3 +232,130 @@ async def test_an_environment_that_is_looked_at_is_not_closed_to_make_room():
     assert "ok" in await asked
     await host.close()
     assert first.cleaned
+
+
+# ------------------------------------------------------------------ episodes that are continued
+
+
+class Forks(Guess):
+    """Counts its forks."""
+
+    count = 0
+
+    def fork(self, seed=None):
+        type(self).count += 1
+        return super().fork(seed)
+
+
+async def test_a_replay_leaves_the_loop_to_others_and_of_reseeds_in_a_row_only_the_last_is_carried_out():
+    host, ticks, Forks.count = Host({"env": Offer(Forks)}), 0, 0
+
+    async def others():
+        nonlocal ticks
+        while True:
+            await asyncio.sleep(0)
+            ticks += 1
+
+    replay = [*[{"reseed": number} for number in range(200)], {"action": "a"}, {"reseed": 9}, {"action": "b"}]
+    other = asyncio.ensure_future(others())
+    continued = await told(host, "open", env="env", seed=3, replay=replay)
+    other.cancel()
+    assert ticks >= 200
+    assert Forks.count == 1 + 2
+    direct = Guess()
+    direct.reset(seed=3)
+    direct = direct.fork(199)
+    direct.step("a")
+    direct = direct.fork(9)
+    assert continued["ok"]["messages"] == list(direct.step("b")[0])
+    await host.close()
+
+
+async def test_a_replay_has_no_longer_than_a_step_also_where_the_environment_never_waits():
+    played = []
+
+    class Slow(Guess):
+        def respond(self, reply):
+            played.append(time.sleep(0.02))
+            return super().respond(reply)
+
+    host = Host({"env": Offer(lambda: Slow(max_assistant_turns=1000))}, step_timeout_s=0.1)
+    answer = await told(host, "open", env="env", seed=3, replay=[{"action": "a"}] * 500)
+    assert answer["error"]["kind"] == "timeout"
+    assert len(played) < 20
+    assert len(host.book) == 0
+    await host.close()
+
+
+# ------------------------------------------------------------------ what is closed
+
+
+class Held(BlockingGuess):
+    """Whose forks hold something of their own, from the first message on."""
+
+    open: set = set()
+    go_on = threading.Event()
+
+    def respond(self, reply):
+        self.open.add(id(self))
+        self.keep = self  # so that no id is there twice
+        if reply["content"] == "hang":
+            self.go_on.wait(30)
+        return super().respond(reply)
+
+    def close(self):
+        self.open.discard(id(self))
+        super().close()
+
+    async def aclose(self):
+        self.open.discard(id(self))
+        await super().aclose()
+
+
+class HeldOnTheLoop(Held):
+    blocking = False
+
+
+@pytest.mark.parametrize("kind", [Held, HeldOnTheLoop])
+async def test_what_a_fork_holds_is_released_when_its_session_ends_and_when_another_takes_its_place(kind):
+    Held.open.clear()
+    host = Host({"env": Offer(kind)})
+    session = await opened(host, replay=[{"action": "a"}])
+    assert len(Held.open) == 1
+    await told(host, "close", session=session)
+    await so(lambda: not Held.open)
+    await opened(host, replay=[{"action": "a"}, {"reseed": 1}])
+    await so(lambda: not Held.open)  # the fork has played nothing yet
+    await opened(host, replay=[{"action": "a"}])
+    await host.close()
+    assert not Held.open
+
+
+async def test_what_a_thread_that_hangs_is_at_is_closed_when_it_has_ended():
+    Held.open.clear()
+    Held.go_on.clear()
+    host = Host({"env": Offer(Held)}, step_timeout_s=0.4)
+    late = await stepped(host, await opened(host), "hang")
+    assert late["error"]["kind"] == "timeout"
+    assert len(host.book) == 0
+    assert len(Held.open) == 1
+    Held.go_on.set()
+    await so(lambda: not Held.open)
+    await host.close()
+
+
+# ------------------------------------------------------------------ a session that takes the place of another
+
+
+async def test_what_is_replaced_ends_only_if_there_is_a_new_session():
+    host = Host({"env": Offer(Guess)}, limits=hosts.Limits(max_sessions=1))
+    first = await opened(host)
+    host.book.draining = True
+    assert (await told(host, "open", env="env", replaces=first))["error"]["kind"] == "draining"
+    assert "ok" in await stepped(host, first)
+    host.book.draining = False
+    assert (await told(host, "open", env="env", replaces="s-none"))["error"]["kind"] == "full"
+    second = await opened(host, replaces=first)
+    assert (await stepped(host, first))["error"]["kind"] == "unknown_session"
+    assert "ok" in await stepped(host, second)
+    await host.close()
