@@ -51,6 +51,8 @@ from .threads import Threads
 _LOG = logging.getLogger("textenvs.serve")
 #: How many environments with arguments of clients are kept; those that no session uses make room.
 _VARIANTS = 16
+#: How often one request over HTTP may wait for its answer beside the first.
+_JOINS_HTTP = 8
 #: How long environments have to close.
 _CLOSE_S = 10.0
 
@@ -164,6 +166,7 @@ class Host:
         self._playing: dict[str, _Playing] = {}
         self._work: dict[str, asyncio.Task[str]] = {}  # by session
         self._closing: set[asyncio.Task[None]] = set()
+        self._joined: Counter[tuple[Hashable | None, str]] = Counter()
         self._ending = False
         self._threads = Threads(threads)
 
@@ -179,19 +182,31 @@ class Host:
         """The answer to a decoded message.
 
         Args:
-            message: Whatever came.
+            message: Whatever came. It is emptied where it only waits for the answer of another.
             owner: Whose token it came with.
             connection: What it came by, if that can be lost.
         """
+        name = message.get("id") if isinstance(message, dict) else None
         try:
             request = parse_request(message)
             self.counts.requests[request.op] += 1
-            done = await self._carry_out(request, message, owner, connection)
-            return Answer(f'{{"id":{json.dumps(request.id)},"ok":{done}}}')
+            begun = await self._carry_out(request, message, owner, connection)
+            if isinstance(begun, Join):
+                # Any number may wait for one piece of work, so none keeps what it was asked with.
+                del request
+                message.clear()
+                done = await self._join(begun.session, connection)
+            elif isinstance(begun, Start):
+                del request
+                # Shielded: who asks again, or asks from another connection, gets the answer of the same work.
+                done = await asyncio.shield(self._work[begun.session])
+            else:
+                done = begun
+            return Answer(f'{{"id":{json.dumps(name)},"ok":{done}}}')
         except Refusal as refusal:
-            return self.refuse(refusal, message)
+            return self.refuse(refusal, {"id": name})
         except Exception as error:  # of an environment's description or tasks, or a mistake of ours
-            return self.refuse(self._logged(error, "the request"), message)
+            return self.refuse(self._logged(error, "the request"), {"id": name})
 
     def refuse(self, refusal: Refusal, message: Any = None) -> Answer:
         """The answer to a message that is refused."""
@@ -208,7 +223,10 @@ class Host:
         """End what has had its time; to be called now and then."""
         self._release(self.book.expire(self.clock()))
 
-    async def _carry_out(self, request: Request, message: Json, owner: str, connection: Hashable | None) -> str:
+    async def _carry_out(
+        self, request: Request, message: Json, owner: str, connection: Hashable | None
+    ) -> str | Start | Join:
+        """The answer, or the work that it comes from."""
         if isinstance(request, Describe):
             return encode(await self._describe(request))
         if isinstance(request, TaskKey):
@@ -234,8 +252,21 @@ class Host:
         else:
             work = self._work[verdict.session] = asyncio.create_task(self._work_on(request, verdict.session))
             work.add_done_callback(_seen)
-        # Shielded: who asks again, or asks from another connection, gets the answer of the same work.
-        return await asyncio.shield(self._work[verdict.session])
+        return verdict
+
+    async def _join(self, session: str, connection: Hashable | None) -> str:
+        """The answer of work in progress; each connection waits for it once more, at the most."""
+        waits = (connection, session)
+        most = _JOINS_HTTP if connection is None else 1
+        if self._joined[waits] >= most:
+            raise Refusal("busy", "the request was asked again already; wait for its answer", retry_after_s=0.25)
+        self._joined[waits] += 1
+        try:
+            return await asyncio.shield(self._work[session])
+        finally:
+            self._joined[waits] -= 1
+            if not self._joined[waits]:
+                del self._joined[waits]
 
     def _enter(self, request: Open, now: float, owner: str, asked: str, connection: Hashable | None) -> Verdict:
         """Open a session in the books; the one that it replaces ends only if there is a new one."""

@@ -359,3 +359,30 @@ async def test_what_is_replaced_ends_only_if_there_is_a_new_session():
     assert (await stepped(host, first))["error"]["kind"] == "unknown_session"
     assert "ok" in await stepped(host, second)
     await host.close()
+
+
+# ------------------------------------------------------------------ asking again
+
+
+async def test_who_asks_again_keeps_no_message_and_waits_once_on_each_connection(hanging):
+    host = Host({"env": Offer(hanging)})
+    session = await opened(host)
+    step = {"id": "again", "op": "step", "session": session, "turn": 0, "action": "hang"}
+    first = asyncio.ensure_future(host.answer(dict(step), "ann", "one"))
+    await so(lambda: session in host._work)
+    messages = [dict(step) for _ in range(4)]
+    joined = [
+        asyncio.ensure_future(host.answer(message, "ann", connection))
+        for message, connection in zip(messages, ("one", "two", "two", None), strict=True)
+    ]
+    await so(joined[2].done)
+    assert messages == [{}] * 4
+    refused = hosts.json.loads(joined[2].result().text)
+    assert (refused["id"], refused["error"]["kind"]) == ("again", "busy")
+    hanging.go_on.set()
+    answers = [(await each).text for each in (first, joined[0], joined[1], joined[3])]
+    assert len(set(answers)) == 1
+    assert "ok" in hosts.json.loads(answers[0])
+    assert (await host.answer(dict(step), "ann", "two")).text == answers[0]
+    assert not host._joined
+    await host.close()
