@@ -32,7 +32,8 @@ examples:
 
 key=value after an id are options of that environment; NAME@ID serves it under a name of its own. Elsewhere:
   textenvs.make("textenv/remote", url="http://HOST:8123", env="textenv/clarify")
-SIGTERM or Ctrl-C lets the running episodes end, for --drain seconds; a second one does not."""
+SIGTERM or Ctrl-C lets the running episodes end, for --drain seconds; a second one does not, and a
+third waits for nothing."""
 
 
 @dataclass(frozen=True)
@@ -239,6 +240,10 @@ async def _serve(server: Server, served: Sequence[Served], guarded: bool, argume
         hurry.cancel()
     finally:
         left = server.host.book.playing
+        for number in (signal.SIGTERM, signal.SIGINT):  # whatever hangs now, the next one ends the process
+            with suppress(NotImplementedError):
+                loop.remove_signal_handler(number)
+                signal.signal(number, signal.SIG_DFL)
         await server.stop()
     if left:
         print(f"{left} episodes were cut off", flush=True)

@@ -24,6 +24,9 @@ PROTOCOL = 1
 #: Where a server speaks it, over HTTP (``PREFIX/<op>``) and as WebSocket (``PREFIX/ws``).
 PREFIX = "/v1"
 
+#: How many events the ``replay`` of an ``open`` may have.
+MAX_REPLAY = 10_000
+
 #: What an operator may allow beyond playing; see ``docs/serving.md``.
 ALLOWANCES: tuple[str, ...] = ("kwargs", "expert", "scores")
 
@@ -129,7 +132,8 @@ class Open(_Request):
         seed: For ``reset``; without one the server draws it, and says which.
         options: For ``reset``.
         kwargs: For the constructor, beside the operator's; only where that is allowed.
-        replay: What happened in the episode so far: it is played again, and the session goes on from there.
+        replay: What happened in the episode so far: it is played again, and the session goes on from there. At most
+            :data:`MAX_REPLAY` events; of reseeds in a row, only the last is carried out.
         replaces: A session that this one takes the place of; it is closed.
     """
 
@@ -138,7 +142,7 @@ class Open(_Request):
     seed: Annotated[int, Field(ge=0)] | None = None
     options: dict[str, Any] | None = None
     kwargs: dict[str, Any] = Field(default_factory=dict)
-    replay: list[Replayed] = Field(default_factory=list)
+    replay: Annotated[list[Replayed], Field(max_length=MAX_REPLAY)] = Field(default_factory=list)
     replaces: str | None = None
 
 
@@ -214,6 +218,9 @@ Request: TypeAlias = Describe | Open | Step | Script | Score | Close | TaskKey
 #: What a request may ask for.
 OPS: tuple[str, ...] = ("describe", "open", "step", "demonstration", "blunder", "score", "close", "task")
 
+#: How much is repeated of the name of a field: one that is unknown is the client's text.
+_SHOWN = 64
+
 _ADAPTER: TypeAdapter[Any] = TypeAdapter(Annotated[Request, Field(discriminator="op")])
 
 
@@ -231,7 +238,7 @@ def parse_request(message: Any) -> Request:
         return _ADAPTER.validate_python(message)  # type: ignore[no-any-return]
     except ValidationError as problems:
         found = [
-            f"{'.'.join(str(part) for part in problem['loc'][1:]) or 'the message'}: {problem['msg']}"
+            f"{'.'.join(str(part)[:_SHOWN] for part in problem['loc'][1:]) or 'the message'}: {problem['msg'][:256]}"
             for problem in problems.errors(include_input=False, include_url=False, include_context=False)[:5]
         ]
         raise Refusal("bad_request", f"op {message['op']!r}: {'; '.join(found)}") from None

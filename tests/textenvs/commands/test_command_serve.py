@@ -71,6 +71,46 @@ def test_a_second_signal_does_not_wait():
         assert process.stdout.read() == "1 episodes were cut off\n"
 
 
+HANGING = """
+import threading, gymnasium
+from textenvs.envs.clarify import Clarify
+class Hanging(Clarify):
+    blocking = True
+    def respond(self, reply):
+        threading.Event().wait()
+class Lingering(Clarify):
+    def cleanup(self):
+        threading.Event().wait()
+gymnasium.register("textenv/hanging", Hanging)
+gymnasium.register("textenv/lingering", Lingering)
+"""
+
+
+def test_an_environment_whose_steps_hang_does_not_hold_up_the_end(tmp_path, monkeypatch):
+    (tmp_path / "hanging_envs.py").write_text(HANGING)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    words = ["hanging@hanging_envs:textenv/hanging", "--threads", "1", "--step-timeout", "5", "--drain", "0"]
+    with serving(*words) as (process, url):
+        remote = textenvs.make("textenv/remote", url=url, env="hanging", token=TOKEN)
+        remote.reset(seed=0)
+        with pytest.raises(RemoteError, match="longer than 5 s"):
+            remote.step("x")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == 0
+
+
+def test_while_environments_are_closed_one_more_signal_ends_the_process(tmp_path, monkeypatch):
+    (tmp_path / "hanging_envs.py").write_text(HANGING)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    with serving("hanging_envs:textenv/lingering", "--drain", "0") as (process, _):
+        process.send_signal(signal.SIGTERM)
+        assert "shutting down" in process.stdout.readline()
+        with pytest.raises(subprocess.TimeoutExpired):  # its close hangs the loop
+            process.wait(timeout=1)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == -signal.SIGTERM
+
+
 def test_a_server_that_is_killed_in_the_middle_of_an_episode_and_started_again():
     with serving("textenv/clarify") as (process, url):
         port = url.rpartition(":")[2]

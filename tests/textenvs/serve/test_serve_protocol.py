@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from textenvs.serve.protocol import (
+    MAX_REPLAY,
     Refusal,
     Step,
     decode,
@@ -98,6 +99,16 @@ def test_a_malformed_request_says_where_and_does_not_repeat_what_was_sent(change
     with pytest.raises(Refusal, match=match) as raised:
         parse_request({**message, "session": 17, "action": {"secret": 1}} if "action" not in changes else message)
     assert "secret" not in str(raised.value)
+
+
+def test_a_long_name_of_a_field_is_not_repeated_and_a_replay_has_an_end():
+    with pytest.raises(Refusal, match="x{64}: Extra inputs") as raised:
+        parse_request({**STEP, "x" * 10_000: 1})
+    assert len(str(raised.value)) < 1000
+    opening = {"id": "1", "op": "open", "env": "e", "seed": 0}
+    assert len(parse_request({**opening, "replay": [{"reseed": 1}] * MAX_REPLAY}).replay) == MAX_REPLAY
+    with pytest.raises(Refusal, match="replay: "):
+        parse_request({**opening, "replay": [{"reseed": 1}] * (MAX_REPLAY + 1)})
 
 
 def test_a_good_request():

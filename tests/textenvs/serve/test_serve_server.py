@@ -613,7 +613,6 @@ def test_variants_of_clients_are_bounded():
             remote.close()
             soon(lambda: server.metrics()["sessions"] == 0, "it is closed")
         assert len(server.host._variants) <= 17
-        assert len(server.host._making) <= 17
 
 
 # ------------------------------------------------------------------ the end
