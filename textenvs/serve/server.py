@@ -87,6 +87,7 @@ class Server:
         self._runner: web.AppRunner | None = None
         self._clock: asyncio.Task[None] | None = None
         self._channels: set[_Channel] = set()
+        self._posted = 0  # requests over HTTP that are being answered
         self._started = time.monotonic()
         self.port = 0
 
@@ -115,15 +116,22 @@ class Server:
     async def drain(self, grace_s: float) -> bool:
         """Take no new session, and wait until the episodes that are being played are over, or ``grace_s`` is.
 
+        An episode is over when its last answer was sent.
+
         Returns:
             Whether all of them were.
         """
         self.host.book.draining = True
         with suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
-                while self.host.book.playing:
+                while self._busy:
                     await asyncio.sleep(min(0.05, grace_s / 10))
-        return not self.host.book.playing
+        return not self._busy
+
+    @property
+    def _busy(self) -> bool:
+        """Whether an episode is being played, or somebody is owed an answer."""
+        return bool(self.host.book.playing or self._posted or any(channel.owes for channel in self._channels))
 
     async def stop(self) -> None:
         """Disconnect everybody, and close the environments."""
@@ -205,7 +213,11 @@ class Server:
         message = decode(body)
         if isinstance(message, dict):
             message = {"id": "http", **message, "op": op} if op in ("describe", "close") else {**message, "op": op}
-        return self._response(await self.host.answer(message, owner))
+        self._posted += 1
+        try:
+            return self._response(await self.host.answer(message, owner))
+        finally:
+            self._posted -= 1
 
     def _too_large(self) -> Refusal:
         return Refusal("too_large", f"a message has at most {self.transport.max_message_bytes} bytes")
@@ -302,6 +314,14 @@ class _Channel:
             writer.cancel()
             for task in self._tasks:  # not the work itself, which goes on
                 task.cancel()
+
+    @property
+    def owes(self) -> bool:
+        """Whether there are requests without an answer, or answers that did not get as far as the network."""
+        wire = self._request.transport
+        if self._gone or wire is None or wire.is_closing():
+            return False
+        return bool(self._tasks or self._unread or wire.get_write_buffer_size())
 
     async def close(self, code: int, reason: bytes) -> None:
         """Say goodbye, to who listens."""
