@@ -210,6 +210,47 @@ def test_an_unknown_operation_names_the_known_ones(guarded):
     assert "describe,open,step" in answer["error"]["message"]
 
 
+def test_a_body_that_cannot_be_unpacked_is_a_bad_request(guarded, caplog):
+    status, _, answer = ask(guarded, "describe", {**BEARER, "Content-Encoding": "gzip"}, raw=b"abcde")
+    assert (status, answer["error"]["kind"]) == (400, "bad_request")
+    assert "cannot be read" in answer["error"]["message"]
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "allow"),
+    [("GET", "/", 404, None), ("POST", "/v2/open", 404, None), ("GET", "/v1/open", 405, "POST"),
+     ("POST", "/health", 405, "GET,HEAD"), ("PUT", "/v1/open", 405, "POST")],
+)  # fmt: skip
+def test_what_is_not_there_is_refused_in_the_protocols_own_way(guarded, method, path, status, allow):
+    async def asked():
+        async with aiohttp.ClientSession() as session, session.request(method, guarded.url + path) as answer:
+            return answer.status, answer.headers.get("Allow"), await answer.json()
+
+    got, allowed, answer = asyncio.run(asked())
+    assert (got, allowed) == (status, allow)
+    assert answer["id"] is None
+    assert answer["error"]["kind"] == "bad_request"
+    assert "POST /v1/{describe,open," in answer["error"]["message"]
+
+
+def test_a_body_that_does_not_come_is_refused():
+    with (
+        running(transport=Transport(receive_timeout_s=0.05)) as server,
+        socket.create_connection(("127.0.0.1", server.port)) as raw,
+    ):
+        raw.sendall(b"POST /v1/open HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{")
+        raw.settimeout(10)
+        answer = b""
+        while not answer.endswith(b"}}"):
+            answer += raw.recv(1000)
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 408 ")
+        assert b"application/json" in head
+        assert b"Connection: close" in head
+        assert json.loads(body)["error"] == {"kind": "bad_request", "message": "the body did not come within 0.05 s"}
+
+
 def test_garbage_frames_are_answered_and_the_connection_goes_on(guarded):
     async def talk(ws):
         errors = []
@@ -394,6 +435,37 @@ def test_too_many_requests_at_work_are_refused_with_a_time_to_come_back(waiting)
     assert over["error"]["retry_after_s"] > 0
     assert (status, answer["error"]["kind"]) == (503, "overloaded")
     assert int(headers["Retry-After"]) >= 1
+
+
+def test_requests_at_work_have_only_so_many_bytes_together():
+    Waiting.gates, Waiting.entered = {}, 0
+    with running({"guess": Waiting}, transport=Transport(max_pending_bytes=1000)) as server:
+
+        async def talk(ws):
+            async def answered(**message):
+                await ws.send_json(message)
+                return json.loads((await ws.receive()).data)
+
+            sessions = [(await answered(**opening(number)))["ok"]["session"] for number in range(2)]
+            large = {"op": "step", "session": sessions[1], "turn": 0, "action": "x" * 2000}
+            step = {"id": "w", "op": "step", "session": sessions[0], "turn": 0, "action": "wait"}
+            await ws.send_json(step)
+            while not Waiting.entered:
+                await asyncio.sleep(0.005)
+            refused = await answered(id="large", **large)
+            small = await answered(id="small", op="close", session="none")
+            await asyncio.to_thread(let_go, server)
+            assert json.loads((await ws.receive()).data)["ok"]["turn"] == 1
+            for _ in range(3):  # alone, one may have more; and what is done counts no more
+                alone = await answered(id="alone", **large)
+            return refused, small, alone
+
+        refused, small, alone = over_websocket(server, talk)
+        assert (refused["id"], refused["error"]["kind"]) == ("large", "overloaded")
+        assert "together they may have 1000" in refused["error"]["message"]
+        assert refused["error"]["retry_after_s"] > 0
+        assert small["ok"] == {}
+        assert alone["ok"]["turn"] == 1
 
 
 def test_too_many_sessions_of_one_token():
