@@ -329,7 +329,7 @@ class _Channel:
                 if message.type is not WSMsgType.TEXT:
                     self._put(host.refuse(Refusal("bad_request", "a message is a text frame with a JSON object")).text)
                     continue
-                size = len(message.data)
+                size = len(message.data) if message.data.isascii() else len(message.data.encode())
                 try:
                     self._check_room(size)
                     decoded = decode(message.data)

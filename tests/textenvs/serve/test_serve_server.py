@@ -217,6 +217,16 @@ def test_a_body_that_cannot_be_unpacked_is_a_bad_request(guarded, caplog):
     assert not caplog.records
 
 
+def test_a_client_that_goes_in_the_middle_of_a_body_is_no_error_of_the_server(caplog):
+    with running() as server:
+        with socket.create_connection(("127.0.0.1", server.port)) as raw:
+            raw.sendall(b"POST /v1/open HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{")
+            assert ask(server, "describe")[0] == 200
+        soon(lambda: server.metrics()["errors"] == {"bad_request": 1}, "it is noticed")
+        assert ask(server, "describe")[0] == 200
+    assert not caplog.records
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status", "allow"),
     [("GET", "/", 404, None), ("POST", "/v2/open", 404, None), ("GET", "/v1/open", 405, "POST"),
@@ -443,11 +453,11 @@ def test_requests_at_work_have_only_so_many_bytes_together():
 
         async def talk(ws):
             async def answered(**message):
-                await ws.send_json(message)
+                await ws.send_str(json.dumps(message, ensure_ascii=False))
                 return json.loads((await ws.receive()).data)
 
             sessions = [(await answered(**opening(number)))["ok"]["session"] for number in range(2)]
-            large = {"op": "step", "session": sessions[1], "turn": 0, "action": "x" * 2000}
+            large = {"op": "step", "session": sessions[1], "turn": 0, "action": "é" * 600}
             step = {"id": "w", "op": "step", "session": sessions[0], "turn": 0, "action": "wait"}
             await ws.send_json(step)
             while not Waiting.entered:
