@@ -62,6 +62,7 @@ class TextEnvInteraction(_Base):
             )
         super().__init__(config)
         self._sessions: dict[str, Session] = {}  # episodes that run
+        self._starting: set[str] = set()  # names of episodes that have no session yet
         self._scores: dict[str, float] = {}  # of those that are over: verl never finalizes, so that is all that stays
         weakref.finalize(self, _close, self._sessions)
 
@@ -89,10 +90,14 @@ class TextEnvInteraction(_Base):
             )
         spec = EpisodeSpec.from_row(episode, "interaction_kwargs.episode")
         instance_id = instance_id or str(uuid4())
-        if instance_id in self._sessions or instance_id in self._scores:
+        if instance_id in self._starting or instance_id in self._sessions or instance_id in self._scores:
             raise ValueError(f"there is an interaction {instance_id!r} already; finalize it first")
-        session, _ = await Session.aof(spec)
-        self._sessions[instance_id] = session
+        self._starting.add(instance_id)
+        try:
+            session, _ = await Session.aof(spec)
+            self._sessions[instance_id] = session
+        finally:
+            self._starting.discard(instance_id)
         return instance_id
 
     async def generate_response(

@@ -329,7 +329,13 @@ class Remote(TextEnv[RemoteState]):
         old, self._lease = self._lease, None
         if old is not None and old.pid == os.getpid():
             asked["replaces"] = old.session
-        answer = await client.call("open", **asked)
+        name = new_id()
+        try:
+            answer = await client.call("open", request_id=name, **asked)
+        except BaseException as error:
+            if not isinstance(error, Exception) or getattr(error, "kind", None) == "lost":
+                client.take_back(name, **asked)  # cancelled, or too late: there may be a session, or soon
+            raise
         if old is not None:
             old.forget()
         turn = self._field(answer, "turn", int)

@@ -19,6 +19,10 @@ from typing import Any
 
 from .protocol import Refusal
 
+#: The fewest characters of an opening's id. Clients that share a token share its ids, too: one that counts its requests
+#: would be given the session of another that does.
+MIN_OPEN_ID = 16
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -146,14 +150,20 @@ class Book:
         Args:
             now: The time.
             owner: Who asks.
-            request: The request's id.
+            request: The request's id, which no other client may choose by accident.
             asked: Its fingerprint.
             session: The name of the session, if there is to be one; nobody can have guessed it.
             connection: What it came by, if that can be lost.
 
         Raises:
-            Refusal: ``draining``, ``full``, ``overloaded``, or an id that was used for something else.
+            Refusal: ``draining``, ``full``, ``overloaded``, or an id that is too short or was used for something else.
         """
+        if len(request) < MIN_OPEN_ID:
+            raise Refusal(
+                "bad_request",
+                f"the id of 'open' must be globally unique and have at least {MIN_OPEN_ID} characters, "
+                f"not {len(request)}; use a UUID",
+            )
         known = self._opened.get((owner, request))
         if known is not None:
             return self._again(now, known, request, asked, connection)

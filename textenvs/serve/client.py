@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import http.client
 import json
 import os
 import random
@@ -119,6 +120,23 @@ class Client:
         """Ask for something whose answer nobody waits for; from any thread, a finalizer too."""
         self._link.send_soon({"id": new_id(), "op": op, **asked})
 
+    def take_back(self, request_id: str, **asked: Any) -> None:
+        """Close the session of an opening that nobody waits for any more, and that may have been carried out.
+
+        It is asked for again under its id, in the background, to hear which session that is. A server that cannot be
+        reached ends the session by itself, as one that nobody uses.
+        """
+
+        async def closed() -> None:
+            with suppress(Exception):
+                opened = await self._call({"id": request_id, "op": "open", **asked})
+                await self._call({"id": new_id(), "op": "close", "session": opened["session"]})
+
+        if background.is_here():
+            _keep(asyncio.get_running_loop().create_task(closed()))
+        else:
+            background.submit(closed())
+
     async def _call(self, message: Json) -> Json:
         text, tries = encode(message), _Tries(self.url, self.retry_s)
         while True:
@@ -144,12 +162,14 @@ class Client:
 def _received(opener: urllib.request.OpenerDirector, request: urllib.request.Request, timeout_s: float) -> Any:
     """What an HTTP request is answered, decoded; ``None`` if it is not JSON."""
     try:
-        with opener.open(request, timeout=timeout_s) as answer:
-            text = answer.read()
-    except urllib.error.HTTPError as error:
-        text = error.read()
-    except OSError as error:
-        raise _Lost(f"no connection: {error}") from error
+        try:
+            with opener.open(request, timeout=timeout_s) as answer:
+                text = answer.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                text = error.read()
+    except (OSError, http.client.HTTPException) as error:  # the latter for an answer that breaks off
+        raise _Lost(f"no connection: {error!r}") from error
     try:
         return json.loads(text)
     except ValueError:
@@ -310,9 +330,7 @@ class _Link:
 
         def send() -> None:
             if self._ws is not None and not self._ws.closed:
-                task = loop.create_task(self._send(encode(message)))
-                _sending.add(task)
-                task.add_done_callback(_sending.discard)
+                _keep(loop.create_task(self._send(encode(message))))
 
         with suppress(RuntimeError):  # the loop is no more
             loop.call_soon_threadsafe(send)
@@ -370,9 +388,7 @@ class _Link:
 
         def close() -> None:
             assert link._loop is not None
-            task = link._loop.create_task(link.close())
-            _sending.add(task)
-            task.add_done_callback(_sending.discard)
+            _keep(link._loop.create_task(link.close()))
 
         with suppress(RuntimeError):  # the loop is no more
             link._loop.call_soon_threadsafe(close)
@@ -432,6 +448,11 @@ _lock = threading.Lock()
 _clients: weakref.WeakValueDictionary[Any, Client] = weakref.WeakValueDictionary()
 _orphans: list[_Link] = []  # of the parent process: nothing here may close them
 _sending: set[asyncio.Task[Any]] = set()  # a loop keeps tasks only weakly
+
+
+def _keep(task: asyncio.Task[Any]) -> None:
+    _sending.add(task)
+    task.add_done_callback(_sending.discard)
 
 
 def _after_fork() -> None:

@@ -15,7 +15,8 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .host import Answer, Host
@@ -38,6 +39,8 @@ class Transport:
         max_message_bytes: Of a request. Answers are as long as conversations are.
         max_pending: Requests of one WebSocket that are at work at a time, and answers that wait to be read before no
             more requests are.
+        max_pending_bytes: What the requests of one WebSocket that are at work may have together; one alone may have
+            more.
         max_unread_bytes: Answers that one WebSocket may leave unread before it is disconnected.
         send_timeout_s: A client that takes longer to read a message is disconnected.
         receive_timeout_s: A client that takes longer to send the body of an HTTP request is disconnected.
@@ -50,6 +53,7 @@ class Transport:
 
     max_message_bytes: int = 8 * 2**20
     max_pending: int = 1024
+    max_pending_bytes: int = 64 * 2**20
     max_unread_bytes: int = 64 * 2**20
     send_timeout_s: float = 30.0
     receive_timeout_s: float = 30.0
@@ -87,6 +91,7 @@ class Server:
         self._runner: web.AppRunner | None = None
         self._clock: asyncio.Task[None] | None = None
         self._channels: set[_Channel] = set()
+        self._posted = 0  # requests over HTTP that are being answered
         self._started = time.monotonic()
         self.port = 0
 
@@ -99,7 +104,9 @@ class Server:
         await self.host.prepare()
         web = self._web
         # A little more than allowed, so that our own error is given.
-        app = web.Application(client_max_size=self.transport.max_message_bytes + 1)
+        app = web.Application(
+            client_max_size=self.transport.max_message_bytes + 1, middlewares=[web.middleware(partial(self._in_json))]
+        )
         app.router.add_get("/health", self._health)
         app.router.add_get("/metrics", self._guarded(self._metrics))
         app.router.add_get(f"{PREFIX}/ws", self._guarded(self._websocket))
@@ -115,15 +122,22 @@ class Server:
     async def drain(self, grace_s: float) -> bool:
         """Take no new session, and wait until the episodes that are being played are over, or ``grace_s`` is.
 
+        An episode is over when its last answer was sent.
+
         Returns:
             Whether all of them were.
         """
         self.host.book.draining = True
         with suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
-                while self.host.book.playing:
+                while self._busy:
                     await asyncio.sleep(min(0.05, grace_s / 10))
-        return not self.host.book.playing
+        return not self._busy
+
+    @property
+    def _busy(self) -> bool:
+        """Whether an episode is being played, or somebody is owed an answer."""
+        return bool(self.host.book.playing or self._posted or any(channel.owes for channel in self._channels))
 
     async def stop(self) -> None:
         """Disconnect everybody, and close the environments."""
@@ -167,6 +181,26 @@ class Server:
 
     # ------------------------------------------------------------------ HTTP
 
+    async def _in_json(self, request: web.Request, handler: Callable[[web.Request], Awaitable[Any]]) -> Any:
+        """What aiohttp refuses by itself, as an error of this protocol."""
+        try:
+            return await handler(request)
+        except self._web.HTTPException as problem:
+            if problem.status < 400:
+                raise
+            told = f"HTTP {problem.status} ({problem.reason}): there is POST {PREFIX}/{{{','.join(OPS)}}}, and GET "
+            response = self._bad_request(problem.status, f"{told}{PREFIX}/ws, /health and /metrics")
+            if "Allow" in problem.headers:
+                response.headers["Allow"] = problem.headers["Allow"]
+            return response
+
+    def _bad_request(self, status: int, message: str, *, close: bool = False) -> web.Response:
+        """One with a status of its own; ``close`` where the connection is of no more use."""
+        response = self._response(replace(self.host.refuse(Refusal("bad_request", message)), status=status))
+        if close:
+            response.force_close()
+        return response
+
     def _response(self, answer: Answer) -> web.Response:
         headers = {} if answer.retry_after_s is None else {"Retry-After": str(math.ceil(answer.retry_after_s))}
         if answer.status == 401:
@@ -197,15 +231,25 @@ class Server:
             async with asyncio.timeout(self.transport.receive_timeout_s):
                 body = await request.read()
         except TimeoutError:
-            return self._web.Response(status=408, text="the body did not come", headers={"Connection": "close"})
+            return self._bad_request(
+                408, f"the body did not come within {self.transport.receive_timeout_s:g} s", close=True
+            )
         except self._web.HTTPRequestEntityTooLarge:
             raise self._too_large() from None
+        except (self._web.RequestPayloadError, ConnectionError) as problem:
+            request.content.feed_eof()  # or aiohttp tries to read the rest, and logs the same error
+            told = " ".join(str(problem).split())
+            return self._bad_request(400, f"the body cannot be read: {told}", close=True)
         if len(body) > self.transport.max_message_bytes:
             raise self._too_large()
         message = decode(body)
         if isinstance(message, dict):
             message = {"id": "http", **message, "op": op} if op in ("describe", "close") else {**message, "op": op}
-        return self._response(await self.host.answer(message, owner))
+        self._posted += 1
+        try:
+            return self._response(await self.host.answer(message, owner))
+        finally:
+            self._posted -= 1
 
     def _too_large(self) -> Refusal:
         return Refusal("too_large", f"a message has at most {self.transport.max_message_bytes} bytes")
@@ -266,6 +310,7 @@ class _Channel:
         self._room.set()
         self._gone = False
         self._unread = 0  # bytes
+        self._asked = 0  # bytes of the requests at work
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def serve(self) -> None:
@@ -284,18 +329,15 @@ class _Channel:
                 if message.type is not WSMsgType.TEXT:
                     self._put(host.refuse(Refusal("bad_request", "a message is a text frame with a JSON object")).text)
                     continue
+                size = len(message.data) if message.data.isascii() else len(message.data.encode())
                 try:
+                    self._check_room(size)
                     decoded = decode(message.data)
-                    if len(self._tasks) >= self._server.transport.max_pending:
-                        raise Refusal(
-                            "overloaded",
-                            f"{len(self._tasks)} requests of this connection are at work",
-                            retry_after_s=0.25,
-                        )
                 except Refusal as refusal:
                     self._put(host.refuse(refusal, _read_id(message.data)).text)
                     continue
-                task = asyncio.create_task(self._answer(decoded))
+                self._asked += size
+                task = asyncio.create_task(self._answer(decoded, size))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
         finally:
@@ -303,14 +345,38 @@ class _Channel:
             for task in self._tasks:  # not the work itself, which goes on
                 task.cancel()
 
+    @property
+    def owes(self) -> bool:
+        """Whether there are requests without an answer, or answers that did not get as far as the network."""
+        wire = self._request.transport
+        if self._gone or wire is None or wire.is_closing():
+            return False
+        return bool(self._tasks or self._unread or wire.get_write_buffer_size())
+
     async def close(self, code: int, reason: bytes) -> None:
         """Say goodbye, to who listens."""
         with suppress(Exception):
             async with asyncio.timeout(1.0):
                 await self._ws.close(code=code, message=reason)
 
-    async def _answer(self, message: Any) -> None:
-        self._put((await self._server.host.answer(message, self._owner, self)).text)
+    def _check_room(self, size: int) -> None:
+        """Whether a request of that size can be taken on beside those that are at work."""
+        transport, at_work = self._server.transport, len(self._tasks)
+        if at_work >= transport.max_pending:
+            raise Refusal("overloaded", f"{at_work} requests of this connection are at work", retry_after_s=0.25)
+        if at_work and self._asked + size > transport.max_pending_bytes:
+            raise Refusal(
+                "overloaded",
+                f"{at_work} requests of this connection are at work, with {self._asked} bytes; this one has {size}, "
+                f"and together they may have {transport.max_pending_bytes}",
+                retry_after_s=0.25,
+            )
+
+    async def _answer(self, message: Any, size: int) -> None:
+        try:
+            self._put((await self._server.host.answer(message, self._owner, self)).text)
+        finally:
+            self._asked -= size
 
     def _put(self, text: str) -> None:
         self._unread += len(text)

@@ -8,7 +8,7 @@ import gymnasium
 import interaction_kit
 import pytest
 
-from textenvs.adapters import EpisodeSpec, SpecError
+from textenvs.adapters import EpisodeSpec, Session, SpecError
 from textenvs.adapters.verl import TextEnvInteraction
 from textenvs.env import EnvironmentFailure, TextEnv, Turn
 from textenvs.messages import user
@@ -59,6 +59,37 @@ def fragile():
 
 def say(interaction, name, text):
     return asyncio.run(interaction.generate_response(name, [{"role": "assistant", "content": text}]))
+
+
+def test_of_two_that_start_one_name_at_once_one_is_refused(fragile, monkeypatch):
+    """And nothing is left open, nor is the name taken by a start that came to nothing."""
+    interaction = TextEnvInteraction({})
+    begin, fails = Session.aof, False
+
+    async def slow(spec):
+        await asyncio.sleep(0)
+        if fails:
+            raise EnvironmentFailure("user_failed", "no simulator")
+        return await begin(spec)
+
+    monkeypatch.setattr(Session, "aof", slow)
+
+    async def both():
+        starts = [interaction.start_interaction("mine", episode=fragile) for _ in range(2)]
+        return await asyncio.gather(*starts, return_exceptions=True)
+
+    first, second = asyncio.run(both())
+    assert first == "mine"
+    assert isinstance(second, ValueError)
+    assert "already" in str(second)
+    assert Fragile.open == 1
+    asyncio.run(interaction.finalize_interaction("mine"))
+    assert Fragile.open == 0
+    fails = True
+    assert all(isinstance(each, (EnvironmentFailure, ValueError)) for each in asyncio.run(both()))
+    fails = False
+    assert asyncio.run(interaction.start_interaction("mine", episode=fragile)) == "mine"
+    asyncio.run(interaction.finalize_interaction("mine"))
 
 
 @pytest.mark.parametrize(("word", "error"), [("fail", EnvironmentFailure), ("crash", ZeroDivisionError), ("end", None)])

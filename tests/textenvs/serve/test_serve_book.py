@@ -14,6 +14,7 @@ LIMITS = Limits(
     max_sessions=4, max_sessions_per_token=3, max_running=3, idle_s=10.0, grace_s=3.0, linger_s=5.0, max_age_s=40.0
 )
 OWNERS = ("ann", "bob")
+FIRST, SECOND = "6ec0bd7f-11c0-43da-975e-2a8ad9ebae0b", "a44f1c0e-3f4b-4d0c-9f0e-6f1d7a3c2b10"
 WIRES = (None, "wire 1", "wire 2")
 
 
@@ -50,7 +51,7 @@ class Books(RuleBasedStateMachine):
 
     @rule(target=sessions, owner=st.sampled_from(OWNERS), wire=st.sampled_from(WIRES))
     def open(self, owner, wire):
-        name, request = f"s{next(self.numbers)}", f"r{next(self.numbers)}"
+        name, request = f"s{next(self.numbers)}", f"a UUID of our own {next(self.numbers)}"
         there = [fact for fact in self.facts.values() if not fact["gone"]]
         mine = [fact for fact in there if fact["owner"] == owner]
         working = [fact for fact in there if fact["work"] is not None]
@@ -212,28 +213,39 @@ test_books = Books.TestCase
 
 def test_an_opening_that_is_asked_for_again_opens_no_second_session():
     book = Book(LIMITS)
-    assert book.open(0, "ann", "r1", "x", session="s1") == Start("s1")
-    assert book.open(1, "ann", "r1", "x", session="s2") == Join("s1")
+    assert book.open(0, "ann", FIRST, "x", session="s1") == Start("s1")
+    assert book.open(1, "ann", FIRST, "x", session="s2") == Join("s1")
     book.finish(1, "s1", "opened")
-    assert book.open(2, "ann", "r1", "x", session="s3") == Repeat("s1", "opened")
-    assert book.open(2, "bob", "r1", "x", session="s4") == Start("s4")  # another's ids are another's
+    assert book.open(2, "ann", FIRST, "x", session="s3") == Repeat("s1", "opened")
+    assert book.open(2, "bob", FIRST, "x", session="s4") == Start("s4")  # another's ids are another's
     assert book.begin(3, "ann", "r2", "step", session="s1", turn=0) == Start("s1")
-    assert book.open(3, "ann", "r1", "x", session="s5") == Repeat(
+    assert book.open(3, "ann", FIRST, "x", session="s5") == Repeat(
         "s1", "opened"
     )  # a duplicate that was long on its way
     assert book.begin(3, "ann", "r2", "step", session="s1", turn=0) == Join("s1")
     book.finish(3, "s1", "played", turns=1)
-    assert refused(book.open, 3, "ann", "r1", "x", session="s5").kind == "wrong_turn"
+    assert refused(book.open, 3, "ann", FIRST, "x", session="s5").kind == "wrong_turn"
     assert len(book) == 2
+
+
+def test_two_clients_of_one_token_that_count_their_requests_are_not_given_the_same_session():
+    book = Book(LIMITS)
+    for _ in range(2):
+        for number in ("1", "req-1", "x" * 15):
+            problem = refused(book.open, 0, "ann", number, "x", session="s1")
+            assert problem.kind == "bad_request"
+            assert "UUID" in str(problem)
+    assert len(book) == 0
+    assert book.open(0, "ann", "x" * 16, "x", session="s1") == Start("s1")
 
 
 def test_draining_opens_nothing_and_lets_the_rest_go_on():
     book = Book(LIMITS)
-    book.open(0, "ann", "r1", "x", session="s1")
+    book.open(0, "ann", FIRST, "x", session="s1")
     book.finish(0, "s1", "opened")
     book.draining = True
-    assert refused(book.open, 0, "ann", "r2", "x", session="s2").kind == "draining"
-    assert book.open(0, "ann", "r1", "x", session="s2") == Repeat("s1", "opened")
+    assert refused(book.open, 0, "ann", SECOND, "x", session="s2").kind == "draining"
+    assert book.open(0, "ann", FIRST, "x", session="s2") == Repeat("s1", "opened")
     assert book.begin(0, "ann", "r3", "step", session="s1", turn=0) == Start("s1")
     assert book.close_all() == []
     assert refused(book.begin, 0, "ann", "r3", "step", session="s1", turn=0).kind == "unknown_session"
@@ -243,7 +255,7 @@ def test_draining_opens_nothing_and_lets_the_rest_go_on():
 
 def test_what_is_given_up_ends_with_its_work():
     book = Book(LIMITS)
-    book.open(0, "ann", "r1", "x", session="s1")
+    book.open(0, "ann", FIRST, "x", session="s1")
     book.give_up("s1", "broken")
     assert book.fail(0, "s1") == ["s1"]
     assert dict(book.ended) == {"broken": 1}

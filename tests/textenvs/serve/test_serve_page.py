@@ -2,6 +2,7 @@
 
 import json
 import re
+import uuid
 from pathlib import Path
 
 import pytest
@@ -26,22 +27,28 @@ def shape(value):
 def test_the_requests_of_the_page():
     shown = REQUEST.findall(PAGE)
     assert [op for op, *_ in shown] == ["open", "step"]
-    session = None
     with running(registered("textenv/gsm8k-interact")) as server:
-        for op, body, expected in shown:
-            fields = json.loads(body)
-            if session is not None:
-                fields["session"] = session
-            status, _, answer = ask(server, op, **fields)
-            session = answer["ok"]["session"]
-            expected = json.loads(expected)
-            told = {**answer["ok"], "info": {name: answer["ok"]["info"][name] for name in expected["ok"]["info"]}}
-            assert status == 200
-            assert answer["id"] == expected["id"]
-            assert shape(told) == shape(expected["ok"])
-            assert [m["role"] for m in told["messages"]] == [m["role"] for m in expected["ok"]["messages"]]
-            for name in ("turn", "seed", "reward", "terminated", "truncated"):
-                assert told.get(name) == expected["ok"].get(name)
+        assert follow(server, shown) != follow(server, shown)  # two users, two sessions
+
+
+def follow(server, shown):
+    """Do what the page shows; the session that it was given."""
+    session = None
+    for op, body, expected in shown:
+        fields = json.loads(body.replace("'$(uuidgen)'", str(uuid.uuid4())))
+        if session is not None:
+            fields["session"] = session
+        status, _, answer = ask(server, op, **fields)
+        session = answer["ok"]["session"]
+        expected = json.loads(expected)
+        told = {**answer["ok"], "info": {name: answer["ok"]["info"][name] for name in expected["ok"]["info"]}}
+        assert status == 200
+        assert (answer["id"], expected["id"]) == (fields["id"], "UUID")
+        assert shape(told) == shape(expected["ok"])
+        assert [m["role"] for m in told["messages"]] == [m["role"] for m in expected["ok"]["messages"]]
+        for name in ("turn", "seed", "reward", "terminated", "truncated"):
+            assert told.get(name) == expected["ok"].get(name)
+    return session
 
 
 @pytest.mark.parametrize("name", [*OPS, *STATUS, "GET /health", "GET /metrics", "/v1/ws"])

@@ -5,6 +5,7 @@ import copy
 import http.server
 import multiprocessing
 import pickle
+import socketserver
 import threading
 
 import adapter_kit
@@ -514,6 +515,89 @@ def test_a_step_that_was_cancelled_is_not_played_twice_nor_in_the_way_of_another
         server.on_loop(gate())
         assert asyncio.run(cancelled(other, "y")) == expected
         assert server.metrics()["opened"] == 3  # what "y" had played was not this episode
+
+
+class SlowToBegin(Guess):
+    gate, entered = None, 0
+
+    async def opening(self, task):
+        type(self).entered += 1
+        await SlowToBegin.gate.wait()
+        return super().opening(task)
+
+
+def test_a_reset_that_was_cancelled_leaves_no_session():
+    with running({"slow": SlowToBegin}) as server:
+        remote = server.remote("slow")
+        SlowToBegin.gate, SlowToBegin.entered = asyncio.Event(), 0
+
+        async def cancelled():
+            task = asyncio.ensure_future(remote.areset(seed=1))
+            await asyncio.to_thread(soon, lambda: SlowToBegin.entered, "the session is being opened")
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+        asyncio.run(cancelled())
+        assert server.metrics()["sessions"] == 1
+        server.call(SlowToBegin.gate.set)
+        soon(lambda: not server.metrics()["sessions"], "the session of the opening is closed")
+        assert (SlowToBegin.entered, server.metrics()["opened"]) == (1, 1)
+        assert remote.reset(seed=1) == Guess().reset(seed=1)
+
+
+@pytest.mark.parametrize("here", [False, True], ids=["elsewhere", "on the background loop"])
+def test_a_reset_whose_answer_never_came_leaves_no_session(monkeypatch, here):
+    call = Client._call
+
+    async def unheard(self, message):
+        answer = await call(self, message)
+        if message["op"] == "open":
+            monkeypatch.setattr(Client, "_call", call)
+            raise RemoteError("no answer within 180 s", "lost")
+        return answer
+
+    with running() as server:
+        remote = server.remote("guess")
+        monkeypatch.setattr(Client, "_call", unheard)
+        with pytest.raises(RemoteError, match="no answer"):
+            background.submit(remote.areset(seed=1)).result(30) if here else remote.reset(seed=1)
+        assert server.metrics()["opened"] == 1
+        soon(lambda: not server.metrics()["sessions"], "the session of the opening is closed")
+        assert server.metrics()["opened"] == 1
+        assert remote.reset(seed=1) == Guess().reset(seed=1)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\n{",
+        b"HTTP/1.1 503 No\r\nContent-Length: 50\r\n\r\n{",
+        b"\x00\x01\r\n",
+        b"",
+    ],
+    ids=["half an answer", "half an error", "no HTTP", "nothing"],
+)
+def test_an_answer_over_http_that_breaks_off_is_asked_for_again_under_its_id(broken):
+    asked = []
+
+    class Breaking(socketserver.StreamRequestHandler):
+        def handle(self):
+            length = 0
+            while (line := self.rfile.readline()) not in (b"\r\n", b""):
+                if line.lower().startswith(b"content-length:"):
+                    length = int(line.split(b":")[1])
+            asked.append(self.rfile.read(length))
+            whole = b'{"ok": {"here": 1}}'
+            again = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(whole), whole)
+            self.wfile.write(broken if len(asked) == 1 else again)
+
+    with socketserver.TCPServer(("127.0.0.1", 0), Breaking) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        client = Client(f"http://127.0.0.1:{other.server_address[1]}")
+        assert client._post({"id": "mine", "op": "describe"}) == {"here": 1}
+        other.shutdown()
+    assert asked == [b'{"id":"mine"}'] * 2
 
 
 def test_a_full_server_is_waited_for_and_then_given_up():

@@ -5,6 +5,7 @@ import json
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -21,6 +22,7 @@ from textenvs.serve.host import Host
 from textenvs.serve.server import Server, _Channel
 
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
+UNIQUE = "6ec0bd7f-11c0-43da-975e-2a8ad9ebae0b"
 HANDSHAKE = (
     b"GET /v1/ws HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
@@ -71,7 +73,7 @@ def over_websocket(server, talk, headers=None):
 
 
 def opening(number=0, **changes):
-    return {"id": f"open {number}", "op": "open", "env": "guess", "seed": number, **changes}
+    return {"id": f"an opening of our own {number}", "op": "open", "env": "guess", "seed": number, **changes}
 
 
 # ------------------------------------------------------------------ HTTP
@@ -80,8 +82,8 @@ def opening(number=0, **changes):
 def test_an_episode_over_http_is_the_direct_one(guarded):
     direct = Guess()
     conversation, info = direct.reset(seed=3)
-    status, _, opened = ask(guarded, "open", BEARER, id="1", env="guess", seed=3)
-    assert (status, opened["id"]) == (200, "1")
+    status, _, opened = ask(guarded, "open", BEARER, id=UNIQUE, env="guess", seed=3)
+    assert (status, opened["id"]) == (200, UNIQUE)
     assert opened["ok"]["messages"] == list(conversation)
     assert opened["ok"]["info"] == info
     session = opened["ok"]["session"]
@@ -106,8 +108,8 @@ def test_an_episode_over_http_is_the_direct_one(guarded):
 
 
 def test_a_request_that_is_asked_again_is_carried_out_once(guarded):
-    first = ask(guarded, "open", BEARER, id="twice", env="guess", seed=1)[2]
-    assert ask(guarded, "open", BEARER, id="twice", env="guess", seed=1)[2] == first
+    first = ask(guarded, "open", BEARER, id="asked for twice over", env="guess", seed=1)[2]
+    assert ask(guarded, "open", BEARER, id="asked for twice over", env="guess", seed=1)[2] == first
     step = {"id": "step twice", "session": first["ok"]["session"], "turn": 0, "action": "a"}
     played = ask(guarded, "step", BEARER, **step)[2]
     assert ask(guarded, "step", BEARER, **step)[2] == played
@@ -119,7 +121,7 @@ def test_a_request_that_is_asked_again_is_carried_out_once(guarded):
 
 
 def test_seeds_that_the_server_draws_are_told(guarded):
-    opened = [ask(guarded, "open", BEARER, id=f"unseeded {i}", env="guess")[2]["ok"] for i in range(2)]
+    opened = [ask(guarded, "open", BEARER, id=f"opened without a seed {i}", env="guess")[2]["ok"] for i in range(2)]
     assert opened[0]["seed"] != opened[1]["seed"]
     assert opened[0]["messages"] == list(Guess().reset(seed=opened[0]["seed"])[0])
 
@@ -157,7 +159,7 @@ def test_the_client_says_what_to_do_about_a_token(guarded, monkeypatch):
 
 
 def test_a_session_belongs_to_its_token(guarded):
-    session = ask(guarded, "open", BEARER, id="mine", env="guess", seed=1)[2]["ok"]["session"]
+    session = ask(guarded, "open", BEARER, id="a session of mine", env="guess", seed=1)[2]["ok"]["session"]
     bob = {"Authorization": "Bearer another"}
     assert ask(guarded, "step", bob, id="x", session=session, turn=0, action="a")[0] == 404
     ask(guarded, "close", bob, session=session)
@@ -190,7 +192,8 @@ def test_pages_in_browsers_are_not_spoken_with():
         (b'{"id": "1", "env": "guess", "seed": 1e400}', 400, "seed"),
         (b'{"id": "1", "env": "guess", "sed": 1}', 400, "sed: Extra inputs"),
         (b'{"id": "1", "env": "guess", "seed": 1, "replay": [{}]}', 400, "an action or a reseed"),
-        (b'{"id": "1", "env": "guess", "options": {"task_index": 99}}', 422, "7 tasks"),
+        (b'{"id": "1", "env": "guess", "seed": 1}', 400, "use a UUID"),
+        (b'{"id": "more than sixteen", "env": "guess", "options": {"task_index": 99}}', 422, "7 tasks"),
         (b'{"id": "1", "env": "guess", "kwargs": {"a": 1}}', 403, "--allow kwargs"),
         (b'"' + b"x" * 30_000 + b'"', 413, "at most 20000 bytes"),
     ],
@@ -205,6 +208,57 @@ def test_an_unknown_operation_names_the_known_ones(guarded):
     status, _, answer = ask(guarded, "stepp", BEARER)
     assert status == 400
     assert "describe,open,step" in answer["error"]["message"]
+
+
+def test_a_body_that_cannot_be_unpacked_is_a_bad_request(guarded, caplog):
+    status, _, answer = ask(guarded, "describe", {**BEARER, "Content-Encoding": "gzip"}, raw=b"abcde")
+    assert (status, answer["error"]["kind"]) == (400, "bad_request")
+    assert "cannot be read" in answer["error"]["message"]
+    assert not caplog.records
+
+
+def test_a_client_that_goes_in_the_middle_of_a_body_is_no_error_of_the_server(caplog):
+    with running() as server:
+        with socket.create_connection(("127.0.0.1", server.port)) as raw:
+            raw.sendall(b"POST /v1/open HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{")
+            assert ask(server, "describe")[0] == 200
+        soon(lambda: server.metrics()["errors"] == {"bad_request": 1}, "it is noticed")
+        assert ask(server, "describe")[0] == 200
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "allow"),
+    [("GET", "/", 404, None), ("POST", "/v2/open", 404, None), ("GET", "/v1/open", 405, "POST"),
+     ("POST", "/health", 405, "GET,HEAD"), ("PUT", "/v1/open", 405, "POST")],
+)  # fmt: skip
+def test_what_is_not_there_is_refused_in_the_protocols_own_way(guarded, method, path, status, allow):
+    async def asked():
+        async with aiohttp.ClientSession() as session, session.request(method, guarded.url + path) as answer:
+            return answer.status, answer.headers.get("Allow"), await answer.json()
+
+    got, allowed, answer = asyncio.run(asked())
+    assert (got, allowed) == (status, allow)
+    assert answer["id"] is None
+    assert answer["error"]["kind"] == "bad_request"
+    assert "POST /v1/{describe,open," in answer["error"]["message"]
+
+
+def test_a_body_that_does_not_come_is_refused():
+    with (
+        running(transport=Transport(receive_timeout_s=0.05)) as server,
+        socket.create_connection(("127.0.0.1", server.port)) as raw,
+    ):
+        raw.sendall(b"POST /v1/open HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{")
+        raw.settimeout(10)
+        answer = b""
+        while not answer.endswith(b"}}"):
+            answer += raw.recv(1000)
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 408 ")
+        assert b"application/json" in head
+        assert b"Connection: close" in head
+        assert json.loads(body)["error"] == {"kind": "bad_request", "message": "the body did not come within 0.05 s"}
 
 
 def test_garbage_frames_are_answered_and_the_connection_goes_on(guarded):
@@ -367,7 +421,7 @@ def test_sessions_of_a_connection_that_is_lost_end_after_the_grace(waiting):
 
 def test_too_many_requests_at_work_are_refused_with_a_time_to_come_back(waiting):
     async def talk(ws):
-        await ws.send_json(opening(0, id="first"))
+        await ws.send_json(opening(0, id="the very first one"))
         sessions = [json.loads((await ws.receive()).data)["ok"]["session"]]
         for number in range(1, 9):
             await ws.send_json(opening(number, options={"task_index": number % 7}))
@@ -391,6 +445,37 @@ def test_too_many_requests_at_work_are_refused_with_a_time_to_come_back(waiting)
     assert over["error"]["retry_after_s"] > 0
     assert (status, answer["error"]["kind"]) == (503, "overloaded")
     assert int(headers["Retry-After"]) >= 1
+
+
+def test_requests_at_work_have_only_so_many_bytes_together():
+    Waiting.gates, Waiting.entered = {}, 0
+    with running({"guess": Waiting}, transport=Transport(max_pending_bytes=1000)) as server:
+
+        async def talk(ws):
+            async def answered(**message):
+                await ws.send_str(json.dumps(message, ensure_ascii=False))
+                return json.loads((await ws.receive()).data)
+
+            sessions = [(await answered(**opening(number)))["ok"]["session"] for number in range(2)]
+            large = {"op": "step", "session": sessions[1], "turn": 0, "action": "é" * 600}
+            step = {"id": "w", "op": "step", "session": sessions[0], "turn": 0, "action": "wait"}
+            await ws.send_json(step)
+            while not Waiting.entered:
+                await asyncio.sleep(0.005)
+            refused = await answered(id="large", **large)
+            small = await answered(id="small", op="close", session="none")
+            await asyncio.to_thread(let_go, server)
+            assert json.loads((await ws.receive()).data)["ok"]["turn"] == 1
+            for _ in range(3):  # alone, one may have more; and what is done counts no more
+                alone = await answered(id="alone", **large)
+            return refused, small, alone
+
+        refused, small, alone = over_websocket(server, talk)
+        assert (refused["id"], refused["error"]["kind"]) == ("large", "overloaded")
+        assert "together they may have 1000" in refused["error"]["message"]
+        assert refused["error"]["retry_after_s"] > 0
+        assert small["ok"] == {}
+        assert alone["ok"]["turn"] == 1
 
 
 def test_too_many_sessions_of_one_token():
@@ -420,7 +505,9 @@ def test_a_client_that_does_not_read_stalls_nobody_and_is_disconnected(bounds):
                 ws = await session.ws_connect(f"{server.url}/v1/ws", max_msg_size=0)
                 sessions = []
                 for number in range(30):
-                    await ws.send_json({"id": str(number), "op": "open", "env": "wordy", "seed": 0})
+                    await ws.send_json(
+                        {"id": f"an opening of our own {number}", "op": "open", "env": "wordy", "seed": 0}
+                    )
                     sessions.append(json.loads((await ws.receive()).data)["ok"]["session"])
                 ws._response.connection.transport.pause_reading()
                 for number, name in enumerate(sessions):
@@ -576,7 +663,7 @@ def test_whatever_else_goes_wrong_is_an_error_without_its_text():
     with running({"odd": lambda: Guess(Unspeakable())}) as server:
         for status, _, answer in (
             ask(server, "task", id="1", env="odd", index=0),
-            ask(server, "open", id="2", env="odd", seed=0),
+            ask(server, "open", id=UNIQUE, env="odd", seed=0),
         ):
             assert (status, answer["error"]["exception"]) == (500, "KeyError")
             assert "secret" not in json.dumps(answer)
@@ -630,6 +717,78 @@ def test_draining_lets_running_episodes_end_and_opens_none(waiting):
     assert not drained.done()
     assert remote.step("quit") == direct.step("quit")
     assert drained.result(timeout=10) is True
+
+
+class LongWinded(Guess):
+    """Its last word is longer than what a socket takes at once."""
+
+    async def respond(self, reply):
+        return Turn([user("word " * 2_000_000)], terminated=True, stop="solved")
+
+
+def test_draining_waits_until_the_last_answers_are_sent():
+    """A client that reads slowly gets what its episode came to, before it is said goodbye to."""
+    with running({"long": LongWinded}) as server:
+
+        async def talk(ws):
+            sessions = []
+            for number in range(2):
+                await ws.send_json(opening(number, env="long"))
+                sessions.append(json.loads((await ws.receive()).data)["ok"]["session"])
+            wire = ws._response.connection.transport
+            wire.pause_reading()
+            for session in sessions:
+                await ws.send_json({"id": session, "op": "step", "session": session, "turn": 0, "action": "x"})
+            await asyncio.to_thread(soon, lambda: not server.metrics()["playing"], "all episodes are over")
+            drained = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(server.server.drain(20.0), server.loop))
+            await asyncio.wait({drained}, timeout=0.15)
+            assert not drained.done()
+            wire.resume_reading()
+            answers = {json.loads((await ws.receive()).data)["id"] for _ in sessions}
+            return answers == set(sessions), await drained
+
+        async def talked():
+            async with (
+                aiohttp.ClientSession() as session,
+                session.ws_connect(f"{server.url}/v1/ws", max_msg_size=0) as ws,
+            ):
+                return await talk(ws)
+
+        assert asyncio.run(talked()) == (True, True)
+
+
+def test_draining_waits_no_longer_than_the_grace_for_who_does_not_read():
+    with running({"long": LongWinded}) as server:
+
+        async def talk(ws):
+            await ws.send_json(opening(env="long"))
+            session = json.loads((await ws.receive()).data)["ok"]["session"]
+            ws._response.connection.transport.pause_reading()
+            await ws.send_json({"id": "1", "op": "step", "session": session, "turn": 0, "action": "x"})
+            await asyncio.to_thread(soon, lambda: not server.metrics()["playing"], "the episode is over")
+            drained = await asyncio.to_thread(server.on_loop, server.server.drain(0.1))
+            ws._response.connection.transport.abort()
+            return drained
+
+        assert over_websocket(server, talk) is False
+
+
+def test_draining_waits_for_answers_over_http(waiting, monkeypatch):
+    answer, asked, go_on = waiting.host.answer, threading.Event(), asyncio.Event()
+
+    async def slow(*request):
+        asked.set()
+        await go_on.wait()
+        return await answer(*request)
+
+    monkeypatch.setattr(waiting.host, "answer", slow)
+    with ThreadPoolExecutor(1) as pool:
+        described = pool.submit(ask, waiting, "describe")
+        assert asked.wait(10)
+        assert waiting.on_loop(waiting.server.drain(0.1)) is False
+        waiting.call(go_on.set)
+        assert described.result(timeout=10)[0] == 200
+    assert waiting.on_loop(waiting.server.drain(10.0)) is True
 
 
 def test_the_grace_has_an_end_and_environments_are_closed():
