@@ -114,11 +114,6 @@ def test_every_key_is_used_or_refused_by_name():
         (["trainer.val_only=false"], "trainer.val_only", "TRL's own loop"),
         (["trainer.time_limit_s=5"], "trainer.time_limit_s", "TRL's own loop"),
         (["model.lora_rank=4"], "model.lora_rank", "train the base first"),
-        (
-            ["model.lora_rank=4", "model.path=Qwen/Qwen2.5-0.5B", "warm_start.enable=true"],
-            "model.lora_rank",
-            "would be lost",
-        ),
         (["algorithm.truncated=drop", "actor.loss_agg_mode=seq-mean-token-mean"], "algorithm.truncated", "token-mean"),
         (["cluster.learner_ranks=2"], "cluster.learner_ranks", "one process on one device"),
     ],
