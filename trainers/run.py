@@ -286,9 +286,9 @@ _FIXED = (
 )
 
 
-def refuse_other_run(before: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> None:
-    """Raise ``CheckpointError`` when a checkpoint's configuration differs where it must not."""
-    differ = [name for name in _FIXED if _at(before, name) not in (_at(now, name), _UNKNOWN)]
+def refuse_other_run(before: Mapping[str, Any], now: Mapping[str, Any], path: Path, also: Sequence[str] = ()) -> None:
+    """Raise ``CheckpointError`` when a checkpoint's configuration differs where it must not; ``also`` are more keys."""
+    differ = [name for name in (*_FIXED, *also) if _at(before, name) not in (_at(now, name), _UNKNOWN)]
     if differ:
         changes = ", ".join(f"{name} was {_at(before, name)} and is now {_at(now, name)}" for name in differ)
         raise checkpoints.CheckpointError(

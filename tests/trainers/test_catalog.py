@@ -4,6 +4,7 @@ import dataclasses
 import json
 
 import pytest
+import torch
 from ppo_runs import MODEL, QUICK, SMALL, WARM
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig
@@ -11,11 +12,15 @@ from trl import GRPOConfig
 import trainers
 from textenvs.adapters.trl import dataset_of
 from trainers.__main__ import main
+from trainers.assembly.errors import SetupError
+from trainers.assembly.learner import learner_settings
+from trainers.catalog import trl_grpo
 from trainers.catalog.trl_config import FIELDS, READ, WHY_NOT, grpo_arguments, resolved
 from trainers.catalog.trl_grpo import training_episodes, validation_episodes
 from trainers.checkpoints import CheckpointError
 from trainers.config import ConfigError, PPOConfig, resolve
 from trainers.config.describe import all_keys
+from trainers.report.metrics import episode_metrics
 from trainers.trajectory import read_parquet
 
 TURNS = "algorithm.adv_estimator=turn_grpo"
@@ -128,6 +133,9 @@ def test_every_key_is_used_or_refused_by_name():
         (["rollout.n=1", "algorithm.baseline=mixed"], "rollout.n", "at least 2"),
         (["trainer.val_only=false"], "trainer.val_only", "TRL's own loop"),
         (["trainer.time_limit_s=5"], "trainer.time_limit_s", "TRL's own loop"),
+        (["model.lora_rank=4"], "model.lora_rank", "train the base first"),
+        (["algorithm.truncated=drop", "actor.loss_agg_mode=seq-mean-token-mean"], "algorithm.truncated", "token-mean"),
+        (["cluster.learner_ranks=2"], "cluster.learner_ranks", "one process on one device"),
     ],
 )
 def test_what_has_no_meaning_for_trl_is_refused(arguments, key, why):
@@ -152,7 +160,6 @@ def test_the_table_says_what_trl_is_told():
                 "trainer.test_freq=2",
                 "trainer.save_freq=-1",
                 "algorithm.adv_estimator=rloo",
-                "actor.lr_schedule=constant",
             ),
             *("actor.use_kl_loss=true", "actor.kl_loss_coef=0.5", "actor.policy_loss=gspo", "model.device=cpu"),
             *("rollout.min_p=0", "rollout.max_response_tokens=70", "actor.loss_agg_mode=seq-mean-token-mean"),
@@ -168,4 +175,113 @@ def test_the_table_says_what_trl_is_told():
     assert grpo_arguments(resolve(["actor.clip_ratio_c=3"])[0])["delta"] == 3
     assert (made["beta"], made["importance_sampling_level"], made["loss_type"]) == (0.5, "sequence", "grpo")
     assert (made["max_completion_length"], made["min_p"], made["use_cpu"]) == (70, None, True)
-    assert made["lr_scheduler_type"] == "constant_with_warmup"
+
+
+# ------------------------------------------------------------------ what a run of TRL's does as ours
+
+
+def test_all_validation_episodes_count_alike_and_are_sampled_as_configured(tmp_path, monkeypatch):
+    """Seven episodes are no multiple of anything here."""
+    played = []
+
+    def remember(episodes, prefix):
+        played.append(episodes)
+        return episode_metrics(episodes, prefix)
+
+    monkeypatch.setattr(trl_grpo, "episode_metrics", remember)
+    more = ["data.val_size=7", "validation.temperature=0", "engine.max_slots=3", "rollout.top_k=2"]
+    with trainers.make("trl-grpo", [*USUAL, *more, f"trainer.default_local_dir={tmp_path}"]) as trainer:
+        metrics = trainer.evaluate()
+        assert trainer.evaluate() == metrics
+    greedy = played[0]
+    assert len(greedy) == 7
+    assert metrics["val/reward"] == pytest.approx(sum(each.total_reward for each in greedy) / 7)
+    sampled = [*more, "validation.temperature=1", "validation.n=2"]
+    with trainers.make("trl-grpo", [*USUAL, *sampled, f"trainer.default_local_dir={tmp_path}"]) as trainer:
+        trainer.evaluate()
+    pairs = played[-1]
+    assert len(pairs) == 14
+    assert any(a.token_ids.tolist() != b.token_ids.tolist() for a, b in zip(pairs[::2], pairs[1::2], strict=True))
+    assert any(a.token_ids.tolist() != b.token_ids.tolist() for a, b in zip(pairs[::2], greedy, strict=True))
+
+
+def test_a_validation_in_which_every_episode_fails_does_not_end_the_run(tmp_path):
+    broken = ["env.val_kwargs={broken: true}", "trainer.val_before_train=true", "trainer.total_iterations=1"]
+    with trainers.make("trl-grpo", [*USUAL, *broken, f"trainer.default_local_dir={tmp_path}"]) as trainer:
+        result = trainer.fit()
+    assert result.iterations == 1
+    assert result.metrics["val/left_out"] == 1
+    assert "val/reward" not in result.metrics
+
+
+def test_the_learning_rates_are_those_of_ppo(tmp_path):
+    for schedule in ("constant", "cosine"):
+        more = [f"actor.lr_schedule={schedule}", "actor.lr_warmup_steps=3", "trainer.total_iterations=5"]
+        given = [*USUAL, *more, f"trainer.default_local_dir={tmp_path}"]
+        with trainers.make("trl-grpo", given) as ours:
+            trainer = ours._made()
+            trainer.create_optimizer_and_scheduler(trainer.args.max_steps)
+            used = []
+            for _ in range(10):
+                used.append(trainer.optimizer.param_groups[0]["lr"])
+                trainer.optimizer.step()
+                trainer.lr_scheduler.step()
+        settings = learner_settings(resolve(given)[0])["optimizer"]
+        assert used == pytest.approx([settings.lr_at(step) for step in range(10)])
+        assert used[0] == pytest.approx(0.001)
+
+
+def test_starting_afresh_removes_an_earlier_runs_checkpoints(tmp_path, caplog):
+    where = f"trainer.default_local_dir={tmp_path}"
+    with trainers.make("trl-grpo", [*USUAL, where, "trainer.total_iterations=3", "trainer.save_freq=1"]) as first:
+        assert first.fit().checkpoint.name == "checkpoint-6"
+    afresh = [*USUAL, where, "trainer.resume_mode=disable", "trainer.seed=5", "trainer.total_iterations=1"]
+    with trainers.make("trl-grpo", afresh) as second:
+        second.evaluate()
+        assert len(list(tmp_path.glob("checkpoint-*"))) == 2  # nothing was started
+        assert second.fit().checkpoint.name == "checkpoint-2"
+    assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-2"]
+    assert "removed checkpoint-4, checkpoint-6" in caplog.text
+    with trainers.make("trl-grpo", [*USUAL, where, "trainer.seed=5"]) as third:
+        assert third.fit().iterations == 2
+    # What would make TRL count other batches than were played, or would be without effect, is no resumption.
+    for other in ("actor.ppo_epochs=2", "actor.mini_batches=1", "rollout.n=4", "rollout.groups_per_batch=4"):
+        fourth = trainers.make("trl-grpo", [*USUAL, where, "trainer.seed=5", other])
+        with fourth, pytest.raises(CheckpointError, match=other.split("=")[0]):
+            fourth.fit()
+    fifth = trainers.make("trl-grpo", [*USUAL, where, "trainer.seed=5", "actor.lr=0.1"])
+    with fifth, pytest.raises(CheckpointError, match="actor.lr was 0.003 and is now 0.1"):
+        fifth.evaluate()
+
+
+def test_adapters_on_a_trained_base_go_on_and_are_merged_in_the_end(tmp_path):
+    with trainers.make("trl-grpo", [*USUAL, f"trainer.default_local_dir={tmp_path}/base"]) as trainer:
+        base = trainer.fit().model
+    lora = ["model.lora_rank=2", f"model.path={base}", f"trainer.default_local_dir={tmp_path}/lora", "actor.lr=0.05"]
+    given = [*[each for each in USUAL if each not in MODEL and "actor.lr=" not in each], *lora]
+    with trainers.make("trl-grpo", given) as trainer:
+        result = trainer.fit()
+    with trainers.make("trl-grpo", [*given, "trainer.total_iterations=3"]) as trainer:
+        assert trainer.evaluate()["val/reward"] == pytest.approx(result.metrics["val/reward"], abs=1e-6)
+        result = trainer.fit()
+    plain = AutoModelForCausalLM.from_pretrained(result.model)
+    before = AutoModelForCausalLM.from_pretrained(base).state_dict()
+    assert plain.state_dict().keys() == before.keys()
+    assert any(not torch.equal(value, before[name]) for name, value in plain.state_dict().items())
+    # The merged model plays as the adapters did.
+    served = [each for each in given if "lora" not in each and "model.path" not in each]
+    with trainers.make(
+        "trl-grpo", [*served, f"model.path={result.model}", f"trainer.default_local_dir={tmp_path}/x"]
+    ) as t:
+        assert t.evaluate()["val/reward"] == pytest.approx(result.metrics["val/reward"], abs=1e-6)
+
+
+def test_several_processes_and_several_gpus_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(SetupError, match="one of 2 .*accelerate launch.*trainers.hosts.trl"):
+        trainers.make("trl-grpo", [*USUAL, f"trainer.default_local_dir={tmp_path}"])
+    monkeypatch.delenv("WORLD_SIZE")
+    monkeypatch.setattr(GRPOConfig, "n_gpu", property(lambda self: 2))
+    trainer = trainers.make("trl-grpo", [*USUAL, f"trainer.default_local_dir={tmp_path}"])
+    with trainer, pytest.raises(SetupError, match="torch sees 2: choose one"):
+        trainer.fit()

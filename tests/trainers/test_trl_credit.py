@@ -1,5 +1,7 @@
 """Advantages of turns in TRL's loss: against the estimator's formula, and against the loss written down by hand."""
 
+from functools import partial
+
 import numpy as np
 import program_envs  # noqa: F401 - registers
 import pytest
@@ -129,10 +131,34 @@ def test_failed_episodes_are_not_shown_to_the_estimator():
     sizes = ([2, 1], [], [3], [1])
     episodes = [{"turn_sizes": each, "terminated": True} for each in sizes]
     rewards = [np.ones(len(each)) * (number + 1) for number, each in enumerate(sizes)]
-    made = token_advantages(episodes, rewards, 2, estimate)
+    made, trained = token_advantages(episodes, rewards, 2, estimate)
     assert seen[0].group.tolist() == [0, 1, 1]
     assert [each.tolist() for each in made] == [[2.0, 2.0, 2.0], [], [-1.0] * 3, [1.0]]
-    assert [each.tolist() for each in token_advantages(episodes[1:2], rewards[1:2], 1, estimate)] == [[]]
+    assert [each.tolist() for each in trained] == [[True] * 3, [], [True] * 3, [True]]
+    assert [each.tolist() for each in token_advantages(episodes[1:2], rewards[1:2], 1, estimate)[0]] == [[]]
+
+
+def test_tokens_that_the_estimator_drops_are_not_in_trls_loss(tmp_path):
+    """With ``truncated=drop``: neither in the sum, nor in the number it is divided by, nor in the KL."""
+    options = {"estimate": partial(rloo, truncated="drop")}
+    rollout, trainer = made(tmp_path, options=options, loss_type="dapo")
+    with rollout:
+        rows, given = batch(trainer)
+    assert {row["terminated"] for row in rows} == {True, False}
+    kept = torch.zeros(given["completion_ids"].shape)
+    for number, row in enumerate(rows):
+        sampled = [float(row["terminated"] and turn >= 0) for turn in row["turn_ids"]]
+        kept[number, : len(sampled)] = torch.tensor(sampled)
+    assert torch.equal((given["completion_mask"] * given["tool_mask"]).float(), kept)
+    assert given["num_items_in_batch"] == kept.sum()
+    trainer.current_gradient_accumulation_steps = 1
+    trainer.beta = 0.5
+    given["ref_per_token_logps"] = torch.full(given["completion_ids"].shape, -3.0)  # a KL that every token would have
+    loss = trainer.compute_loss(trainer.model, given).detach()
+    dropped = [number for number, row in enumerate(rows) if not row["terminated"]]
+    given["ref_per_token_logps"][dropped] = -9.0
+    given["advantages"][dropped] = 100.0
+    assert trainer.compute_loss(trainer.model, given).detach() == loss
 
 
 @pytest.mark.parametrize(

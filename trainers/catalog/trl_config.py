@@ -22,11 +22,6 @@ FIELDS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "validation.n": ("num_generations_eval", int),
     "data.chat_template_kwargs": ("chat_template_kwargs", lambda value: dict(value) or None),
     "actor.lr": ("learning_rate", float),
-    "actor.lr_warmup_steps": ("warmup_steps", int),
-    "actor.lr_schedule": (
-        "lr_scheduler_type",
-        {"constant": "constant_with_warmup", "cosine": "cosine_with_min_lr"}.__getitem__,
-    ),
     "actor.weight_decay": ("weight_decay", float),
     "actor.grad_clip": ("max_grad_norm", float),
     "actor.ppo_epochs": ("num_iterations", int),
@@ -68,11 +63,15 @@ READ: frozenset[str] = frozenset(
             groups_per_batch max_response_length max_response_tokens retries step_timeout_s generation_timeout_s
             episode_timeout_s
         """,
+        "validation": """
+            temperature top_p
+        """,
         "algorithm": """
             adv_estimator gamma norm_adv norm_by_std baseline zero_pad outcome_mix truncated
         """,
         "actor": """
-            betas mini_batches max_tokens_per_micro_batch use_kl_loss kl_loss_coef kl_loss_type
+            betas lr_warmup_steps lr_schedule mini_batches max_tokens_per_micro_batch use_kl_loss kl_loss_coef
+            kl_loss_type
         """,
         "trainer": """
             project_name default_local_dir logger threads total_iterations test_freq save_freq resume_mode
@@ -82,10 +81,22 @@ READ: frozenset[str] = frozenset(
     for name in names.split()
 )
 
+#: A checkpoint of TRL's must not be gone on from with other values of these: it counts optimizer steps and skips the
+#: batches that the first four make, and it brings the optimizer's settings along.
+FIXED: Sequence[str] = (
+    "rollout.n",
+    "rollout.groups_per_batch",
+    "actor.mini_batches",
+    "actor.ppo_epochs",
+    "actor.lr",
+    "actor.betas",
+    "actor.weight_decay",
+)
+
 #: Why keys have no meaning, by how they begin.
 WHY_NOT: Mapping[str, str] = {
     "critic.": "GRPO has no critic",
-    "cluster.": "TRL's processes are placed by `accelerate launch`",
+    "cluster.": "this is one process on one device; for more, use TRL with trainers.hosts.trl (docs/adapters/trl.md)",
     "ray_init.": "TRL does not use Ray",
     "data.": "leave such rows out of the files: TRL plays all of them",
     "engine.": "the embedded engine plays; for vLLM, configure TRL itself (docs/adapters/trl.md)",
@@ -95,7 +106,6 @@ WHY_NOT: Mapping[str, str] = {
     "custom_reward_function.": "give TRL a reward function of your own (docs/adapters/trl.md)",
     "multiturn_reward.": "TRL's rewards come at the end of a batch",
     "model.": "TRL's own learner computes",
-    "validation.": "TRL samples evaluations as it samples training",
     "algorithm.": "none of the estimators that TRL can be given reads it",
     "actor.": "TRL's own loss is used",
     "trainer.": "TRL's own loop runs",
@@ -145,6 +155,14 @@ def _values(config: PPOConfig) -> Iterator[tuple[str, str]]:
         yield "rollout.n", "TRL compares the episodes of a group: at least 2"
     if (rollout.n * rollout.groups_per_batch) % actor.mini_batches:
         yield "actor.mini_batches", f"must divide the {rollout.n * rollout.groups_per_batch} episodes of a batch"
+    if config.model.lora_rank and (config.model.path == "tiny" or config.warm_start.enable):
+        yield (
+            "model.lora_rank",
+            "TRL's checkpoints hold the adapters alone, and a base that this run makes (model.path=tiny, warm_start) "
+            "would be lost: train the base first and give its folder as model.path, with warm_start.enable=false",
+        )
+    if config.algorithm.truncated == "drop" and actor.loss_agg_mode == "seq-mean-token-mean":
+        yield "algorithm.truncated", "TRL's mean over episodes counts those that are dropped; use token-mean, or count"
     if config.env.backend == "ray":
         yield "env.backend", "TRL does not use Ray; use process"
 
@@ -180,19 +198,17 @@ def grpo_arguments(config: PPOConfig) -> dict[str, Any]:
     fit = max(1, actor.max_tokens_per_micro_batch // config.engine.max_context)
     share = episodes // actor.mini_batches
     micro = max(size for size in range(1, share + 1) if share % size == 0 and size <= fit)
-    validated = min(config.data.val_size, max(1, 256 // config.validation.n))
     return settings | {
         "output_dir": str(run_folder(trainer)),
         "max_steps": trainer.total_iterations * steps,
         "per_device_train_batch_size": micro,
         "gradient_accumulation_steps": share // micro,
         "steps_per_generation": episodes // micro,
-        "per_device_eval_batch_size": validated * config.validation.n,
+        "per_device_eval_batch_size": config.data.val_size * config.validation.n,  # played, never in a forward pass
         "max_completion_length": completion_length(config),
         "beta": actor.kl_loss_coef if actor.use_kl_loss else 0.0,
         "adam_beta1": actor.betas[0],
         "adam_beta2": actor.betas[1],
-        "lr_scheduler_kwargs": {"min_lr_rate": 0.1} if actor.lr_schedule == "cosine" else {},
         "scale_rewards": "none",  # the estimator scales
         "bf16": config.model.dtype == "bfloat16",
         "use_cpu": resolve_device(config.model.device).type == "cpu",

@@ -7,9 +7,11 @@ and the loop are TRL's. Which key becomes what is :mod:`.trl_config`.
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -25,6 +27,7 @@ from ..algorithms.batch import ActionBatch
 from ..assembly.environments import check_environments, make_env, training_kwargs, validation_kwargs, validation_tasks
 from ..assembly.errors import SetupError
 from ..assembly.folder import run_folder
+from ..assembly.learner import learner_settings
 from ..assembly.policy import policy_of, set_threads, threads_for
 from ..config import PPOConfig
 from ..config.model import ModelSection
@@ -42,10 +45,11 @@ from ..report.loggers import (
     TensorBoardLogger,
     WandbLogger,
 )
+from ..report.metrics import episode_metrics
 from ..rollout.renderer import Renderer
 from ..rollout.tasks import TaskOrder, derive_seed
 from ..run import refuse_other_run, warm_start_wanted, warm_up
-from .trl_config import grpo_arguments, resolved, steps_an_iteration
+from .trl_config import FIXED, grpo_arguments, resolved, steps_an_iteration
 
 if TYPE_CHECKING:
     from transformers import TrainerCallback
@@ -59,10 +63,8 @@ _NAMES = {
     "reward": "train/reward",
     "episodes/solved": "train/solved",
     "episodes/turns": "train/turns",
-    "eval_reward": "val/reward",
-    "eval_episodes/solved": "val/solved",
-    "eval_episodes/turns": "val/turns",
 }
+_SHOWN = (*_NAMES.values(), "val/reward", "val/solved", "val/turns")  # on the console
 
 
 class TRLGRPOTrainer:
@@ -74,6 +76,7 @@ class TRLGRPOTrainer:
     Raises:
         ConfigError: They have problems, or set a key that has no meaning here; all are named.
         ModuleNotFoundError: TRL is not installed.
+        SetupError: It is one of several processes.
     """
 
     def __init__(self, config: PPOConfig | Sequence[str] = ()) -> None:
@@ -82,6 +85,7 @@ class TRLGRPOTrainer:
             import trl  # noqa: F401 - not for use here: for an error that says how to get it
         except ModuleNotFoundError as error:
             raise ModuleNotFoundError("trl-grpo needs TRL: pip install 'textenvs[trl]'", name="trl") from error
+        refuse_processes(int(os.environ.get("WORLD_SIZE") or 1))
         self.folder: Path = run_folder(self.config.trainer)
         self._trainer: Any = None
         self._rollout: TextEnvRollout | None = None
@@ -96,16 +100,14 @@ class TRLGRPOTrainer:
             RolloutError: A batch could not be played.
         """
         checkpoint = self._checkpoint()
-        if checkpoint is not None and (checkpoint.parent / _CONFIG).is_file():
-            before = json.loads((checkpoint.parent / _CONFIG).read_text(encoding="utf-8"))
-            refuse_other_run(before, self.config.model_dump(mode="json"), checkpoint)
         trainer = self._made()
+        self._remove_after(checkpoint)
         (self.folder / _CONFIG).write_text(json.dumps(self.config.model_dump(mode="json"), indent=1), encoding="utf-8")
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
         done = trainer.state.global_step
-        if not any(row["step"] == done and "eval_reward" in row for row in trainer.state.log_history):
+        if not any(row["step"] == done and "val/episodes" in row for row in trainer.state.log_history):
             trainer.evaluate()
-        trainer.save_model(str(self.folder / "model"))
+        _write_model(trainer, self.folder / "model")
         return Result(
             metrics=dict(self._report.latest),
             model=self.folder / "model",
@@ -115,7 +117,11 @@ class TRLGRPOTrainer:
         )
 
     def evaluate(self) -> Mapping[str, float]:
-        """See :class:`trainers.Trainer`: ``val/...``."""
+        """See :class:`trainers.Trainer`: ``val/...``.
+
+        Raises:
+            SetupError, CheckpointError: As :meth:`fit`.
+        """
         trainer, fresh = self._made(), self._trainer.state.global_step == 0
         if fresh and (checkpoint := self._checkpoint()) is not None:
             trainer._load_from_checkpoint(str(checkpoint))
@@ -153,10 +159,15 @@ class TRLGRPOTrainer:
         from transformers.utils.logging import disable_progress_bar
         from trl import GRPOConfig
 
-        from ..hosts.trl.credit import TurnCreditGRPOTrainer
+        from .trl_trainer import ValidatingGRPOTrainer
 
-        config = self.config
+        config, checkpoint = self.config, self._checkpoint()
+        if checkpoint is not None and (checkpoint.parent / _CONFIG).is_file():
+            before = json.loads((checkpoint.parent / _CONFIG).read_text(encoding="utf-8"))
+            refuse_other_run(before, config.model_dump(mode="json"), checkpoint, FIXED)
         disable_progress_bar()
+        arguments = GRPOConfig(**grpo_arguments(config))
+        refuse_processes(arguments.world_size, arguments.n_gpu)
         check_environments(config)
         policy = self._policy()
         self._rollout = TextEnvRollout(
@@ -172,20 +183,22 @@ class TRLGRPOTrainer:
             generation_timeout=config.rollout.generation_timeout_s,
             episode_timeout=config.rollout.episode_timeout_s,
         )
-        checkpoint = self._checkpoint()
         done = 0 if checkpoint is None else int(checkpoint.name.rpartition("-")[2]) // steps_an_iteration(config)
         self._report = _report_of(config, self.folder, first_step=0 if checkpoint is None else done + 1)
-        trainer = TurnCreditGRPOTrainer(
+        validation = dataset_of(validation_episodes(config))
+        trainer = ValidatingGRPOTrainer(
             policy.model,
             reward_funcs=textenv_reward,
-            args=GRPOConfig(**grpo_arguments(config)),
+            args=arguments,
             train_dataset=dataset_of(training_episodes(config)),
-            eval_dataset=dataset_of(validation_episodes(config)),
+            eval_dataset=validation,
             processing_class=policy.tokenizer,
             callbacks=[self._report],
             rollout_func=self._rollout,
             peft_config=_adapters(config.model),
             estimate=partial(_estimate, config),
+            validation=partial(_validate, config, self._rollout, [row["prompt"] for row in validation]),
+            schedule=learner_settings(config)["optimizer"],
         )
         trainer.remove_callback(PrinterCallback)
         return trainer
@@ -223,9 +236,48 @@ class TRLGRPOTrainer:
             raise SetupError(f"trainer.resume_from_path={given}: not a checkpoint of TRL's (no trainer_state.json)")
         return path
 
+    def _remove_after(self, checkpoint: Path | None) -> None:
+        """Remove what an earlier run left in the folder after where this one starts: it would be resumed from."""
+        inside = checkpoint is not None and checkpoint.resolve().parent == self.folder.resolve()
+        start = _step(checkpoint) if checkpoint is not None and inside else 0
+        later = [path for path in self.folder.glob("checkpoint-*") if _step(path) > start]
+        for path in later:
+            shutil.rmtree(path)
+        if later:
+            names = ", ".join(path.name for path in sorted(later, key=_step))
+            log.warning("%s: removed %s, which an earlier run had left there", self.folder, names)
+
     def _newest(self) -> Path | None:
         found = [path for path in self.folder.glob("checkpoint-*") if (path / "trainer_state.json").is_file()]
-        return max(found, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
+        return max(found, key=_step, default=None)
+
+
+def refuse_processes(processes: int, devices: int = 1) -> None:
+    """Raise ``SetupError`` where TRL would multiply the batch: it counts episodes for each process and each device."""
+    if processes > 1:
+        raise SetupError(
+            f"trl-grpo is one process, and this is one of {processes} (WORLD_SIZE, as `accelerate launch` and torchrun "
+            "set it): start it with plain python. For several, use TRL's own trainer with trainers.hosts.trl, which "
+            "works with them (docs/adapters/trl.md)"
+        )
+    if devices > 1:
+        raise SetupError(f"trl-grpo uses one GPU, and torch sees {devices}: choose one, CUDA_VISIBLE_DEVICES=0")
+
+
+def _step(checkpoint: Path) -> int:
+    number = checkpoint.name.rpartition("-")[2]
+    return int(number) if number.isdecimal() else 0
+
+
+def _write_model(trainer: Any, folder: Path) -> None:
+    """A folder that transformers loads; adapters are merged into the weights."""
+    from ..hosts.trl.engine import adapters_of
+
+    if (adapters := adapters_of(trainer)) is None:
+        trainer.save_model(str(folder))
+        return
+    copy.deepcopy(adapters).merge_and_unload().save_pretrained(folder)
+    trainer.processing_class.save_pretrained(folder)
 
 
 # ------------------------------------------------------------------ what is played
@@ -256,6 +308,17 @@ def validation_episodes(config: PPOConfig) -> Iterator[EpisodeSpec]:
 def _estimate(config: PPOConfig, batch: ActionBatch) -> Advantages:
     advantages = ESTIMATORS[config.algorithm.adv_estimator](batch, **estimator_options(config.algorithm))
     return normalize(advantages) if config.algorithm.norm_adv else advantages
+
+
+def _validate(config: PPOConfig, rollout: TextEnvRollout, prompts: Sequence[Any], trainer: Any) -> Mapping[str, float]:
+    section = config.validation
+    played = rollout.validate(
+        [prompt for prompt in prompts for _ in range(section.n)],
+        trainer,
+        temperature=section.temperature,
+        top_p=section.top_p,
+    )
+    return episode_metrics(played, "val")
 
 
 def _adapters(model: ModelSection) -> Any:
@@ -313,16 +376,19 @@ def _report_of(config: PPOConfig, folder: Path, first_step: int) -> TrainerCallb
             metrics = named(logs or {})
             self.latest.update(metrics)
             self.loggers.log(state.global_step // steps, metrics)
-            if console and (shown := [f"{name} {metrics[name]:.3f}" for name in _NAMES.values() if name in metrics]):
+            if console and (shown := [f"{name} {metrics[name]:.3f}" for name in _SHOWN if name in metrics]):
                 log.info("iteration %d/%d  %s", state.global_step // steps, total, "  ".join(shown))
 
     return Report()
 
 
 def named(logs: Mapping[str, Any]) -> dict[str, float]:
-    """TRL's metrics by our names where they mean the same, else as ``trl/...``; those without a value are left out."""
+    """TRL's metrics by our names where they mean the same, else as ``trl/...``; those without a value are left out.
+
+    Those of our own validation have their names already.
+    """
     return {
-        _NAMES.get(name, f"trl/{name}"): float(value)
+        name if name.startswith("val/") else _NAMES.get(name, f"trl/{name}"): float(value)
         for name, value in logs.items()
         if isinstance(value, int | float) and not isinstance(value, bool)
     }

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from uuid import uuid4
 
 import pytest
 from served import Offer
@@ -14,7 +15,7 @@ from textenvs.serve.host import Host
 
 async def told(host, op, **fields):
     """The answer to a request, decoded."""
-    return hosts.json.loads((await host.answer({"op": op, "id": f"{time.monotonic_ns()}", **fields}, "ann")).text)
+    return hosts.json.loads((await host.answer({"op": op, "id": uuid4().hex, **fields}, "ann")).text)
 
 
 async def opened(host, env="env", **fields):

@@ -5,8 +5,9 @@ shape ``[episodes, tokens]`` "to support subclasses that provide" them (trl 1.16
 subclass provides them: the turn rewards that :class:`.TextEnvRollout` brought along go through an estimator of
 :mod:`trainers.algorithms.advantages`.
 
-It replaces one entry of what ``_generate_and_score_completions`` returns and listens to ``_calculate_rewards``; the
-tests hold it against the estimators on TRL's own loss.
+It replaces the advantages in what ``_generate_and_score_completions`` returns, masks the tokens there that the
+estimator leaves out of the policy's training, and listens to ``_calculate_rewards``; the tests hold it against the
+estimators on TRL's own loss.
 """
 
 from __future__ import annotations
@@ -87,15 +88,26 @@ class TurnCreditGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         group: Any = self.num_generations if training else self.num_generations_eval
         assert self._per_function is not None
         first = self.accelerator.process_index * len(inputs)
-        by_episode = token_advantages(everyone, self._rewards_of(everyone), group, self._estimate)
+        by_episode, trained = token_advantages(everyone, self._rewards_of(everyone), group, self._estimate)
         advantages = torch.zeros(output["completion_ids"].shape)
+        keep = torch.ones(output["completion_ids"].shape, dtype=torch.bool)
         for number, row in enumerate(inputs):
             sampled = torch.tensor([turn >= 0 for turn in row["turn_ids"]])
             values = torch.from_numpy(by_episode[first + number].astype(np.float32))
             if values.numel():
                 advantages[number, : len(sampled)][sampled] = values
+                keep[number, : len(sampled)][sampled] = torch.from_numpy(trained[first + number])
         output["advantages"] = advantages.to(output["advantages"].device)
+        if not all(mask.all() for mask in trained):  # of all processes: they gather together
+            self._mask(output, keep)
         return output
+
+    def _mask(self, output: dict[str, Any], keep: torch.Tensor) -> None:
+        """Leave tokens out of the loss and of the number that it divides by."""
+        mask = output["tool_mask"]
+        output["tool_mask"] = mask = mask * keep.to(mask.device, mask.dtype)
+        counted = (output["completion_mask"] * mask).sum()
+        output["num_items_in_batch"] = self.accelerator.gather(counted).sum()
 
     def _rewards_of(self, episodes: Sequence[dict[str, Any]]) -> list[NDArray[np.float64]]:
         """Each episode's turn rewards: weighted, with what other reward functions say at the last turn."""
@@ -125,8 +137,8 @@ def _summary(row: dict[str, Any]) -> dict[str, Any]:
 
 def token_advantages(
     episodes: Sequence[dict[str, Any]], rewards: Sequence[NDArray[np.float64]], group: int, estimate: Estimate
-) -> list[NDArray[np.float64]]:
-    """The advantage of each sampled token of each episode.
+) -> tuple[list[NDArray[np.float64]], list[NDArray[np.bool_]]]:
+    """The advantage of each sampled token of each episode, and whether the policy is trained on it.
 
     Args:
         episodes: ``turn_sizes`` (tokens of each turn) and ``terminated``; groups follow each other.
@@ -135,13 +147,14 @@ def token_advantages(
         estimate: The estimator. Episodes without turns are not shown to it.
 
     Returns:
-        An array for each episode, empty where it has no turn.
+        Two arrays for each episode, empty where it has no turn.
     """
     played = [number for number, episode in enumerate(episodes) if episode["turn_sizes"]]
     sizes = [np.array(episodes[number]["turn_sizes"], np.int64) for number in played]
     result: list[NDArray[np.float64]] = [np.zeros(0) for _ in episodes]
+    trained: list[NDArray[np.bool_]] = [np.zeros(0, np.bool_) for _ in episodes]
     if not played:
-        return result
+        return result, trained
     token_offsets = np.cumsum([0, *(int(each.sum()) for each in sizes)])
     terminated = np.array([episodes[number]["terminated"] for number in played], np.bool_)
     batch = ActionBatch(
@@ -153,7 +166,8 @@ def token_advantages(
         truncated=~terminated,
         group=np.array([number // group for number in played], np.int64),
     )
-    advantages = estimate(batch).advantages
+    estimated = estimate(batch)
     for place, number in enumerate(played):
-        result[number] = advantages[token_offsets[place] : token_offsets[place + 1]]
-    return result
+        tokens = slice(token_offsets[place], token_offsets[place + 1])
+        result[number], trained[number] = estimated.advantages[tokens], estimated.policy_mask[tokens]
+    return result, trained

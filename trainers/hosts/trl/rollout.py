@@ -135,10 +135,10 @@ class TextEnvRollout:
             What TRL wants of a ``rollout_func``, and more; see the class.
 
         Raises:
-            RolloutError: The prompts are not such rows, or no episode could be played.
+            RolloutError: The prompts are not such rows, or no episode of a training batch could be played.
             ValueError: The engine cannot serve this trainer.
         """
-        specs = [spec_of(prompt, f"prompt {number} of the batch") for number, prompt in enumerate(prompts)]
+        specs = _specs(prompts)
         training = bool(trainer.model.training)
         group = trainer.num_generations if training else trainer.num_generations_eval
         check_groups(specs, group, whole=trainer.accelerator.num_processes == 1)
@@ -148,13 +148,42 @@ class TextEnvRollout:
             trajectories, has_logprobs = self._in_rounds(player, specs, episodes, trainer)
         else:
             trajectories, has_logprobs = self._loop.run(self._play_all(player, specs, episodes)), True
-        self._check(prompts, trajectories)
+        self._check(prompts, trajectories, training)
         assert self._renderer is not None
         rows = [row_of(trajectory, self._renderer.stop_token_ids[0]) for trajectory in trajectories]
         columns: dict[str, Any] = {name: [row[name] for row in rows] for name in rows[0]}
         if not has_logprobs:
             columns["logprobs"] = None
         return columns
+
+    def validate(self, prompts: Sequence[Any], trainer: Any, *, temperature: float, top_p: float) -> list[Trajectory]:
+        """Play one episode for each prompt, all in one call, outside TRL's evaluation loop.
+
+        Seeds are those of TRL's evaluations: the same prompts are sampled with the same seeds every time.
+
+        Args:
+            prompts: Of a dataset's rows; the same one several times is several episodes.
+            trainer: Whose weights play.
+            temperature: Sampling temperature; 0 is greedy.
+            top_p: Sample from the smallest set with this probability.
+
+        Returns:
+            The episodes in the order of the prompts, failed ones included.
+
+        Raises:
+            RolloutError: The prompts are not such rows, or TRL generates, which samples as it is configured.
+            ValueError: The engine cannot serve this trainer.
+        """
+        specs, player = _specs(prompts), self._player(trainer)
+        if isinstance(player.engine, RoundEngine):
+            raise RolloutError("TRL's own generation samples as TRL is configured: validate needs engine='torch'")
+        episodes = [
+            replace(each, sampling=replace(each.sampling, temperature=temperature, top_p=top_p, top_k=0, min_p=0.0))
+            for each in self._episodes(specs, trainer, training=False)
+        ]
+        trajectories = self._loop.run(self._play_all(player, specs, episodes))
+        self._check(prompts, trajectories, training=False)
+        return trajectories
 
     def close(self) -> None:
         """End the engine, the environments and the thread; a later call would start them again."""
@@ -343,11 +372,11 @@ class TextEnvRollout:
                     pass
             raise
 
-    def _check(self, prompts: Sequence[Any], trajectories: Sequence[Trajectory]) -> None:
+    def _check(self, prompts: Sequence[Any], trajectories: Sequence[Trajectory], training: bool) -> None:
         failed = [each for each in trajectories if not each.status.trainable or not each.num_turns]
         for each in failed[:1]:
             log.warning("%d of %d episodes failed; one of them: %s", len(failed), len(trajectories), each.error)
-        if len(failed) == len(trajectories):
+        if training and len(failed) == len(trajectories):  # an evaluation without a figure ends no training
             raise RolloutError(f"all {len(failed)} episodes of a batch failed; the first: {failed[0].error}")
         for number, (prompt, trajectory) in enumerate(zip(prompts, trajectories, strict=True)):
             if trajectory.messages and not same_messages(prompt, trajectory.messages[: len(prompt)]):
@@ -366,6 +395,10 @@ class TextEnvRollout:
 
 
 # ------------------------------------------------------------------ checks, and the rows for TRL
+
+
+def _specs(prompts: Sequence[Any]) -> list[EpisodeSpec]:
+    return [spec_of(prompt, f"prompt {number} of the batch") for number, prompt in enumerate(prompts)]
 
 
 def check_groups(specs: Sequence[EpisodeSpec], group: int, *, whole: bool) -> None:
