@@ -147,7 +147,8 @@ class _Engine:
 
         served = submit(serve())
         try:
-            wait((begun, served), return_when=FIRST_COMPLETED)
+            either: tuple[Future[Any], ...] = (begun, served)
+            wait(either, return_when=FIRST_COMPLETED)
             if not begun.done():
                 served.result()
             loop, end = begun.result()

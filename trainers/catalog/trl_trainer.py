@@ -52,7 +52,8 @@ class ValidatingGRPOTrainer(TurnCreditGRPOTrainer):
     def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> LambdaLR:
         """The configured schedule: transformers' begins its warm-up with a step of rate 0."""
         if self.lr_scheduler is None:
-            rates = self._share.lr_at
-            self.lr_scheduler = LambdaLR(optimizer or self.optimizer, lambda step: rates(step))
+            rates, steps = self._share.lr_at, optimizer or self.optimizer
+            assert steps is not None
+            self.lr_scheduler = LambdaLR(steps, lambda step: rates(step))
             self._created_lr_scheduler = True
         return self.lr_scheduler
