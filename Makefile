@@ -3,6 +3,7 @@
 #   make train    a tiny model from scratch: warm start, PPO, numbers, curves, sample conversations
 #   make test     the whole test suite; installs vLLM and SGLang for CPUs first, each in an environment of its own
 #   make test-light   without them, and without the tests that run them
+#   make test-slow    the tests that both leave out: long ones, of what others show in another way
 #   make lint     style, types and layers
 #   make bench    speed, as ratios
 #   make venv     only the virtual environment that `make train` uses
@@ -24,7 +25,7 @@ PIP_OPTIONS := --disable-pip-version-check --quiet
 PIP    := $(BIN)/python -m pip install $(PIP_OPTIONS)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv venv-vllm venv-sglang venv-verl venv-hosts dev train test test-light lint bench docs clean
+.PHONY: help venv venv-vllm venv-sglang venv-verl venv-hosts dev train test test-light test-slow lint bench docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -87,14 +88,18 @@ train: venv
 
 # Tests are offline and many; one thread each and two processes beat two threads in one. Tests of one server stay in one
 # process.
-test test-light: export HF_HUB_OFFLINE = 1
-test test-light: export OMP_NUM_THREADS = 1
+test test-light test-slow: export HF_HUB_OFFLINE = 1
+test test-light test-slow: export OMP_NUM_THREADS = 1
 test:
 	+$(MAKE) --no-print-directory --jobs=4 dev venv-vllm venv-sglang venv-verl venv-hosts
-	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow" $(PYTEST)
+
+# What `make test` leaves out, so that it takes less than 20 minutes on two cores.
+test-slow: dev venv-vllm venv-sglang
+	$(BIN)/python -m pytest -m slow $(PYTEST)
 
 test-light: dev
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not engines and not hosts" $(PYTEST)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not engines and not hosts and not slow" $(PYTEST)
 
 lint: dev
 	$(BIN)/ruff check

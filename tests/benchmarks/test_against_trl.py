@@ -99,6 +99,7 @@ def test_the_losses_are_equal_and_both_sides_are_timed(tmp_path: Path) -> None:
         assert min(found["seconds"]["trl"].values()) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_the_memory_of_both_sides_is_measured(tmp_path: Path) -> None:

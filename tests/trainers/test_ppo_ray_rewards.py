@@ -35,7 +35,7 @@ def ray() -> Iterator[Any]:
     module.shutdown()
 
 
-@pytest.mark.parametrize("spanned", [False, True])
+@pytest.mark.parametrize("spanned", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_scores_are_those_of_one_process_and_a_lost_actor_is_replaced(ray, tmp_path, spanned):
     folder = save_model(tmp_path / "judge")
     seen: dict[str, Any] = {}

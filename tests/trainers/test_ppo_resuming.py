@@ -140,7 +140,7 @@ class Program:
 LONG = ["trainer.total_iterations=25", "trainer.val_before_train=false"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_an_interrupt_saves_and_the_same_command_goes_on(tmp_path, number):
     folder = tmp_path / "run"
     with Program(folder, *LONG) as program:

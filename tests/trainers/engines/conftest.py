@@ -170,10 +170,12 @@ SERVERS: tuple[str, ...] = ("vllm", "served_vllm", "sglang")
 def _parameters(kits: dict[str, MakeKit]) -> list[Any]:
     # One worker runs all tests of a server (with `--dist loadgroup`), so there is one server. Where a test killed it,
     # the next one starts another, which counts as the test's time; what hangs is found by `Kit.seconds`.
-    served = [
-        pytest.param(name, marks=(pytest.mark.engines, pytest.mark.xdist_group(name), pytest.mark.timeout(900)))
-        for name in SERVERS
-    ]
+    served = []
+    for name in SERVERS:
+        marks = [pytest.mark.engines, pytest.mark.xdist_group(name), pytest.mark.timeout(900)]
+        if name == "served_vllm":  # as vllm, over HTTP; test_vllm_served.py runs it, too
+            marks.append(pytest.mark.slow)
+        served.append(pytest.param(name, marks=marks))
     return [*kits, *served]
 
 

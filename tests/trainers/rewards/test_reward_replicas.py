@@ -234,6 +234,7 @@ async def test_a_process_that_cannot_load_says_why(tmp_path: Path) -> None:
     assert "Traceback" not in str(caught.value)
 
 
+@pytest.mark.slow  # test_ppo_ray_rewards.py kills an actor, too
 @pytest.mark.timeout(300)
 def test_an_actor_killed_in_the_middle_of_a_batch_changes_no_score(folder: str) -> None:
     ray: Any = pytest.importorskip("ray")
