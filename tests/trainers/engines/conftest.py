@@ -173,7 +173,7 @@ def _parameters(kits: dict[str, MakeKit]) -> list[Any]:
     served = []
     for name in SERVERS:
         marks = [pytest.mark.engines, pytest.mark.xdist_group(name), pytest.mark.timeout(900)]
-        if name == "served_vllm":  # as vllm, over HTTP; test_vllm_served.py runs it, too
+        if name == "served_vllm":  # as vllm, over HTTP: one server of each kind is enough
             marks.append(pytest.mark.slow)
         served.append(pytest.param(name, marks=marks))
     return [*kits, *served]

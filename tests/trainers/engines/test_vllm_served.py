@@ -379,6 +379,7 @@ async def test_requests_that_the_server_cannot_do_are_refused() -> None:
 
 
 @pytest.mark.engines
+@pytest.mark.slow
 @pytest.mark.xdist_group("served_vllm")
 @pytest.mark.timeout(900)
 async def test_a_real_server_takes_files_and_sleeps_and_goes_back(served_vllm: vllm_serve.Server) -> None:

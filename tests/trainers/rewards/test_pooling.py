@@ -295,6 +295,7 @@ async def _ready(url: str, process: ServerProcess) -> None:
 
 
 @pytest.mark.engines
+@pytest.mark.slow
 @pytest.mark.xdist_group("vllm pooling")
 @pytest.mark.timeout(900)
 async def test_a_real_vllm_scores_as_transformers_does(real: tuple[str, str]) -> None:
