@@ -41,8 +41,9 @@ class RandomState:
 
     @classmethod
     def seeded(cls, seed: int) -> RandomState:
-        """As ``random.seed(seed)`` and ``numpy.random.seed(seed)`` leave them."""
-        return cls(random.Random(seed).getstate(), np.random.RandomState(seed % 2**32).get_state())  # noqa: NPY002
+        """As ``random.seed(seed)`` and ``numpy.random.seed(seed)`` leave them, or its words, beyond NumPy's 32 bits."""
+        words = seed if seed < 2**32 else [seed >> shift & 0xFFFFFFFF for shift in range(0, seed.bit_length(), 32)]
+        return cls(random.Random(seed).getstate(), np.random.RandomState(words).get_state())  # noqa: NPY002
 
     def install(self) -> None:
         """Put the global generators in this state."""

@@ -33,6 +33,14 @@ def test_draws_inside_depend_on_the_given_state_alone_and_draws_outside_on_their
         assert draws() == inside
 
 
+def test_seeds_that_numpy_has_no_room_for_differ_in_both_generators():
+    drawn = []
+    for seed in (5, 5 + 2**32, 5 + 2**33, 5 + 2**70, 2**32, 0):
+        with contained(RandomState.seeded(seed)):
+            drawn.append(draws())
+    assert len({first for first, _ in drawn}) == len({second for _, second in drawn}) == len(drawn)
+
+
 def test_a_state_goes_on_where_the_last_block_ended():
     with contained(RandomState.seeded(3)):
         whole = [draws() for _ in range(3)]

@@ -7,7 +7,9 @@ import sys
 import pytest
 
 import textenvs
-from trainers.assembly import environments, reward_model
+from textenvs.messages import assistant, user
+from trainers.assembly import environments, reward_model, rewards
+from trainers.assembly import policy as policies
 from trainers.assembly.engines import engine_of
 from trainers.assembly.errors import SetupError
 from trainers.assembly.policy import threads_for
@@ -127,12 +129,25 @@ def test_environments_that_are_made_to_look_at_their_tasks_are_closed(monkeypatc
         def close(self):
             open_ones.remove(self)
 
-    for module in (environments, reward_model):
+        def demonstration(self, rng):
+            return "4"
+
+        def reset(self, *, seed):
+            return (user("2 + 2"),), {}
+
+        def step(self, reply):
+            return (user("2 + 2"), assistant(reply)), 1.0, True, False, {}
+
+    for module in (environments, reward_model, rewards, policies):
         monkeypatch.setattr(module, "make_env", lambda env_id, kwargs: Noted())
     judge = [f"reward_model.{key}" for key in ("enable=true", "kind=judge", "judge.model=m", "judge.rubric=correct")]
     config, _ = resolve([*judge, "reward_model.judge.base_url=http://h/v1"], PPOConfig)
     assert environments.task_count(config) is None
     assert environments.validation_tasks(config)
     reward_model._check_reference(config, config.reward_model)
-    assert made == 3
+    rewards.task_finder(config)
+    assert (
+        len(list(policies.demonstrations_of("any", {}, config.warm_start, seed=0))) == config.warm_start.demonstrations
+    )
+    assert made == 6
     assert not open_ones

@@ -19,8 +19,9 @@ from ..registry import describe, list_environments
 from .common import CommandError, open_environment, parse_options
 
 if TYPE_CHECKING:
-    from ..serve.host import Host, Offer
+    from ..serve.host import Host
     from ..serve.server import Server
+    from ..serve.variants import Offer
 
 TOKEN_VARIABLE = "TEXTENVS_TOKEN"
 
@@ -201,7 +202,7 @@ def _server(served: Sequence[Served], tokens: Mapping[str, str], arguments: argp
 
 
 def _offer(served: Served) -> Offer:
-    from ..serve.host import Offer
+    from ..serve.variants import Offer
 
     def make(**more: Any) -> TextEnv[Any]:
         if fixed := sorted(served.options.keys() & more.keys()):

@@ -7,6 +7,7 @@ import functools
 import json
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from ..contained import RandomState, contained
@@ -93,11 +94,14 @@ class _Game:
 
         self.name, self.send_thinking = game, send_thinking
         self._random = RandomState.seeded(seed)
+        self.game: Any = None
         try:
             with contained(self._random):
                 self.game = gem.make(game, **options)
                 observation, info = self.game.reset(seed=seed)
         except Exception as error:
+            with suppress(Exception):  # the first one tells more
+                self.close()
             raise EnvironmentFailure("tool_failed", f"{game}: {type(error).__name__}: {error}") from error
         self.opening = (user(_text(observation, info)),)
 

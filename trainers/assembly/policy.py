@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from itertools import islice
 from typing import Any
 
 import torch
+
+from textenvs.env import TextEnv
 
 from .. import demonstrations
 from ..checkpoints import Checkpoint
@@ -28,14 +31,18 @@ def demonstrations_of(
     """The conversations to imitate: of files, or played by the environment's scripted expert."""
     if section.files is not None:
         return demonstrations.read(section.files)
-    env = make_env(env_id, kwargs)
-    return demonstrations.play(
-        env,
-        section.demonstrations,
-        seed=seed,
-        mistake_rate=section.mistake_rate,
-        mistake_weight=section.mistake_weight,
-    )
+    return _played(make_env(env_id, kwargs), section, seed)
+
+
+def _played(env: TextEnv[Any], section: SupervisedSection, seed: int) -> Iterator[demonstrations.Demonstration]:
+    with closing(env):
+        yield from demonstrations.play(
+            env,
+            section.demonstrations,
+            seed=seed,
+            mistake_rate=section.mistake_rate,
+            mistake_weight=section.mistake_weight,
+        )
 
 
 def tokenizer_texts(env_id: str, kwargs: Mapping[str, Any], section: SupervisedSection, seed: int) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -55,10 +56,10 @@ def redistribution_of(section: AlgorithmSection) -> Redistribution | None:
 
 def task_finder(config: PPOConfig) -> Callable[[SoFar], Task]:
     """From an episode to the task that it plays."""
-    sets = [
-        (kwargs, make_env(config.env.id, kwargs).tasks)
-        for kwargs in (training_kwargs(config), validation_kwargs(config))
-    ]
+    sets = []
+    for kwargs in (training_kwargs(config), validation_kwargs(config)):
+        with closing(make_env(config.env.id, kwargs)) as env:
+            sets.append((kwargs, env.tasks))
 
     def task_of(so_far: SoFar) -> Task:
         assert so_far.spec is not None

@@ -24,7 +24,8 @@ from torch import Tensor
 
 from trainers.cluster.rank import Failure
 from trainers.cluster.watch import Verdict, Watch
-from trainers.learner.learner import Floats, PerToken, PolicyLoss, ValueLoss
+from trainers.learner.learner import PolicyLoss, ValueLoss
+from trainers.learner.per_token import Floats, PerToken
 from trainers.trajectory import Trajectory
 
 _LOOK_S = 0.2  # a rank's silence is noticed so much later at most

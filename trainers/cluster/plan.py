@@ -6,26 +6,8 @@ each has a pool of its own; environments that run on Ray and are counted have on
 model share the learner's places, or have a pool of their own, or (``reward_model.learner_spans_pool``) have the last of
 the learner's places and leave the others to the engines.
 
-Memory is an estimate, in bytes on each GPU (or in each process on CPUs), by these conventions:
-
-* parameters, gradients and AdamW's two moments are float32 (4 + 4 + 8 bytes a parameter) and sharded evenly over the
-  ranks, or over ``trainer.fsdp_size`` of them; tensor parallelism cuts the matrices of the blocks first, and what is
-  outside the blocks (embeddings and head) is whole on each of its ranks; a frozen reference is its parameters alone; a
-  critic counts like the actor. With LoRA, parameters are the model's and the adapters', gradients and moments are the
-  adapters' alone (which tensor parallelism is not counted to cut), and the reference is the model without them, for
-  nothing. With ``trainer.offload`` all of this is in the CPU's memory, and none of it is counted on a GPU;
-* in use, parameters are gathered in the dtype of the computation: those outside the blocks, and the blocks one at a
-  time, two at once;
-* activations of a micro-batch: 10 + 24 / t bytes per token, layer and unit of width for 2-byte numbers with tensor
-  parallelism of t, twice that for 4-byte ones (Korthikanti et al., arXiv 2205.05198, equation 2, without the attention
-  matrix, which is never whole); with gradient checkpointing that of one layer, and the inputs of all (which
-  ``model.enable_activation_offload`` moves to the CPU); and float32 logits of as many positions as the learner computes
-  at once (:func:`trainers.learner.logprobs.positions_at_once`), twice. A micro-batch is counted in a rank's own tokens,
-  so sequence parallelism changes nothing here: it is what lets a sequence be longer than that;
-* an engine holds its weights and the keys and values of ``engine.max_slots`` contexts of ``engine.max_context``; vLLM
-  holds the share of the GPU that ``engine.vllm.gpu_memory_utilization`` says.
-
-What is certain (weights, gradients, moments) must fit where the GPU's size is known. The rest is told, not enforced.
+Memory is an estimate (:mod:`trainers.cluster.memory`). What is certain (weights, gradients, moments) must fit where the
+GPU's size is known. The rest is told, not enforced.
 """
 
 from __future__ import annotations
@@ -34,15 +16,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from trainers.cluster.memory import CERTAIN, ModelShape, estimate
+
 if TYPE_CHECKING:
     from trainers.config import PPOConfig
-    from trainers.config.model import ModelSection
     from trainers.config.reward_model import RewardModelSection
     from trainers.config.running import RunSection
     from trainers.learner.parallel import Parallel
 
 _GIB = 2**30
-_WITH_CRITIC = ("gae", "turn_gae", "bilevel_gae")
 _SGLANG_TP = ("--tp", "--tp-size", "--tensor-parallel-size")
 
 PoolName = Literal["learner", "engines", "shared", "environments", "rewards"]
@@ -65,36 +47,6 @@ class Machine:
     gpus: int = 0
     gpu_bytes: int | None = None
     world: int = 1
-
-
-@dataclass(frozen=True)
-class ModelShape:
-    """What the memory of a model depends on.
-
-    Args:
-        parameters: All, tied ones once.
-        layers: Blocks.
-        hidden: Width.
-        kv_width: Numbers of keys (as many of values) that a token has in a layer.
-        vocab: Tokens.
-        heads: Of queries, in a layer.
-        kv_heads: Of keys and values.
-        intermediate: Units of a feed-forward layer; 0 where layers differ or do not say.
-        outside: Parameters outside the blocks: embeddings, head and the last norm.
-        linear: By the last part of their names, the inputs and outputs of the blocks' linear layers, added up over all
-            layers: the parameters of an adapter of rank 1.
-    """
-
-    parameters: int
-    layers: int
-    hidden: int
-    kv_width: int
-    vocab: int
-    heads: int
-    kv_heads: int
-    intermediate: int
-    outside: int
-    linear: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -237,6 +189,19 @@ def make_plan(config: PPOConfig, machine: Machine, shape: ModelShape | None = No
     scoring = tuple(seat for workers in rewards for seat in workers.seats)
     seats = (*(learner + engines + scoring if on_ray else ()), *environments)
     pools = tuple(_pools(seats))
+    memory: tuple[tuple[str, str, int], ...] = ()
+    if shape is not None:
+        memory = tuple(
+            estimate(
+                config,
+                shape,
+                device=device,
+                ranks=_ranks(config, machine),
+                shards=shards,
+                engine_gpus=width,
+                gpu_bytes=machine.gpu_bytes,
+            )
+        )
     plan = Plan(
         cluster.backend,
         device,
@@ -248,7 +213,7 @@ def make_plan(config: PPOConfig, machine: Machine, shape: ModelShape | None = No
         groups,
         environments,
         rewards,
-        memory=() if shape is None else tuple(_memory(config, shape, width, machine, device, shards)),
+        memory=memory,
         notes=() if serving else tuple(_notes(config)),
     )
     cpus = config.ray_init.num_cpus
@@ -511,60 +476,10 @@ def _notes(config: PPOConfig) -> Iterator[str]:
         yield "trainer.default_local_dir must be on a file system that all machines share"
 
 
-# ------------------ memory
-
-
-def _memory(
-    config: PPOConfig, shape: ModelShape, width: int, machine: Machine, device: str, shards: int
-) -> Iterator[tuple[str, str, int]]:
-    from trainers.learner.logprobs import positions_at_once  # which brings torch; a plan without a model needs none
-
-    count, tensor = shape.parameters, config.trainer.tensor_parallel_size
-    inside = count - shape.outside
-    held = (inside // tensor + shape.outside) // shards
-    size = 2 if config.model.dtype == "bfloat16" else 4
-    trained = 1 + (config.algorithm.adv_estimator in _WITH_CRITIC)
-    frozen = int(config.actor.use_kl_loss or config.algorithm.use_kl_in_reward)
-    tokens, layers = config.actor.max_tokens_per_micro_batch, max(shape.layers, 1)
-    learned, more = held, 0
-    if config.model.lora_rank:
-        learned = more = _adapter_parameters(config.model, shape) // shards
-        frozen = 0
-    if not (config.trainer.offload and device == "cuda"):
-        yield "learner", "parameters", (trained + frozen) * 4 * held + trained * 4 * more
-        yield "learner", "gradients", trained * 4 * learned
-        yield "learner", "optimizer", trained * 8 * learned
-    if _ranks(config, machine) > 1 or config.trainer.offload:
-        yield "learner", "gathered layers", size * (shape.outside + 2 * inside // layers // tensor)
-    a_layer, inputs = (10 + 24 / tensor) * size / 2 * tokens * shape.hidden, size * tokens * shape.hidden * layers
-    activations = a_layer * layers
-    if config.model.enable_gradient_checkpointing:
-        activations = a_layer + (0 if config.model.enable_activation_offload else inputs)
-    positions = min(tokens, positions_at_once(shape.vocab, device))
-    yield "learner", "activations", int(activations) + 2 * 4 * positions * shape.vocab
-    if config.engine.name == "vllm" and device == "cuda":
-        if machine.gpu_bytes is not None:
-            share = config.engine.vllm.gpu_memory_utilization
-            yield "engine", "weights, keys and values", int(share * machine.gpu_bytes)
-        return
-    yield "engine", "weights", size * count // width
-    positions = config.engine.max_slots * config.engine.max_context
-    yield "engine", "keys and values", positions * layers * 2 * shape.kv_width * size // width
-
-
-def _adapter_parameters(model: ModelSection, shape: ModelShape) -> int:
-    """Of the adapters of one model; what names no layer of it is said when the model is loaded."""
-    every = isinstance(model.target_modules, str)
-    wanted = {name for name, _ in shape.linear} if every else set(model.target_modules)
-    return model.lora_rank * sum(size for name, size in shape.linear if name in wanted - set(model.exclude_modules))
-
-
 def _check_memory(plan: Plan, config: PPOConfig, machine: Machine) -> None:
     if plan.device != "cuda" or machine.gpu_bytes is None:
         return
-    certain = {("learner", name) for name in ("parameters", "gradients", "optimizer")}
-    certain |= {("engine", "weights"), ("engine", "weights, keys and values")}
-    sums = {who: sum(b for w, what, b in plan.memory if w == who and (w, what) in certain) for who in _who(plan)}
+    sums = {who: sum(b for w, what, b in plan.memory if w == who and (w, what) in CERTAIN) for who in _who(plan)}
     together = config.cluster.colocate and not (config.engine.name == "vllm" and config.engine.vllm.sleep_mode)
     needs = {"learner and engine": sum(sums.values())} if together else sums
     for who, needed in needs.items():

@@ -12,7 +12,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from trainers import tiny
-from trainers.cluster.plan import Machine, ModelShape
+from trainers.cluster.memory import ModelShape
+from trainers.cluster.plan import Machine
 from trainers.config.model import ModelSection
 from trainers.learner.parallel import world_size
 

@@ -47,14 +47,12 @@ from trainers.learner.packing import (
     value_rows,
 )
 from trainers.learner.parallel import FSDPMode, Parallel, check_model, make_meshes
+from trainers.learner.per_token import Floats, PerToken, column, some_names, split
 from trainers.learner.prefixes import can_share
 from trainers.learner.setup import Setup, attention_of
 from trainers.learner.state import LearnerState
 from trainers.trajectory import Trajectory
 
-Floats = NDArray[np.float32]
-#: Numbers of each action token: one array a trajectory, or all of them in one, in the order of the trajectories.
-PerToken = Sequence[NDArray[np.floating]] | NDArray[np.floating]
 #: Named numbers of a micro-batch's ``n`` action tokens, each ``[n]``: those given to the update, and ``trajectory``,
 #: the number of each token's trajectory (all tokens of a trajectory are in one micro-batch, in order).
 TokenBatch = Mapping[str, Tensor]
@@ -235,7 +233,7 @@ class Learner:
             logprobs, entropies = self._score(policy, batch, self.temperature)
             index = self._tensor(batch.index)
             results[0, index], results[1, index] = logprobs, entropies
-        scores, spread = (_split(row, offsets) for row in self.ranks.add(results).cpu().numpy())
+        scores, spread = (split(row, offsets) for row in self.ranks.add(results).cpu().numpy())
         return (scores, spread) if entropy else scores
 
     @torch.no_grad()
@@ -259,7 +257,7 @@ class Learner:
         for batch in self._cut(value_rows(trajectories)):
             results[self._tensor(batch.index)] = self._value(critic, batch)
         flat = self.ranks.add(results).cpu().numpy()
-        return _split(flat, offsets), flat[offsets[-1] :]
+        return split(flat, offsets), flat[offsets[-1] :]
 
     # ------------------------------------------------------------------ learning
 
@@ -361,7 +359,7 @@ class Learner:
         offsets = action_offsets(trajectories)
         if not offsets[-1]:
             raise ValueError(f"none of the {len(trajectories)} trajectories has an action token to train on")
-        columns = {name: self._tensor(_column(name, given, offsets)) for name, given in per_token.items()}
+        columns = {name: self._tensor(column(name, given, offsets)) for name, given in per_token.items()}
         columns["trajectory"] = self._tensor(np.repeat(np.arange(len(trajectories)), np.diff(offsets)))
         sums: dict[str, Tensor] = {}
         tokens = size = squares = repeated = 0
@@ -385,7 +383,7 @@ class Learner:
         )
         flops = self._flops[role].of(result["tokens"], result.pop("squares"), float(offsets[-1]))
         result["padding"] = 1.0 - (result["tokens"] - result.pop("repeated")) / result["padding"]
-        result |= optimizer.step(f"the {role} on {len(trajectories)} trajectories ({_some_names(trajectories)})")
+        result |= optimizer.step(f"the {role} on {len(trajectories)} trajectories ({some_names(trajectories)})")
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)  # the optimizer's step counts too
         seconds = time.perf_counter() - started
@@ -592,37 +590,3 @@ def _precision(dtype: str | None, device: torch.device) -> torch.dtype:
     if name not in known:
         raise ValueError(f"dtype must be 'float32' or 'bfloat16', not {dtype!r}")
     return known[name]
-
-
-def _split(flat: Floats, offsets: NDArray[np.int64]) -> list[Floats]:
-    return [flat[start:end].copy() for start, end in zip(offsets[:-1], offsets[1:], strict=True)]
-
-
-def _column(name: str, given: PerToken, offsets: NDArray[np.int64]) -> Floats:
-    """One float32 array of all action tokens' numbers, checked against the trajectories."""
-    if isinstance(given, np.ndarray) and given.dtype != object and given.ndim == 1:
-        if given.size != offsets[-1]:
-            raise ValueError(f"per_token[{name!r}] has {given.size} numbers for {offsets[-1]} action tokens")
-        flat = given
-    else:
-        lengths, wanted = [len(part) for part in given], np.diff(offsets).tolist()
-        if lengths != wanted:
-            number = next((i for i, pair in enumerate(zip(lengths, wanted, strict=False)) if pair[0] != pair[1]), None)
-            where = "" if number is None else f"; trajectory {number} has {wanted[number]} action tokens"
-            raise ValueError(
-                f"per_token[{name!r}] does not fit the {len(wanted)} trajectories: lengths {lengths}{where}"
-            )
-        flat = np.concatenate(given)
-    flat = np.array(flat, np.float32)  # a copy: torch takes no read-only arrays
-    if not np.isfinite(flat).all():
-        token = int(np.flatnonzero(~np.isfinite(flat))[0])
-        number = int(np.searchsorted(offsets, token, side="right")) - 1
-        raise ValueError(
-            f"per_token[{name!r}] is {flat[token]} at action token {token - offsets[number]} of trajectory {number}"
-        )
-    return flat
-
-
-def _some_names(trajectories: Sequence[Trajectory], most: int = 5) -> str:
-    names = [trajectory.episode_id or "?" for trajectory in trajectories[:most]]
-    return ", ".join(names) + (", ..." if len(trajectories) > most else "")

@@ -24,9 +24,15 @@ class Odd(gem.Env):
 
     open = 0
 
+    def __init__(self, unopenable=False, **options):
+        super().__init__()
+        self.unopenable = unopenable
+
     def reset(self, seed=None):
         super().reset(seed)
         Odd.open += 1
+        if self.unopenable:
+            raise OSError("no board")
         return "", {}
 
     def step(self, action):
@@ -132,6 +138,9 @@ def test_making_one_leaves_nothing_open():
     assert Odd.open == before
     env.reset(seed=0)
     env.close()
+    assert Odd.open == before
+    with pytest.raises(ValueError, match="OSError: no board"):
+        Gem("test:Odd", options={"unopenable": True})
     assert Odd.open == before
 
 

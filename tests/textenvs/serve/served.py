@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from contextlib import contextmanager
 from typing import Any
 
+import aiohttp
 from toy_envs import AsyncGuess, BlockingGuess, Guess
 
 import textenvs
-from textenvs.serve.book import Limits
-from textenvs.serve.host import Host, Offer
-from textenvs.serve.server import Server, Transport
+from textenvs.serve.host import Host
+from textenvs.serve.server import Server
+from textenvs.serve.variants import Offer
 
 TOKEN = "a token for tests"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+HANDSHAKE = (
+    b"GET /v1/ws HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+)
 TOYS = {"guess": Guess, "async": AsyncGuess, "blocking": BlockingGuess}
 
 
@@ -85,4 +92,42 @@ def soon(condition: Any, what: str, seconds: float = 10.0) -> None:
     raise AssertionError(f"it never came to this: {what}")
 
 
-__all__ = ["TOKEN", "TOYS", "Limits", "Offer", "Running", "Transport", "registered", "running", "soon"]
+def ask(server, path, headers=None, raw=None, **fields):
+    """One HTTP request: its status, its headers and its JSON."""
+    fields.pop("op", None)  # it stands in the path
+
+    async def asked():
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(
+                f"{server.url}/v1/{path}", headers=headers or {}, data=json.dumps(fields) if raw is None else raw
+            ) as response,
+        ):
+            return response.status, response.headers, await response.json()
+
+    return asyncio.run(asked())
+
+
+def get(server, path, headers=None):
+    async def got():
+        async with aiohttp.ClientSession() as session, session.get(server.url + path, headers=headers or {}) as answer:
+            return answer.status, await answer.json()
+
+    return asyncio.run(got())
+
+
+def over_websocket(server, talk, headers=None):
+    """What ``talk(ws)`` gives."""
+
+    async def talked():
+        async with (
+            aiohttp.ClientSession() as session,
+            session.ws_connect(f"{server.url}/v1/ws", headers=headers or {}) as ws,
+        ):
+            return await talk(ws)
+
+    return asyncio.run(talked())
+
+
+def opening(number=0, **changes):
+    return {"id": f"an opening of our own {number}", "op": "open", "env": "guess", "seed": number, **changes}

@@ -1,21 +1,23 @@
 """The host without a transport: threads that hang, what is made of clients' arguments, what is closed when."""
 
 import asyncio
+import json
 import threading
 import time
 from uuid import uuid4
 
 import pytest
-from served import Offer
 from toy_envs import BlockingGuess, Guess
 
-from textenvs.serve import host as hosts
+from textenvs.serve import calls, variants
+from textenvs.serve.book import Limits
 from textenvs.serve.host import Host
+from textenvs.serve.variants import Offer
 
 
 async def told(host, op, **fields):
     """The answer to a request, decoded."""
-    return hosts.json.loads((await host.answer({"op": op, "id": uuid4().hex, **fields}, "ann")).text)
+    return json.loads((await host.answer({"op": op, "id": uuid4().hex, **fields}, "ann")).text)
 
 
 async def opened(host, env="env", **fields):
@@ -68,7 +70,7 @@ async def test_where_all_threads_hang_others_are_told_to_come_back_and_served_wh
         assert "2 of them by calls that do not end" in answer["error"]["message"]
         assert answer["error"]["retry_after_s"] > 0
     hanging.go_on.set()
-    await so(lambda: host._threads.stuck == 0)
+    await so(lambda: host._calls.threads.stuck == 0)
     assert "ok" in await stepped(host, sessions[2])  # it was not lost
     await host.close()
 
@@ -80,7 +82,7 @@ async def test_what_only_waited_for_a_thread_is_not_lost(hanging):
     hangs, waits = await asyncio.gather(stepped(host, sessions[0], "hang"), stepped(host, sessions[1]))
     assert (hangs["error"]["kind"], waits["error"]["kind"]) == ("timeout", "overloaded")
     hanging.go_on.set()
-    await so(lambda: host._threads.stuck == 0)
+    await so(lambda: host._calls.threads.stuck == 0)
     assert "ok" in await stepped(host, sessions[1])
     await host.close()
 
@@ -89,14 +91,14 @@ async def test_a_host_whose_threads_all_hang_is_closed_and_closes_its_environmen
     host = Host({"env": Offer(hanging)}, threads=1, step_timeout_s=0.4)
     await host.prepare()
     await stepped(host, await opened(host), "hang")
-    assert host._threads.all_stuck
+    assert host._calls.threads.all_stuck
     async with asyncio.timeout(10):
         await host.close()
     assert hanging.closed == 1
 
 
 async def test_an_environment_that_hangs_in_close_is_left(monkeypatch):
-    monkeypatch.setattr(hosts, "_CLOSE_S", 0.05)
+    monkeypatch.setattr(calls, "CLOSE_S", 0.05)
     go_on = threading.Event()
 
     class InThread(BlockingGuess):
@@ -150,10 +152,10 @@ async def test_tasks_and_arguments_that_hang_are_given_up_and_the_next_to_ask_fi
         ),
     ]
     assert [each["error"]["kind"] for each in late] == ["timeout"] * 4
-    assert host._threads.stuck == 2
+    assert host._calls.threads.stuck == 2
     assert len(host.book) == host.book.running == 0
     go_on.set()
-    await so(lambda: host._threads.stuck == 0)
+    await so(lambda: host._calls.threads.stuck == 0)
     assert "ok" in await told(host, "describe", **slow)
     assert made == [False, True]
     await host.close()
@@ -178,14 +180,14 @@ async def test_however_many_ask_at_once_no_more_are_made_than_are_kept_and_none_
         for number in range(80)
     ]
     await so(lambda: len(made) == 3)
-    assert len(host._variants) <= 1 + hosts._VARIANTS
+    assert len(host._variants) <= 1 + variants.MOST
     go_on.set()
     answers = await asyncio.gather(*asked)
     kinds = [answer["error"]["kind"] if "error" in answer else "ok" for answer in answers]
     assert kinds == (["ok"] * 16 + ["full"] * 24) * 2
     assert sorted(made) == list(range(1, 17))
     assert "ok" in await told(host, "describe", env="env", kwargs={"max_assistant_turns": 40})  # there is room again
-    assert len(host._variants) == 1 + hosts._VARIANTS
+    assert len(host._variants) == 1 + variants.MOST
     await host.close()
 
 
@@ -209,7 +211,7 @@ async def test_arguments_are_told_apart_by_all_of_them():
     for number in (3, 4):
         answer = await told(host, "describe", env="env", kwargs={"id": number})
         assert answer["ok"]["environments"]["env"]["max_assistant_turns"] == 1 + number
-        assert all(len(key[1]) <= 64 for key in host._variants)
+        assert all(len(key[1]) <= 64 for key in host._variants._variants)
     await host.close()
 
 
@@ -225,7 +227,7 @@ async def test_an_environment_that_is_looked_at_is_not_closed_to_make_room():
     host = Host({"env": Offer(lambda number=0: Guess(Tasks()))}, allow=["kwargs"])
     asked = asyncio.ensure_future(told(host, "task", env="env", index=0, kwargs={"number": 0}))
     await so(entered.is_set)
-    first = next(iter(host._variants.values())).env
+    first = next(iter(host._variants._variants.values())).env
     for number in range(1, 40):
         assert "ok" in await told(host, "describe", env="env", kwargs={"number": number})
     assert not first.cleaned
@@ -349,7 +351,7 @@ async def test_what_a_thread_that_hangs_is_at_is_closed_when_it_has_ended():
 
 
 async def test_what_is_replaced_ends_only_if_there_is_a_new_session():
-    host = Host({"env": Offer(Guess)}, limits=hosts.Limits(max_sessions=1))
+    host = Host({"env": Offer(Guess)}, limits=Limits(max_sessions=1))
     first = await opened(host)
     host.book.draining = True
     assert (await told(host, "open", env="env", replaces=first))["error"]["kind"] == "draining"
@@ -378,12 +380,12 @@ async def test_who_asks_again_keeps_no_message_and_waits_once_on_each_connection
     ]
     await so(joined[2].done)
     assert messages == [{}] * 4
-    refused = hosts.json.loads(joined[2].result().text)
+    refused = json.loads(joined[2].result().text)
     assert (refused["id"], refused["error"]["kind"]) == ("again", "busy")
     hanging.go_on.set()
     answers = [(await each).text for each in (first, joined[0], joined[1], joined[3])]
     assert len(set(answers)) == 1
-    assert "ok" in hosts.json.loads(answers[0])
+    assert "ok" in json.loads(answers[0])
     assert (await host.answer(dict(step), "ann", "two")).text == answers[0]
     assert not host._joined
     await host.close()

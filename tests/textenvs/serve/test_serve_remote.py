@@ -12,7 +12,7 @@ import adapter_kit
 import gymnasium
 import numpy as np
 import pytest
-from served import TOYS, Limits, Offer, Running, registered, running, soon
+from served import TOYS, Running, registered, running, soon
 from toy_envs import Guess
 
 import textenvs
@@ -22,7 +22,9 @@ from textenvs.envs.remote import Remote
 from textenvs.episodes import play_episodes
 from textenvs.lookahead import multiturn_aware_reward
 from textenvs.messages import assistant, user
+from textenvs.serve.book import Limits
 from textenvs.serve.client import Client, RemoteError
+from textenvs.serve.variants import Offer
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainers.cluster.plan import Machine, ModelShape, PlanError, describe, make_plan
+from trainers.cluster.memory import ModelShape
+from trainers.cluster.plan import Machine, PlanError, describe, make_plan
 from trainers.cluster.shape import shape_of
 from trainers.config import PPOConfig
 from trainers.config.load import ConfigError, resolve
