@@ -31,16 +31,7 @@ from .config.schema import SupervisedSection
 from .demonstrations import DemonstrationError, Example, encode
 from .learner import Learner, OptimizerSettings
 from .policy import Policy, PolicyError, resolve_device
-from .report.loggers import (
-    METRICS_FILE,
-    TENSORBOARD_FOLDER,
-    JsonlLogger,
-    Logger,
-    Loggers,
-    MLflowLogger,
-    TensorBoardLogger,
-    WandbLogger,
-)
+from .report.loggers import open_loggers
 from .rollout.renderer import Renderer, RendererError
 
 log = logging.getLogger("trainers")
@@ -129,18 +120,13 @@ def run(config: SFTConfig) -> None:
     renderer = Renderer(policy.tokenizer, template_kwargs=config.data.chat_template_kwargs)
     examples = examples_of(config.env.id, kwargs, config.sft, policy, renderer, seed)
     log.info("%d conversations to imitate", len(examples))
-    names: dict[str, Any] = {
-        "project": config.trainer.project_name,
-        "name": config.trainer.experiment_name,
-        "config": config.model_dump(mode="json"),
-    }
-    makers: dict[str, Callable[[], Logger]] = {
-        "jsonl": lambda: JsonlLogger(folder / METRICS_FILE),
-        "tensorboard": lambda: TensorBoardLogger(folder / TENSORBOARD_FOLDER),
-        "wandb": lambda: WandbLogger(folder, **names),
-        "mlflow": lambda: MLflowLogger(folder, **names),
-    }
-    logger = Loggers([makers[name]() for name in config.trainer.logger if name in makers])
+    logger = open_loggers(
+        config.trainer.logger,
+        folder,
+        project=config.trainer.project_name,
+        name=config.trainer.experiment_name,
+        config=config.model_dump(mode="json"),
+    )
     console = "console" in config.trainer.logger
 
     def on_step(step: int, metrics: Mapping[str, float]) -> None:

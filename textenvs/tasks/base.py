@@ -6,8 +6,8 @@ A task is one row of data. Its fields are those of verl's Parquet schema, so row
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from ..messages import Messages, check_conversation, copy_messages
@@ -178,3 +178,24 @@ class Rows:
     def __repr__(self) -> str:
         """Name and size."""
         return f"Rows({self._name!r}, {len(self._tasks)} tasks)"
+
+
+def joined(parts: Sequence[TaskSet]) -> TaskSet:
+    """The tasks of several sets, one after the other.
+
+    Raises:
+        ValueError: There is none, or one of several is endless.
+    """
+    if not parts:
+        raise ValueError("tasks is an empty sequence; name at least one source")
+    if len(parts) == 1:
+        return parts[0]
+    if endless := [part.name for part in parts if part.size is None]:
+        raise ValueError(f"{endless[0]} is endless and cannot be one of several sources")
+    # Keys are unique within a source only; its place makes them unique here.
+    tasks = [
+        replace(part[index], key=f"{place}/{part[index].key}")
+        for place, part in enumerate(parts)
+        for index in range(part.size or 0)
+    ]
+    return Rows(" + ".join(part.name for part in parts), tasks)

@@ -6,10 +6,9 @@ import functools
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
-from .base import SPLITS, Rows, Split, TaskError, TaskSet
+from .base import SPLITS, Rows, Split, TaskError, TaskSet, joined
 from .files import Check, read_jsonl, read_parquet
 from .generated import LEVELS, GeneratedMath
 from .gsm8k import INSTRUCTION, problem_with
@@ -67,7 +66,7 @@ def load_tasks(
     elif isinstance(source, (str, Path)):
         tasks = _named(source, split, seed, instruction, check)
     else:
-        tasks = _joined([_named(each, split, seed, instruction, check) for each in source])
+        tasks = joined([_named(each, split, seed, instruction, check) for each in source])
     if tasks.name not in _announced:
         _announced.add(tasks.name)
         log.info("tasks: %s, %s", tasks.name, "endless" if tasks.size is None else f"{tasks.size} rows")
@@ -154,17 +153,3 @@ def _read(path: Path, stamp: tuple[int, int] | None, instruction: str | None, ch
 @functools.lru_cache(maxsize=16)
 def _hub(source: str, split: str, instruction: str | None, check: Check | None) -> Rows:
     return read_source(source, split=split, instruction=instruction, check=check)
-
-
-def _joined(parts: Sequence[TaskSet]) -> TaskSet:
-    if len(parts) == 1:
-        return parts[0]
-    if endless := [part.name for part in parts if part.size is None]:
-        raise ValueError(f"{endless[0]} is endless and cannot be one of several sources")
-    # Keys are unique within a file only; the file's place makes them unique here.
-    tasks = [
-        replace(part[index], key=f"{place}/{part[index].key}")
-        for place, part in enumerate(parts)
-        for index in range(part.size or 0)
-    ]
-    return Rows(" + ".join(part.name for part in parts), tasks)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .base import SPLITS, Rows, Split, Task, TaskSet
+from .base import SPLITS, Rows, Split, Task, TaskSet, joined
 from .files import Check, json_rows, parquet_rows
 from .hub import hub_rows
 
@@ -70,20 +70,7 @@ def open_source(source: Source, reader: Reader, *, level: str | None, split: Spl
         return source
     if isinstance(source, (str, Path)):
         return _named(source, reader, split, seed)
-    parts = [_named(each, reader, split, seed) for each in source]
-    if not parts:
-        raise ValueError("tasks is an empty sequence; name at least one source")
-    if len(parts) == 1:
-        return parts[0]
-    if endless := [part.name for part in parts if part.size is None]:
-        raise ValueError(f"{endless[0]} is endless and cannot be one of several sources")
-    # Keys are unique within a source only; its place makes them unique here.
-    tasks = [
-        replace(part[index], key=f"{place}/{part[index].key}")
-        for place, part in enumerate(parts)
-        for index in range(part.size or 0)
-    ]
-    return Rows(" + ".join(part.name for part in parts), tasks)
+    return joined([_named(each, reader, split, seed) for each in source])
 
 
 def _named(source: str | Path, reader: Reader, split: Split, seed: int) -> TaskSet:

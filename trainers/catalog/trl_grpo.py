@@ -13,7 +13,7 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -35,16 +35,7 @@ from ..credit import estimator_options
 from ..hosts.trl import TextEnvRollout, textenv_reward
 from ..policy import Policy
 from ..registry import Result
-from ..report.loggers import (
-    METRICS_FILE,
-    TENSORBOARD_FOLDER,
-    JsonlLogger,
-    Logger,
-    Loggers,
-    MLflowLogger,
-    TensorBoardLogger,
-    WandbLogger,
-)
+from ..report.loggers import open_loggers
 from ..report.metrics import episode_metrics
 from ..rollout.renderer import Renderer
 from ..rollout.tasks import TaskOrder, derive_seed
@@ -352,23 +343,18 @@ def _report_of(config: PPOConfig, folder: Path, first_step: int) -> TrainerCallb
 
     steps, total = steps_an_iteration(config), config.trainer.total_iterations
     console = "console" in config.trainer.logger
-    names: dict[str, Any] = {
-        "project": config.trainer.project_name,
-        "name": config.trainer.experiment_name,
-        "config": config.model_dump(mode="json"),
-        "first_step": first_step,
-    }
-    makers: dict[str, Callable[[], Logger]] = {
-        "jsonl": lambda: JsonlLogger(folder / METRICS_FILE, first_step),
-        "tensorboard": lambda: TensorBoardLogger(folder / TENSORBOARD_FOLDER, first_step),
-        "wandb": lambda: WandbLogger(folder, **names),
-        "mlflow": lambda: MLflowLogger(folder, **names),
-    }
 
     class Report(TrainerCallback):
         def __init__(self) -> None:
             self.latest: dict[str, float] = {}
-            self.loggers = Loggers([makers[name]() for name in config.trainer.logger if name in makers])
+            self.loggers = open_loggers(
+                config.trainer.logger,
+                folder,
+                project=config.trainer.project_name,
+                name=config.trainer.experiment_name,
+                config=config.model_dump(mode="json"),
+                first_step=first_step,
+            )
 
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
             if not state.is_world_process_zero:

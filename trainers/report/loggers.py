@@ -10,7 +10,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -252,6 +252,48 @@ def _flattened(tree: Mapping[str, Any], before: str = "") -> Iterator[tuple[str,
             yield from _flattened(value, f"{before}{name}.")
         else:
             yield f"{before}{name}", str(value)
+
+
+def open_loggers(
+    names: Sequence[str],
+    folder: Path,
+    *,
+    project: str,
+    name: str,
+    config: Mapping[str, Any] | None = None,
+    first_step: int = 0,
+    before: Sequence[Logger] = (),
+) -> Loggers:
+    """The loggers that ``trainer.logger`` names, as one.
+
+    Args:
+        names: Of loggers; ``console``, which each command has its own of, is left out.
+        folder: The run's folder.
+        project: For wandb and MLflow.
+        name: The run's name, for them.
+        config: Shown beside the run there.
+        first_step: The first step that will be given; 0 starts a new run there.
+        before: Are fed before them.
+
+    Raises:
+        ImportError: One is not installed.
+    """
+    there: dict[str, Any] = {"project": project, "name": name, "config": config, "first_step": first_step}
+    makers: dict[str, Callable[[], Logger]] = {
+        "jsonl": lambda: JsonlLogger(folder / METRICS_FILE, first_step),
+        "tensorboard": lambda: TensorBoardLogger(folder / TENSORBOARD_FOLDER, first_step),
+        "wandb": lambda: WandbLogger(folder, **there),
+        "mlflow": lambda: MLflowLogger(folder, **there),
+    }
+    made = list(before)
+    try:
+        for each in names:
+            if each in makers:
+                made.append(makers[each]())
+    except BaseException:
+        Loggers(made).close()
+        raise
+    return Loggers(made)
 
 
 class Loggers:

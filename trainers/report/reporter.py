@@ -14,13 +14,13 @@ from trainers.trajectory import Trajectory, write_parquet
 
 from .console import ConsoleLogger
 from .conversations import pick, print_conversations
-from .loggers import JsonlLogger, Logger, Loggers, MLflowLogger, TensorBoardLogger, WandbLogger, read_jsonl
+from .loggers import METRICS_FILE, open_loggers, read_jsonl
 from .metrics import Phases
 from .plots import plot
 
 log = logging.getLogger("trainers")
 
-METRICS, CURVES = "metrics.jsonl", "curves.png"
+CURVES = "curves.png"
 
 
 class Reporter:
@@ -61,20 +61,23 @@ class Reporter:
         self.folder = folder
         self._dirs = {"rollout": rollout_dir, "validation": validation_dir}
         self._console = ConsoleLogger(total) if "console" in loggers else None
-        makers: dict[str, Callable[[], Logger]] = {
-            "jsonl": lambda: JsonlLogger(folder / METRICS, first_step),
-            "tensorboard": lambda: TensorBoardLogger(folder / "tensorboard", first_step),
-            "wandb": lambda: WandbLogger(folder, project=project, name=name, config=config, first_step=first_step),
-            "mlflow": lambda: MLflowLogger(folder, project=project, name=name, config=config, first_step=first_step),
-        }
-        made = [makers[name]() for name in loggers if name in makers]
-        self._loggers = Loggers([*([self._console] if self._console else []), *made])
+        self._loggers = open_loggers(
+            loggers,
+            folder,
+            project=project,
+            name=name,
+            config=config,
+            first_step=first_step,
+            before=[self._console] if self._console else [],
+        )
         self._has_jsonl = "jsonl" in loggers
         self.latest: dict[str, float] = {}
         self._validated: Sequence[Trajectory] = ()
         self._validations: list[tuple[int, Mapping[str, float]]] = []
-        if self._has_jsonl and (folder / METRICS).is_file():  # the numbers before an interruption count in the summary
-            self._remember(read_jsonl(folder / METRICS))
+        if (
+            self._has_jsonl and (folder / METRICS_FILE).is_file()
+        ):  # the numbers before an interruption count in the summary
+            self._remember(read_jsonl(folder / METRICS_FILE))
 
     def phases(self) -> Phases:
         """A stopwatch whose phases the progress display shows."""
@@ -103,7 +106,7 @@ class Reporter:
     def conclude(self, trained_s: float) -> None:
         """Draw the curves, and print sample conversations, before and after, and where everything is."""
         curves = None
-        if self._has_jsonl and (rows := list(read_jsonl(self.folder / METRICS))):
+        if self._has_jsonl and (rows := list(read_jsonl(self.folder / METRICS_FILE))):
             curves = plot(rows, self.folder / CURVES, title=self.folder.name)
         if self._console is None:
             return

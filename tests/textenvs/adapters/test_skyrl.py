@@ -6,18 +6,17 @@ import sys
 from pathlib import Path
 
 import adapter_kit
-import gymnasium
+import fragile_env
 import pytest
 import skyrl_gym
+from fragile_env import Fragile
 from skyrl_gym.metrics import aggregate_for_environment
 
 from textenvs.adapters import EpisodeSpec, SpecError
 from textenvs.adapters.rows import episode_rows
 from textenvs.adapters.skyrl import SkyRLTextEnv, register
-from textenvs.env import EnvironmentFailure, TextEnv, Turn
-from textenvs.messages import user
+from textenvs.env import EnvironmentFailure
 from textenvs.registry import list_environments
-from textenvs.tasks.base import Rows, Task
 
 
 @pytest.fixture(autouse=True)
@@ -96,37 +95,14 @@ def test_max_turns_truncates_after_the_last_reply_was_judged():
         env.step("more")
 
 
-class Fragile(TextEnv):
-    """Breaks in the way that it is told to."""
-
-    open = 0
-
-    def __init__(self):
-        super().__init__(Rows("one", [Task("0", "test", (user("Well?"),), "yes")]))
-        Fragile.open += 1
-
-    def respond(self, reply):
-        if reply["content"] == "fail":
-            raise EnvironmentFailure("user_failed", "gone")
-        if reply["content"] == "crash":
-            raise ZeroDivisionError("a bug")
-        over = reply["content"] == "end"
-        return Turn([] if over else [user("And?")], 0.5, terminated=over, stop="solved" if over else None)
-
-    def cleanup(self):
-        Fragile.open -= 1
-
-
 @pytest.fixture
 def fragile():
-    gymnasium.register("textenv/fragile-skyrl", entry_point=Fragile, disable_env_checker=True)
-    register("textenv/fragile-skyrl")
-    Fragile.open = 0
-    env, prompt = made(EpisodeSpec("textenv/fragile-skyrl", 0))
-    Fragile.open = 0  # the row's own is gone
-    env.init(prompt)
-    yield env
-    del gymnasium.registry["textenv/fragile-skyrl"]
+    with fragile_env.registered():
+        register(fragile_env.ID)
+        env, prompt = made(EpisodeSpec(fragile_env.ID, 0))
+        Fragile.open = 0  # the row's own is gone
+        env.init(prompt)
+        yield env
 
 
 @pytest.mark.parametrize(("word", "error"), [("fail", EnvironmentFailure), ("crash", ZeroDivisionError), ("end", None)])
@@ -146,18 +122,15 @@ def test_what_it_holds_is_released_without_close(word, error, fragile):
 
 
 def test_an_episode_that_nobody_ends_is_released_when_it_is_collected():
-    gymnasium.register("textenv/fragile-skyrl", entry_point=Fragile, disable_env_checker=True)
-    register("textenv/fragile-skyrl")
-    try:
-        env, prompt = made(EpisodeSpec("textenv/fragile-skyrl", 0))
+    with fragile_env.registered():
+        register(fragile_env.ID)
+        env, prompt = made(EpisodeSpec(fragile_env.ID, 0))
         Fragile.open = 0
         env.init(prompt)
         env.step("more")
         assert Fragile.open == 1
         del env
         assert Fragile.open == 0
-    finally:
-        del gymnasium.registry["textenv/fragile-skyrl"]
 
 
 def test_mistakes_are_named():

@@ -4,15 +4,15 @@ import asyncio
 import gc
 
 import adapter_kit
-import gymnasium
+import fragile_env
 import interaction_kit
 import pytest
+from fragile_env import Fragile
 
 from textenvs.adapters import EpisodeSpec, Session, SpecError
 from textenvs.adapters.verl import TextEnvInteraction
-from textenvs.env import EnvironmentFailure, TextEnv, Turn
+from textenvs.env import EnvironmentFailure
 from textenvs.messages import user
-from textenvs.tasks.base import Rows, Task
 
 
 @pytest.mark.parametrize("env_id", adapter_kit.ENVIRONMENTS)
@@ -28,33 +28,10 @@ def test_an_interaction_is_the_environment(env_id):
         interaction_kit.check(returned, played)
 
 
-class Fragile(TextEnv):
-    """Breaks in the way that it is told to."""
-
-    open = 0
-
-    def __init__(self):
-        super().__init__(Rows("one", [Task("0", "test", (user("Well?"),), "yes")]))
-        Fragile.open += 1
-
-    def respond(self, reply):
-        if reply["content"] == "fail":
-            raise EnvironmentFailure("judge_failed", "no verdict")
-        if reply["content"] == "crash":
-            raise ZeroDivisionError("a bug")
-        over = reply["content"] == "end"
-        return Turn([] if over else [user("And?")], 0.5, terminated=over, stop="solved" if over else None)
-
-    def cleanup(self):
-        Fragile.open -= 1
-
-
 @pytest.fixture
 def fragile():
-    gymnasium.register("textenv/fragile-interaction", entry_point=Fragile, disable_env_checker=True)
-    Fragile.open = 0
-    yield EpisodeSpec("textenv/fragile-interaction", 0).to_row()
-    del gymnasium.registry["textenv/fragile-interaction"]
+    with fragile_env.registered():
+        yield EpisodeSpec(fragile_env.ID, 0).to_row()
 
 
 def say(interaction, name, text):
