@@ -89,6 +89,20 @@ def check_number(name: str, value: Any, least: float = -math.inf) -> None:
         raise ValueError(f"{name} must be a finite number{at_least}, not {value!r}")
 
 
+def check_gain(name: str, value: Any) -> None:
+    """Raise ``ValueError`` unless ``value`` is a finite number above 0."""
+    check_number(name, value)
+    if value <= 0:
+        raise ValueError(f"{name} must be above 0, not {value}")
+
+
+def check_charge(name: str, value: Any) -> None:
+    """Raise ``ValueError`` unless ``value`` is a finite number of at most 0: what a reward takes off."""
+    check_number(name, value)
+    if value > 0:
+        raise ValueError(f"{name} is a cost and must be at most 0, not {value}")
+
+
 def check_timeout(name: str, value: Any) -> None:
     """Raise ``ValueError`` unless ``value`` is ``None`` or a number of seconds above 0."""
     if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0):

@@ -9,11 +9,11 @@ import numpy as np
 
 from ..env import EpisodeState, TextEnv, Turn
 from ..messages import Message, user
+from ..options import check_charge, check_number
 from ..tasks.base import Split, Task, TaskSet
 from ..tasks.clarify import GeneratedRequests, Level, Request
 from ..tasks.clarify_kinds import MIN_VALUES
 from ..users.clarify import is_right, read, respond
-from .gsm8k import check_weight
 
 
 @dataclass
@@ -84,10 +84,9 @@ class Clarify(TextEnv[ClarifyState]):
             raise ValueError(f"tasks must be a task set or None for generated requests, not {tasks!r}")
         elif generated != GeneratedRequests():
             raise ValueError("give either tasks or level, ambiguous, kinds, split and seed of generated ones, not both")
-        for name, weight in (("correct", correct), ("wrong", wrong), ("question", question), ("needless", needless)):
-            check_weight(name, weight)
-            if name != "correct" and weight > 0:
-                raise ValueError(f"{name} is a cost and must be at most 0, not {weight}")
+        check_number("correct", correct)
+        for name, weight in (("wrong", wrong), ("question", question), ("needless", needless)):
+            check_charge(name, weight)
         if (correct + (MIN_VALUES - 1) * wrong) / MIN_VALUES >= correct + question:
             raise ValueError(
                 f"with correct={correct}, wrong={wrong} and question={question}, a guess (right once in {MIN_VALUES} "

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from decimal import Decimal
 
 import numpy as np
 
 from ..env import EpisodeState, TextEnv, Turn
 from ..messages import Message, visible_text
+from ..options import check_number
 from ..scoring.gsm8k import METHODS, Method, extract, judge, normalize
 from ..tasks.base import Split, Task, TaskSet
 from ..tasks.generated import Level
@@ -108,20 +108,10 @@ def check_options(method: str, correct: float, format: float) -> None:
     """
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
-    check_weight("correct", correct)
-    check_weight("format", format)
+    check_number("correct", correct)
+    check_number("format", format)
     if format >= correct:
         raise ValueError(f"format ({format}) must be less than correct ({correct}), or a wrong answer pays as well")
-
-
-def check_weight(name: str, weight: float) -> None:
-    """Check a reward weight.
-
-    Raises:
-        ValueError: It is not a finite number.
-    """
-    if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not math.isfinite(weight):
-        raise ValueError(f"{name} must be a finite number, not {weight!r}")
 
 
 def worked_answer(task: Task, ground_truth: object) -> str:

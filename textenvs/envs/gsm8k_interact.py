@@ -8,12 +8,13 @@ import numpy as np
 
 from ..env import EpisodeState, TextEnv, Turn
 from ..messages import Message, user
+from ..options import check_charge
 from ..scoring.gsm8k import Method
 from ..tasks.base import Split, Task
 from ..tasks.generated import Level
 from ..tasks.load import Source
 from ..users.gsm8k import FEEDBACKS, Feedback, Gsm8kUser, user_of
-from .gsm8k import check_options, check_weight, hasty_answer, open_tasks, worked_answer
+from .gsm8k import check_options, hasty_answer, open_tasks, worked_answer
 
 
 class Gsm8kInteract(TextEnv[EpisodeState]):
@@ -66,11 +67,9 @@ class Gsm8kInteract(TextEnv[EpisodeState]):
         render_mode: str | None = None,
     ) -> None:
         check_options(method, correct, format)
-        check_weight("extra_turn", extra_turn)
+        check_charge("extra_turn", extra_turn)
         if feedback not in FEEDBACKS:
             raise ValueError(f"feedback must be one of {', '.join(FEEDBACKS)}, not {feedback!r}")
-        if extra_turn > 0:
-            raise ValueError(f"extra_turn is a cost and must be at most 0, not {extra_turn}")
         if format + extra_turn > 0:
             raise ValueError(
                 f"format ({format}) must be no more than an extra turn costs ({-extra_turn}), or answering wrong "

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..env import EpisodeState, Turn
 from ..messages import Message, ToolCall, user
+from ..options import check_gain, check_number
 from ..scoring.gsm8k import METHODS, Method, judge, normalize
 from ..tasks.base import Split, Task, TaskError
 from ..tasks.generated import Level
@@ -18,7 +19,7 @@ from ..tool_env import ToolEnv, ToolState
 from ..tools.formats import call
 from ..tools.schema import tool
 from ..tools.toolbox import ToolResult
-from .gsm8k import check_weight, hasty_answer, open_tasks, worked_answer
+from .gsm8k import hasty_answer, open_tasks, worked_answer
 
 #: The tool's name, as verl's rows have it.
 TOOL = "calc_gsm8k_reward"
@@ -103,10 +104,9 @@ class Gsm8kTool(ToolEnv[SubmissionState]):
     ) -> None:
         if method not in METHODS:
             raise ValueError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
-        for name, weight in (("correct", correct), ("submission", submission), ("no_progress", no_progress)):
-            check_weight(name, weight)
-        if correct <= 0:
-            raise ValueError(f"correct must be above 0, not {correct}")
+        check_gain("correct", correct)
+        check_number("submission", submission)
+        check_number("no_progress", no_progress)
         if not 0 <= submission <= -no_progress:
             raise ValueError(
                 f"submission ({submission}) must be at least 0 and no more than a miss costs ({-no_progress}), or "

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..env import EpisodeState, Turn
 from ..messages import Message, user
+from ..options import check_number
 from ..scoring.gsm8k import METHODS, Method, judge
 from ..tasks.base import Split, Task, TaskError, TaskSet
 from ..tasks.expressions import (
@@ -39,7 +40,7 @@ from ..tools.formats import call
 from ..tools.jsontext import read_object
 from ..tools.schema import Tool, tool
 from ..tools.toolbox import ToolResult
-from .gsm8k import check_weight, hasty_answer
+from .gsm8k import hasty_answer
 
 #: What the policy is told by default.
 SYSTEM_PROMPT = 'Use a tool for every operation, one after the other. Then end with "#### " and the number.'
@@ -126,7 +127,7 @@ class MathExpression(ToolEnv[ExpressionState]):
         if method not in METHODS:
             raise ValueError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
         for name, weight in (("correct", correct), ("progress", progress), ("wasted_call", wasted_call)):
-            check_weight(name, weight)
+            check_number(name, weight)
         if correct <= 0 or progress < 0 or wasted_call > 0:
             raise ValueError(
                 f"correct must be above 0, progress at least 0 and wasted_call at most 0, not {correct}, {progress} "

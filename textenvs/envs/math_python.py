@@ -10,6 +10,7 @@ import numpy as np
 
 from ..env import EpisodeState, Turn
 from ..messages import Message, user
+from ..options import check_charge, check_gain
 from ..sandbox import Sandbox
 from ..scoring.final_answer import boxed
 from ..scoring.gsm8k import normalize
@@ -22,7 +23,7 @@ from ..tool_env import ToolEnv, ToolState
 from ..tools.formats import call
 from ..tools.python import python_tool
 from ..tools.toolbox import ToolResult
-from .gsm8k import check_weight, hasty_answer
+from .gsm8k import hasty_answer
 
 #: The tool's name.
 TOOL = "python"
@@ -102,15 +103,9 @@ class MathPython(ToolEnv[MathState]):
         system_prompt: str | None = SYSTEM_PROMPT,
         **options: Any,
     ) -> None:
-        check_weight("correct", correct)
-        check_weight("call_cost", call_cost)
-        check_weight("grader_timeout_s", grader_timeout_s)
-        if correct <= 0:
-            raise ValueError(f"correct must be above 0, not {correct}")
-        if call_cost > 0:
-            raise ValueError(f"call_cost is a cost and must be at most 0, not {call_cost}")
-        if grader_timeout_s <= 0:
-            raise ValueError(f"grader_timeout_s must be above 0, not {grader_timeout_s}")
+        check_gain("correct", correct)
+        check_charge("call_cost", call_cost)
+        check_gain("grader_timeout_s", grader_timeout_s)
         opened = open_source(tasks, READER, level=level, split=split, seed=seed)
         if not isinstance(opened, GeneratedComputing):
             require_math_verify()

@@ -11,10 +11,10 @@ import numpy as np
 from ..contained import RandomState, contained
 from ..env import EnvironmentFailure, EpisodeState, TextEnv, Turn
 from ..messages import Message, user, visible_text
+from ..options import check_charge, check_gain, check_number
 from ..scoring.reasoning_gym import ScorerError, score
 from ..tasks.base import Split, Task
 from ..tasks.reasoning_gym import INSTRUCTION, ReasoningGymTasks, entry_of
-from .gsm8k import check_weight
 
 AnswerFormat = Literal["tag", "text"]
 Scoring = Literal["strict", "partial"]
@@ -86,14 +86,11 @@ class ReasoningGym(TextEnv[ReasoningGymState]):
                 raise ValueError(f"{name} must be one of {', '.join(known)}, not {value!r}")
         if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:
             raise ValueError(f"attempts must be a whole number of at least 1, not {attempts!r}")
-        for name, weight in (("threshold", threshold), ("correct", correct), ("extra_turn", extra_turn)):
-            check_weight(name, weight)
+        check_number("threshold", threshold)
         if not 0 < threshold <= 1:
             raise ValueError(f"threshold must be above 0 and at most 1, not {threshold}")
-        if correct <= 0:
-            raise ValueError(f"correct must be above 0, not {correct}")
-        if extra_turn > 0:
-            raise ValueError(f"extra_turn is a cost and must be at most 0, not {extra_turn}")
+        check_gain("correct", correct)
+        check_charge("extra_turn", extra_turn)
         if instruction is None:
             instruction = INSTRUCTION if answer_format == "tag" else ""
         super().__init__(

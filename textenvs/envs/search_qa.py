@@ -11,6 +11,7 @@ import numpy as np
 
 from ..env import EpisodeState, Turn
 from ..messages import Message, clean_text, user
+from ..options import check_charge, check_gain
 from ..scoring.qa import exact_match, f1, stated_answer
 from ..tasks.base import Split, Task, TaskError, TaskSet
 from ..tasks.sources import Reader, Source, open_source
@@ -20,7 +21,6 @@ from ..tools.formats import call
 from ..tools.jsontext import read_object
 from ..tools.search import Corpus, search_tool
 from ..tools.toolbox import ToolResult
-from .gsm8k import check_weight
 
 #: The tool's name.
 TOOL = "search"
@@ -97,12 +97,8 @@ class SearchQA(ToolEnv[SearchState]):
         system_prompt: str | None = SYSTEM_PROMPT,
         **options: Any,
     ) -> None:
-        check_weight("correct", correct)
-        check_weight("call_cost", call_cost)
-        if correct <= 0:
-            raise ValueError(f"correct must be above 0, not {correct}")
-        if call_cost > 0:
-            raise ValueError(f"call_cost is a cost and must be at most 0, not {call_cost}")
+        check_gain("correct", correct)
+        check_charge("call_cost", call_cost)
         if score not in SCORES:
             raise ValueError(f"score must be one of {', '.join(SCORES)}, not {score!r}")
         opened = open_source(tasks, READER, level=level, split=split, seed=seed)

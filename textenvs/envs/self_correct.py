@@ -10,11 +10,12 @@ import numpy as np
 
 from ..env import EpisodeState, TextEnv, Turn
 from ..messages import Message, user, visible_text
+from ..options import check_number
 from ..scoring.gsm8k import METHODS, Method, judge
 from ..tasks.base import Split, Task
 from ..tasks.generated import Level
 from ..tasks.load import Source
-from .gsm8k import check_weight, hasty_answer, open_tasks, worked_answer
+from .gsm8k import hasty_answer, open_tasks, worked_answer
 
 Rewarded = Literal["both", "second"]
 Shaped = Literal["second", "both"]
@@ -94,7 +95,7 @@ class SelfCorrect(TextEnv[SelfCorrectState]):
         ):
             if value not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)}, not {value!r}")
-        check_weight("alpha", alpha)
+        check_number("alpha", alpha)
         if alpha < 0:
             raise ValueError(f"alpha must be at least 0, not {alpha}: below 0 it would reward spoiling a right answer")
         if not isinstance(feedback, str) or not feedback.strip():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from ...chat.spec import SpecLike
 from ...env import EpisodeState, Turn
 from ...messages import Message, Messages, assistant
 from ...messages import user as user_message
-from ...options import make_of
+from ...options import check_charge, check_gain, check_number, make_of
 from ...tasks.base import Split, Task, TaskSet
 from ...tasks.load import load_tasks
 from ...tool_env import ToolEnv
@@ -97,10 +96,10 @@ class ServiceDesk(ToolEnv[DeskState]):
         max_user_turns: int | None = None,
         render_mode: str | None = None,
     ) -> None:
-        _check_weight("success", success, "above 0", success > 0)
-        _check_weight("progress", progress, "at least 0", progress >= 0)
-        _check_weight("turn", turn, "at most 0, as it is a cost", turn <= 0)
-        _check_weight("tool_error", tool_error, "at most 0, as it is a cost", tool_error <= 0)
+        check_gain("success", success)
+        check_number("progress", progress, 0)
+        check_charge("turn", turn)
+        check_charge("tool_error", tool_error)
         self.player = None if user is None else make_of("user", _played_by, user)
         super().__init__(
             open_tasks(tasks, level, split, seed, kinds),
@@ -270,11 +269,6 @@ def problem_with(task: Task) -> str | None:
 
 def _played_by(spec: SpecLike) -> LLMUser:
     return LLMUser(spec, persona=PERSONA, manner=MANNER)
-
-
-def _check_weight(name: str, weight: float, allowed: str, fits: bool) -> None:
-    if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not math.isfinite(weight) or not fits:
-        raise ValueError(f"{name} must be a finite number {allowed}, not {weight!r}")
 
 
 def _database_right(state: DeskState) -> bool:

@@ -350,10 +350,10 @@ def test_secrets_are_not_in_what_the_policy_sees():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"success": 0}, "success must be a finite number above 0"),
-        ({"progress": -1}, "progress must be a finite number at least 0"),
-        ({"turn": 0.1}, "turn must be a finite number at most 0"),
-        ({"tool_error": float("nan")}, "tool_error must be a finite number at most 0"),
+        ({"success": 0}, "success must be above 0"),
+        ({"progress": -1}, "progress must be a finite number of at least 0"),
+        ({"turn": 0.1}, "turn is a cost and must be at most 0"),
+        ({"tool_error": float("nan")}, "tool_error must be a finite number"),
         ({"success": True}, "success must be"),
         ({"level": "brutal"}, "level must be one of"),
         ({"kinds": ["brew-tea"]}, "'brew-tea' is not a kind of level 'easy'"),
