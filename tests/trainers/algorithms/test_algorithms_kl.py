@@ -76,6 +76,8 @@ def test_low_var_kl_is_k3_up_to_ten() -> None:
     k3, low_var = kl_estimate(logp, ref, "k3"), kl_estimate(logp, ref, "low_var_kl")
     assert k3.min() >= 0
     torch.testing.assert_close(low_var, k3.clamp(max=10.0))
+    ratio = (ref - logp.detach()).clamp(-20, 20)
+    torch.testing.assert_close(k3.detach(), ratio.expm1() - ratio)
     for estimate in (k3, low_var):
         (gradient,) = torch.autograd.grad(estimate.sum(), logp)
         assert gradient.isfinite().all()
@@ -130,11 +132,12 @@ def test_adaptive_kl_resumes_exactly() -> None:
 
 def test_adaptive_kl_refuses_what_it_would_not_recover_from() -> None:
     controller = AdaptiveKL(0.1, 1.0, 10)
-    for bad in (float("nan"), float("inf")):
+    for bad in (float("nan"), float("inf"), float("-inf")):
         with pytest.raises(ValueError, match="the batch's KL is"):
             controller.update(bad, 1)
     with pytest.raises(ValueError, match="50 episodes a batch need a horizon above 10"):
         controller.update(0.0, 50)
+    controller.update(3.0, 0)
     assert controller.beta == 0.1
 
 
@@ -143,6 +146,7 @@ def test_fixed_kl_stays_and_controllers_do_not_take_each_others_state() -> None:
     fixed.update(100.0, 10)
     fixed.load_state_dict(fixed.state_dict())
     assert fixed.beta == 0.3
+    assert FixedKL(0.0).beta == 0.0
     adaptive = AdaptiveKL(0.1, 1.0, 10)
     with pytest.raises(ValueError, match="adaptive"):
         fixed.load_state_dict(adaptive.state_dict())

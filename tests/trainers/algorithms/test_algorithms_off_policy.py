@@ -79,13 +79,14 @@ def test_metrics_of_weights() -> None:
     assert weight_metrics(weights, "token_tis", None)["importance_clipped"] == 0.0
     assert weight_metrics(np.ones(3), "sequence_tis", 2.0)["importance_ess"] == pytest.approx(1.0)
     assert weight_metrics(np.zeros(0), "token_tis", 2.0) == {}
+    assert weight_metrics(np.zeros(2), "decoupled", 2.0)["importance_ess"] == 0.0  # all dropped: not 0 / 0
 
 
 def test_ratios_far_off_stay_finite() -> None:
     given = np.array([-900.0, 0.0, 0.0]), np.array([0.0, -900.0, -900.0]), np.array([0, 1, 3])
     for mode in ("token_tis", "sequence_tis", "decoupled"):
         weights = importance_weights(mode, *given, None)  # type: ignore[arg-type]
-        assert np.isfinite(weights).all()  # type: ignore[arg-type]
+        assert weights == pytest.approx([math.exp(-20), math.exp(20), math.exp(20)])
     assert math.isfinite(mismatch(*given[:2])["mismatch_kl"])
     assert kept("sequence", *given).tolist() == [False, False, False]
 

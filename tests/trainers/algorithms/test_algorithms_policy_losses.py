@@ -42,7 +42,11 @@ def ppo_by_cases(rho: float, a: float, low: float, high: float, dual: float | No
 
 
 @forall(
-    log_ratios, numbers, st.sampled_from([0.0, 0.2, 1.0]), st.sampled_from([0.0, 0.28]), st.sampled_from([None, 3.0])
+    log_ratios,
+    numbers,
+    st.sampled_from([0.0, 0.2, 1.0]),
+    st.sampled_from([0.0, 0.28]),
+    st.sampled_from([None, 1.5, 3.0]),
 )
 def test_ppo_clip(log_ratio: float, a: float, low: float, high: float, dual: float | None) -> None:
     old = -1.5
@@ -52,7 +56,7 @@ def test_ppo_clip(log_ratio: float, a: float, low: float, high: float, dual: flo
     loss, slope = ppo_by_cases(rho, a, low, high, dual)
     assert float(result.loss.detach()) == pytest.approx(loss, abs=1e-9)
     result.loss.sum().backward()
-    on_an_edge = any(abs(rho - edge) < 1e-6 for edge in (1 - low, 1 + high, 3.0))
+    on_an_edge = any(abs(rho - edge) < 1e-6 for edge in (1 - low, 1 + high, 1.5, 3.0))
     if not on_an_edge:
         assert logprobs.grad is not None
         assert float(logprobs.grad) == pytest.approx(slope, abs=1e-9)
@@ -77,6 +81,7 @@ def test_ratios_far_off_leave_no_nan() -> None:
     assert result.loss.isfinite().all()
     assert logprobs.grad is not None
     assert logprobs.grad.isfinite().all()
+    assert result.stats["ratio"].tolist() == pytest.approx([math.exp(x) for x in (20, -20, 20, -20)])
 
 
 # --- losses of whole episodes, and weights
@@ -99,9 +104,10 @@ def test_gspo(batch: list[list[tuple[float, float]]], by_token: bool, clip: tupl
     result = gspo(*given, clip_low=clip[0], clip_high=clip[1], by_token=by_token)
     weights = torch.arange(1.0, len(given[0]) + 1, dtype=torch.float64)
     (weights * result.loss).sum().backward()
-    losses, slopes, on_an_edge, place = [], [], False, 0
+    losses, slopes, ratios, on_an_edge, place = [], [], [], False, 0
     for row in batch:
         s = math.exp(sum(x for x, _ in row) / len(row))
+        ratios += [s] * len(row)
         on_an_edge |= any(abs(s - edge) < 1e-6 for edge in (1 - clip[0], 1 + clip[1]))
         terms = [ppo_by_cases(s, a, *clip, None) for _, a in row]
         pulls = [float(weights[place + i]) * slope for i, (_, slope) in enumerate(terms)]
@@ -111,6 +117,12 @@ def test_gspo(batch: list[list[tuple[float, float]]], by_token: bool, clip: tupl
     torch.testing.assert_close(result.loss.detach(), tensor(*losses), atol=1e-9, rtol=1e-9)
     if not on_an_edge:
         torch.testing.assert_close(given[0].grad, tensor(*slopes), atol=1e-9, rtol=1e-9)
+        cut = [a > 0 and s > 1 + clip[1] or a < 0 and s < 1 - clip[0] for s, a in zip(ratios, given[2], strict=True)]
+        assert result.stats["clipped"].tolist() == [float(c) for c in cut]
+    torch.testing.assert_close(result.stats["ratio"], tensor(*ratios))
+    moved = tensor(*(x for row in batch for x, _ in row))
+    torch.testing.assert_close(result.stats["approx_kl_k1"], -moved, atol=1e-9, rtol=1e-9)
+    torch.testing.assert_close(result.stats["approx_kl_k3"], moved.exp() - 1 - moved, atol=1e-9, rtol=1e-9)
     assert not any(stat.requires_grad for stat in result.stats.values())
 
 
@@ -163,6 +175,34 @@ def test_no_loss_depends_on_micro_batches(
     whole = gradient([list(range(len(batch)))])
     split = gradient([[e for e, p in enumerate(part) if p == number] for number in range(3)])
     torch.testing.assert_close(split, whole)
+
+
+@forall(sequences, st.sampled_from([(0.1, 0.4), (0.6, 0.05)]), st.sampled_from([None, 1.5]))
+def test_a_loss_by_name_is_the_function_of_that_name(
+    batch: list[list[tuple[float, float]]], clip: tuple[float, float], dual: float | None
+) -> None:
+    given, bounds = flat(batch), {"clip_low": clip[0], "clip_high": clip[1]}
+    expected = {
+        "ppo": ppo_clip(*given[:3], **bounds, dual_clip=dual),
+        "gspo": gspo(*given, **bounds),
+        "gspo_token": gspo(*given, **bounds, by_token=True),
+        "cispo": cispo(*given[:3], **bounds),
+    }
+    for name in get_args(PolicyLossName):
+        loss = policy_loss(name, *given, **bounds, dual_clip=dual if name == "ppo" else None).loss
+        (by_name,) = torch.autograd.grad(loss.sum(), given[0], retain_graph=True)
+        (direct,) = torch.autograd.grad(expected[name].loss.sum(), given[0], retain_graph=True)
+        torch.testing.assert_close((loss, by_name), (expected[name].loss, direct), atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("name", get_args(PolicyLossName))
+def test_importance_weighs_every_loss_and_gets_no_gradient(name: Any) -> None:
+    given, bounds = flat([[(0.1, 2.0), (-0.1, 0.5)], [(0.05, -1.0)]]), {"clip_low": 0.3, "clip_high": 0.3}
+    importance = tensor(0.5, 2.0, 3.0, grad=True)
+    weighed = policy_loss(name, *given, **bounds, importance=importance).loss
+    torch.testing.assert_close(weighed, importance.detach() * policy_loss(name, *given, **bounds).loss)
+    weighed.sum().backward()
+    assert importance.grad is None
 
 
 @pytest.mark.parametrize("name", get_args(PolicyLossName))
