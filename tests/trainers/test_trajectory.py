@@ -66,6 +66,11 @@ def test_an_episode_without_tokens_is_valid() -> None:
     assert t.token_rewards().shape == (0,)
 
 
+def test_the_oldest_version_is_of_what_the_policy_sampled() -> None:
+    versions = np.array([-1, 7, -1, 4, -1], np.int32)
+    assert make(weight_version=versions).oldest_version == 4
+
+
 def test_terms_left_out_are_one_empty_mapping_a_turn() -> None:
     assert make().turn_terms == ({}, {})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 
 import pytest
@@ -30,6 +31,9 @@ def test_cosine_falls_to_its_floor_and_stays():
         ({"schedule": "cosine"}, "needs optimizer total_steps"),
         ({"schedule": "cosine", "total_steps": 3, "warmup_steps": 3}, "total_steps above warmup_steps"),
         ({"grad_clip": 0.0}, "grad_clip must be above 0"),
+        ({"warmup_steps": -1}, "warmup_steps must be at least 0"),
+        ({"min_lr_ratio": 1.5}, "min_lr_ratio must be in"),
+        ({"skip_nonfinite": -1}, "skip_nonfinite must be at least 0"),
     ],
 )
 def test_settings_outside_their_range(settings, message):
@@ -47,7 +51,8 @@ def test_updates_follow_the_formula():
     first = {name: torch.zeros_like(p) for name, p in expected.items()}
     second = {name: torch.zeros_like(p) for name, p in expected.items()}
     for step in range(1, 5):
-        gradients = {name: torch.randn_like(p) * 3 for name, p in expected.items()}
+        size = 3 if step % 2 else 0.1  # above what is clipped, and below it
+        gradients = {name: torch.randn_like(p) * size for name, p in expected.items()}
         for name, parameter in model.named_parameters():
             parameter.grad = gradients[name].clone()
         metrics = optimizer.step("a test")
@@ -80,3 +85,23 @@ def test_skips_are_counted_in_a_row():
     step(math.nan)
     with pytest.raises(FloatingPointError, match="update 2 of a test; 2 in a row"):
         step(math.nan)
+
+
+@pytest.mark.parametrize("allowed", [0, 1])
+def test_an_update_that_is_left_out_changes_nothing(allowed):
+    model = nn.Linear(2, 1)
+    optimizer = Optimizer(model, OptimizerSettings(lr=0.1, skip_nonfinite=allowed))
+    tensors = [*model.parameters(), *(tensor for state in optimizer.state().values() for tensor in state.values())]
+
+    def step(value):
+        for parameter in model.parameters():
+            parameter.grad = torch.full_like(parameter, value)
+        optimizer.step("a test")
+
+    step(1.0)
+    before = [tensor.detach().clone() for tensor in tensors]
+    with contextlib.nullcontext() if allowed else pytest.raises(FloatingPointError):
+        step(math.nan)
+    assert all(torch.equal(*pair) for pair in zip(tensors, before, strict=True))
+    assert all(parameter.grad is None for parameter in model.parameters()), "the next gradient is not added to it"
+    assert optimizer.progress == {"step_count": 1, "skipped_in_a_row": 1}

@@ -32,17 +32,19 @@ def read(batches):
     """For each flat index, what the model has read at its position, and the target; each index once."""
     result = {}
     for batch in batches:
-        flat, width = batch.input_ids.ravel(), batch.input_ids.shape[1]
+        flat, (height, width) = batch.input_ids.ravel(), batch.input_ids.shape
+        lengths = np.full(height, width) if batch.lengths is None else batch.lengths
+        starts = np.cumsum(lengths) - lengths
         for position, target, index in zip(batch.positions, batch.targets, batch.index, strict=True):
-            row = position // width * width
+            row = max(start for start in starts if start <= position)
             assert index not in result
             result[int(index)] = (flat[row : position + 1].tolist(), int(target))
     return result
 
 
-@given(trajectories(), st.integers(1, 60))
-def test_every_action_token_is_predicted_once_from_exactly_what_came_before_it(items, budget):
-    batches = micro_batches(action_rows(items), budget)
+@given(trajectories(), st.integers(1, 60), st.booleans())
+def test_every_action_token_is_predicted_once_from_exactly_what_came_before_it(items, budget, packed):
+    batches = micro_batches(action_rows(items), budget, packed=packed)
     expected = [pair for item in items for pair in prefixes(item)]
     assert read(batches) == dict(enumerate(expected))
     assert action_offsets(items)[-1] == len(expected)
@@ -56,16 +58,22 @@ def test_values_are_read_before_every_action_and_at_the_last_token(items, budget
     assert {index: tokens for index, (tokens, _) in got.items()} == dict(enumerate(states))
 
 
-@given(trajectories(), st.integers(1, 60))
-def test_batches_keep_the_budget_and_trajectories_whole(items, budget):
+@given(trajectories(), st.integers(1, 60), st.booleans())
+def test_batches_keep_the_budget_and_trajectories_whole(items, budget, packed):
     units = action_rows(items)
-    batches = micro_batches(units, budget)
+    batches = micro_batches(units, budget, packed=packed)
     owner = np.repeat(np.arange(len(items)), np.diff(action_offsets(items)))
     owners = [set(owner[batch.index]) for batch in batches]
     assert sum(map(len, owners)) == len(set().union(*owners))
     for batch, inside in zip(batches, owners, strict=True):
         assert batch.input_ids.size <= budget or len(inside) == 1
-    assert sum(batch.num_tokens for batch in batches) == sum(len(row.tokens) for unit in units for row in unit)
+    lengths = [len(row.tokens) for unit in units for row in unit]
+    assert sum(batch.num_tokens for batch in batches) == sum(lengths)
+    assert sum(batch.squares for batch in batches) == sum(length**2 for length in lengths)
+    for batch, after in itertools.pairwise(batches):
+        if packed:  # what begins the next one had no room here
+            first = next(unit for unit in units if unit and unit[0].index[0] == after.index[0])
+            assert batch.num_tokens + sum(len(row.tokens) for row in first) > budget
 
 
 def test_nothing_is_read_after_the_last_wanted_position():

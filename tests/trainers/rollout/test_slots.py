@@ -218,6 +218,12 @@ class Books(RuleBasedStateMachine):
         in_flight = set(self.slots.in_flight)
         assert not in_flight & (self.dropped | set(self.delivered))
         assert len(in_flight) * size <= self.slots.capacity
+        over = self.dropped | set(self.delivered)
+        numbers = range(self.slots.frontier()["next_group"] + 2)
+        assert {number for number in numbers if self.slots.gone(number)} == over
+        ended = {number: len(done) + self.lost.get(number, 0) for number, done in self.done.items()}
+        whole = {number for number, count in ended.items() if count == self.slots.episodes_per_group}
+        assert self.slots.ready == len(whole - over)
 
 
 Books.TestCase.settings = settings(
