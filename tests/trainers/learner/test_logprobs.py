@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from trainers.learner.logprobs import token_logprobs
+from trainers.learner.logprobs import positions_at_once, token_logprobs
 
 
 def inputs(n=13, width=6, vocab=11, dtype=torch.float32, seed=0, bias=True):
@@ -39,6 +39,19 @@ def test_values_and_gradients_are_those_of_full_logits(chunk, temperature, bias,
     ]
     for a, b in zip([*ours, *gradients[0]], [*theirs, *gradients[1]], strict=True):
         torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("frozen", ["hidden", "weight", "bias"])
+def test_what_is_frozen_gets_no_gradient_and_the_others_get_theirs(frozen):
+    hidden, weight, offset, targets = inputs(dtype=torch.float64)
+    leaves = {"hidden": hidden, "weight": weight, "bias": offset}
+    leaves.pop(frozen).requires_grad_(False)
+    ours = token_logprobs(hidden, weight, targets, bias=offset, chunk_size=4)
+    gradients = [
+        torch.autograd.grad((logprobs + entropy.square()).sum(), list(leaves.values()))
+        for logprobs, entropy in (ours, full(hidden, weight, offset, targets, 1.0))
+    ]
+    torch.testing.assert_close(*gradients)
 
 
 @pytest.mark.parametrize("use", [lambda lp, h: lp, lambda lp, h: h, lambda lp, h: lp.exp() + h * lp])
@@ -81,6 +94,13 @@ def test_nothing_wanted_is_fine():
     (logprobs.sum() + entropy.sum()).backward()
     assert logprobs.shape == entropy.shape == (0,)
     assert not weight.grad.any()
+
+
+def test_the_logits_of_a_chunk_have_the_size_that_is_said():
+    for device, size in (("cpu", 64 * 2**20), ("cuda", 512 * 2**20)):
+        chunk = positions_at_once(151_936, device)
+        assert chunk * 151_936 * 4 <= size < (chunk + 1) * 151_936 * 4
+        assert positions_at_once(2**40, device) == 1
 
 
 @pytest.mark.parametrize(("name", "value"), [("temperature", 0.0), ("chunk_size", 0)])

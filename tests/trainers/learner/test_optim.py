@@ -105,3 +105,9 @@ def test_an_update_that_is_left_out_changes_nothing(allowed):
     assert all(torch.equal(*pair) for pair in zip(tensors, before, strict=True))
     assert all(parameter.grad is None for parameter in model.parameters()), "the next gradient is not added to it"
     assert optimizer.progress == {"step_count": 1, "skipped_in_a_row": 1}
+
+
+def test_what_is_frozen_is_not_the_optimizers():
+    model = nn.Linear(3, 2)
+    model.bias.requires_grad_(False)
+    assert Optimizer(model, OptimizerSettings()).state().keys() == {"weight"}

@@ -71,9 +71,10 @@ def test_batches_keep_the_budget_and_trajectories_whole(items, budget, packed):
     assert sum(batch.num_tokens for batch in batches) == sum(lengths)
     assert sum(batch.squares for batch in batches) == sum(length**2 for length in lengths)
     for batch, after in itertools.pairwise(batches):
-        if packed:  # what begins the next one had no room here
-            first = next(unit for unit in units if unit and unit[0].index[0] == after.index[0])
-            assert batch.num_tokens + sum(len(row.tokens) for row in first) > budget
+        first = next(unit for unit in units if unit and unit[0].index[0] == after.index[0])
+        (rows, width), more = batch.input_ids.shape, sum(len(row.tokens) for row in first)
+        needed = width + more if packed else (rows + len(first)) * width
+        assert needed > budget, "what begins the next one had no room here"
 
 
 def test_nothing_is_read_after_the_last_wanted_position():

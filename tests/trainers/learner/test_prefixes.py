@@ -71,10 +71,11 @@ def test_sharing_reads_the_same_and_computes_less(items, budget, rows_of):
     for name in ("num_tokens", "squares"):
         assert sum(getattr(b, name) for b in shared) == sum(getattr(b, name) for b in apart)
     assert sum(b.size for b in shared) <= sum(b.size for b in apart)
+    owner = {int(index): number for number, unit in enumerate(units) for row in unit for index in row.index}
     for batch in shared:
         assert batch.repeated >= 0
         assert batch.num_tokens - batch.repeated <= batch.size
-        assert batch.size <= budget or len({*batch.index}) <= max(sum(len(r.index) for r in unit) for unit in units)
+        assert batch.size <= budget or len({owner[int(index)] for index in batch.index}) == 1
 
 
 def test_a_group_with_equal_replies_reads_its_prompt_once():
@@ -84,6 +85,8 @@ def test_a_group_with_equal_replies_reads_its_prompt_once():
     batches = micro_batches(action_rows(items), 1000, share=True)
     assert sum(batch.size for batch in batches) == 4 * 30 + 32 * 9  # the last token is predicted, not read
     assert sum(batch.num_tokens - batch.repeated for batch in batches) == 4 * 30 + 32 * 9
+    exact = micro_batches(action_rows(items), 30 + 8 * 9, share=True)
+    assert [batch.size for batch in exact] == [30 + 8 * 9] * 4, "a group that just fits is not cut"
 
 
 def test_without_siblings_nothing_is_shared():
