@@ -1,0 +1,204 @@
+"""From turn rewards to the losses: what the configuration chooses goes in with the right sign, weight and token."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from trainers.algorithms.kl import FixedKL
+from trainers.config import PPOConfig
+from trainers.config.load import resolve
+from trainers.credit import credit, critic_loss, policy_loss
+from trainers.trajectory import Trajectory
+
+SIZES = ((2, 1), (3,), (1, 2), (2,))  # action tokens by turn; two groups of two
+REWARDS = ((0.5, 1.0), (-1.0,), (0.25, 0.0), (2.0,))
+
+
+def config(*options: str) -> PPOConfig:
+    return resolve(["model.device=cpu", *options])[0]
+
+
+def episodes() -> list[Trajectory]:
+    """An observation before each turn; log-probabilities -0.1, -0.2, ... of an episode's action tokens."""
+    made = []
+    for number, (sizes, rewards) in enumerate(zip(SIZES, REWARDS, strict=True)):
+        turn = np.array([k for turn, size in enumerate(sizes) for k in (-1, *[turn] * size)], np.int32)
+        mask = turn >= 0
+        made.append(
+            Trajectory(
+                token_ids=np.arange(len(turn), dtype=np.int32),
+                action_mask=mask,
+                logprobs=np.where(mask, -0.1 * np.cumsum(mask), 0.0).astype(np.float32),
+                weight_version=np.where(mask, 0, -1).astype(np.int32),
+                turn_id=turn,
+                turn_rewards=np.array(rewards),
+                terminated=True,
+                group_id=str(number // 2),
+            )
+        )
+    return made
+
+
+def split(flat: np.ndarray) -> list[np.ndarray]:
+    return np.split(flat.astype(np.float32), np.cumsum([sum(sizes) for sizes in SIZES])[:-1])
+
+
+ROLLOUT = np.concatenate([t.logprobs[t.action_mask] for t in episodes()]).astype(np.float64)
+COUNT = len(ROLLOUT)
+RNG = np.random.default_rng(0)
+AGAIN, REFERENCE, VALUES = (RNG.uniform(-1, 0, COUNT).astype(np.float32).astype(np.float64) for _ in range(3))
+
+
+def learner(*, reference: bool = False, critic: bool = False) -> Any:
+    """Says the numbers above."""
+    return SimpleNamespace(
+        reference=reference or None,
+        critic=critic or None,
+        logprobs=lambda trajectories, model="actor": split(REFERENCE if model == "reference" else AGAIN),
+        values=lambda trajectories: (split(VALUES), np.zeros(len(trajectories))),
+    )
+
+
+def to_go(rewards: np.ndarray) -> np.ndarray:
+    return np.concatenate([np.cumsum(part[::-1])[::-1] for part in np.split(rewards, np.cumsum(list(map(sum, SIZES))))])
+
+
+def token_rewards() -> np.ndarray:
+    return np.concatenate([t.token_rewards()[t.action_mask] for t in episodes()])
+
+
+class Steered(FixedKL):
+    """Keeps what it is told, and becomes ten times as large."""
+
+    def update(self, kl: float, episodes: int) -> None:
+        self.told = (kl, episodes)
+        self.beta *= 10
+
+
+CRITIC = ("algorithm.adv_estimator=gae", "algorithm.gamma=1", "algorithm.lam=1")
+
+
+def test_a_kl_in_the_reward_is_subtracted_where_each_token_stands():
+    kl = Steered(0.5)
+    options = ("algorithm.use_kl_in_reward=true", "algorithm.kl_penalty=k1", "algorithm.norm_adv=false", *CRITIC)
+    columns, result, metrics = credit(config(*options), learner(reference=True, critic=True), kl, episodes())
+    estimate = ROLLOUT - REFERENCE
+    assert columns["returns"] == pytest.approx(to_go(token_rewards() - 0.5 * estimate), abs=1e-6)
+    assert columns["advantages"] == pytest.approx(columns["returns"] - VALUES, abs=1e-6)
+    assert (columns["advantages"] == result.advantages).all()
+    assert (metrics["actor/ref_kl"], metrics["actor/kl_coef"]) == pytest.approx((estimate.mean(), 0.5))
+    assert kl.told == (pytest.approx(estimate.mean()), 4), "the next batch's weight, not this one's"
+
+
+def test_a_kl_in_the_loss_leaves_the_rewards_alone():
+    kl = Steered(0.5)
+    options = ("actor.use_kl_loss=true", "algorithm.norm_adv=false", *CRITIC)
+    columns, _, _ = credit(config(*options), learner(reference=True, critic=True), kl, episodes())
+    assert columns["returns"] == pytest.approx(to_go(token_rewards()))
+    assert columns["ref_logprobs"] == pytest.approx(REFERENCE)
+    assert kl.beta == 0.5
+
+
+def test_what_the_critic_had_foreseen_is_reported():
+    columns, _, metrics = credit(config(*CRITIC), learner(critic=True), FixedKL(0.0), episodes())
+    assert columns["old_values"] == pytest.approx(VALUES)
+    returns = to_go(token_rewards())
+    assert metrics["critic/value_mean"] == pytest.approx(VALUES.mean())
+    assert metrics["critic/explained"] == pytest.approx(1 - np.var(returns - VALUES) / np.var(returns))
+
+
+def test_recomputed_log_probabilities_are_the_old_ones_and_correct_the_others():
+    options = ("actor.old_logprobs=recompute", "actor.importance_correction=token_tis", "actor.tis_cap=1.3")
+    reject = ("actor.rejection=token", "actor.rejection_low=0.8", "actor.rejection_high=1.5")
+    rloo = ("algorithm.adv_estimator=rloo", "algorithm.baseline=group", "algorithm.norm_adv=false")
+    run = config(*options, *reject, *rloo)
+    columns, result, metrics = credit(run, learner(), FixedKL(0.0), episodes())
+    ratio = np.exp(AGAIN - ROLLOUT)
+    kept = (ratio >= 0.8) & (ratio <= 1.5)
+    assert 0 < kept.sum() < COUNT
+    assert columns["old_logprobs"] == pytest.approx(AGAIN)
+    assert columns["importance"] == pytest.approx(np.minimum(ratio, 1.3))
+    totals = [sum(rewards) for rewards in REWARDS]
+    by_episode = [totals[e] - totals[e ^ 1] for e in range(4)]  # the other of the two
+    wanted = np.repeat(by_episode, [sum(sizes) for sizes in SIZES])
+    assert result.policy_mask.tolist() == kept.tolist()
+    assert not columns["advantages"][~kept].any()
+    assert columns["advantages"][kept] == pytest.approx(wanted[kept])
+    assert metrics["actor/rejected"] == pytest.approx(1 - kept.mean())
+
+
+def test_advantages_are_normalised_over_what_is_trained_on():
+    reject = ("actor.old_logprobs=recompute", "actor.rejection=token", "actor.rejection_low=0.8")
+    run = config(*reject, "algorithm.adv_estimator=rloo", "algorithm.norm_adv=true")
+    columns, result, _ = credit(run, learner(), FixedKL(0.0), episodes())
+    kept = result.policy_mask
+    assert 0 < kept.sum() < COUNT
+    assert columns["advantages"][kept].mean() == pytest.approx(0.0, abs=1e-9)
+    assert columns["advantages"][kept].std() == pytest.approx(1.0)
+
+
+# ------------------ losses
+
+
+def batch(**more: torch.Tensor) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    names = ("old_logprobs", "ref_logprobs", "advantages", "weight", "share", "old_values", "returns")
+    made = {name: torch.randn(COUNT, generator=generator, dtype=torch.float64) for name in names}
+    return made | {"trajectory": torch.arange(COUNT) // 3} | more
+
+
+@pytest.mark.parametrize("importance", [False, True])
+def test_the_policys_loss_is_the_surrogate_minus_the_bonus_plus_the_kl(importance):
+    section = config(
+        *("actor.entropy_coeff=0.3", "actor.use_kl_loss=true", "actor.kl_loss_coef=0.7", "actor.kl_loss_type=k2"),
+        *("actor.clip_ratio_low=0.1", "actor.clip_ratio_high=0.4", "actor.clip_ratio_c=1.5"),
+    ).actor
+    given = batch(**{"importance": torch.linspace(0.5, 2.0, COUNT, dtype=torch.float64)} if importance else {})
+    logprobs = (given["old_logprobs"] + torch.linspace(-1.5, 1.5, COUNT, dtype=torch.float64)).requires_grad_()
+    entropy = torch.linspace(0.1, 2.0, COUNT, dtype=torch.float64, requires_grad=True)
+    ratio, advantages = (logprobs - given["old_logprobs"]).exp(), given["advantages"]
+    surrogate = -torch.minimum(ratio * advantages, ratio.clamp(0.9, 1.4) * advantages)
+    surrogate = torch.where(advantages < 0, torch.minimum(surrogate, -1.5 * advantages), surrogate)
+    kl = (logprobs - given["ref_logprobs"]).square() / 2
+    expected = given["weight"] * (surrogate * given.get("importance", torch.tensor(1.0)) - 0.3 * entropy + 0.7 * kl)
+    loss, sums = policy_loss(section)(logprobs, entropy, given)
+    torch.testing.assert_close(loss, expected.sum())
+    ours, theirs = (torch.autograd.grad(each.sum(), [logprobs, entropy]) for each in (loss, expected))
+    torch.testing.assert_close(ours, theirs)
+    assert sums["dual_clipped"] != 0, "or that bound was not tested"
+    torch.testing.assert_close(sums["kl_loss"], (given["share"] * kl).sum().detach())
+    torch.testing.assert_close(sums["ratio"], (given["share"] * ratio).sum().detach())
+    assert not any(each.requires_grad for each in sums.values())
+
+
+def test_without_a_bonus_or_a_kl_nothing_of_them_is_computed():
+    section = config("actor.entropy_coeff=0", "actor.use_kl_loss=false").actor
+    given = batch()
+    del given["ref_logprobs"]
+    logprobs = given["old_logprobs"].clone().requires_grad_()
+    entropy = torch.ones(COUNT, dtype=torch.float64, requires_grad=True)
+    loss, sums = policy_loss(section)(logprobs, entropy, given)
+    loss.backward()
+    assert entropy.grad is None
+    assert "kl_loss" not in sums
+    torch.testing.assert_close(logprobs.grad, -given["weight"] * given["advantages"])
+
+
+@pytest.mark.parametrize("clip", [None, 0.2])
+def test_the_critics_loss_is_half_the_squared_error_to_the_return(clip):
+    section = config(*CRITIC, f"critic.cliprange_value={'null' if clip is None else clip}").critic
+    given = batch()
+    values = given["old_values"] + torch.linspace(-0.5, 0.5, COUNT, dtype=torch.float64)
+    error = (values - given["returns"]).square()
+    most = error
+    if clip is not None:
+        moved = torch.minimum(torch.maximum(values, given["old_values"] - clip), given["old_values"] + clip)
+        most = torch.maximum(error, (moved - given["returns"]).square())
+    loss, sums = critic_loss(section)(values, given)
+    torch.testing.assert_close(loss, (given["weight"] * most / 2).sum())
+    torch.testing.assert_close(sums["clipped"], (given["weight"] * (most > error)).sum())
