@@ -483,7 +483,12 @@ def test_rendering(capsys):
     assert capsys.readouterr().out.strip() == transcript_of(fork)
     shown.reset(seed=0)
     assert capsys.readouterr().out == "".join(f"user: {m['content']}\n" for m in conversation)
-    assert Guess().render() is None
+    shown.step("no")
+    assert capsys.readouterr().out.startswith("assistant: no\nuser: No ("), "a step shows what is new by itself"
+    silent = Guess()
+    silent.reset(seed=0)
+    assert silent.render() is None
+    assert capsys.readouterr().out == ""
 
 
 def transcript_of(env):

@@ -253,6 +253,42 @@ def test_draining_opens_nothing_and_lets_the_rest_go_on():
     assert dict(book.ended) == {"shutdown": 1}
 
 
+def test_no_more_is_at_work_than_allowed():
+    book = Book(Limits(max_running=1))
+    for request, name in ((FIRST, "s1"), (SECOND, "s2")):
+        book.open(0, "ann", request, "x", session=name)
+        book.finish(0, name, "opened")
+    assert book.begin(0, "ann", "r1", "step", session="s1", turn=0) == Start("s1")
+    assert refused(book.begin, 0, "ann", "r2", "step", session="s2", turn=0).kind == "overloaded"
+    assert refused(book.open, 0, "bob", FIRST, "x", session="s3").kind == "overloaded"
+    book.finish(0, "s1", "played", turns=1)
+    assert book.begin(0, "ann", "r2", "step", session="s2", turn=0) == Start("s2")
+
+
+def test_it_is_counted_why_sessions_ended():
+    def ended(how):
+        book = Book(LIMITS)
+        book.open(0, "ann", FIRST, "x", session="s1", connection="wire 1")
+        book.finish(0, "s1", "opened", over=how == "over")
+        if how == "connection_lost":
+            book.lose(0, "wire 1")
+        if how == "too_old":
+            for now in (9, 18, 27, 36):
+                book.begin(now, "ann", f"r{now}", "look", session="s1", turn=0)
+                book.finish(now, "s1", "seen")
+        assert book.expire({"connection_lost": 3, "over": 5, "idle": 10, "too_old": 40}[how]) == ["s1"]
+        return dict(book.ended)
+
+    for how in ("connection_lost", "over", "idle", "too_old"):
+        assert ended(how) == {how: 1}
+    book = Book(LIMITS)
+    book.open(0, "ann", FIRST, "x", session="s1")
+    book.give_up("s1", "broken")
+    assert book.close_all() == book.close("ann", "s1") == []
+    assert book.fail(0, "s1") == ["s1"]
+    assert dict(book.ended) == {"broken": 1}, "the first reason stays"
+
+
 def test_what_is_given_up_ends_with_its_work():
     book = Book(LIMITS)
     book.open(0, "ann", FIRST, "x", session="s1")

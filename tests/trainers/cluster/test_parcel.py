@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pickle
 import socket
@@ -137,6 +138,8 @@ def test_buckets_hold_every_tensor_once(tensors, size):
         assert got[name].dtype == value.dtype
         assert torch.equal(got[name], value)
     assert all(len(bucket.entries) == 1 or bucket.data.nbytes <= size + 64 for bucket in buckets)
+    for bucket, after in itertools.pairwise(buckets):
+        assert bucket.data.nbytes + after.entries[0].size > size, "what begins the next one had no room here"
 
 
 def test_tied_weights_travel_once():

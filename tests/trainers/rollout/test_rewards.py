@@ -160,6 +160,46 @@ def test_an_episode_that_failed_waits_for_no_reward() -> None:
     assert batch.stats["wait_s"] == pytest.approx(2 + 3 + 1000)
 
 
+def test_a_failure_is_not_kept_waiting_by_the_other_rewards() -> None:
+    async def slow(so_far: SoFar, turn: int) -> float:
+        await asyncio.sleep(1000.0)
+        return 1.0
+
+    async def fails_once(so_far: SoFar, turn: int) -> float:
+        await asyncio.sleep(5.0)
+        if not ended:
+            raise KeyError("no such model")
+        return 1.0
+
+    ended: list[Trajectory] = []
+    options = {"rewards": {"slow": slow, "judge": fails_once}, "reward_timeout": None, "on_trajectory": ended.append}
+    (batch,) = run_simulated(collect(engine_of(says("1 end", latency=1.0)), **ONE, **options))
+    assert [t.status for t in ended] == [Status.ERROR_REWARD, Status.COMPLETED]
+    assert batch.stats["cause_error_reward_reward_raised"] == 1
+    assert batch.stats["wait_s"] == pytest.approx(1 + 5 + 1 + 1000)
+
+
+def test_work_that_runs_by_itself_is_cancelled_when_nobody_needs_its_reward() -> None:
+    started: list[asyncio.Task[float]] = []
+    left_over: list[bool] = []
+
+    async def slow() -> float:
+        await asyncio.sleep(1000.0)
+        return 1.0
+
+    def score(so_far: SoFar, turn: int) -> Awaitable[float]:
+        left_over.extend(not task.cancelled() for task in started)
+        started.append(asyncio.ensure_future(slow()))
+        return started[-1]
+
+    def refuses_once(so_far: SoFar, turn: int) -> Awaitable[float] | None:
+        return refuses(so_far, turn) if len(started) == 1 else None  # before the other one's is awaited
+
+    options = {"rewards": {"slow": score, "judge": refuses_once}, "reward_timeout": None}
+    run_simulated(collect(engine_of(says("1 end", latency=1.0)), **ONE, **options))
+    assert left_over[:1] == [False]
+
+
 def test_scores_that_cannot_be_called_are_refused() -> None:
     with pytest.raises(ValueError, match=r"rewards\['judge'\] must be a function"):
         run_simulated(collect(engine_of(says("1 end")), rewards={"judge": 3}))
