@@ -216,6 +216,10 @@ def test_an_error_names_its_environment_and_asks_for_a_reset(kind):
     with pytest.raises(RuntimeError, match="boom") as caught:
         envs.step(["no", "boom", "no"])
     assert "environment 1 of 3" in caught.value.__notes__[0]
+    envs.reset(seed=0)
+    with pytest.raises(RuntimeError, match="boom") as caught:
+        envs.step(["no", "boom", "boom"])
+    assert "environment 1 of 3" in caught.value.__notes__[0], "the first one"
     with pytest.raises(gymnasium.error.ResetNeeded):
         envs.step(["no"] * 3)
     assert same(envs.reset(seed=0), TextVectorEnv.of(Guess(), 3).reset(seed=0))
@@ -292,6 +296,7 @@ def test_construction():
         TextVectorEnv([])
     with pytest.raises(ValueError, match="num_envs"):
         TextVectorEnv.of(first, 0)
+    assert TextVectorEnv.of(first, 1).envs == (first,)
     with pytest.raises(ValueError, match="Sometimes"):
         TextVectorEnv([first], autoreset_mode="Sometimes")
 

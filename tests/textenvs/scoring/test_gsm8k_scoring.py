@@ -102,6 +102,15 @@ def test_garbage_is_no_error(text):
     assert verdict.well_formed or not verdict.strict
 
 
+@pytest.mark.parametrize("method", ["strict", "flexible"])
+@pytest.mark.parametrize("text", ["#### 5\nor 6", "#### 6\nor 5", "it is 5", "#### 5", "none"])
+def test_a_verdict_has_both_checks_and_the_method_says_which_counts(text, method):
+    verdict = judge(text, "5", method)
+    checks = {each: extract(text, each) == "5" for each in ("strict", "flexible")}
+    assert verdict.metrics() == checks | {"well_formed": "####" in text}
+    assert (verdict.answer, verdict.correct) == (extract(text, method), checks[method])
+
+
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     "piece", ["1", "1,", "1,234", ",123", "-", "####", "#### ", "#### -", "$", "1.", "-$", " ", "#", "1,23"]

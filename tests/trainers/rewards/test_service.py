@@ -120,7 +120,7 @@ def test_batches_side_by_side_and_back_pressure() -> None:
 def test_tokens_limit_a_batch() -> None:
     async def run() -> None:
         model = Model()
-        async with service(model, max_batch_tokens=10, max_wait_s=0.1) as door:
+        async with service(model, max_batch_tokens=8, max_wait_s=0.1) as door:  # two of four just fit
             await ask(door, *(request(str(i), tokens=4) for i in range(4)), request("long", tokens=99))
         assert model.batches == [["0", "1"], ["2", "3"], ["long"]]
 
