@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from fake_service import FakeService
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
@@ -49,6 +50,14 @@ def test_a_command_prints_what_the_page_shows(command, shown, folder):
     expected = re.sub(r"^((?:over)?> ).*\n", r"\1", shown, flags=re.MULTILINE)
     printed = python(folder, "-m", *words, stdin="".join(f"{line}\n" for line in typed))
     assert printed.strip() == expected.strip()
+
+
+def test_the_model_of_a_service_plays(folder):
+    (block,) = re.findall(r"^```sh\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    with FakeService(answer="small") as service:
+        printed = python(folder, "-m", *block.replace("http://localhost:8000/v1", service.url).split())
+    assert "18 tasks x 4 = 72 episodes" in printed
+    assert (folder / "results" / "results.parquet").is_file()
 
 
 def test_gymnasium_accepts_the_environment(folder):

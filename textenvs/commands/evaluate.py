@@ -23,6 +23,7 @@ from .common import CommandError, open_environment, parse_options, printable, sh
 from .policies import add_policy_arguments, check_policy_arguments, policy_of
 
 _PROGRESS_EVERY_S = 5.0
+_TASKS = 100  # where nobody says how many, and there are so many
 
 EXAMPLES = """\
 examples:
@@ -48,7 +49,10 @@ def add(commands: Any) -> argparse.ArgumentParser:
     add_policy_arguments(parser)
     what = parser.add_argument_group("the episodes")
     what.add_argument(
-        "--num-tasks", "--episodes", default="100", metavar="N", help="how many tasks, or `all` (default 100)"
+        "--num-tasks",
+        "--episodes",
+        metavar="N",
+        help="how many tasks, or `all` (default 100, or all where there are fewer)",
     )
     what.add_argument("--samples", type=int, default=1, metavar="K", help="episodes of each task (default 1)")
     what.add_argument(
@@ -208,6 +212,9 @@ def _open(arguments: argparse.Namespace, configuration: Mapping[str, Any]) -> Fo
 
 def _choose(env: TextEnv[Any], arguments: argparse.Namespace) -> tuple[int, ...]:
     wanted = arguments.num_tasks
+    if wanted is None:
+        size = env.tasks.size
+        wanted = str(_TASKS if size is None else min(_TASKS, size))
     if wanted != "all" and not wanted.isdecimal():
         raise CommandError(f"--num-tasks must be a whole number or `all`, not {wanted!r}", 2)
     try:
