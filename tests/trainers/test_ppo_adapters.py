@@ -126,3 +126,30 @@ def test_a_run_begins_with_a_saved_adapter(publish: str, started: tuple[Path, Pa
     asyncio.run(go("trainer.total_iterations=2"))
     assert torch.equal(weights[0][name], weights[1][name])
     assert not torch.equal(weights[1][name], weights[2][name])
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("learner-ranks")
+def test_two_ranks_begin_with_a_saved_adapter(started: tuple[Path, Path], tmp_path: Path) -> None:
+    """Each has its shard of it: together they have the weights that one process has, and learn from there."""
+    model, adapter = started
+    shape = {f"model.{name}" for name in ("hidden", "layers", "heads", "kv_heads", "vocab_size")}
+    options = [each for each in OPTIONS if each.partition("=")[0] not in shape]
+    more = [*LORA, f"model.path={model}", f"model.lora_adapter_path={adapter}", "trainer.total_iterations=1"]
+    weights: list[Any] = []
+
+    async def go(ranks: int) -> None:
+        place = [f"trainer.default_local_dir={tmp_path}/{ranks}", f"cluster.learner_ranks={ranks}"]
+        config, _ = load_config([*options, *more, *place])
+        async with assemble(config) as made:
+            weights.append(made.learner.weights())
+            await train(made)
+            weights.append(made.learner.weights())
+
+    for ranks in (1, 2):
+        asyncio.run(go(ranks))
+    before, after, before_shared, after_shared = weights
+    assert all(torch.equal(before[name], before_shared[name]) for name in before)
+    assert any(not torch.equal(before[name], after[name]) for name in before)
+    for name in after:
+        torch.testing.assert_close(after_shared[name], after[name], atol=1e-5, rtol=1e-4)
