@@ -175,9 +175,10 @@ def learn(
     train_actor = run.iteration >= config.critic.warmup or learner.critic is None
     steps: dict[str, list[float]] = {}
     offsets = offsets_of(trajectories)
+    parts = min(config.actor.mini_batches, len(trajectories))  # episodes that failed for good are missing
     for _ in range(config.actor.ppo_epochs):
         order = rng.permutation(len(trajectories))
-        for chosen in np.array_split(order, config.actor.mini_batches):
+        for chosen in np.array_split(order, parts):
             if run.given_up.is_set():
                 raise asyncio.CancelledError
             part = [trajectories[e] for e in chosen]

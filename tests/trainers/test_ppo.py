@@ -284,6 +284,21 @@ def test_epochs_and_mini_batches_are_optimizer_steps(tmp_path):
     assert all(row["actor/ratio"] != 1.0 for row in training_of(tmp_path))
 
 
+def test_a_batch_that_lost_episodes_for_good_has_fewer_steps(tmp_path):
+    def loses_one(run):
+        take = run.collector.next_batch
+
+        async def next_batch():
+            batch = await take()
+            batch.groups[0].pop()
+            return batch
+
+        run.collector.next_batch = next_batch
+
+    run = in_process(tmp_path, "rollout.n=3", "actor.mini_batches=6", "trainer.total_iterations=2", look=loses_one)
+    assert run.learner.actor_optimizer.step_count == 2 * 5
+
+
 def test_the_critic_warms_up_alone(tmp_path):
     run = in_process(tmp_path, "critic.warmup=2", "actor.mini_batches=1", "trainer.total_iterations=3")
     assert (run.learner.actor_optimizer.step_count, run.learner.critic_optimizer.step_count) == (1, 3)
