@@ -17,7 +17,13 @@ from .algorithms.kl import AdaptiveKL, FixedKL, KLController
 from .assembly.cluster import cluster_of, driver_device, plan_of
 from .assembly.collection import collector_of, trace_of
 from .assembly.engines import check_engine, engine_of, sleeps
-from .assembly.environments import backend_of, check_environments, training_kwargs, validation_tasks
+from .assembly.environments import (
+    backend_of,
+    check_environments,
+    other_validation,
+    training_kwargs,
+    validation_tasks,
+)
 from .assembly.folder import checkpoint_to_resume, run_folder
 from .assembly.learner import check_learner, learner_of, learner_options, start_from_adapter
 from .assembly.openings import overlong_of
@@ -121,6 +127,8 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
         if (pool := reward_function_of(config.custom_reward_function)) is not None:
             stack.callback(pool.close)
             rewards["custom"] = custom_reward(config, pool)
+        if (elsewhere := other_validation(config)) is not None:
+            reporter.say(elsewhere)
         overlong = await overlong_of(config, renderer, reporter.say)
         models: RewardModels | None = None
         if start_early(config):  # whatever is wrong with one is to be known before anything is trained

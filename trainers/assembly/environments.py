@@ -57,6 +57,15 @@ def validation_kwargs(config: PPOConfig) -> dict[str, Any]:
     return env_kwargs(config.env, config.data.val_files, config.env.val_kwargs)
 
 
+def other_validation(config: PPOConfig) -> str | None:
+    """A line to say where files name the tasks to train on, and nothing names those to validate on."""
+    if config.data.train_files is None or config.data.val_files is not None or "tasks" in config.env.val_kwargs:
+        return None
+    with closing(make_env(config.env.id, validation_kwargs(config))) as env:
+        name = env.tasks.name
+    return f"validation is not on rows of data.train_files, but on {name}; data.val_files names others"
+
+
 def backend_of(config: PPOConfig, *, validation: bool, here: bool = False) -> Backend:
     """Where episodes step; with ``here`` on this machine, also where Ray's actors will do it later."""
     kind = config.env.backend

@@ -98,6 +98,7 @@ def ppo_checks(config: PPOConfig) -> Problems:
             yield "data.longest_prompt", "has no effect without data.filter_overlong_prompts=true"
         elif longest >= engine.max_context:
             yield "data.longest_prompt", f"is {longest}, which engine.max_context={engine.max_context} does not hold"
+    yield from _held_out_checks(config)
     yield from reward_function_checks(config.custom_reward_function)
     if config.custom_reward_function.path is None:
         for name in ("workers", "timeout_s"):
@@ -144,6 +145,20 @@ def ppo_checks(config: PPOConfig) -> Problems:
     yield from _loss_checks(config.actor, config.algorithm.adv_estimator)
     if (trainer.resume_mode == "resume_path") != (trainer.resume_from_path is not None):
         yield "trainer.resume_from_path", "goes together with trainer.resume_mode=resume_path, and only with it"
+
+
+def _held_out_checks(config: PPOConfig) -> Problems:
+    """Validation is on other tasks than training; every run ends with one."""
+    given = config.env.kwargs.get("tasks")
+    names = [given] if isinstance(given, str) else given if isinstance(given, list | tuple) else ()
+    files = [name for name in names if isinstance(name, str) and name.endswith(_FILES)]
+    data = config.data
+    if files and data.train_files is None and data.val_files is None and "tasks" not in config.env.val_kwargs:
+        yield (
+            "env.kwargs.tasks",
+            f"is a file, {files[0]}, which has no split of its own: validation would be on the tasks that are trained "
+            "on. Give data.train_files and data.val_files instead (or env.val_kwargs.tasks)",
+        )
 
 
 def template_checks(names: Iterable[str]) -> Problems:
