@@ -48,6 +48,7 @@ from .report.metrics import Phases, episode_metrics
 from .report.profile import profiled
 from .rollout.collector import Batch, CollectionError
 from .rollout.renderer import RendererError
+from .rollout.tally import ended
 from .run import Run, assemble
 from .trajectory import Trajectory
 
@@ -144,7 +145,7 @@ async def iterate(run: Run, batch: Batch, phases: Phases) -> dict[str, float]:
     times = phases.finish()
     tokens = sum(int(t.action_mask.sum()) for t in trajectories)
     return {
-        **episode_metrics(trajectories, "train"),
+        **episode_metrics(trajectories, "train", ended=ended(batch.stats)),
         **metrics,
         **{f"rollout/{name}": value for name, value in batch.stats.items()},
         **{f"reward/{name}_{key}": value for name, stats in run.reward_stats.items() for key, value in stats().items()},
@@ -225,8 +226,12 @@ async def profiling(run: Run) -> AsyncIterator[None]:
 # ------------------ validation, saving
 
 
-async def validate(run: Run) -> None:
-    """Play the validation tasks with the current weights and report; nothing, if somebody asks to stop meanwhile."""
+async def validate(run: Run) -> str | None:
+    """Play the validation tasks with the current weights and report; nothing, if somebody asks to stop meanwhile.
+
+    Returns:
+        Where no episode at all could be scored: how many those are, and why the first was not.
+    """
     config = run.config.validation
     began = time.perf_counter()
     episodes = run.collector.evaluate(
@@ -243,9 +248,19 @@ async def validate(run: Run) -> None:
     with traced(run, "validate"):
         trajectories = await until_stopped(episodes, run.stop)
     if trajectories is None:
-        return
+        return None
+    failed = [episode for episode in trajectories if not episode.status.trainable]
+    said = None
+    if failed:
+        first = failed[0]
+        said = (
+            f"{len(failed)} of {len(trajectories)} validation episodes could not be scored: {first.status.value}: "
+            f"{first.error or first.stop or 'no reason given'}"
+        )
+        log.warning("%s", said)
     metrics = episode_metrics(trajectories, "val") | {"time/validation_s": time.perf_counter() - began}
     run.reporter.validation(run.iteration, metrics, trajectories)
+    return said if len(failed) == len(trajectories) else None
 
 
 def save(run: Run) -> None:
@@ -331,8 +346,10 @@ async def run_all(config: PPOConfig) -> int:
     async with assemble(config) as run:
         heed_signals(run.stop)
         if config.trainer.val_only:
-            await validate(run)
+            unscored = await validate(run)
             run.reporter.conclude(run.trained_s)
+            if unscored is not None:
+                raise CollectionError(unscored)
             return 130 if run.stop.is_set() else 0
         if run.iteration >= config.trainer.total_iterations:
             run.reporter.say(

@@ -9,6 +9,8 @@ import torch
 from ppo_runs import MODEL, QUICK, arguments, finite, in_process, refused, training_of
 
 from trainers import checkpoints, tiny
+from trainers.assembly.environments import other_validation
+from trainers.config import resolve
 from trainers.engines.base import EngineDeadError
 from trainers.ppo import main
 from trainers.rollout.slots import FilterExhaustedError
@@ -65,6 +67,22 @@ def test_a_data_file_with_a_bad_row(tmp_path, capsys, key):
     refused(
         capsys, arguments(tmp_path / "run", f"data.{key}={path}"), str(path), "row 3", "column 'answer' has no '#### N'"
     )
+
+
+def test_validation_on_the_tasks_of_training_is_refused(tmp_path, capsys):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(ROW) + "\n")
+    for dry in ([], ["--dry-run"]):
+        argv = arguments(tmp_path / "run", f"env.kwargs.tasks={path}", *dry)
+        refused(capsys, argv, "env.kwargs.tasks: is a file", "Give data.train_files and data.val_files", code=2)
+    resolve(arguments(tmp_path / "run", f"env.kwargs.tasks={path}", f"env.val_kwargs.tasks={path}"))
+
+
+def test_files_to_train_on_alone_say_what_validation_is_on(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(ROW) + "\n")
+    assert "not on rows of data.train_files" in other_validation(resolve([f"data.train_files={path}"])[0])
+    assert other_validation(resolve([f"data.train_files={path}", f"data.val_files={path}"])[0]) is None
 
 
 def test_a_file_of_demonstrations_with_a_bad_row(tmp_path, capsys):
@@ -177,6 +195,25 @@ def test_constant_rewards_alone_do_not(tmp_path):
 def test_an_environment_that_breaks_stops_the_run_with_its_cause(tmp_path, capsys):
     more = ["env.kwargs.broken=true", "rollout.max_consecutive_errors=3", "trainer.total_iterations=1"]
     refused(capsys, arguments(tmp_path, *QUICK, *more), "3 episodes in a row", "error_env", "the database is gone")
+
+
+def test_a_validation_that_nothing_could_be_scored_in_says_why_and_fails(tmp_path, capsys, caplog):
+    more = ["env.val_kwargs.broken=true", "trainer.val_only=true"]
+    refused(capsys, arguments(tmp_path, *QUICK, *more), "error: 3 of 3 validation episodes", "the database is gone")
+    assert "3 of 3 validation episodes could not be scored: error_env: " in caplog.text
+
+
+def test_episodes_that_failed_and_were_played_again_are_a_share_of_an_iteration(tmp_path):
+    """The reward function fails for the first episode that asks."""
+    (tmp_path / "reward.py").write_text(
+        "seen = []\ndef compute_score(**row):\n    seen.append(1)\n    return 1.0 / (len(seen) - 1)\n"
+    )
+    more = [f"custom_reward_function.path={tmp_path}/reward.py", "custom_reward_function.workers=1"]
+    in_process(tmp_path, *more, "trainer.total_iterations=2")
+    first, second = training_of(tmp_path)
+    assert first["train/episodes"] == second["train/episodes"] == 4
+    assert first["train/left_out"] == first["train/status/error_reward"] == pytest.approx(1 / 5)
+    assert second["train/left_out"] == 0
 
 
 def test_an_engine_that_is_gone_loses_nothing_that_was_learned(tmp_path):

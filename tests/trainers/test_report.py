@@ -99,6 +99,12 @@ def test_what_cannot_be_said_is_absent():
     assert silent["val/turns"] == 0.0
 
 
+def test_a_batch_says_what_failed_meanwhile():
+    metrics = episode_metrics([episode()], "train", ended={"completed": 3.0, "error_env": 1.0})
+    assert (metrics["train/episodes"], metrics["train/left_out"], metrics["train/status/error_env"]) == (1, 0.25, 0.25)
+    assert "train/left_out" not in episode_metrics([episode()], "train", ended={})
+
+
 def test_a_stop_called_solved_is_no_success_where_a_budget_ran_out():
     assert episode_metrics([episode(status=Status.TRUNCATED_TURNS)], "x")["x/solved"] == 0.0
 
@@ -278,7 +284,8 @@ def test_lines_without_a_terminal_are_plain_whole_and_only_about_what_is_there()
     def run(console):
         logger = ConsoleLogger(200, console)
         logger.phase("rollout")
-        logger.log(0, {"val/solved": 0.5, "val/reward": -0.25})
+        logger.log(0, {"val/solved": 0.5, "val/reward": -0.25, "val/left_out": 0.0})
+        logger.log(0, {"val/reward": 1.0, "val/left_out": 0.25})
         logger.log(12, METRICS)
         logger.log(13, {"unknown/metric": 1.0})
         logger.print("[bold]done[/bold] " + "x" * 100)
@@ -287,6 +294,7 @@ def test_lines_without_a_terminal_are_plain_whole_and_only_about_what_is_there()
 
     assert printed(run).splitlines() == [
         "validation   0/200  reward -0.250  solved 50.0%",
+        "validation   0/200  reward +1.000  not scored 25.0%",
         "iteration   12/200  reward +0.512  solved 75.0%  KL 0.0012  tokens/s 2346  3.1 s (rollout 2.0)",
         "[bold]done[/bold] " + "x" * 100,
     ]

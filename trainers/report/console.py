@@ -29,7 +29,10 @@ _VALIDATION = (
     ("val/first_reply", "first reply", "{:.1%}"),
     ("val/turns", "turns", "{:.2f}"),
     ("val/turn_tokens", "tokens/turn", "{:.1f}"),
+    ("val/left_out", "not scored", "{:.1%}"),
 )
+# Shown where it is not 0, alone.
+_TROUBLE = ("val/left_out",)
 
 
 class ConsoleLogger:
@@ -89,7 +92,7 @@ def _line(
     line = Text(head, style="")
     line.stylize(style)
     for name, label, form in columns:
-        if name in metrics:
+        if name in metrics and (metrics[name] or name not in _TROUBLE):
             line.append(f"  {label} ", style="dim")
             line.append(form.format(metrics[name]))
     if tail:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from ..trajectory import Trajectory
+from ..trajectory import Status, Trajectory
 
 #: The environment's word for success.
 SOLVED = "solved"
@@ -30,29 +30,37 @@ def first_reply_solved(trajectory: Trajectory) -> bool:
     return solved(trajectory) and trajectory.num_turns == 1
 
 
-def episode_metrics(trajectories: Sequence[Trajectory], prefix: str) -> dict[str, float]:
+def episode_metrics(
+    trajectories: Sequence[Trajectory], prefix: str, ended: Mapping[str, float] | None = None
+) -> dict[str, float]:
     """Averages over episodes.
 
     Args:
         trajectories: Any number of episodes, failed ones included.
         prefix: First part of the names, for example ``train``.
+        ended: How many episodes ended, by status, where failed ones are not among ``trajectories``: a batch has those
+            alone that training can use. Left out, those of ``trajectories`` count.
 
     Returns:
-        Under ``prefix/``: ``episodes`` (all of them), ``left_out`` (share that is not trainable),
-        ``status/<status>`` (shares of all), and over the trainable ones: ``reward`` (undiscounted sum over turns),
-        ``solved`` and ``first_reply`` (shares), ``turns``, ``episode_tokens``, ``response_tokens`` (sampled, an
-        episode), ``turn_tokens`` (sampled, a turn; each turn counts once), ``truncated`` (share), ``stop/<stop>``
-        (shares), ``terms/<name>`` (sum over an episode's turns; an episode without the term counts 0),
-        ``metrics/<name>`` (over the episodes that have it), and, with several data sources, ``reward``, ``solved`` and
-        ``first_reply`` of each as ``source/<source>/...``.
+        Under ``prefix/``: ``episodes`` (all of ``trajectories``), ``left_out`` (share of those that ended that is not
+        trainable), ``status/<status>`` (shares of those that ended), and over the trainable ones: ``reward``
+        (undiscounted sum over turns), ``solved`` and ``first_reply`` (shares), ``turns``, ``episode_tokens``,
+        ``response_tokens`` (sampled, an episode), ``turn_tokens`` (sampled, a turn; each turn counts once),
+        ``truncated`` (share), ``stop/<stop>`` (shares), ``terms/<name>`` (sum over an episode's turns; an episode
+        without the term counts 0), ``metrics/<name>`` (over the episodes that have it), and, with several data sources,
+        ``reward``, ``solved`` and ``first_reply`` of each as ``source/<source>/...``.
     """
     if not trajectories:
         return {f"{prefix}/episodes": 0.0}
     count = len(trajectories)
     usable = [trajectory for trajectory in trajectories if trajectory.status.trainable]
-    metrics = {"episodes": float(count), "left_out": 1.0 - len(usable) / count}
-    for status, number in sorted(Counter(trajectory.status.value for trajectory in trajectories).items()):
-        metrics[f"status/{status}"] = number / count
+    metrics = {"episodes": float(count)}
+    if ended is None:
+        ended = Counter(trajectory.status.value for trajectory in trajectories)
+    if total := sum(ended.values()):
+        metrics["left_out"] = sum(n for status, n in ended.items() if not Status(status).trainable) / total
+    for status, number in sorted(ended.items()):
+        metrics[f"status/{status}"] = number / total
     if usable:
         metrics |= _outcome(usable) | _lengths(usable) | _details(usable)
         by_source: defaultdict[str, list[Trajectory]] = defaultdict(list)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 
-from ..trajectory import Trajectory
+from ..trajectory import Status, Trajectory
 from .timeline import PHASES, Timeline
+
+_ENDED = "episodes_"  # before a status
 
 
 class Tally:
@@ -25,7 +27,7 @@ class Tally:
     def end(self, trajectory: Trajectory, timeline: Timeline) -> None:
         """An episode has ended."""
         status = trajectory.status.value
-        self._statuses[f"episodes_{status}"] += 1
+        self._statuses[f"{_ENDED}{status}"] += 1
         if timeline.cause is not None:
             cause = f"{status}_{timeline.cause}"
             self._statuses[f"cause_{cause}"] += 1
@@ -46,6 +48,12 @@ class Tally:
             stats["prefix_cache_hit"] = self._cached_tokens / self._prompt_tokens
         stats["replies_continued"] = float(self._continued)
         return stats
+
+
+def ended(stats: Mapping[str, float]) -> dict[str, float]:
+    """How many episodes ended, by status, from a batch's stats."""
+    names = {f"{_ENDED}{status.value}": status.value for status in Status}
+    return {status: stats[name] for name, status in names.items() if name in stats}
 
 
 def ages(groups: Sequence[Sequence[Trajectory]], version: int) -> dict[str, float]:
