@@ -191,6 +191,18 @@ def test_a_dry_run_says_it_and_can_be_fed_back(inside, capsys, command, tmp_path
     assert render(config).count("#") < out.count("#")
 
 
+ESTIMATORS = {
+    *({"gae": "gae", "grpo": "grpo", "rloo": "rloo", "remax": "remax"}).items(),
+    *TABLES[PPOConfig].rules["algorithm.adv_estimator"].words.items(),
+}
+
+
+@pytest.mark.parametrize(("theirs", "ours"), sorted(ESTIMATORS))
+def test_a_whole_command_resolves_with_every_estimator(inside, theirs, ours):
+    config = resolve([*MULTI_TURN, f"algorithm.adv_estimator={theirs}"])[0].algorithm
+    assert (config.adv_estimator, config.norm_adv) == (ours, ours in ("gae", "reinforce_pp"))
+
+
 def test_our_keys_beside_verls_and_the_later_wins(inside):
     config, _ = resolve([*WITH_CRITIC, "actor.lr=0.5", "rollout.n=3", "trainer.total_iterations=2", "env.id=x"])
     assert (config.actor.lr, config.rollout.n, config.trainer.total_iterations, config.env.id) == (0.5, 3, 2, "x")

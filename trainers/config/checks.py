@@ -58,7 +58,7 @@ _BY_EPISODE = ("grpo", "dr_grpo", "rloo", "reinforce_pp_baseline", "remax")
 #: Where rewards may be moved without a function of the user's; all keep an episode's sum.
 _CREDITS = ("as_earned", "last", "spread", "discounted")
 #: Estimators that normalise over the batch by definition.
-_NORMALISED = frozenset({"reinforce_pp", "reinforce_pp_baseline"})
+NORMALISED = frozenset({"reinforce_pp", "reinforce_pp_baseline"})
 _TINY_ONLY = ("family", "hidden", "intermediate", "layers", "heads", "kv_heads", "vocab_size")
 _FILES = (".jsonl", ".parquet")
 _NO_FILES = ("generated:", "hub:")  # sources of tasks that are not on this disk
@@ -143,6 +143,24 @@ def ppo_checks(config: PPOConfig) -> Problems:
             f"{engine.max_context}, must fit",
         )
     yield from _loss_checks(config.actor, config.algorithm.adv_estimator)
+    yield from _kl_control_checks(config.algorithm, episodes)
+    if config.algorithm.adv_estimator in WITH_CRITIC and config.critic.warmup >= trainer.total_iterations:
+        yield (
+            "critic.warmup",
+            f"is {config.critic.warmup}: the policy would not be trained in any of trainer.total_iterations="
+            f"{trainer.total_iterations}",
+        )
+    dumps = (trainer.rollout_data_dir, trainer.validation_data_dir)
+    if (
+        dumps[0] is not None
+        and dumps[1] is not None
+        and len({Path(each).expanduser().absolute() for each in dumps}) == 1
+    ):
+        yield (
+            "trainer.validation_data_dir",
+            "is trainer.rollout_data_dir: a file of either has the name of its iteration, so one would replace the "
+            "other",
+        )
     if (trainer.resume_mode == "resume_path") != (trainer.resume_from_path is not None):
         yield "trainer.resume_from_path", "goes together with trainer.resume_mode=resume_path, and only with it"
 
@@ -383,7 +401,7 @@ def _estimator_checks(algorithm: AlgorithmSection) -> Problems:
             )
 
     yield from _credit_checks(algorithm)
-    if algorithm.adv_estimator in _NORMALISED and not algorithm.norm_adv:
+    if algorithm.adv_estimator in NORMALISED and not algorithm.norm_adv:
         yield "algorithm.norm_adv", f"cannot be false: {algorithm.adv_estimator} is defined by that normalisation"
 
 
@@ -399,6 +417,21 @@ def _credit_checks(algorithm: AlgorithmSection) -> Problems:
         )
     if chosen != "discounted" and _changed(algorithm, "reward_credit_decay"):
         yield "algorithm.reward_credit_decay", "has no effect without algorithm.reward_credit=discounted"
+
+
+def _kl_control_checks(algorithm: AlgorithmSection, episodes: int) -> Problems:
+    """What an adaptive weight cannot work with."""
+    control = algorithm.kl_ctrl
+    if not algorithm.use_kl_in_reward or control.type != "adaptive":
+        return
+    if not control.kl_coef:
+        yield "algorithm.kl_ctrl.kl_coef", "is 0, and algorithm.kl_ctrl.type=adaptive multiplies it: it would stay 0"
+    if episodes >= 5 * control.horizon:
+        yield (
+            "algorithm.kl_ctrl.horizon",
+            f"is {control.horizon:g}; with {episodes} episodes a batch it must be above {episodes / 5:g}, or one batch "
+            "could take the weight to 0",
+        )
 
 
 def _loss_checks(actor: ActorSection, estimator: str) -> Problems:
