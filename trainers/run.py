@@ -290,6 +290,11 @@ _FIXED = (
     "algorithm.adv_estimator",
     "actor.use_kl_loss",
     "algorithm.use_kl_in_reward",
+    "algorithm.kl_ctrl.type",
+    # Optimizer steps an iteration: the learning rate's schedule counts them.
+    "actor.ppo_epochs",
+    "actor.mini_batches",
+    "critic.warmup",
     "trainer.seed",
 )
 

@@ -176,6 +176,23 @@ def test_conflicts_between_keys_name_the_one_to_change():
     assert "model.hidden: only shapes model.path=tiny" in line
 
 
+ADAPTIVE = "algorithm.use_kl_in_reward=true algorithm.kl_ctrl.type=adaptive"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("algorithm.adv_estimator=gae critic.warmup=120", "critic.warmup: is 120: the policy would not be trained"),
+        ("trainer.rollout_data_dir=a trainer.validation_data_dir=./a", "trainer.validation_data_dir: is trainer.roll"),
+        (f"{ADAPTIVE} algorithm.kl_ctrl.kl_coef=0", "algorithm.kl_ctrl.kl_coef: is 0, and"),
+        (f"{ADAPTIVE} algorithm.kl_ctrl.horizon=25.6", "algorithm.kl_ctrl.horizon: is 25.6; with 128 episodes a batch"),
+    ],
+)
+def test_keys_that_would_break_a_run_in_its_middle(arguments, said):
+    (line,) = problems(*arguments.split(" "))
+    assert line.startswith(said)
+
+
 def test_losses_and_estimators_must_suit_each_other():
     corrected = ("actor.old_logprobs=recompute", "actor.importance_correction=token_tis", "actor.rejection=token")
     lines = problems("actor.policy_loss=gspo", "algorithm.adv_estimator=rloo", "actor.clip_ratio_c=3", *corrected)

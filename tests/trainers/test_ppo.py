@@ -17,6 +17,7 @@ from ppo_runs import MODEL, QUICK, ROOT, arguments, comparable, finite, in_proce
 from trainers import checkpoints
 from trainers.algorithms.advantages import ESTIMATORS, NEEDS_CRITIC
 from trainers.assembly.learner import learner_settings
+from trainers.config import resolve
 from trainers.credit import credit
 from trainers.ppo import main
 from trainers.run import Run
@@ -305,6 +306,11 @@ def test_the_critic_warms_up_alone(tmp_path):
     rows = training_of(tmp_path)
     assert ["actor/loss" in row for row in rows] == [False, False, True]
     assert all("critic/loss" in row for row in rows)
+
+
+def test_the_learning_rate_falls_over_the_actors_steps_alone():
+    with_critic = ["algorithm.adv_estimator=gae", "critic.warmup=20", "trainer.total_iterations=100"]
+    assert learner_settings(resolve(with_critic)[0])["optimizer"].total_steps == 80 * 2
 
 
 def test_the_weight_of_the_kl_is_steered(tmp_path):

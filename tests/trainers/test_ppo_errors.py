@@ -162,8 +162,12 @@ def test_a_checkpoint_of_another_run_is_refused_and_nothing_is_lost(tmp_path, ca
         ("algorithm.adv_estimator=rloo", "algorithm.adv_estimator was gae and is now rloo"),
         ("actor.use_kl_loss=true", "actor.use_kl_loss"),
         ("algorithm.use_kl_in_reward=true", "algorithm.use_kl_in_reward"),
+        ("algorithm.use_kl_in_reward=true algorithm.kl_ctrl.type=adaptive", "algorithm.kl_ctrl.type was fixed"),
+        ("actor.mini_batches=1", "actor.mini_batches was 2 and is now 1"),
+        ("actor.ppo_epochs=2", "actor.ppo_epochs was 1 and is now 2"),
+        ("critic.warmup=1", "critic.warmup was 0 and is now 1"),
     ):
-        refused(capsys, [*quick, change], words, "trainer.resume_mode=disable")
+        refused(capsys, [*quick, *change.split(" ")], words, "trainer.resume_mode=disable")
     state = checkpoints.Checkpoints(tmp_path / "checkpoints", 2).newest().path / "state.json"
     state.write_text("{")
     refused(capsys, quick, "state.json cannot be read")

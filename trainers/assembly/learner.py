@@ -132,9 +132,11 @@ def start_from_adapter(config: PPOConfig, policy: Policy) -> None:
 def learner_settings(config: PPOConfig) -> dict[str, Any]:
     """Learner's arguments, but for the model, the device and the threads."""
     actor, critic = config.actor, config.critic
-    steps = config.trainer.total_iterations * actor.ppo_epochs * actor.mini_batches
+    with_critic = config.algorithm.adv_estimator in NEEDS_CRITIC
+    alone = critic.warmup if with_critic else 0  # iterations in which the actor takes no step
+    steps = (config.trainer.total_iterations - alone) * actor.ppo_epochs * actor.mini_batches
     return {
-        "critic": config.algorithm.adv_estimator in NEEDS_CRITIC,
+        "critic": with_critic,
         "reference": actor.use_kl_loss or config.algorithm.use_kl_in_reward,
         "optimizer": OptimizerSettings(
             lr=actor.lr,
