@@ -14,7 +14,7 @@ from reward_models import save_model
 
 from trainers.checkpoints import Checkpoints
 from trainers.rewards.backends.classifier import Classifier, ClassifierOptions
-from trainers.rollout.slots import ConsecutiveErrorsError
+from trainers.rollout.slots import CollectionError, ConsecutiveErrorsError
 from trainers.run import Run
 from trainers.trajectory import Trajectory, read_parquet
 
@@ -30,6 +30,11 @@ def options(folder: str, tmp_path: Path, *more: str) -> list[str]:
         *("trainer.total_iterations=2", f"trainer.rollout_data_dir={tmp_path}/episodes", "rollout.groups_per_batch=4"),
         *more,
     ]
+
+
+def test_a_reward_model_named_like_a_term_of_the_environment_ends_the_run(tmp_path, folder):
+    with pytest.raises(CollectionError, match=r"reward_model is paid as the term 'luck', and program_envs:tests/bytes"):
+        in_process(tmp_path / "run", *options(folder, tmp_path, "reward_model.name=luck"))
 
 
 def episodes_of(tmp_path: Path) -> list[Trajectory]:

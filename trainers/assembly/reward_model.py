@@ -8,6 +8,7 @@ import dataclasses
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from ..cluster.group import LearnerGroup
@@ -36,7 +37,7 @@ from ..rollout.rewards import Score, SoFar
 from .environments import make_env, training_kwargs
 from .errors import SetupError
 from .reward_options import backend_options, changes
-from .rewards import task_finder
+from .rewards import check_name, task_finder
 
 _ADVICE = {
     "classifier": "look at {key}.classifier",
@@ -234,9 +235,9 @@ def _replicas(
 
 def _scores(config: PPOConfig, service: RewardService) -> dict[str, Score]:
     """Each model's reward, times its weight, in place of what the environment pays or beside it."""
-    sections = list(reward_models(config).values())
+    models = reward_models(config)
     # Others than judges know nothing of the task.
-    find = task_finder(config) if any(section.kind == "judge" for section in sections) else None
+    find = task_finder(config) if any(section.kind == "judge" for section in models.values()) else None
 
     def row(so_far: SoFar) -> tuple[Any, dict[str, Any]]:
         assert find is not None
@@ -244,8 +245,14 @@ def _scores(config: PPOConfig, service: RewardService) -> dict[str, Score]:
 
     # They agree on what becomes of the environment's pay, and it is taken away once.
     return {
-        section.name: _score(section, service, row if section.kind == "judge" else None, section.replace and not number)
-        for number, section in enumerate(sections)
+        section.name: _score(
+            section,
+            service,
+            row if section.kind == "judge" else None,
+            section.replace and not number,
+            partial(check_name, config, key, section.name),
+        )
+        for number, (key, section) in enumerate(models.items())
     }
 
 
@@ -254,6 +261,7 @@ def _score(
     service: RewardService,
     row: Callable[[SoFar], tuple[Any, dict[str, Any]]] | None,
     replace: bool,
+    check: Callable[[SoFar], None],
 ) -> Score:
     per: Literal["episode", "turn"] = "turn" if section.per_turn else "episode"
     ask = reward_of(service, section.name, per=per, weight=section.weight, row=row)
@@ -262,6 +270,7 @@ def _score(
         return earned if asked is None else {**earned, section.name: await asked}
 
     def score(so_far: SoFar, turn: int) -> Awaitable[Mapping[str, float]] | None:
+        check(so_far)
         asked = ask(so_far, turn)
         instead = {"environment_not_counted": -so_far.reward} if replace and so_far.reward else {}
         return terms(instead, asked) if instead or asked is not None else None

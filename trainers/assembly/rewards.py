@@ -21,6 +21,7 @@ from ..rollout.engine_policy import EnginePolicy
 from ..rollout.multiturn import MultiturnScore
 from ..rollout.renderer import Renderer
 from ..rollout.rewards import Score, SoFar
+from ..rollout.slots import CollectionError
 from .collection import sampling_of
 from .environments import make_env, training_kwargs, validation_kwargs
 from .errors import SetupError
@@ -69,6 +70,20 @@ def task_finder(config: PPOConfig) -> Callable[[SoFar], Task]:
     return task_of
 
 
+def check_name(config: PPOConfig, key: str, name: str, so_far: SoFar) -> None:
+    """Whether the environment has left a reward's name free.
+
+    Raises:
+        CollectionError: It pays a term of that name, and the two would be added up as one.
+    """
+    if name in so_far.terms:
+        raise CollectionError(
+            f"{key} is paid as the term {name!r}, and {config.env.id} pays a term of that name itself: the two could "
+            f"not be told apart. The environment's terms are {', '.join(sorted(so_far.terms))}; name the other one "
+            "differently"
+        )
+
+
 def custom_reward(config: PPOConfig, pool: FunctionPool) -> Score:
     """The function as a reward that comes later: of whole episodes, in place of what the environment pays or beside it.
 
@@ -92,6 +107,7 @@ def custom_reward(config: PPOConfig, pool: FunctionPool) -> Score:
         return earned
 
     def score(so_far: SoFar, turn: int) -> Awaitable[Mapping[str, float]] | None:
+        check_name(config, "custom_reward_function", "custom", so_far)
         return terms(so_far) if so_far.over or (instead and so_far.reward) else None
 
     return score

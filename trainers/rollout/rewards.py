@@ -13,7 +13,8 @@ A number becomes the term of the score's name; a mapping of names to numbers, th
 reward, so that it stays the sum of its terms. Looking ahead is such a reward (:mod:`trainers.rollout.multiturn`).
 
 A score that raises, takes too long, or returns no finite number ends its episode with ``Status.ERROR_REWARD``, which is
-played again like one whose environment failed. It is never a 0.
+played again like one whose environment failed. It is never a 0. One that raises ``CollectionError`` when it is asked
+ends collecting.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from textenvs.messages import Messages
 
+from .slots import CollectionError
 from .timeline import loop_time
 from .trace import Lane
 
@@ -125,11 +127,14 @@ class Outstanding:
 
         Raises:
             RewardError: A score refuses at once, or one that was asked before has failed.
+            CollectionError: A score says that it will score none.
         """
         self.check()
         for name, score in self._scores.items():
             try:
                 awaitable = score(so_far, turn)
+            except CollectionError:  # no episode could be scored
+                raise
             except Exception as error:
                 raise _failed(name, turn, error) from error
             if awaitable is not None:
