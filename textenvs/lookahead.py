@@ -37,7 +37,7 @@ import asyncio
 import copy
 import dataclasses
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 from weakref import WeakKeyDictionary
@@ -323,6 +323,22 @@ class Lookahead:
                 f"{type(env).__name__}.conversation_score must return the same names every time, not "
                 + " and ".join(str(sorted(future.scores)) for future in futures)
             )
+        self._check_weights(names)
+
+    async def check_weights(self, env: TextEnv[Any]) -> None:
+        """Whether every weight has a score, by scoring the conversation as it stands; the judge is not asked.
+
+        Args:
+            env: In an episode, just after ``reset`` for example.
+
+        Raises:
+            EnvironmentFailure: It cannot be scored.
+            ValueError: Scores that are no finite numbers, or a weight that is of none of them.
+        """
+        check_env("looking ahead", env)
+        self._check_weights(set(await _scores(env)))
+
+    def _check_weights(self, names: Set[str]) -> None:
         known = names | ({INTERACTIVITY} if self.judge is not None else set())
         if unknown := set(self.weights) - known:
             raise ValueError(f"weights names {sorted(unknown)}, but what is scored is {sorted(known)}")

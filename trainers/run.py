@@ -29,7 +29,7 @@ from .assembly.learner import check_learner, learner_of, learner_options, start_
 from .assembly.openings import overlong_of
 from .assembly.policy import policy_of, set_threads
 from .assembly.publication import Publisher
-from .assembly.reward_checks import check_rewards
+from .assembly.reward_checks import check_rewards, try_multiturn
 from .assembly.reward_model import RewardModels, reward_models_of, start_early, try_served
 from .assembly.rewards import custom_reward, multiturn_reward, redistribution_of, reward_function_of
 from .cluster.group import LearnerGroup
@@ -130,6 +130,7 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
         if (elsewhere := other_validation(config)) is not None:
             reporter.say(elsewhere)
         overlong = await overlong_of(config, renderer, reporter.say)
+        await try_multiturn(config)
         models: RewardModels | None = None
         if start_early(config):  # whatever is wrong with one is to be known before anything is trained
             models = await stack.enter_async_context(reward_models_of(config, plan))

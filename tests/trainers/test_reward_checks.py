@@ -168,6 +168,13 @@ def test_a_judge_of_looking_ahead_that_is_not_there(tmp_path, capsys):
     refused(capsys, [*argv, "algorithm.adv_estimator=turn_gae", "algorithm.gamma=0"], "no module 'no_such_mod", code=2)
 
 
+def test_a_weight_of_no_score_is_refused_before_the_warm_start(tmp_path, capsys, trained):
+    ahead = ["multiturn_reward.enable=true", "multiturn_reward.weights={accurcy: 2}", "env.id=textenv/clarify"]
+    argv = arguments(tmp_path, *ahead, "algorithm.adv_estimator=turn_gae", "algorithm.gamma=0")
+    refused(capsys, argv, "multiturn_reward.weights: ", "['accurcy']", "what is scored is ['accuracy']")
+    assert not trained
+
+
 # ---------------------------------------------------------------- functions of the user's
 
 

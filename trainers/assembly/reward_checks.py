@@ -2,19 +2,23 @@
 
 The checks of a configuration (:mod:`trainers.config.checks`) look at keys alone. These look at what the keys mean: the
 small files of a model, its template, a key in the environment, a judge's options. No weights are read, no process is
-started, and nobody is asked anything; :func:`trainers.assembly.reward_model.reward_models_of` does that, before the
-first step of training.
+started, and nobody is asked anything; :func:`try_multiturn` and
+:func:`trainers.assembly.reward_model.reward_models_of` do that, before the first step of training.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
+
+from textenvs.env import EnvironmentFailure
 
 from ..cluster.plan import reward_models
 from ..config.reward_model import RewardModelSection
 from ..config.schema import PPOConfig
 from ..config.section import Problems
 from ..rewards.backends import ClassifierOptions, PoolingOptions, classifier_problems, pooling_problems
+from .environments import make_env, training_kwargs
 from .errors import SetupError
 from .reward_options import backend_options
 from .rewards import lookahead_of
@@ -35,6 +39,23 @@ def check_rewards(config: PPOConfig) -> None:
     """Raise ``SetupError`` with all :func:`reward_problems`, if there are any."""
     if problems := list(reward_problems(config)):
         raise SetupError("\n".join(f"{key}: {text}" for key, text in problems))
+
+
+async def try_multiturn(config: PPOConfig) -> None:
+    """Score an opening where looking ahead has weights: only a score tells which names there are.
+
+    Raises:
+        SetupError: A weight is of no score, or the opening cannot be scored.
+    """
+    section = config.multiturn_reward
+    if not section.enable or not section.weights:
+        return
+    with closing(make_env(config.env.id, training_kwargs(config))) as env:
+        try:
+            await env.areset(seed=config.trainer.seed, options={"task_index": 0})
+            await lookahead_of(config, lambda messages: "", len).check_weights(env)
+        except (ValueError, EnvironmentFailure) as error:
+            raise SetupError(f"multiturn_reward.weights: {error}") from error
 
 
 def _model_problems(key: str, section: RewardModelSection, device: str) -> Iterator[tuple[str, str]]:
