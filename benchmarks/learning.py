@@ -85,6 +85,7 @@ def main() -> int:
             if start is None and arguments.engines:
                 start = warm_start(seed, folder / "start", overrides)
             if start is not None:
+                overrides = [each for each in overrides if not each.startswith("warm_start.")]  # those were for it
                 overrides.append(f"model.path={start}")
             for engine in arguments.engines or ["torch"]:
                 chosen = [f"engine.name={engine}"]

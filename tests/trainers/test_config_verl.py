@@ -191,6 +191,22 @@ def test_a_dry_run_says_it_and_can_be_fed_back(inside, capsys, command, tmp_path
     assert render(config).count("#") < out.count("#")
 
 
+def test_keys_that_would_not_be_read_become_a_line_and_ours_an_error(inside):
+    more = ["critic.optim.lr=1e-5", "critic.cliprange_value=0.1", "algorithm.kl_ctrl.kl_coef=0.5"]
+    command = [*MULTI_TURN, *more, "actor_rollout_ref.actor.use_kl_loss=False"]
+    config, flags = resolve_with_notes(command)
+    assert (config.critic, config.algorithm.kl_ctrl) == (PPOConfig().critic, PPOConfig().algorithm.kl_ctrl)
+    assert config.actor.kl_loss_type == PPOConfig().actor.kl_loss_type
+    for line in (
+        "critic.optim.lr: not used: critic.lr has no effect with algorithm.adv_estimator=grpo",
+        "critic.cliprange_value: not used: it has no effect with algorithm.adv_estimator=grpo",
+        "algorithm.kl_ctrl.kl_coef: not used: it has no effect with algorithm.use_kl_in_reward=false",
+    ):
+        assert line in flags.notes
+    answered(command, PPOConfig, flags)
+    assert any("critic.lr: has no effect with" in line for line in problems(*command, "critic.lr=1e-4"))
+
+
 ESTIMATORS = {
     *({"gae": "gae", "grpo": "grpo", "rloo": "rloo", "remax": "remax"}).items(),
     *TABLES[PPOConfig].rules["algorithm.adv_estimator"].words.items(),
@@ -214,7 +230,8 @@ def test_our_keys_beside_verls_and_the_later_wins(inside):
 
 
 def test_a_single_key_brings_no_defaults():
-    config, _ = resolve(["trainer.critic_warmup=2", "data.train_batch_size=4", "++trainer.max_actor_ckpt_to_keep=1"])
+    more = ["data.train_batch_size=4", "++trainer.max_actor_ckpt_to_keep=1", "algorithm.adv_estimator=gae"]
+    config, _ = resolve(["trainer.critic_warmup=2", *more])
     assert (config.critic.warmup, config.rollout.groups_per_batch, config.trainer.keep_last_n) == (2, 4, 1)
     assert config.actor.weight_decay == PPOConfig().actor.weight_decay
     assert config.actor.mini_batches == PPOConfig().actor.mini_batches

@@ -85,10 +85,15 @@ def test_files_to_train_on_alone_say_what_validation_is_on(tmp_path):
     assert other_validation(resolve([f"data.train_files={path}", f"data.val_files={path}"])[0]) is None
 
 
+PLAYED = "warm_start.demonstrations=20000"  # the default: files have the conversations
+
+
 def test_a_file_of_demonstrations_with_a_bad_row(tmp_path, capsys):
     path = tmp_path / "talks.jsonl"
     path.write_text('{"messages": [{"role": "user", "content": "a"}]}\n')
-    said = refused(capsys, arguments(tmp_path / "run", f"warm_start.files={path}"), "error: ", f"{path} line 1: ")
+    said = refused(
+        capsys, arguments(tmp_path / "run", f"warm_start.files={path}", PLAYED), "error: ", f"{path} line 1: "
+    )
     assert "must end with the assistant's message" in said
 
 

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..chat_template import refused
 from ..saved_adapter import read_adapter
 from .reward_model import reward_model_checks, sections_of
 from .section import Problems
 from .section import changed as _changed
+from .unread import SECTIONS, WITH_CRITIC, unread
 from .user_functions import function_problem
 
 if TYPE_CHECKING:
     from .commands import GenerateConfig
     from .engines import ServingSection
     from .learning import ActorSection, AlgorithmSection
-    from .model import ModelSection
+    from .model import ModelSection, SupervisedSection
     from .rewards import RewardFunctionSection
     from .running import RayInitSection, RunSection
     from .schema import PPOConfig
     from .section import Section
-
-#: Estimators that learn a value function.
-WITH_CRITIC = ("gae", "turn_gae", "bilevel_gae")
 
 # Keys of `engine.NAME` that start a server, and those that only a server which runs already is told.
 _STARTING = {
@@ -98,6 +97,8 @@ def ppo_checks(config: PPOConfig) -> Problems:
             yield "data.longest_prompt", "has no effect without data.filter_overlong_prompts=true"
         elif longest >= engine.max_context:
             yield "data.longest_prompt", f"is {longest}, which engine.max_context={engine.max_context} does not hold"
+    yield from _unread_checks(config)
+    yield from _warm_start_checks(config)
     yield from _held_out_checks(config)
     yield from reward_function_checks(config.custom_reward_function)
     if config.custom_reward_function.path is None:
@@ -150,12 +151,8 @@ def ppo_checks(config: PPOConfig) -> Problems:
             f"is {config.critic.warmup}: the policy would not be trained in any of trainer.total_iterations="
             f"{trainer.total_iterations}",
         )
-    dumps = (trainer.rollout_data_dir, trainer.validation_data_dir)
-    if (
-        dumps[0] is not None
-        and dumps[1] is not None
-        and len({Path(each).expanduser().absolute() for each in dumps}) == 1
-    ):
+    dumps = [each for each in (trainer.rollout_data_dir, trainer.validation_data_dir) if each is not None]
+    if len(dumps) == 2 and len({Path(each).expanduser().absolute() for each in dumps}) == 1:
         yield (
             "trainer.validation_data_dir",
             "is trainer.rollout_data_dir: a file of either has the name of its iteration, so one would replace the "
@@ -163,6 +160,44 @@ def ppo_checks(config: PPOConfig) -> Problems:
         )
     if (trainer.resume_mode == "resume_path") != (trainer.resume_from_path is not None):
         yield "trainer.resume_from_path", "goes together with trainer.resume_mode=resume_path, and only with it"
+
+
+def _unread_checks(config: PPOConfig) -> Problems:
+
+    def value_of(key: str) -> Any:
+        return attrgetter(key)(config)
+
+    for section in SECTIONS:
+        options = value_of(section)
+        for name in type(options).model_fields:
+            key = f"{section}.{name}"
+            if _changed(options, name) and (said := unread(key, value_of)) is not None:
+                yield key, said
+    if late := [step for step in config.trainer.profile_steps if step > config.trainer.total_iterations]:
+        yield (
+            "trainer.profile_steps",
+            f"has {late[0]}, and there are trainer.total_iterations={config.trainer.total_iterations}",
+        )
+
+
+def _warm_start_checks(config: PPOConfig) -> Problems:
+    section, path = config.warm_start, config.model.path
+    yield from demonstration_checks("warm_start", section)
+    if section.enable is not None or path == "tiny":
+        return
+    for name in type(section).model_fields:
+        if _changed(section, name):
+            yield (
+                f"warm_start.{name}",
+                f"has no effect with model.path={path}, which is trained already: say warm_start.enable=true, or false",
+            )
+
+
+def demonstration_checks(key: str, section: SupervisedSection) -> Problems:
+    """Options of demonstrations that are not played, because files have them."""
+    for name in ("demonstrations", "mistake_rate", "mistake_weight"):
+        if section.files is not None and _changed(section, name):
+            yield f"{key}.{name}", f"has no effect with {key}.files, which has the conversations"
 
 
 def _held_out_checks(config: PPOConfig) -> Problems:

@@ -11,7 +11,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from .checks import learner_checks, model_checks, ppo_checks, template_checks
+from .checks import demonstration_checks, learner_checks, model_checks, ppo_checks, template_checks
 from .engines import EngineSection
 from .environment import DataSection, EnvSection, PlayedEnvSection, TrainDataSection
 from .learning import ActorSection, AlgorithmSection, CriticSection
@@ -95,5 +95,6 @@ class SFTConfig(RunConfig):
         yield from template_checks(self.data.chat_template_kwargs)
         yield from model_checks(self.model)
         yield from learner_checks(self.model, self.trainer)
+        yield from demonstration_checks("sft", self.sft)
         if self.model.lora_publish != "merged":
             yield "model.lora_publish", "has no effect here: supervised training publishes to no engine"

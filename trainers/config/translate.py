@@ -6,18 +6,23 @@ default where ours is another (:data:`~.verl.DEFAULTS`). Our own keys may stand 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
 from . import verl
 from .describe import Key
 from .settings import Report, Setting
+from .unread import unread
 from .verl import Rule
 from .yaml12 import dump
 
 #: Where a default of verl's comes from.
 DEFAULT = "verl's default"
+
+
+# Keys with the same names there, which need no rule.
+_SHARED = "algorithm.kl_ctrl."
 
 
 @dataclass(frozen=True)
@@ -169,7 +174,39 @@ def translate(settings: Sequence[Setting], keys: Mapping[str, Key], table: Table
                 given[place].append(setting)
             elif whole:
                 defaults.append(setting)
-    return Translated((*defaults, *(setting for some in given for setting in some)), tuple(notes))
+    everything = [*defaults, *(setting for some in given for setting in some)]
+    ours_alone = [
+        setting
+        for setting in named
+        if setting.key in keys and not (whole and (table.rule(setting.key) or setting.key.startswith(_SHARED)))
+    ]
+    theirs = {id(setting) for setting in everything} - {id(setting) for setting in ours_alone}
+    return Translated(*_read(everything, theirs, keys, notes))
+
+
+def _read(
+    settings: Sequence[Setting], theirs: Set[int], keys: Mapping[str, Key], notes: Sequence[str]
+) -> tuple[tuple[Setting, ...], tuple[str, ...]]:
+    """The settings without those of verl's (``theirs``, by identity) that would not be read here, and lines of them.
+
+    Its launch commands carry such keys: options of a critic beside an estimator without one, for example.
+    """
+    last = {setting.key: setting.value for setting in settings}
+
+    def value_of(key: str) -> Any:
+        return last.get(key, keys[key].default)
+
+    kept, said = [], list(notes)
+    for setting in settings:
+        why = unread(setting.key, value_of) if id(setting) in theirs and setting.key in keys else None
+        if why is None or setting.value == keys[setting.key].default:
+            kept.append(setting)
+        elif setting.where != DEFAULT:
+            became = f" -> {setting.key}={dump(setting.value)}"
+            if not any(became in note for note in said):  # it has the same name there
+                said.append(f"{setting.key}: not used: it {why}")
+            said = [note.partition(became)[0] + f": not used: {setting.key} {why}" * (became in note) for note in said]
+    return tuple(kept), tuple(said)
 
 
 def _plain(setting: Setting, keys: Mapping[str, Key], table: Table) -> Setting:

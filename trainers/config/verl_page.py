@@ -18,7 +18,7 @@ verl's commands run as they stand, with `python -m trainers.ppo` in the place of
 files that exist. `--dry-run` prints the resolved configuration, which can be fed back with `--config`, and a line for
 each of verl's keys: what it became, or why it has no meaning here. Nothing is accepted silently: a key that neither
 verl nor this library has is an error that names the nearest, and so is a value that would change what is trained and
-cannot be had.
+cannot be had. What the other keys leave without effect, such as a critic's options beside `grpo`, becomes a line too.
 
 A command with a key of `actor_rollout_ref` is taken as a whole command of verl. What it leaves out is then as in verl:
 the keys under *Defaults* below, no warm start, and as many iterations as `total_epochs` of the rows make. Our own keys

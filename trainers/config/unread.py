@@ -1,0 +1,43 @@
+"""Keys that are read only where another key has certain values; elsewhere they would silently do nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from .yaml12 import dump
+
+#: Estimators that learn a value function.
+WITH_CRITIC = ("gae", "turn_gae", "bilevel_gae")
+
+
+@dataclass(frozen=True)
+class OnlyWith:
+    """Keys that begin like one of ``keys`` are read only where ``switch`` has one of ``values``."""
+
+    keys: tuple[str, ...]
+    switch: str
+    values: tuple[Any, ...]
+
+
+_RULES = (
+    OnlyWith(("critic.",), "algorithm.adv_estimator", WITH_CRITIC),
+    OnlyWith(("actor.kl_loss_coef", "actor.kl_loss_type"), "actor.use_kl_loss", (True,)),
+    OnlyWith(("algorithm.kl_ctrl.",), "algorithm.use_kl_in_reward", (True,)),
+)
+#: The sections that have such keys.
+SECTIONS = ("critic", "actor", "algorithm.kl_ctrl")
+
+
+def unread(key: str, value_of: Callable[[str], Any]) -> str | None:
+    """Why a key would not be read; ``None`` if it would be.
+
+    Args:
+        key: Its whole name.
+        value_of: From a key's name to its value.
+    """
+    for rule in _RULES:
+        if key.startswith(rule.keys) and (value := value_of(rule.switch)) not in rule.values:
+            return f"has no effect with {rule.switch}={dump(value)}"
+    return None
