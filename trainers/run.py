@@ -24,7 +24,7 @@ from .assembly.environments import (
     training_kwargs,
     validation_tasks,
 )
-from .assembly.folder import checkpoint_to_resume, run_folder
+from .assembly.folder import checkpoint_to_resume, held, run_folder
 from .assembly.learner import check_learner, learner_of, learner_options, start_from_adapter
 from .assembly.openings import overlong_of
 from .assembly.policy import policy_of, set_threads
@@ -78,8 +78,15 @@ class Run:
 
 @contextlib.asynccontextmanager
 async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
-    """Build everything, warm the policy up or resume, and close it all in the end."""
+    """Build everything, warm the policy up or resume, and close it all in the end; the folder is the run's alone."""
     folder = run_folder(config.trainer)
+    with held(folder):
+        async with _assembled(config, folder) as run:
+            yield run
+
+
+@contextlib.asynccontextmanager
+async def _assembled(config: PPOConfig, folder: Path) -> AsyncIterator[Run]:
     saved = checkpoints.Checkpoints(folder / "checkpoints", config.trainer.keep_last_n)
     checkpoint = checkpoint_to_resume(config.trainer, saved)
     if checkpoint is not None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from .assembly.environments import env_kwargs
 from .assembly.errors import SetupError
-from .assembly.folder import run_folder
+from .assembly.folder import held, run_folder
 from .assembly.learner import check_learner, learner_options
 from .assembly.policy import demonstrations_of, policy_of, set_threads
 from .config import SFTConfig, load_config
@@ -111,6 +112,11 @@ def examples_of(
 def run(config: SFTConfig) -> None:
     """A whole supervised run; writes metrics and the model."""
     folder = run_folder(config.trainer)
+    with held(folder):
+        _run(config, folder)
+
+
+def _run(config: SFTConfig, folder: Path) -> None:
     kwargs = env_kwargs(config.env, config.data.train_files)
     seed = config.trainer.seed
     policy = policy_of(config.model, config.env.id, kwargs, config.sft, max_context=config.sft.max_context, seed=seed)

@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from ..messages import Messages, copy_messages
+from .locks import lock
 
 MANIFEST = "manifest.json"
 EPISODES = "episodes.jsonl"
@@ -247,11 +248,7 @@ class Folder:
         path = self.path / EPISODES
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
-            import fcntl
-        except ImportError:  # Windows has other locks; there, one process at a time is up to the user
-            return
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(self._file)
         except BlockingIOError as error:
             raise FolderError(f"{self.path}: another process is evaluating into this folder; wait for it") from error
         except OSError as error:

@@ -1,11 +1,20 @@
-"""Where a run writes, and the checkpoint in there that it goes on from."""
+"""Where a run writes, whose that folder is, and the checkpoint in there that the run goes on from."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+from collections.abc import Iterator
 from pathlib import Path
+
+from textenvs.evaluate.locks import lock
 
 from ..checkpoints import Checkpoint, CheckpointError, Checkpoints, load
 from ..config.running import RunSection, TrainerSection
+from .errors import SetupError
+
+LOCK_FILE = ".lock"
+_ELSEWHERE = "give this run a folder of its own (trainer.experiment_name=NAME, or another trainer.default_local_dir)"
 
 
 def run_folder(section: RunSection) -> Path:
@@ -13,6 +22,44 @@ def run_folder(section: RunSection) -> Path:
     if section.default_local_dir is not None:
         return Path(section.default_local_dir).expanduser()
     return Path("outputs") / section.project_name / section.experiment_name
+
+
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Keep other runs out of a folder. It is made if need be, and is known then to take what is written.
+
+    Where the system or the file system has no locks, one run at a time is up to the user.
+
+    Raises:
+        SetupError: Another run has it, or nothing can be written there.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise SetupError(_unwritable(folder, error)) from error
+    try:
+        try:
+            lock(descriptor)
+        except BlockingIOError as error:
+            raise SetupError(
+                f"{folder}: another run is writing into this folder; wait for it, or {_ELSEWHERE}"
+            ) from error
+        except OSError:  # a file system without locks
+            pass
+        try:
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, f"{os.getpid()}\n".encode())
+            os.fsync(descriptor)  # some disks say only now that they are full
+        except OSError as error:
+            raise SetupError(_unwritable(folder, error)) from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _unwritable(folder: Path, error: OSError) -> str:
+    return f"{folder}: the run's folder cannot be written ({error.strerror or error}); {_ELSEWHERE}"
 
 
 def checkpoint_to_resume(section: TrainerSection, saved: Checkpoints) -> Checkpoint | None:

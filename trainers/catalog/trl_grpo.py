@@ -7,6 +7,7 @@ and the loop are TRL's. Which key becomes what is :mod:`.trl_config`.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import logging
@@ -26,7 +27,7 @@ from ..algorithms.advantages import ESTIMATORS, Advantages, normalize
 from ..algorithms.batch import ActionBatch
 from ..assembly.environments import check_environments, make_env, training_kwargs, validation_kwargs, validation_tasks
 from ..assembly.errors import SetupError
-from ..assembly.folder import run_folder
+from ..assembly.folder import held, run_folder
 from ..assembly.learner import learner_settings
 from ..assembly.policy import policy_of, set_threads, threads_for
 from ..config import PPOConfig
@@ -81,6 +82,7 @@ class TRLGRPOTrainer:
         self._trainer: Any = None
         self._rollout: TextEnvRollout | None = None
         self._report: Any = None
+        self._held = contextlib.ExitStack()  # the folder, from the first call to close()
 
     def fit(self) -> Result:
         """See :class:`trainers.Trainer`.
@@ -126,6 +128,7 @@ class TRLGRPOTrainer:
         if self._report is not None:
             self._report.loggers.close()
         self._trainer = self._rollout = self._report = None
+        self._held.close()
 
     def __enter__(self) -> Self:
         """Itself."""
@@ -152,6 +155,8 @@ class TRLGRPOTrainer:
 
         from .trl_trainer import ValidatingGRPOTrainer
 
+        self._held.close()
+        self._held.enter_context(held(self.folder))
         config, checkpoint = self.config, self._checkpoint()
         if checkpoint is not None and (checkpoint.parent / _CONFIG).is_file():
             before = json.loads((checkpoint.parent / _CONFIG).read_text(encoding="utf-8"))

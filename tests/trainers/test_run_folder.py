@@ -1,0 +1,76 @@
+"""Whose a run's folder is: one run writes there at a time, and what stands there is of that run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ppo_runs import QUICK, arguments, in_process, refused
+
+from trainers import sft
+from trainers.assembly.errors import SetupError
+from trainers.assembly.folder import held
+
+SFT = [*("model.hidden=32", "model.layers=1", "model.heads=2", "model.kv_heads=1", "model.vocab_size=300")]
+SFT += ["sft.demonstrations=8", "sft.steps=2", "sft.batch_size=2", "sft.max_context=256", "trainer.logger=jsonl"]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
+
+
+def test_a_second_run_in_a_folder_is_refused_before_it_touches_anything(tmp_path, capsys):
+    (tmp_path / "checkpoints/.iteration_000001.partial").mkdir(parents=True)  # as if it were saving
+    (tmp_path / "metrics.jsonl").write_text('{"step": 3}\n')
+    before = contents(tmp_path)
+    with held(tmp_path):
+        said = refused(capsys, arguments(tmp_path, *QUICK, "trainer.resume_mode=disable"))
+        assert sft.main([*SFT, f"trainer.default_local_dir={tmp_path}"]) == 1
+        for each in (said, capsys.readouterr().err):
+            assert f"{tmp_path}: another run is writing into this folder" in each
+            assert "trainer.experiment_name=" in each
+    assert contents(tmp_path) == before
+    assert (tmp_path / "checkpoints/.iteration_000001.partial").is_dir()
+
+
+def test_a_run_holds_its_folder_to_its_end(tmp_path):
+    def look(run):
+        with pytest.raises(SetupError, match="another run"), held(run.folder):
+            pass
+
+    in_process(tmp_path, "trainer.total_iterations=1", look=look)
+    with held(tmp_path):
+        pass
+
+
+def test_a_folder_is_free_again_when_its_process_is_killed(tmp_path):
+    code = f"from trainers.assembly.folder import held\nwith held(__import__('pathlib').Path({str(tmp_path)!r})):\n"
+    code += " print('held', flush=True)\n input()"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", code], **pipes) as process:
+        assert process.stdout.readline() == b"held\n"
+        with pytest.raises(SetupError, match="another run"), held(tmp_path):
+            pass
+        process.kill()
+        process.wait()
+    with held(tmp_path):
+        pass
+
+
+def test_a_file_system_without_locks_goes_without(tmp_path, monkeypatch):
+    def none(*_):
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr("trainers.assembly.folder.lock", none)
+    with held(tmp_path), held(tmp_path):
+        pass
+
+
+@pytest.mark.parametrize("where", ["file", "file/below"])
+def test_a_folder_that_cannot_be_made_is_refused_in_words(tmp_path, capsys, where):
+    (tmp_path / "file").write_text("mine")
+    refused(capsys, arguments(tmp_path / where, *QUICK), str(tmp_path / where), "the run's folder cannot be written")
+    assert sft.main([*SFT, f"trainer.default_local_dir={tmp_path / where}"]) == 1
+    assert "the run's folder cannot be written" in capsys.readouterr().err
