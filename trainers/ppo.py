@@ -33,17 +33,20 @@ from transformers.utils.logging import disable_progress_bar
 from .algorithms.aggregation import token_weights
 from .assembly.cluster import plan_of
 from .assembly.errors import SetupError
+from .assembly.folder import run_folder
 from .assembly.reward_checks import reward_problems
-from .checkpoints import CheckpointError
+from .checkpoints import CheckpointError, Checkpoints
 from .cluster.group import LearnerGroup, RankError
 from .cluster.nsight import captures
 from .cluster.plan import PlanError, describe
 from .cluster.recipe import MadeThere
 from .config import PPOConfig, load_config
+from .config.running import TrainerSection
 from .credit import credit, critic_loss, norm_length, offsets_of, policy_loss
 from .demonstrations import DemonstrationError
 from .engines.base import EngineError, Sampling
 from .policy import PolicyError
+from .report.loggers import MetricsError
 from .report.metrics import Phases, episode_metrics
 from .report.profile import profiled
 from .rollout.collector import Batch, CollectionError
@@ -361,6 +364,18 @@ async def run_all(config: PPOConfig) -> int:
         return 130 if run.stop.is_set() else 0
 
 
+def again(section: TrainerSection) -> str:
+    """How to go on with a run that has ended for want of something."""
+    if Checkpoints(run_folder(section) / "checkpoints", section.keep_last_n).newest() is None:
+        return "start the same command again; it has no checkpoint yet"
+    if section.resume_mode == "auto":
+        return "start the same command again; it goes on from the last checkpoint that is whole"
+    return (
+        "start it again with trainer.resume_mode=auto; it goes on from the last checkpoint that is whole (with "
+        f"trainer.resume_mode={section.resume_mode} it would not)"
+    )
+
+
 # What is wrong with a run's parts or data, in words that need no traceback.
 _SAID_PLAINLY = (
     SetupError,
@@ -368,6 +383,7 @@ _SAID_PLAINLY = (
     CollectionError,
     DemonstrationError,
     FloatingPointError,
+    MetricsError,
     PlanError,
     PolicyError,
     RankError,
@@ -393,11 +409,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
-        print(
-            f"error: {error}: make room and start the same command again; it goes on from the last checkpoint that "
-            "is whole",
-            file=sys.stderr,
-        )
+        print(f"error: {error}: make room and {again(config.trainer)}", file=sys.stderr)
         return 1
 
 

@@ -118,7 +118,7 @@ async def _assembled(config: PPOConfig, folder: Path) -> AsyncIterator[Run]:
         project=config.trainer.project_name,
         name=config.trainer.experiment_name,
         config=config.model_dump(mode="json"),
-        first_step=0 if checkpoint is None or checkpoint.iteration == 0 else checkpoint.iteration + 1,
+        first_step=first_step_of(config, checkpoint),
         rollout_dir=config.trainer.rollout_data_dir,
         validation_dir=config.trainer.validation_data_dir,
         on_phase=None if trace is None else trace.phase,
@@ -207,6 +207,13 @@ async def _assembled(config: PPOConfig, folder: Path) -> AsyncIterator[Run]:
             resume(run, checkpoint)
         stack.enter_context(settled())
         yield run
+
+
+def first_step_of(config: PPOConfig, checkpoint: checkpoints.Checkpoint | None) -> int | None:
+    """What an earlier run logged from here on this one logs again; ``None`` where it only looks."""
+    if config.trainer.val_only:
+        return None
+    return 0 if checkpoint is None or checkpoint.iteration == 0 else checkpoint.iteration + 1
 
 
 # ------------------ the warm start

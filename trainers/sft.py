@@ -32,7 +32,7 @@ from .config.schema import SupervisedSection
 from .demonstrations import DemonstrationError, Example, encode
 from .learner import Learner, OptimizerSettings
 from .policy import Policy, PolicyError, resolve_device
-from .report.loggers import open_loggers
+from .report.loggers import MetricsError, open_loggers
 from .rollout.renderer import Renderer, RendererError
 
 log = logging.getLogger("trainers")
@@ -155,7 +155,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     disable_progress_bar()  # transformers' own, for every file it writes
     try:
         run(config)
-    except (SetupError, DemonstrationError, FloatingPointError, PolicyError, RendererError) as error:
+    except (SetupError, DemonstrationError, FloatingPointError, MetricsError, PolicyError, RendererError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainers.assembly.errors import SetupError
 from trainers.assembly.folder import checkpoint_to_resume
 from trainers.checkpoints import Checkpoint, CheckpointError, Checkpoints, load
 from trainers.config.running import TrainerSection
@@ -202,7 +203,12 @@ def test_which_checkpoint_a_run_goes_on_from(tmp_path):
     assert checkpoint_to_resume(section(), saved).iteration == 4
     assert checkpoint_to_resume(section(resume_mode="disable"), saved) is None
     asked = section(resume_mode="resume_path", resume_from_path=str(other))
-    assert checkpoint_to_resume(asked, saved) == load(other)
+    assert checkpoint_to_resume(asked, Checkpoints(tmp_path / "new", keep=2)) == load(other)
+    with pytest.raises(SetupError, match=r"mine has checkpoints of its own.*trainer\.resume_mode=auto"):
+        checkpoint_to_resume(asked, saved)
+    assert checkpoint_to_resume(asked.model_copy(update={"val_only": True}), saved) == load(other)
+    mine = section(resume_mode="resume_path", resume_from_path=str(saved.newest().path))
+    assert checkpoint_to_resume(mine, saved).iteration == 4
     asked = section(resume_mode="resume_path", resume_from_path=str(other.parent))
     with pytest.raises(CheckpointError, match="other is not a checkpoint"):
         checkpoint_to_resume(asked, saved)

@@ -181,6 +181,11 @@ def test_a_checkpoint_of_another_run_is_refused_and_nothing_is_lost(tmp_path, ca
     assert (tmp_path / "metrics.jsonl").read_bytes() == before
 
 
+def test_damaged_metrics_are_named_before_anything_is_done(tmp_path, capsys):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 0}\n{"step"\n{"step": 1}\n')
+    refused(capsys, arguments(tmp_path, *QUICK), "metrics.jsonl, line 2: not a line of metrics", "move the file away")
+
+
 def test_constant_rewards_stop_a_run_that_asks_for_differences(tmp_path, capsys):
     more = ["env.kwargs.constant=true", "rollout.filter_zero_variance=true", "rollout.max_consecutive_filtered=3"]
     refused(

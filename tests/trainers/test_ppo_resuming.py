@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from ppo_runs import QUICK, ROOT, arguments, comparable, in_process, training_of
+from ppo_runs import QUICK, ROOT, arguments, comparable, in_process, metrics_of, training_of
 
 from trainers import checkpoints
 from trainers.learner import Learner
@@ -80,6 +80,15 @@ def test_starting_afresh_in_a_folder_that_was_used(tmp_path):
     saved = checkpoints.Checkpoints(tmp_path / "checkpoints", 2)
     assert saved.newest().iteration == 2
     assert saved.newest().state["config"]["trainer"]["seed"] == 5
+
+
+def test_a_look_at_a_checkpoint_takes_nothing_from_the_metrics(tmp_path):
+    in_process(tmp_path, "trainer.total_iterations=2", "trainer.save_freq=1", "trainer.keep_last_n=9")
+    before = (tmp_path / "metrics.jsonl").read_text()
+    back = ["trainer.resume_mode=resume_path", f"trainer.resume_from_path={tmp_path}/checkpoints/iteration_000001"]
+    assert main(arguments(tmp_path, *QUICK, "trainer.val_only=true", *back)) == 0
+    assert (tmp_path / "metrics.jsonl").read_text().startswith(before)
+    assert metrics_of(tmp_path)[-1].keys() >= {"step", "val/reward"}
 
 
 def test_the_time_limit_is_of_the_whole_run(tmp_path):

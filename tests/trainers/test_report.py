@@ -13,7 +13,7 @@ from rich.console import Console
 
 from trainers.report.console import ConsoleLogger
 from trainers.report.conversations import conversation, pick, print_conversations, visible
-from trainers.report.loggers import JsonlLogger, Loggers, TensorBoardLogger, read_jsonl
+from trainers.report.loggers import JsonlLogger, Loggers, MetricsError, TensorBoardLogger, read_jsonl
 from trainers.report.metrics import Phases, episode_metrics
 from trainers.report.plots import _smooth, curves_of, plot
 from trainers.trajectory import Status, Trajectory
@@ -227,7 +227,7 @@ def test_a_line_cut_by_a_crash_is_dropped_and_any_other_damage_is_named(tmp_path
 
     for damage in ('{"step": 1, "a": 2.\n', '{"a": 1}\n', "[]\n", '{"step": 1, "a": null}\n'):
         path.write_text(good + damage + good)
-        with pytest.raises(ValueError, match="line 2: not a line of metrics"):
+        with pytest.raises(MetricsError, match="line 2: not a line of metrics"):
             JsonlLogger(path)
         assert path.read_text() == good + damage + good
 
@@ -245,6 +245,27 @@ def test_tensorboard_hides_what_a_resumed_run_logs_again(tmp_path, monkeypatch):
     events = accumulators.EventAccumulator(str(tmp_path)).Reload()
     points = [(event.step, event.value) for event in events.Scalars("train/reward")]
     assert points == [(1, 1.0), (2, 2.0), (3, 2.0), (4, 2.0)]
+
+
+@pytest.mark.parametrize("make", [JsonlLogger, TensorBoardLogger])
+def test_what_was_logged_stays_until_there_is_something_to_put_in_its_place(tmp_path, make):
+    path = tmp_path / "run"
+
+    def contents():
+        return sorted((each.name, each.read_bytes()) for each in [path, *path.rglob("*")] if each.is_file())
+
+    logger = make(path)
+    for step in (0, 1, 2):
+        logger.log(step, {"a": step})
+    logger.close()
+    before = contents()
+    make(path, first_step=1).close()  # a run that failed before its first row
+    assert contents() == before
+    logger = make(path, first_step=None)
+    logger.log(1, {"b": 1})
+    logger.close()
+    if make is JsonlLogger:
+        assert [step for step, _ in read_jsonl(path)] == [0, 1, 2, 1]
 
 
 def test_a_missing_tensorboard_names_the_extra(tmp_path, monkeypatch):

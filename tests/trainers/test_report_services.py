@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from trainers.report.loggers import MLflowLogger, WandbLogger
+from trainers.report.loggers import MetricsError, MLflowLogger, WandbLogger
 from trainers.report.reporter import Reporter
 
 CONFIG = {"actor": {"lr": 1e-4}, "trainer": {"logger": ["mlflow"]}}
@@ -29,6 +29,17 @@ def test_mlflow_goes_on_with_the_same_run(tmp_path, monkeypatch):
     points = client.get_metric_history(run.info.run_id, "train/reward")
     assert [(point.step, point.value) for point in points] == [(1, 0.5), (3, 0.75)]
     assert run.data.metrics["metrics/1199"] == 1199.0
+
+
+def test_wandb_without_a_key_says_what_to_do(tmp_path, monkeypatch):
+    wandb = pytest.importorskip("wandb", reason="needs the extra 'wandb'")
+
+    def no_key(**_):
+        raise wandb.errors.UsageError("No API key configured.")
+
+    monkeypatch.setattr(wandb, "init", no_key)
+    with pytest.raises(MetricsError, match=r"wandb, which says: No API key configured.*WANDB_MODE=offline"):
+        WandbLogger(tmp_path, project="project", name="name")
 
 
 def test_wandb_offline_goes_on_with_the_same_run(tmp_path, monkeypatch):

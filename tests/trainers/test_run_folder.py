@@ -12,6 +12,9 @@ from ppo_runs import QUICK, arguments, in_process, refused
 from trainers import sft
 from trainers.assembly.errors import SetupError
 from trainers.assembly.folder import held
+from trainers.checkpoints import Checkpoints
+from trainers.config.running import TrainerSection
+from trainers.ppo import again
 
 SFT = [*("model.hidden=32", "model.layers=1", "model.heads=2", "model.kv_heads=1", "model.vocab_size=300")]
 SFT += ["sft.demonstrations=8", "sft.steps=2", "sft.batch_size=2", "sft.max_context=256", "trainer.logger=jsonl"]
@@ -43,6 +46,16 @@ def test_a_run_holds_its_folder_to_its_end(tmp_path):
     in_process(tmp_path, "trainer.total_iterations=1", look=look)
     with held(tmp_path):
         pass
+
+
+@pytest.mark.parametrize(
+    ("mode", "words"), [("auto", "start the same command again; it goes on"), ("disable", "trainer.resume_mode=auto;")]
+)
+def test_how_to_go_on_after_a_full_disk_is_true_for_how_the_run_was_started(tmp_path, mode, words):
+    trainer = TrainerSection(default_local_dir=str(tmp_path), resume_mode=mode)
+    assert again(trainer) == "start the same command again; it has no checkpoint yet"
+    Checkpoints(tmp_path / "checkpoints", 2).save(3, {})
+    assert words in again(trainer)
 
 
 def test_a_folder_is_free_again_when_its_process_is_killed(tmp_path):

@@ -67,11 +67,20 @@ def checkpoint_to_resume(section: TrainerSection, saved: Checkpoints) -> Checkpo
 
     Raises:
         CheckpointError: The one that was asked for cannot be used.
+        SetupError: It is of another folder, and this one has checkpoints, which the run would replace by its own.
     """
     if section.resume_mode == "disable":
         return None
     if section.resume_mode == "resume_path":
         if section.resume_from_path is None:
             raise CheckpointError("trainer.resume_mode=resume_path needs trainer.resume_from_path")
-        return load(Path(section.resume_from_path).expanduser())
+        given = load(Path(section.resume_from_path).expanduser())
+        mine = saved.newest()
+        elsewhere = given.path.resolve().parent != saved.folder.resolve()
+        if mine is not None and elsewhere and not section.val_only:  # which saves nothing
+            raise SetupError(
+                f"{saved.folder} has checkpoints of its own (up to {mine.path.name}), which a run that goes on from "
+                f"{given.path} would replace: go on from them with trainer.resume_mode=auto, or {_ELSEWHERE}"
+            )
+        return given
     return saved.newest()

@@ -95,7 +95,8 @@ class PPOTrainer:
     async def _evaluate(self) -> Mapping[str, float]:
         disable_progress_bar()
         where: dict[str, Any] = {"logger": tuple(each for each in self.config.trainer.logger if each == "console")}
-        if self._trained is not None and self.config.trainer.resume_mode == "disable":
+        where["val_only"] = True  # it leaves the folder as it is
+        if self._trained is not None and self.config.trainer.resume_mode != "auto":
             where |= {"resume_mode": "resume_path", "resume_from_path": str(self._trained)}
         config = self.config.model_copy(update={"trainer": self.config.trainer.model_copy(update=where)})
         async with assemble(config) as run:

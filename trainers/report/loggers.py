@@ -1,7 +1,8 @@
 """Where metrics go: console, JSONL, TensorBoard, wandb, MLflow. One protocol, and a bundle that feeds several.
 
 A logger is opened with the first step that it will be given. What earlier runs in the same folder logged from that step
-on is dropped, so a resumed run continues its curves without a step that stands twice.
+on is dropped, so a resumed run continues its curves without a step that stands twice. It is dropped when there is
+something to put in its place, the first row, and not before: a run that ends before that has taken nothing away.
 """
 
 from __future__ import annotations
@@ -11,12 +12,17 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TextIO
 
 METRICS_FILE = "metrics.jsonl"
 TENSORBOARD_FOLDER = "tensorboard"
+
+
+class MetricsError(ValueError):
+    """Metrics cannot be logged, or what was logged cannot be read; the message says where and what to do."""
 
 
 class Logger(Protocol):
@@ -38,37 +44,52 @@ class JsonlLogger:
 
     Args:
         path: The file; it and its folder are made if need be.
-        first_step: Lines of this step and later ones are dropped, as is a last line that a crash cut short.
+        first_step: With the first line that is logged, lines of this step and later ones are dropped; ``None`` drops
+            none. A last line that a crash cut short goes in any case.
 
     Raises:
-        ValueError: The file has a line that is no metrics, other than a cut last one.
+        MetricsError: The file has a line that is no metrics, other than a cut last one.
     """
 
-    def __init__(self, path: str | Path, first_step: int = 0) -> None:
+    def __init__(self, path: str | Path, first_step: int | None = 0) -> None:
         self.path = Path(path)
+        self._first_step = first_step
+        self._file: TextIO | None = None
+        self._closed = False
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        if self.path.exists():
-            kept = [json.dumps(_plain(step, metrics)) for step, metrics in read_jsonl(self.path) if step < first_step]
-            fresh = self.path.with_name(self.path.name + ".new")
-            fresh.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
-            os.replace(fresh, self.path)  # a crash in between leaves the old file
-        self._file = self.path.open("a", encoding="utf-8")
+        self.path.touch()
+        for _ in read_jsonl(self.path):  # what is wrong with it is to be known now
+            pass
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Append a line."""
+        if self._closed:
+            raise ValueError(f"{self.path} is closed")
+        if self._file is None:
+            self._file = self._opened()
         self._file.write(json.dumps(_plain(step, metrics)) + "\n")
         self._file.flush()
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        self._closed = True
+        if self._file is not None:
+            self._file.close()
+
+    def _opened(self) -> TextIO:
+        first = math.inf if self._first_step is None else self._first_step
+        kept = [json.dumps(_plain(step, metrics)) for step, metrics in read_jsonl(self.path) if step < first]
+        fresh = self.path.with_name(self.path.name + ".new")
+        fresh.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+        os.replace(fresh, self.path)  # a crash in between leaves the old file
+        return self.path.open("a", encoding="utf-8")
 
 
 def read_jsonl(path: str | Path) -> Iterator[tuple[int, dict[str, float]]]:
     """The steps and metrics of a file that :class:`JsonlLogger` wrote, in the order of the file.
 
     Raises:
-        ValueError: A line other than a cut last one is no metrics; the message names the file and the line.
+        MetricsError: A line other than a cut last one is no metrics; the message names the file and the line.
     """
     lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
     for number, line in enumerate(lines, 1):
@@ -79,7 +100,7 @@ def read_jsonl(path: str | Path) -> Iterator[tuple[int, dict[str, float]]]:
         except (ValueError, KeyError, AttributeError, TypeError) as error:
             if number == len(lines) and not line.endswith("\n"):
                 return  # the process was stopped while it wrote this line
-            raise ValueError(f"{path}, line {number}: not a line of metrics ({error}); move the file away") from error
+            raise MetricsError(f"{path}, line {number}: not a line of metrics ({error}); move the file away") from error
         yield step, metrics
 
 
@@ -96,29 +117,34 @@ class TensorBoardLogger:
 
     Args:
         folder: Where the event files go.
-        first_step: TensorBoard hides what earlier runs in the folder logged from this step on.
+        first_step: From the first point that is logged, TensorBoard hides what earlier runs in the folder logged from
+            this step on; ``None`` hides nothing.
 
     Raises:
         ImportError: TensorBoard is not installed; the message names the extra.
     """
 
-    def __init__(self, folder: str | Path, first_step: int = 0) -> None:
+    def __init__(self, folder: str | Path, first_step: int | None = 0) -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise ImportError(
                 "trainer.logger has tensorboard, which is not installed: pip install 'textenvs[train]'"
             ) from error
-        self._writer = SummaryWriter(str(folder), purge_step=first_step)  # type: ignore[no-untyped-call]
+        self._open = partial(SummaryWriter, str(folder), purge_step=first_step)
+        self._writer: Any = None
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Add a point to each curve."""
+        if self._writer is None:
+            self._writer = self._open()
         for name, value in metrics.items():
-            self._writer.add_scalar(name, value, step)  # type: ignore[no-untyped-call]
+            self._writer.add_scalar(name, value, step)
 
     def close(self) -> None:
         """Flush and close the event file."""
-        self._writer.close()  # type: ignore[no-untyped-call]
+        if self._writer is not None:
+            self._writer.close()
 
 
 class WandbLogger:
@@ -136,6 +162,7 @@ class WandbLogger:
 
     Raises:
         ImportError: wandb is not installed; the message names the extra.
+        MetricsError: wandb does not take the run: it has no key, for example.
     """
 
     def __init__(
@@ -145,7 +172,7 @@ class WandbLogger:
         project: str,
         name: str,
         config: Mapping[str, Any] | None = None,
-        first_step: int = 0,
+        first_step: int | None = 0,
     ) -> None:
         try:
             import wandb
@@ -156,15 +183,21 @@ class WandbLogger:
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         note = folder / "wandb_run.txt"
-        old = note.read_text(encoding="utf-8").strip() if first_step and note.is_file() else None
-        self._run = wandb.init(
-            project=project,
-            name=name,
-            dir=str(folder),
-            config=dict(config or {}),
-            id=old,
-            resume="allow" if old else None,
-        )
+        old = note.read_text(encoding="utf-8").strip() if first_step != 0 and note.is_file() else None
+        try:
+            self._run = wandb.init(
+                project=project,
+                name=name,
+                dir=str(folder),
+                config=dict(config or {}),
+                id=old,
+                resume="allow" if old else None,
+            )
+        except wandb.Error as error:
+            raise MetricsError(
+                f"trainer.logger has wandb, which says: {error} (WANDB_API_KEY gives it a key; WANDB_MODE=offline does "
+                "without)"
+            ) from error
         note.write_text(self._run.id + "\n", encoding="utf-8")
         self._closed = False
 
@@ -200,7 +233,7 @@ class MLflowLogger:
         project: str,
         name: str,
         config: Mapping[str, Any] | None = None,
-        first_step: int = 0,
+        first_step: int | None = 0,
     ) -> None:
         folder = Path(folder).absolute()
         folder.mkdir(parents=True, exist_ok=True)
@@ -218,7 +251,7 @@ class MLflowLogger:
         self._metric = Metric
         self._client = MlflowClient(tracking_uri=uri)
         note = folder / "mlflow_run.txt"
-        if first_step and note.is_file():
+        if first_step != 0 and note.is_file():
             self._id = note.read_text(encoding="utf-8").strip()
             self._client.update_run(self._id, status="RUNNING")
         else:
@@ -261,7 +294,7 @@ def open_loggers(
     project: str,
     name: str,
     config: Mapping[str, Any] | None = None,
-    first_step: int = 0,
+    first_step: int | None = 0,
     before: Sequence[Logger] = (),
 ) -> Loggers:
     """The loggers that ``trainer.logger`` names, as one.
@@ -272,7 +305,8 @@ def open_loggers(
         project: For wandb and MLflow.
         name: The run's name, for them.
         config: Shown beside the run there.
-        first_step: The first step that will be given; 0 starts a new run there.
+        first_step: The first step that will be given; 0 starts a new run there. ``None`` is for a look at a run that is
+            there: nothing is dropped.
         before: Are fed before them.
 
     Raises:

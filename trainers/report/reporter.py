@@ -33,7 +33,8 @@ class Reporter:
         project: What wandb and MLflow call the runs that belong together.
         name: What they call this run.
         config: What they show beside it.
-        first_step: Go on after an interruption: what was logged from this step on is dropped.
+        first_step: Go on after an interruption: what was logged from this step on is dropped, when the first row comes.
+            ``None`` drops nothing.
         rollout_dir: Training episodes are written here, a Parquet file an iteration; ``None`` for nowhere.
         validation_dir: Likewise those of validations.
         on_phase: Called with each phase of an iteration, and the seconds (``time.monotonic``) it began and ended.
@@ -51,7 +52,7 @@ class Reporter:
         project: str = "textenvs",
         name: str = "run",
         config: Mapping[str, Any] | None = None,
-        first_step: int = 0,
+        first_step: int | None = 0,
         rollout_dir: str | None = None,
         validation_dir: str | None = None,
         on_phase: Callable[[str, float, float], None] | None = None,
@@ -77,7 +78,8 @@ class Reporter:
         if (
             self._has_jsonl and (folder / METRICS_FILE).is_file()
         ):  # the numbers before an interruption count in the summary
-            self._remember(read_jsonl(folder / METRICS_FILE))
+            rows = read_jsonl(folder / METRICS_FILE)
+            self._remember(row for row in rows if first_step is None or row[0] < first_step)
 
     def phases(self) -> Phases:
         """A stopwatch whose phases the progress display shows."""
