@@ -108,6 +108,19 @@ class Checkpoints:
         state = json.loads(json.dumps(dict(state)))  # as it is now
         self._background.start(lambda: self.save(iteration, state, *writers), "checkpoint")
 
+    def amend(self, iteration: int, more: Mapping[str, Any]) -> None:
+        """Put more into the state of a checkpoint, if it is there; its file is replaced in one go."""
+        path = self.folder / f"iteration_{iteration:06d}" / _STATE
+        if not path.is_file():
+            return
+        state = json.loads(path.read_text(encoding="utf-8")) | dict(more)
+        fresh = path.with_name(f".{_STATE}.new")
+        with fresh.open("w", encoding="utf-8") as file:
+            file.write(json.dumps(state, indent=1))
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+
     def wait(self) -> None:
         """Until a save in the background is done.
 

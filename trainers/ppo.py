@@ -33,9 +33,9 @@ from transformers.utils.logging import disable_progress_bar
 from .algorithms.aggregation import token_weights
 from .assembly.cluster import plan_of
 from .assembly.errors import SetupError
-from .assembly.folder import run_folder
+from .assembly.folder import run_folder, within
 from .assembly.reward_checks import reward_problems
-from .checkpoints import CheckpointError, Checkpoints
+from .checkpoints import CheckpointError
 from .cluster.group import LearnerGroup, RankError
 from .cluster.nsight import captures
 from .cluster.plan import PlanError, describe
@@ -75,7 +75,9 @@ async def train(run: Run) -> None:
         save(run)  # the warm start is not to be done twice
         if config.val_before_train:
             await validate(run)
-    saved_at, validated_at = run.iteration, run.iteration
+    elif every(config.test_freq, run.iteration) and run.validated != run.iteration and not over(run):
+        await validate(run)  # this was interrupted
+    saved_at = run.iteration
     while run.iteration < config.total_iterations and not run.stop.is_set() and run.failure is None:
         if config.time_limit_s is not None and run.trained_s >= config.time_limit_s:
             log.info("the time limit of %g s is reached", config.time_limit_s)
@@ -101,7 +103,6 @@ async def train(run: Run) -> None:
                 await validate(run)
             except _COLLECTING as error:
                 run.failure = error
-            validated_at = run.iteration
         if every(config.save_freq, run.iteration):
             save(run)
             saved_at = run.iteration
@@ -111,8 +112,10 @@ async def train(run: Run) -> None:
     if run.failure is not None:
         log.warning("collecting has failed; what was learned in %d iterations is saved", run.iteration)
         raise run.failure
-    if validated_at != run.iteration and not run.stop.is_set():
+    if run.validated != run.iteration and not run.stop.is_set():
         await validate(run)
+        if run.validated == run.iteration:  # not stopped meanwhile
+            run.saved.amend(run.iteration, {"validated": run.validated})
 
 
 def warn(run: Run, batch: Batch) -> None:
@@ -263,6 +266,7 @@ async def validate(run: Run) -> str | None:
         log.warning("%s", said)
     metrics = episode_metrics(trajectories, "val") | {"time/validation_s": time.perf_counter() - began}
     run.reporter.validation(run.iteration, metrics, trajectories)
+    run.validated = run.iteration
     return said if len(failed) == len(trajectories) else None
 
 
@@ -271,6 +275,7 @@ def save(run: Run) -> None:
     state = {
         "iteration": run.iteration,
         "trained_s": run.trained_s,
+        "validated": run.validated,
         "frontier": run.collector.frontier(),
         "kl": run.kl.state_dict(),
         "config": run.config.model_dump(mode="json"),
@@ -303,6 +308,11 @@ def traced(run: Run, name: str) -> Iterator[None]:
     finally:
         if run.trace is not None:
             run.trace.phase(name, began, time.monotonic())
+
+
+def over(run: Run) -> bool:
+    """Whether all iterations are done."""
+    return run.iteration >= run.config.trainer.total_iterations
 
 
 def every(frequency: int, iteration: int) -> bool:
@@ -354,7 +364,7 @@ async def run_all(config: PPOConfig) -> int:
             if unscored is not None:
                 raise CollectionError(unscored)
             return 130 if run.stop.is_set() else 0
-        if run.iteration >= config.trainer.total_iterations:
+        if over(run) and run.validated == run.iteration:
             run.reporter.say(
                 f"this run is finished ({run.iteration} iterations). Go on with a larger trainer.total_iterations, "
                 "start another with trainer.experiment_name=NAME, or start it afresh with trainer.resume_mode=disable"
@@ -366,7 +376,7 @@ async def run_all(config: PPOConfig) -> int:
 
 def again(section: TrainerSection) -> str:
     """How to go on with a run that has ended for want of something."""
-    if Checkpoints(run_folder(section) / "checkpoints", section.keep_last_n).newest() is None:
+    if not list((run_folder(section) / "checkpoints").glob("iteration_*")):
         return "start the same command again; it has no checkpoint yet"
     if section.resume_mode == "auto":
         return "start the same command again; it goes on from the last checkpoint that is whole"
@@ -407,9 +417,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        if not full and not within(run_folder(config.trainer), error.filename):
             raise
-        print(f"error: {error}: make room and {again(config.trainer)}", file=sys.stderr)
+        todo = "make room" if full else "see to it that the run's folder can be written"
+        print(f"error: {error}: {todo} and {again(config.trainer)}", file=sys.stderr)
         return 1
 
 

@@ -12,6 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch.distributed.checkpoint.api import CheckpointException
+
 from . import checkpoints, sft
 from .algorithms.kl import AdaptiveKL, FixedKL, KLController
 from .assembly.cluster import cluster_of, driver_device, plan_of
@@ -32,7 +35,7 @@ from .assembly.publication import Publisher
 from .assembly.reward_checks import check_rewards, try_multiturn
 from .assembly.reward_model import RewardModels, reward_models_of, start_early, try_served
 from .assembly.rewards import custom_reward, multiturn_reward, redistribution_of, reward_function_of
-from .cluster.group import LearnerGroup
+from .cluster.group import LearnerGroup, RankError
 from .config import PPOConfig
 from .config.schema import WarmStartSection
 from .heap import settled
@@ -66,6 +69,7 @@ class Run:
     trace: TraceFile | None = None
     reward_stats: Mapping[str, Callable[[], Mapping[str, float]]] = field(default_factory=dict)  # of later rewards
     iteration: int = 0  # iterations done
+    validated: int = 0  # at which of them the last validation was; 0 also before any
     trained_s: float = 0.0  # seconds of training, over all resumptions
     stop: asyncio.Event = field(default_factory=asyncio.Event)  # somebody asked to stop
     given_up: threading.Event = field(default_factory=threading.Event)  # ... or did not want to wait for that
@@ -90,6 +94,8 @@ async def _assembled(config: PPOConfig, folder: Path) -> AsyncIterator[Run]:
     saved = checkpoints.Checkpoints(folder / "checkpoints", config.trainer.keep_last_n)
     checkpoint = checkpoint_to_resume(config.trainer, saved)
     if checkpoint is not None:
+        if "config" not in checkpoint.state:
+            raise damaged(checkpoint.path, KeyError("state.json has no config"))
         refuse_other_run(checkpoint.state["config"], config.model_dump(mode="json"), checkpoint.path)
     plan = plan_of(config)
     check_environments(config)
@@ -281,13 +287,18 @@ def progress(say: Callable[[str], None], name: str, steps: int) -> sft.OnStep:
 def resume(run: Run, checkpoint: checkpoints.Checkpoint) -> None:
     """Go on from a checkpoint; before anything is collected."""
     state = checkpoint.state
-    run.learner.load(checkpoint.path / "learner")
     try:
+        run.learner.load(checkpoint.path / "learner")
         run.collector.restore(state["frontier"])
-    except ValueError as error:  # tasks that are left out, for example, may be others now
-        raise checkpoints.CheckpointError(f"{checkpoint.path} cannot be gone on with: {error}") from error
-    run.kl.load_state_dict(state["kl"])
-    run.iteration, run.trained_s = int(state["iteration"]), float(state["trained_s"])
+        run.kl.load_state_dict(state["kl"])
+        run.iteration, run.trained_s = int(state["iteration"]), float(state["trained_s"])
+    except (RankError, torch.OutOfMemoryError, MemoryError):
+        raise
+    except (Exception, CheckpointException) as error:  # whatever a file that is missing or cut leads to
+        if type(error) is ValueError:  # tasks that are left out, for example, may be others now
+            raise checkpoints.CheckpointError(f"{checkpoint.path} cannot be gone on with: {error}") from error
+        raise damaged(checkpoint.path, error) from error
+    run.validated = int(state.get("validated", run.iteration))  # before it was noted, it was taken to be done
 
 
 # What a checkpoint is made of. Another learning rate may go on from it, another model may not.
@@ -312,6 +323,14 @@ _FIXED = (
     "critic.warmup",
     "trainer.seed",
 )
+
+
+def damaged(path: Path, error: BaseException) -> checkpoints.CheckpointError:
+    """What to say of a checkpoint that cannot be read."""
+    said = next((line for line in str(error).splitlines() if line.strip()), "")
+    return checkpoints.CheckpointError(
+        f"{path} is damaged ({type(error).__name__}: {said}); move it away to go on from the one before"
+    )
 
 
 def refuse_other_run(before: Mapping[str, Any], now: Mapping[str, Any], path: Path, also: Sequence[str] = ()) -> None:

@@ -8,7 +8,9 @@ Only the assistant's tokens are learned, exactly as a rollout would record them.
 
 from __future__ import annotations
 
+import errno
 import logging
+import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -24,13 +26,15 @@ from transformers.utils.logging import disable_progress_bar
 
 from .assembly.environments import env_kwargs
 from .assembly.errors import SetupError
-from .assembly.folder import held, run_folder
+from .assembly.folder import held, run_folder, within
 from .assembly.learner import check_learner, learner_options
 from .assembly.policy import demonstrations_of, policy_of, set_threads
 from .config import SFTConfig, load_config
 from .config.schema import SupervisedSection
 from .demonstrations import DemonstrationError, Example, encode
 from .learner import Learner, OptimizerSettings
+from .learner.checkpoint import replace_folder, system_errors
+from .learner.fsdp import Ranks
 from .policy import Policy, PolicyError, resolve_device
 from .report.loggers import MetricsError, open_loggers
 from .rollout.renderer import Renderer, RendererError
@@ -140,12 +144,23 @@ def _run(config: SFTConfig, folder: Path) -> None:
         if console and (step % 20 == 0 or step == config.sft.steps):
             log.info("step %d/%d  loss %.4f", step, config.sft.steps, metrics["loss"])
 
+    refuse_full_disk(folder, policy)
     with logger:
         options = learner_options(config.model, config.trainer)
         fit(policy, examples, config.sft, seed=seed, on_step=on_step, options=options)
-    policy.model.save_pretrained(folder / "model")
-    policy.tokenizer.save_pretrained(folder / "model")
+    with replace_folder(folder / "model", Ranks(None)) as written, system_errors(folder / "model"):
+        policy.model.save_pretrained(written)
+        policy.tokenizer.save_pretrained(written)
     log.info("model: %s", folder / "model")
+
+
+def refuse_full_disk(folder: Path, policy: Policy) -> None:
+    """Raise ``SetupError`` where the model will not fit, an old one being there until the new one is whole."""
+    needed = sum(parameter.numel() * parameter.element_size() for parameter in policy.model.parameters())
+    if (free := shutil.disk_usage(folder).free) < needed:
+        raise SetupError(
+            f"{folder}: the model needs {needed / 2**20:.0f} MiB there, and {free / 2**20:.0f} MiB are free: make room"
+        )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -157,6 +172,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         run(config)
     except (SetupError, DemonstrationError, FloatingPointError, MetricsError, PolicyError, RendererError) as error:
         print(f"error: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) and not within(
+            run_folder(config.trainer), error.filename
+        ):
+            raise
+        print(f"error: {error}: the model was not written; an older one there is whole", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("stopped; no model was written", file=sys.stderr)

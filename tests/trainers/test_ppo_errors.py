@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import shutil
 
 import pytest
 import torch
 from ppo_runs import MODEL, QUICK, arguments, finite, in_process, refused, training_of
+from safetensors import SafetensorError
+from transformers import PreTrainedModel
 
 from trainers import checkpoints, tiny
 from trainers.assembly.environments import other_validation
@@ -179,6 +183,36 @@ def test_a_checkpoint_of_another_run_is_refused_and_nothing_is_lost(tmp_path, ca
     back = ["trainer.resume_mode=resume_path", f"trainer.resume_from_path={tmp_path}"]
     refused(capsys, [*quick, *back], "is not a checkpoint")
     assert (tmp_path / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_full_disk_while_the_model_is_written_is_said_plainly(tmp_path, capsys, monkeypatch):
+    def full(*_, **__):
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(PreTrainedModel, "save_pretrained", full)
+    refused(capsys, arguments(tmp_path, *QUICK), "[Errno 28]", "make room and start the same command again")
+
+
+def test_a_folder_that_takes_no_files_any_more_is_said_plainly(tmp_path, capsys, monkeypatch):
+    def denied(run):
+        raise PermissionError(errno.EACCES, "Permission denied", str(tmp_path / "checkpoints"))
+
+    monkeypatch.setattr("trainers.ppo.save", denied)
+    refused(capsys, arguments(tmp_path, *QUICK), "Permission denied", "see to it that the run's folder can be written")
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut", "no config"])
+def test_a_damaged_checkpoint_is_named(tmp_path, capsys, damage):
+    in_process(tmp_path, "trainer.total_iterations=1")
+    newest = checkpoints.Checkpoints(tmp_path / "checkpoints", 2).newest().path
+    if damage == "gone":
+        shutil.rmtree(newest / "learner")
+    elif damage == "cut":
+        for path in (newest / "learner").rglob("*.distcp"):
+            path.write_bytes(path.read_bytes()[:100])
+    else:
+        (newest / "state.json").write_text("{}")
+    refused(capsys, arguments(tmp_path, *QUICK), f"{newest} is damaged (", "move it away to go on from the one before")
 
 
 def test_damaged_metrics_are_named_before_anything_is_done(tmp_path, capsys):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -89,6 +90,24 @@ def test_a_look_at_a_checkpoint_takes_nothing_from_the_metrics(tmp_path):
     assert main(arguments(tmp_path, *QUICK, "trainer.val_only=true", *back)) == 0
     assert (tmp_path / "metrics.jsonl").read_text().startswith(before)
     assert metrics_of(tmp_path)[-1].keys() >= {"step", "val/reward"}
+
+
+def test_a_last_validation_that_was_interrupted_is_made_up_for_once(tmp_path):
+    def interrupted(run):
+        async def evaluate(*_, **__):
+            run.stop.set()
+            await asyncio.sleep(60)
+
+        run.collector.evaluate = evaluate
+
+    def validated():
+        return [row["step"] for row in metrics_of(tmp_path) if "val/reward" in row]
+
+    in_process(tmp_path, "trainer.total_iterations=1", look=interrupted)
+    assert validated() == []
+    for _ in range(2):
+        in_process(tmp_path, "trainer.total_iterations=1")
+        assert validated() == [1]
 
 
 def test_the_time_limit_is_of_the_whole_run(tmp_path):

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from safetensors import SafetensorError
+from transformers import PreTrainedModel
 
 from textenvs.messages import assistant, user
 from trainers import sft
@@ -257,6 +260,27 @@ def test_an_interrupt_writes_no_model(tmp_path, capsys, monkeypatch):
     assert run(tmp_path) == 130
     assert "stopped; no model was written" in capsys.readouterr().err
     assert not (tmp_path / "model").exists()
+
+
+def test_a_model_that_will_not_fit_is_refused_before_training(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(sft.shutil, "disk_usage", lambda folder: SimpleNamespace(free=1))
+    monkeypatch.setattr(sft, "fit", lambda *args, **kwargs: pytest.fail("it trained"))
+    assert run(tmp_path) == 1
+    assert "the model needs" in capsys.readouterr().err
+
+
+def test_a_full_disk_leaves_the_old_model_whole(tmp_path, capsys, monkeypatch):
+    def full(self: Any, folder: Path) -> None:
+        (Path(folder) / "model.safetensors").write_text("half")
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(sft, "fit", lambda *args, **kwargs: None)
+    assert run(tmp_path) == 0
+    before = {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()}
+    monkeypatch.setattr(PreTrainedModel, "save_pretrained", full)
+    assert run(tmp_path) == 1
+    assert "[Errno 28]" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()} == before
 
 
 def test_the_sections_of_both_programs_agree():

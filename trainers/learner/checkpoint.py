@@ -11,6 +11,7 @@ read it.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import threading
 import warnings
@@ -75,6 +76,25 @@ def replace_folder(path: str | Path, ranks: Ranks) -> Iterator[Path]:
     else:
         ranks.agree()
     ranks.first_does(finish)
+
+
+@contextmanager
+def system_errors(path: Path) -> Iterator[None]:
+    """Turn what a library in Rust says of the system, in words (safetensors, tokenizers), into the OSError that it is.
+
+    Raises:
+        OSError: With its errno, and ``path``.
+    """
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        found = re.search(r"\(os error (\d+)\)", str(error))
+        if found is None:
+            raise
+        number = int(found[1])
+        raise OSError(number, os.strerror(number), str(path)) from error
 
 
 def recover(path: str | Path) -> None:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trainers.engines.adapters import compact
-from trainers.learner.checkpoint import Background, replace_folder
+from trainers.learner.checkpoint import Background, replace_folder, system_errors
 from trainers.learner.flops import peak_tflops as peak_tflops_of
 from trainers.learner.fsdp import Ranks, offload_policy, rank_device, whole
 from trainers.learner.inputs import inputs_of
@@ -514,8 +514,9 @@ class Learner:
         def write(path: str | Path) -> None:
             with replace_folder(path, ranks) as folder:
                 if ranks.first:
-                    self.actor.lm.save_pretrained(folder, state_dict=weights)
-                    tokenizer.save_pretrained(folder)
+                    with system_errors(folder):
+                        self.actor.lm.save_pretrained(folder, state_dict=weights)
+                        tokenizer.save_pretrained(folder)
 
         return write
 
