@@ -139,22 +139,33 @@ def _interval(groups: Sequence[Sequence[float]]) -> str:
     return "" if found is None else f"  [{found[0]:.4f}, {found[1]:.4f}]"
 
 
+def refuse_unwritable(target: Path) -> None:
+    """Raise ``TableError`` where a file cannot be written; nothing is changed, but its folder is made."""
+    there = target.exists()
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.open("a").close()
+        if not there:
+            target.unlink()
+    except OSError as error:
+        raise TableError(f"report.output_path={target} cannot be written ({error.strerror or error})") from error
+
+
 def run(config: EvaluateConfig) -> int:
     """The whole command; the exit status.
 
     Raises:
-        TableError: The file cannot be used.
+        TableError: The file cannot be used, or the one of the outcomes cannot be written.
         FunctionError: The function cannot be had.
     """
     rows = rows_of(config)
+    target = None if config.report.output_path is None else Path(config.report.output_path).expanduser()
+    if target is not None:
+        refuse_unwritable(target)
     function = config.custom_reward_function
     path = Path(__file__).with_name("rewards") / "builtin.py" if function.path is None else Path(function.path)
     with FunctionPool(path, function.name, workers=function.workers, timeout_s=function.timeout_s) as pool:
         outcomes = list(score(rows, pool, _AHEAD * function.workers))
-    if config.report.output_path is not None:
-        target = Path(config.report.output_path).expanduser()
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text("".join(json.dumps(vars(each), ensure_ascii=False) + "\n" for each in outcomes), "utf-8")
     print(report(outcomes, config.report.pass_threshold))
     failed = [outcome for outcome in outcomes if outcome.error is not None]
     for outcome in failed[:_LISTED]:
@@ -164,6 +175,12 @@ def run(config: EvaluateConfig) -> int:
         print(f"row {outcome.row}, reply {outcome.sample + 1}: {said}", file=sys.stderr)
     if len(failed) > _LISTED:
         print(f"and {len(failed) - _LISTED} more; report.output_path=FILE.jsonl has them all", file=sys.stderr)
+    if target is not None:  # last: a disk that is full by now takes nothing from what is said
+        written = (json.dumps(vars(each), ensure_ascii=False) + "\n" for each in outcomes)
+        try:
+            target.write_text("".join(written), "utf-8")
+        except OSError as error:
+            raise TableError(f"report.output_path={target} cannot be written ({error.strerror or error})") from error
     return 1 if failed else 0
 
 

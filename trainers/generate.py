@@ -51,7 +51,7 @@ async def generate(config: GenerateConfig) -> Path:
     """The whole command; returns the file that was written.
 
     Raises:
-        TableError: The prompts cannot be used, or the output is there already.
+        TableError: The prompts cannot be used, or the output is there already or cannot be written.
         SetupError: The engine cannot be had.
     """
     assert config.data.path is not None
@@ -62,7 +62,11 @@ async def generate(config: GenerateConfig) -> Path:
     table = read_table(source, [config.data.prompt_key])
     prompts = _prompts(table.column(config.data.prompt_key).to_pylist(), config.data.prompt_key)
     parts = output.with_name(output.name + ".parts")
-    _open(parts, _identity(config, source))
+    identity = _identity(config, source)
+    try:
+        _open(parts, identity)
+    except OSError as error:
+        raise TableError(f"data.output_path={output} cannot be written ({error})") from error
     policy = load(_model(config), lambda: iter(()), max_context=0, seed=config.trainer.seed)
     run = _as_run(config, parts)
     policy.to(driver_device(run))
@@ -203,7 +207,6 @@ def _open(folder: Path, identity: dict[str, Any]) -> None:
                 f"{folder} has batches of another run, which differs in {', '.join(differ)}: remove it, or give "
                 "another data.output_path"
             )
-        return
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = note.with_suffix(".tmp")
     unfinished.write_text(json.dumps(identity), encoding="utf-8")

@@ -27,7 +27,7 @@ from .assembly.environments import (
     training_kwargs,
     validation_tasks,
 )
-from .assembly.folder import checkpoint_to_resume, held, run_folder
+from .assembly.folder import checkpoint_to_resume, held, refuse_sft_folder, run_folder
 from .assembly.learner import check_learner, learner_of, learner_options, start_from_adapter
 from .assembly.openings import overlong_of
 from .assembly.policy import policy_of, set_threads
@@ -85,6 +85,7 @@ async def assemble(config: PPOConfig) -> AsyncIterator[Run]:
     """Build everything, warm the policy up or resume, and close it all in the end; the folder is the run's alone."""
     folder = run_folder(config.trainer)
     with held(folder):
+        refuse_sft_folder(folder)
         async with _assembled(config, folder) as run:
             yield run
 

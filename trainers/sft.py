@@ -26,7 +26,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from .assembly.environments import env_kwargs
 from .assembly.errors import SetupError
-from .assembly.folder import held, run_folder, within
+from .assembly.folder import held, refuse_ppo_folder, run_folder, within
 from .assembly.learner import check_learner, learner_options
 from .assembly.policy import demonstrations_of, policy_of, set_threads
 from .config import SFTConfig, load_config
@@ -117,6 +117,7 @@ def run(config: SFTConfig) -> None:
     """A whole supervised run; writes metrics and the model."""
     folder = run_folder(config.trainer)
     with held(folder):
+        refuse_ppo_folder(folder)
         _run(config, folder)
 
 

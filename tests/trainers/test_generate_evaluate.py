@@ -203,6 +203,33 @@ def test_a_file_that_cannot_be_scored_is_refused(tmp_path, capsys):
     assert "there is no file nowhere.parquet" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("where", ["folder", "file/out"])
+def test_an_output_that_cannot_be_written_is_refused_before_the_work(
+    tmp_path, model, prompts, capsys, monkeypatch, where
+):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("mine")
+    monkeypatch.setattr(evaluate, "score", lambda *_: pytest.fail("it scored"))
+    monkeypatch.setattr(generate, "load", lambda *_, **__: pytest.fail("it loaded a model"))
+    row = {"data_source": "openai/gsm8k", "reward_model": {"ground_truth": "4"}, "responses": ["4"]}
+    parquet.write_table(pa.Table.from_pylist([row]), tmp_path / "replies.parquet")
+    given = [f"data.path={tmp_path}/replies.parquet", f"report.output_path={tmp_path / where}"]
+    assert evaluate.main(given) == 1
+    assert f"report.output_path={tmp_path / where} cannot be written" in capsys.readouterr().err
+    assert generate.main(command(model, prompts, tmp_path / where)) == 1
+    assert str(tmp_path / where) in capsys.readouterr().err
+
+
+def test_what_was_scored_is_said_also_where_it_cannot_be_written(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(evaluate, "refuse_unwritable", lambda target: None)
+    row = {"data_source": "openai/gsm8k", "reward_model": {"ground_truth": "4"}, "responses": ["#### 4"]}
+    parquet.write_table(pa.Table.from_pylist([row]), tmp_path / "replies.parquet")
+    assert evaluate.main([f"data.path={tmp_path}/replies.parquet", f"report.output_path={tmp_path}"]) == 1
+    said = capsys.readouterr()
+    assert "mean score" in said.out
+    assert "cannot be written" in said.err
+
+
 def test_an_unknown_data_source_names_the_known_ones():
     with pytest.raises(ValueError, match="known are openai/gsm8k"):
         compute_score("nowhere", "x", "1")

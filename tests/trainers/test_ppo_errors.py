@@ -30,6 +30,7 @@ def test_mistakes_in_keys_start_nothing(tmp_path, capsys):
         code=2,
     )
     refused(capsys, arguments(tmp_path / "run", "data.train_files=no.jsonl"), "there is no file no.jsonl", code=2)
+    refused(capsys, arguments(tmp_path / "run", f"trainer.seed={2**63}"), "trainer.seed", code=2)
     assert not (tmp_path / "run").exists()
 
 

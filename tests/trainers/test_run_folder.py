@@ -13,7 +13,9 @@ from trainers import sft
 from trainers.assembly.errors import SetupError
 from trainers.assembly.folder import held
 from trainers.checkpoints import Checkpoints
+from trainers.config import resolve
 from trainers.config.running import TrainerSection
+from trainers.config.schema import SFTConfig
 from trainers.ppo import again
 
 SFT = [*("model.hidden=32", "model.layers=1", "model.heads=2", "model.kv_heads=1", "model.vocab_size=300")]
@@ -79,6 +81,18 @@ def test_a_file_system_without_locks_goes_without(tmp_path, monkeypatch):
     monkeypatch.setattr("trainers.assembly.folder.lock", none)
     with held(tmp_path), held(tmp_path):
         pass
+
+
+def test_supervised_runs_and_ppo_keep_out_of_each_others_folders(tmp_path, capsys):
+    assert resolve([])[0].trainer.experiment_name != resolve([], schema=SFTConfig)[0].trainer.experiment_name
+    supervised, ppo = tmp_path / "sft", tmp_path / "ppo"
+    assert sft.main([*SFT, f"trainer.default_local_dir={supervised}"]) == 0
+    in_process(ppo, "trainer.total_iterations=1")
+    before = contents(tmp_path)
+    refused(capsys, arguments(supervised, *QUICK), "is the folder of a supervised run", "trainer.experiment_name=")
+    assert sft.main([*SFT, f"trainer.default_local_dir={ppo}"]) == 1
+    assert "is the folder of another kind of run" in capsys.readouterr().err
+    assert contents(tmp_path) == before
 
 
 @pytest.mark.parametrize("where", ["file", "file/below"])

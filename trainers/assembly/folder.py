@@ -11,6 +11,7 @@ from textenvs.evaluate.locks import lock
 
 from ..checkpoints import Checkpoint, CheckpointError, Checkpoints, load
 from ..config.running import RunSection, TrainerSection
+from ..report.loggers import METRICS_FILE
 from .errors import SetupError
 
 LOCK_FILE = ".lock"
@@ -56,6 +57,27 @@ def held(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def refuse_ppo_folder(folder: Path) -> None:
+    """Raise ``SetupError`` where a supervised run would cut the metrics of a run with checkpoints."""
+    found = [*(folder / "checkpoints").glob("iteration_*"), *folder.glob("checkpoint-*")]
+    if found:
+        raise SetupError(
+            f"{folder} is the folder of another kind of run ({found[0].name} is its checkpoint): {_ELSEWHERE}"
+        )
+
+
+def refuse_sft_folder(folder: Path) -> None:
+    """Raise ``SetupError`` where a run would cut the metrics of a supervised one: what that logged tells it."""
+    metrics = folder / METRICS_FILE
+    if not metrics.is_file() or any((folder / "checkpoints").glob("iteration_*")):
+        return
+    with metrics.open(encoding="utf-8", errors="replace") as file:
+        if '"sft/' in file.readline():
+            raise SetupError(
+                f"{folder} is the folder of a supervised run ({METRICS_FILE} has its losses): {_ELSEWHERE}"
+            )
 
 
 def within(folder: Path, name: object) -> bool:

@@ -65,7 +65,9 @@ class ServingClusterSection(Section):
 class GenerateRunSection(Section):
     """The run."""
 
-    seed: int = Field(0, ge=0, description="Decides every reply: the same seed, prompts and engine give the same.")
+    seed: int = Field(
+        0, ge=0, le=2**63 - 1, description="Decides every reply: the same seed, prompts and engine give the same."
+    )
     threads: int | None = Field(None, ge=1, description="CPU threads of torch; null is torch's choice.")
 
 

@@ -185,7 +185,7 @@ def _allowed(annotation: Any, metadata: typing.Sequence[Any] = ()) -> str:
     if origin is dict:
         return "a mapping"
     bounds = [
-        f"{sign} {getattr(constraint, attribute):g}"
+        f"{sign} {bound if isinstance(bound := getattr(constraint, attribute), int) else f'{bound:g}'}"
         for kind, attribute, sign in _BOUNDS
         for constraint in metadata
         if isinstance(constraint, kind)

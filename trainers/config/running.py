@@ -13,7 +13,7 @@ from .section import Section
 class RunSection(Section):
     """The run."""
 
-    seed: int = Field(0, ge=0, description="Decides weights, tasks, sampling and order.")
+    seed: int = Field(0, ge=0, le=2**63 - 1, description="Decides weights, tasks, sampling and order.")
     project_name: str = Field("textenvs", min_length=1, description="Names the folder above the run.")
     experiment_name: str = Field("run", min_length=1, description="Names the run.")
     default_local_dir: str | None = Field(
@@ -43,6 +43,12 @@ class RunSection(Section):
     peak_tflops: float | None = Field(
         None, gt=0, description="The device's peak in TFLOP/s, for `mfu`; null is its data sheet's, where known."
     )
+
+
+class SFTRunSection(RunSection):
+    """The run."""
+
+    experiment_name: str = Field("sft", min_length=1, description="Names the run.")
 
 
 class TrainerSection(RunSection):

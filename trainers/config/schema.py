@@ -19,7 +19,7 @@ from .model import ModelSection, SupervisedSection, WarmStartSection
 from .reward_model import RewardModelSection, named
 from .rewards import EpisodeRewardFunctionSection, MultiturnRewardSection
 from .rollout import RolloutSection, ValidationSection
-from .running import ClusterSection, RayInitSection, RunSection, TrainerSection
+from .running import ClusterSection, RayInitSection, SFTRunSection, TrainerSection
 from .section import Section
 
 
@@ -88,7 +88,7 @@ class SFTConfig(RunConfig):
     data: TrainDataSection = TrainDataSection()
     model: ModelSection = ModelSection()
     sft: SFTSection = SFTSection()
-    trainer: RunSection = RunSection()
+    trainer: SFTRunSection = SFTRunSection()
 
     def checks(self) -> Iterator[tuple[str, str]]:
         """What does not go together: pairs of a key and what is wrong, in words."""
