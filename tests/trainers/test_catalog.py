@@ -231,6 +231,17 @@ def test_the_learning_rates_are_those_of_ppo(tmp_path):
         assert used[0] == pytest.approx(0.001)
 
 
+def test_trl_refuses_to_replace_the_checkpoints_of_a_folder_by_another_runs(tmp_path):
+    for name in ("mine/checkpoint-4", "other/checkpoint-2"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "trainer_state.json").write_text("{}")
+    back = ["trainer.resume_mode=resume_path", f"trainer.resume_from_path={tmp_path}/other/checkpoint-2"]
+    where = f"trainer.default_local_dir={tmp_path}/mine"
+    with trainers.make("trl-grpo", [*USUAL, where, *back]) as trainer, pytest.raises(SetupError, match="of its own"):
+        trainer.fit()
+    assert (tmp_path / "mine/checkpoint-4").is_dir()
+
+
 def test_starting_afresh_removes_an_earlier_runs_checkpoints(tmp_path, caplog):
     where = f"trainer.default_local_dir={tmp_path}"
     with trainers.make("trl-grpo", [*USUAL, where, "trainer.total_iterations=3", "trainer.save_freq=1"]) as first:

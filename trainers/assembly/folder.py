@@ -105,9 +105,14 @@ def checkpoint_to_resume(section: TrainerSection, saved: Checkpoints) -> Checkpo
         mine = saved.newest()
         elsewhere = given.path.resolve().parent != saved.folder.resolve()
         if mine is not None and elsewhere and not section.val_only:  # which saves nothing
-            raise SetupError(
-                f"{saved.folder} has checkpoints of its own (up to {mine.path.name}), which a run that goes on from "
-                f"{given.path} would replace: go on from them with trainer.resume_mode=auto, or {_ELSEWHERE}"
-            )
+            raise SetupError(would_replace(saved.folder, mine.path, given.path))
         return given
     return saved.newest()
+
+
+def would_replace(folder: Path, newest: Path, given: Path) -> str:
+    """What to say of a run that would go on from ``given``, of another folder, where there is ``newest`` already."""
+    return (
+        f"{folder} has checkpoints of its own (up to {newest.name}), which a run that goes on from {given} would "
+        f"replace: go on from them with trainer.resume_mode=auto, or {_ELSEWHERE}"
+    )

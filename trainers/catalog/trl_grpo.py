@@ -27,7 +27,7 @@ from ..algorithms.advantages import ESTIMATORS, Advantages, normalize
 from ..algorithms.batch import ActionBatch
 from ..assembly.environments import check_environments, make_env, training_kwargs, validation_kwargs, validation_tasks
 from ..assembly.errors import SetupError
-from ..assembly.folder import held, run_folder
+from ..assembly.folder import held, run_folder, would_replace
 from ..assembly.learner import learner_settings
 from ..assembly.policy import policy_of, set_threads, threads_for
 from ..config import PPOConfig
@@ -92,7 +92,9 @@ class TRLGRPOTrainer:
             CheckpointError: The checkpoint is of another run.
             RolloutError: A batch could not be played.
         """
-        checkpoint = self._checkpoint()
+        checkpoint, mine = self._checkpoint(), self._newest()
+        if checkpoint is not None and mine is not None and checkpoint.resolve().parent != self.folder.resolve():
+            raise SetupError(would_replace(self.folder, mine, checkpoint))
         trainer = self._made()
         self._remove_after(checkpoint)
         (self.folder / _CONFIG).write_text(json.dumps(self.config.model_dump(mode="json"), indent=1), encoding="utf-8")
