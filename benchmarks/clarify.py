@@ -22,8 +22,7 @@ from typing import Any
 from learning import ppo
 
 from trainers.checkpoints import Checkpoints
-from trainers.report.loggers import read_jsonl
-from trainers.report.reporter import METRICS
+from trainers.report.loggers import METRICS_FILE, read_jsonl
 
 #: What the multiturn-aware reward promises on held-out requests.
 MOST_BEFORE, LEAST_AFTER, LEAST_CLEAR, MOST_SECONDS = 0.20, 0.80, 0.90, 480.0
@@ -58,7 +57,7 @@ def run(seed: int, kind: str, model: Path, folder: Path, overrides: list[str]) -
     curve = [
         {"iteration": step, "asked_when_needed": metrics[ASKED], "answered_when_clear": metrics[CLEAR]}
         | {"solved": metrics["val/solved"], "turns": metrics["val/turns"]}
-        for step, metrics in read_jsonl(folder / METRICS)
+        for step, metrics in read_jsonl(folder / METRICS_FILE)
         if ASKED in metrics
     ]
     return {"seed": seed, "reward": kind, "seconds": float(last.state["trained_s"]), "curve": curve}

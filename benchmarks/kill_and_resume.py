@@ -24,8 +24,7 @@ from pathlib import Path
 
 from learning import good
 
-from trainers.report.loggers import read_jsonl
-from trainers.report.reporter import METRICS
+from trainers.report.loggers import METRICS_FILE, read_jsonl
 from trainers.trajectory import read_parquet
 
 VICTIMS = {"driver": None, "learner": "_Rank", "engine": "_EngineActor"}
@@ -132,7 +131,7 @@ def victims(driver: int, name: str | None) -> list[int]:
 
 def check_learning(folder: Path) -> bool:
     """Whether the policy learned what the main job promises, however long it took."""
-    validations = [metrics for _, metrics in read_jsonl(folder / METRICS) if "val/solved" in metrics]
+    validations = [metrics for _, metrics in read_jsonl(folder / METRICS_FILE) if "val/solved" in metrics]
     first, last = validations[0], validations[-1]
     row = {f"{short}_before": first[f"val/{name}"] for short, name in (("solved", "solved"), ("first", "first_reply"))}
     row |= {f"{short}_after": last[f"val/{name}"] for short, name in (("solved", "solved"), ("first", "first_reply"))}

@@ -16,8 +16,7 @@ import tempfile
 from pathlib import Path
 
 from trainers.checkpoints import Checkpoints
-from trainers.report.loggers import read_jsonl
-from trainers.report.reporter import METRICS
+from trainers.report.loggers import METRICS_FILE, read_jsonl
 
 #: What `make train` promises on held-out problems.
 MOST_BEFORE, LEAST_AFTER, LEAST_GAIN, MOST_SECONDS = 0.60, 0.95, 0.30, 240.0
@@ -35,7 +34,7 @@ def ppo(seed: int, folder: Path, overrides: list[str]) -> None:
 def run(seed: int, folder: Path, overrides: list[str]) -> dict[str, float]:
     """One run; its first and last validation, and its seconds of PPO."""
     ppo(seed, folder, overrides)
-    validations = [metrics for _, metrics in read_jsonl(folder / METRICS) if "val/solved" in metrics]
+    validations = [metrics for _, metrics in read_jsonl(folder / METRICS_FILE) if "val/solved" in metrics]
     last = Checkpoints(folder / "checkpoints", keep=1).newest()
     assert last is not None
     first, final = validations[0], validations[-1]
