@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
 from collections.abc import Sequence
@@ -12,7 +13,11 @@ _USAGE = "usage: python -m trainers [NAME [key=value ...]]; without a name it li
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """List, or run; the exit code is 2 where nothing could be started, and 130 where somebody stopped the run."""
+    """List, or run.
+
+    Returns:
+        2 where nothing could be started, 1 where the run ended with an error, 130 where somebody stopped it.
+    """
     given = list(sys.argv[1:] if argv is None else argv)
     if not given:
         found = names()
@@ -23,14 +28,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     if given[0].startswith("-"):
         print(_USAGE, file=sys.stderr if given[0] not in ("-h", "--help") else sys.stdout)
         return 0 if given[0] in ("-h", "--help") else 2
+    if flags := [word for word in given[1:] if word in ("-h", "--help", "--dry-run")]:
+        print(
+            f"error: {flags[0]}: those here take key=value and --config FILE; the keys are those of "
+            "python -m trainers.ppo --help, and python -m trainers.ppo --dry-run resolves them",
+            file=sys.stderr,
+        )
+        return 2
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     try:
         trainer = make(given[0], given[1:])
     except (TrainerNotFoundError, ValueError, ImportError) as error:  # a configuration's problems are a ValueError
         print(f"error: {error}\nNothing was started.", file=sys.stderr)
         return 2
-    with trainer:
-        result = trainer.fit()
+    try:
+        with trainer:
+            result = trainer.fit()
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        print("stopped at once; nothing was saved since the last checkpoint", file=sys.stderr)
+        return 130
+    except Exception as error:
+        from .plain import SAID_PLAINLY, disk_full  # they bring torch: not for a list of names
+
+        if not isinstance(error, SAID_PLAINLY) and not disk_full(error):
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     for name in ("train/reward", "val/reward", "val/solved"):
         if name in result.metrics:
             print(f"{name:12} {result.metrics[name]:.3f}")

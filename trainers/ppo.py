@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 import math
 import signal
@@ -32,25 +31,20 @@ from transformers.utils.logging import disable_progress_bar
 
 from .algorithms.aggregation import token_weights
 from .assembly.cluster import plan_of
-from .assembly.errors import SetupError
 from .assembly.folder import run_folder, within
 from .assembly.reward_checks import reward_problems
-from .checkpoints import CheckpointError
-from .cluster.group import LearnerGroup, RankError
+from .cluster.group import LearnerGroup
 from .cluster.nsight import captures
-from .cluster.plan import PlanError, describe
+from .cluster.plan import describe
 from .cluster.recipe import MadeThere
 from .config import PPOConfig, load_config
 from .config.running import TrainerSection
 from .credit import credit, critic_loss, norm_length, offsets_of, policy_loss
-from .demonstrations import DemonstrationError
 from .engines.base import EngineError, Sampling
-from .policy import PolicyError
-from .report.loggers import MetricsError
+from .plain import SAID_PLAINLY, disk_full, terminated_like_interrupted
 from .report.metrics import Phases, episode_metrics
 from .report.profile import profiled
 from .rollout.collector import Batch, CollectionError
-from .rollout.renderer import RendererError
 from .rollout.tally import ended
 from .run import Run, assemble
 from .trajectory import Trajectory
@@ -356,22 +350,30 @@ def heed_signals(stop: asyncio.Event) -> None:
 
 async def run_all(config: PPOConfig) -> int:
     """A whole run; the exit code."""
-    async with assemble(config) as run:
-        heed_signals(run.stop)
-        if config.trainer.val_only:
-            unscored = await validate(run)
-            run.reporter.conclude(run.trained_s)
-            if unscored is not None:
-                raise CollectionError(unscored)
-            return 130 if run.stop.is_set() else 0
-        if over(run) and run.validated == run.iteration:
-            run.reporter.say(
-                f"this run is finished ({run.iteration} iterations). Go on with a larger trainer.total_iterations, "
-                "start another with trainer.experiment_name=NAME, or start it afresh with trainer.resume_mode=disable"
-            )
-        await train(run)
+    # Until the first iteration there is nothing to save, and both signals end the run.
+    with terminated_like_interrupted():
+        async with assemble(config) as run:
+            heed_signals(run.stop)
+            return await play(run)
+
+
+async def play(run: Run) -> int:
+    """What there is to do with a run; the exit code."""
+    config = run.config
+    if config.trainer.val_only:
+        unscored = await validate(run)
         run.reporter.conclude(run.trained_s)
+        if unscored is not None:
+            raise CollectionError(unscored)
         return 130 if run.stop.is_set() else 0
+    if over(run) and run.validated == run.iteration:
+        run.reporter.say(
+            f"this run is finished ({run.iteration} iterations). Go on with a larger trainer.total_iterations, "
+            "start another with trainer.experiment_name=NAME, or start it afresh with trainer.resume_mode=disable"
+        )
+    await train(run)
+    run.reporter.conclude(run.trained_s)
+    return 130 if run.stop.is_set() else 0
 
 
 def again(section: TrainerSection) -> str:
@@ -386,21 +388,6 @@ def again(section: TrainerSection) -> str:
     )
 
 
-# What is wrong with a run's parts or data, in words that need no traceback.
-_SAID_PLAINLY = (
-    SetupError,
-    CheckpointError,
-    CollectionError,
-    DemonstrationError,
-    FloatingPointError,
-    MetricsError,
-    PlanError,
-    PolicyError,
-    RankError,
-    RendererError,
-)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """``python -m trainers.ppo``."""
     config: PPOConfig = load_config(
@@ -413,11 +400,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, asyncio.CancelledError):
         print("stopped at once; nothing was saved since the last checkpoint", file=sys.stderr)
         return 130
-    except _SAID_PLAINLY as error:
+    except SAID_PLAINLY as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        full = disk_full(error)
         if not full and not within(run_folder(config.trainer), error.filename):
             raise
         todo = "make room" if full else "see to it that the run's folder can be written"

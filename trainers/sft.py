@@ -11,8 +11,10 @@ from __future__ import annotations
 import errno
 import logging
 import shutil
+import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,7 @@ def fit(
     seed: int,
     on_step: OnStep,
     options: Mapping[str, Any] | None = None,
+    stop: Callable[[], bool] = lambda: False,
 ) -> None:
     """Train ``policy.model`` in place.
 
@@ -62,6 +65,7 @@ def fit(
         seed: Decides the order.
         on_step: Called after every step with its number (from 1) and metrics.
         options: More of the learner's, see :mod:`trainers.assembly.learner`. Adapters are merged in the end.
+        stop: Asked after every step whether it was the last.
 
     Raises:
         DemonstrationError: There is nothing to learn from.
@@ -95,6 +99,8 @@ def fit(
         weights = np.concatenate([example.weights for example in chosen])
         metrics = learner.update_sft([example.trajectory for example in chosen], weights / max(weights.sum(), 1.0))
         on_step(step, metrics)
+        if stop():
+            break
     policy.model.load_state_dict(learner.weights())
 
 
@@ -113,15 +119,19 @@ def examples_of(
         raise SetupError(str(error)) from error
 
 
-def run(config: SFTConfig) -> None:
-    """A whole supervised run; writes metrics and the model."""
+def run(config: SFTConfig) -> bool:
+    """A whole supervised run; writes metrics and the model.
+
+    Returns:
+        Whether all steps were made; Ctrl-C and SIGTERM end it early, with the model as it then is.
+    """
     folder = run_folder(config.trainer)
     with held(folder):
         refuse_ppo_folder(folder)
-        _run(config, folder)
+        return _run(config, folder)
 
 
-def _run(config: SFTConfig, folder: Path) -> None:
+def _run(config: SFTConfig, folder: Path) -> bool:
     kwargs = env_kwargs(config.env, config.data.train_files)
     seed = config.trainer.seed
     policy = policy_of(config.model, config.env.id, kwargs, config.sft, max_context=config.sft.max_context, seed=seed)
@@ -140,19 +150,45 @@ def _run(config: SFTConfig, folder: Path) -> None:
     )
     console = "console" in config.trainer.logger
 
+    done = 0
+
     def on_step(step: int, metrics: Mapping[str, float]) -> None:
+        nonlocal done
+        done = step
         logger.log(step, {f"sft/{name}": value for name, value in metrics.items()})
         if console and (step % 20 == 0 or step == config.sft.steps):
             log.info("step %d/%d  loss %.4f", step, config.sft.steps, metrics["loss"])
 
     refuse_full_disk(folder, policy)
-    with logger:
+    with logger, interrupts() as stop:
         options = learner_options(config.model, config.trainer)
-        fit(policy, examples, config.sft, seed=seed, on_step=on_step, options=options)
+        fit(policy, examples, config.sft, seed=seed, on_step=on_step, options=options, stop=stop)
     with replace_folder(folder / "model", Ranks(None)) as written, system_errors(folder / "model"):
         policy.model.save_pretrained(written)
         policy.tokenizer.save_pretrained(written)
-    log.info("model: %s", folder / "model")
+    whole = not stop() or done == config.sft.steps
+    log.info("model%s: %s", "" if whole else f" after step {done} of {config.sft.steps}", folder / "model")
+    return whole
+
+
+@contextmanager
+def interrupts() -> Iterator[Callable[[], bool]]:
+    """Within the block the first Ctrl-C or SIGTERM is only noted; yields whether there was one."""
+    asked = False
+
+    def note(number: int, frame: Any) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+        log.warning("stopping after this step, with the model as it is; interrupt again to end at once without it")
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def refuse_full_disk(folder: Path, policy: Policy) -> None:
@@ -170,7 +206,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     disable_progress_bar()  # transformers' own, for every file it writes
     try:
-        run(config)
+        return 0 if run(config) else 130
     except (SetupError, DemonstrationError, FloatingPointError, MetricsError, PolicyError, RendererError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -184,7 +220,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("stopped; no model was written", file=sys.stderr)
         return 130
-    return 0
 
 
 if __name__ == "__main__":

@@ -205,11 +205,12 @@ def test_a_kill_loses_no_more_than_what_came_after_the_last_checkpoint(tmp_path)
     assert names == ["iteration_000024", "iteration_000025"]
 
 
-def test_an_interrupt_during_the_warm_start_ends_it(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_during_the_warm_start_ends_it(tmp_path, number):
     folder = tmp_path / "run"
     with Program(folder, *LONG, "warm_start.steps=1000000", "warm_start.batch_size=2") as program:
         program.wait_for(lambda: "warm start   " in program.said)
-        assert program.end(signal.SIGINT) == 130
+        assert program.end(number) == 130
         assert "stopped at once" in program.said
         assert "Traceback" not in program.said
     assert checkpoints.Checkpoints(folder / "checkpoints", 2).newest() is None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -250,6 +252,28 @@ def test_errors_are_said_plainly(tmp_path, capsys, more, words, code):
     for word in words:
         assert word.format(**names) in said
     assert not (tmp_path / "run" / "model").exists()
+
+
+@pytest.mark.parametrize(("at", "steps"), [((2,), 2), ((2, 2), 1)])
+def test_the_first_interrupt_ends_training_with_the_model_as_it_is_the_second_without(
+    tmp_path, capsys, monkeypatch, at, steps
+):
+    update, made = Learner.update_sft, 0
+
+    def interrupted(*args: Any, **kwargs: Any) -> dict[str, float]:
+        nonlocal made
+        made += 1
+        for _ in range(at.count(made)):
+            os.kill(os.getpid(), signal.SIGTERM)
+        return update(*args, **kwargs)
+
+    monkeypatch.setattr(Learner, "update_sft", interrupted)
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    assert run(tmp_path) == 130
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+    assert [row["step"] for row in metrics_of(tmp_path)] == list(range(1, steps + 1))
+    assert (tmp_path / "model" / "model.safetensors").exists() == (len(at) == 1)
+    assert ("no model was written" in capsys.readouterr().err) == (len(at) == 2)
 
 
 def test_an_interrupt_writes_no_model(tmp_path, capsys, monkeypatch):

@@ -1,5 +1,6 @@
 """Trainers by name: what there is, how others plug in, and what is said where it goes wrong."""
 
+import errno
 import json
 import os
 import subprocess
@@ -13,6 +14,8 @@ from hypothesis import strategies as st
 import trainers
 from trainers import TrainerNotFoundError, registry
 from trainers.__main__ import main
+from trainers.assembly.errors import SetupError
+from trainers.catalog.ppo import PPOTrainer
 from trainers.config import resolve
 
 ROOT = Path(__file__).parents[2]
@@ -191,3 +194,31 @@ def test_the_command_lists_and_refuses(capsys):
     for wrong, said in ((["--nope"], "usage"), (["pppo"], "did you mean"), (["ppo", "actor.lrr=1"], "actor.lr")):
         assert main(wrong) == 2
         assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "said"),
+    [
+        (KeyboardInterrupt(), 130, "stopped at once"),
+        (SetupError("no such thing"), 1, "error: no such thing"),
+        (OSError(errno.ENOSPC, "no room"), 1, "error: [Errno 28] no room"),
+        (ZeroDivisionError("a bug"), None, ""),
+    ],
+)
+def test_how_the_command_ends_when_training_fails(raised, code, said, capsys, monkeypatch):
+    def fit(self):
+        raise raised
+
+    monkeypatch.setattr(PPOTrainer, "fit", fit)
+    if code is None:
+        with pytest.raises(ZeroDivisionError):
+            main(["ppo"])
+    else:
+        assert main(["ppo"]) == code
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["--help", "--dry-run"])
+def test_flags_of_the_other_commands_point_there(flag, capsys):
+    assert main(["trl-grpo", flag]) == 2
+    assert "python -m trainers.ppo --help" in capsys.readouterr().err

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -15,6 +16,7 @@ from transformers.utils.logging import disable_progress_bar
 from .. import ppo
 from ..assembly.folder import checkpoint_to_resume
 from ..config import PPOConfig, resolve
+from ..plain import terminated_like_interrupted
 from ..registry import Result
 from ..run import Run, assemble
 
@@ -64,8 +66,12 @@ class PPOTrainer:
 
     async def _fit(self) -> Result:
         disable_progress_bar()  # transformers' own, for every file it reads or writes
-        async with assemble(self.config) as run:
-            if threading.current_thread() is threading.main_thread():
+        heeding = threading.current_thread() is threading.main_thread()
+        async with AsyncExitStack() as stack:
+            if heeding:
+                stack.enter_context(terminated_like_interrupted())
+            run = await stack.enter_async_context(assemble(self.config))
+            if heeding:
                 ppo.heed_signals(run.stop)
             if self.config.trainer.val_only or run.iteration >= self.config.trainer.total_iterations:
                 await ppo.validate(run)

@@ -1,0 +1,47 @@
+"""How a command ends: what is wrong with a run's parts or data is said in words, without a traceback."""
+
+from __future__ import annotations
+
+import errno
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from .assembly.errors import SetupError
+from .checkpoints import CheckpointError
+from .cluster.group import RankError
+from .cluster.plan import PlanError
+from .demonstrations import DemonstrationError
+from .policy import PolicyError
+from .report.loggers import MetricsError
+from .rollout.collector import CollectionError
+from .rollout.renderer import RendererError
+
+#: Errors whose words are enough. Any other one is a bug of ours, or of a library, and has its traceback.
+SAID_PLAINLY = (
+    SetupError,
+    CheckpointError,
+    CollectionError,
+    DemonstrationError,
+    FloatingPointError,
+    MetricsError,
+    PlanError,
+    PolicyError,
+    RankError,
+    RendererError,
+)
+
+
+def disk_full(error: BaseException) -> bool:
+    """Whether there was no room for a file."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@contextmanager
+def terminated_like_interrupted() -> Iterator[None]:
+    """Within the block SIGTERM does what Ctrl-C does; in the main thread alone."""
+    before = signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
