@@ -38,6 +38,9 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 _CONNECT_S = 10.0
 _HEARTBEAT_S = 20.0
 _TOO_LARGE = 1009  # WebSocket's code for a message that is
+#: Bytes of a message that may be the reason why its connection was lost. The server stops to read one that is too
+#: large, so what the sockets have no room for cannot be sent, and its word about it (1009) does not arrive.
+_MAYBE_TOO_LARGE = 2**16
 
 
 class RemoteError(ConnectionError):
@@ -78,6 +81,7 @@ class Client:
         self.url = _checked(url)
         self.timeout_s = timeout_s
         self.retry_s = retry_s
+        self.max_message_bytes: int | None = None  # what the server takes, once it has told; older ones never do
         self._link = _Link(self.url, token)
         self.pid = os.getpid()
         self._end = weakref.finalize(self, _Link.shut, self._link)
@@ -112,9 +116,10 @@ class Client:
             Exception: What the environment raised, where it is one of :data:`~textenvs.serve.protocol.ERRORS`.
         """
         message = {"id": request_id or new_id(), "op": op, **asked}
-        if _posting.get():
-            return self._post(message)
-        return await on_background(self._call(message))
+        answer = self._post(message) if _posting.get() else await on_background(self._call(message))
+        if op == "describe":
+            self._learn(answer)
+        return answer
 
     def call_soon(self, op: str, **asked: Any) -> None:
         """Ask for something whose answer nobody waits for; from any thread, a finalizer too."""
@@ -140,16 +145,36 @@ class Client:
     async def _call(self, message: Json) -> Json:
         text, tries = encode(message), _Tries(self.url, self.retry_s)
         while True:
+            self._check_size(len(text))
             try:
                 return tries.told(await self._link.ask(message["id"], text, self.timeout_s))
             except _Lost as lost:
                 await asyncio.sleep(tries.pause(lost))
+                if lost.kind == "lost" and len(text) > _MAYBE_TOO_LARGE:
+                    await self._ask_for_the_limit()
+
+    async def _ask_for_the_limit(self) -> None:
+        """What the server takes: nobody may have asked in this process, or it may be another server by now."""
+        name = new_id()
+        with suppress(_Lost, RemoteError):
+            answer = await self._link.ask(name, encode({"id": name, "op": "describe"}), self.timeout_s)
+            self._learn(answer.get("ok"))
+
+    def _learn(self, described: Any) -> None:
+        told = described.get("max_message_bytes") if isinstance(described, dict) else None
+        self.max_message_bytes = told if isinstance(told, int) and not isinstance(told, bool) and told > 0 else None
+
+    def _check_size(self, size: int) -> None:
+        """Refuse what the server would: sending it would cost everybody here the connection, and say nothing."""
+        if self.max_message_bytes is not None and size > self.max_message_bytes:
+            raise _too_large(size, self.max_message_bytes)
 
     def _post(self, message: Json) -> Json:
         """The same over HTTP, in this thread."""
         tries = _Tries(self.url, self.retry_s)
         headers = {"Content-Type": "application/json", **self._link.headers}
         body = encode({name: value for name, value in message.items() if name != "op"}).encode()
+        self._check_size(len(body))
         request = urllib.request.Request(f"{self.url}{PREFIX}/{message['op']}", body, headers)
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy, as for the WebSocket
         while True:
@@ -434,8 +459,14 @@ def _blame_the_largest(waiting: Mapping[str, _Waiting]) -> None:
     """A message was too large: to send that again would only close the next connection, too."""
     if waiting:
         largest = max(waiting.values(), key=lambda asked: asked.size)
-        told = f"the server takes no request of {largest.size} bytes (textenvs serve --max-message-mb)"
-        _fail(largest.answer, RemoteError(told, "too_large"))
+        _fail(largest.answer, _too_large(largest.size))
+
+
+def _too_large(size: int, most: int | None = None) -> RemoteError:
+    limit = "" if most is None else f", {most} at most"
+    return RemoteError(
+        f"the server takes no request of {size} bytes{limit} (textenvs serve --max-message-mb)", "too_large"
+    )
 
 
 def _fail(answer: asyncio.Future[Json], error: Exception) -> None:

@@ -118,6 +118,7 @@ class Host:
         self.book = Book(limits or Limits())
         self.counts = Counts()
         self.clock = clock
+        self.max_message_bytes: int | None = None  # of the transport, if it has a limit; clients are told
         self._calls = Calls(threads, step_timeout_s)
         self._variants = Variants(self.offers, self._calls)
         self._playing: dict[str, _Playing] = {}
@@ -328,7 +329,8 @@ class Host:
         for name in names:
             async with self._variants.use(name, request.kwargs, deadline) as variant:
                 environments[name] = _facts(variant.env, self.offers[name])
-        return {"protocol": PROTOCOL, "allows": sorted(self.allow), "environments": environments}
+        told = {"protocol": PROTOCOL, "allows": sorted(self.allow), "environments": environments}
+        return told if self.max_message_bytes is None else {**told, "max_message_bytes": self.max_message_bytes}
 
     async def _task(self, request: TaskKey) -> Json:
         self._check_kwargs(request.kwargs)

@@ -112,7 +112,7 @@ class Replayed(_Message):
 
 
 class Describe(_Request):
-    """Which environments there are, and what may be asked.
+    """Which environments there are, what may be asked, and how large a request may be.
 
     Args:
         env: Tell of this one alone.

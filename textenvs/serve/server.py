@@ -84,6 +84,7 @@ class Server:
     ) -> None:
         self.host = host
         self.transport = transport or Transport()
+        host.max_message_bytes = self.transport.max_message_bytes
         self._tokens = {name: token.encode() for name, token in (tokens or {}).items()}
         if not all(self._tokens.values()) or len(set(self._tokens.values())) < len(self._tokens):
             raise ValueError("tokens must not be empty, and must differ")
@@ -261,7 +262,10 @@ class Server:
             raise Refusal("full", f"all {self.transport.max_connections} connections are taken", retry_after_s=1.0)
         transport = self.transport
         ws = _speaking_websocket(transport.max_message_bytes)(
-            heartbeat=transport.heartbeat_s, max_msg_size=transport.max_message_bytes, compress=False, timeout=1.0
+            heartbeat=transport.heartbeat_s,
+            max_msg_size=transport.max_message_bytes + 1,  # aiohttp takes less than this
+            compress=False,
+            timeout=1.0,
         )
         if not ws.can_prepare(request).ok:
             raise Refusal("bad_request", f"{PREFIX}/ws speaks WebSocket")

@@ -20,7 +20,8 @@ from served import (
 )
 from toy_envs import Guess, ToyTasks
 
-from textenvs.serve.client import RemoteError
+from textenvs.background import wait_for
+from textenvs.serve.client import Client, RemoteError
 from textenvs.serve.host import Host
 from textenvs.serve.server import Server, Transport
 from textenvs.serve.variants import Offer
@@ -270,6 +271,61 @@ def test_a_reply_that_is_too_large_is_an_error_at_once_and_costs_no_other_episod
     assert "tried for" not in str(error)  # as what may pass is
     assert results == [expected] * 4
     assert remotes[2].step("x") == expected
+
+
+def test_a_reply_larger_than_the_usual_limit_is_refused_before_it_is_sent_and_breaks_no_connection():
+    with running() as server:
+        remote = server.remote("guess", retry_s=0.5)  # where it were tried again
+        remote.reset(seed=1)
+        (channel,) = server.server._channels
+        with pytest.raises(RemoteError, match=r"of 9000\d+ bytes, 8388608 at most .*--max-message-mb") as raised:
+            remote.step("x" * 9_000_000)
+        assert raised.value.kind == "too_large"
+        assert server.call(lambda: set(server.server._channels)) == {channel}
+        direct = Guess()
+        direct.reset(seed=1)
+        assert remote.step("x") == direct.step("x")
+
+
+def test_the_limit_is_asked_for_where_a_large_message_was_lost_and_nobody_had_asked():
+    with running() as server:
+        client = Client(server.url)
+        opened = wait_for(client.call("open", env="guess", seed=1))
+        with pytest.raises(RemoteError, match="8388608 at most") as raised:
+            wait_for(client.call("step", session=opened["session"], turn=0, action="x" * 9_000_000))
+        assert raised.value.kind == "too_large"
+
+
+def test_what_is_sent_in_the_callers_thread_has_the_same_limit(guarded):
+    client = Client(guarded.url, TOKEN)
+    wait_for(client.call("describe"))
+    with pytest.raises(RemoteError, match="20000 at most") as raised:
+        client._post({"id": "large", "op": "open", "env": "x" * 30_000})
+    assert raised.value.kind == "too_large"
+
+
+def test_a_server_that_does_not_tell_its_limit_is_played_with():
+    with running() as server:
+        server.host.max_message_bytes = None
+        assert "max_message_bytes" not in ask(server, "describe")[2]["ok"]
+        direct, remote = Guess(), server.remote("guess")
+        assert remote.reset(seed=1) == direct.reset(seed=1)
+        assert remote.step("x" * 30_000) == direct.step("x" * 30_000)
+
+
+def test_a_message_that_just_fits_is_taken_over_both_transports(guarded):
+    told = ask(guarded, "describe", BEARER)[2]["ok"]["max_message_bytes"]
+    assert told == 20_000
+
+    async def talk(ws):
+        message = json.dumps({"id": "fits", "op": "describe"})
+        await ws.send_str(message + " " * (told - len(message)))
+        return json.loads((await ws.receive()).data)
+
+    assert over_websocket(guarded, talk, BEARER)["ok"]["max_message_bytes"] == told
+    body = "{}" + " " * (told - 2)
+    assert ask(guarded, "describe", BEARER, raw=body)[0] == 200
+    assert ask(guarded, "describe", BEARER, raw=body + " ")[0] == 413
 
 
 @pytest.mark.parametrize(
