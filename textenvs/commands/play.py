@@ -99,7 +99,7 @@ class Game:
             elif command == ":quit":
                 return
             elif command == ":next":
-                self._open(None)
+                self._next()
             elif command == ":call":
                 self._call(rest)
             elif command in (":undo", ":hint", ":tools", ":help"):
@@ -110,13 +110,21 @@ class Game:
     def _open(self, seed: int | None) -> None:
         try:
             _, info = self.env.reset(seed=seed, options=self.options)
-        except (ValueError, ImportError, ChatError, EnvironmentFailure) as error:
+        except (ValueError, ImportError, ChatError, ConnectionError, EnvironmentFailure) as error:
             raise CommandError(f"the episode cannot be opened: {error}", 2) from error
         self._before, self._return, self._shown = [], 0.0, 0
         print(f"Type a reply, or :help.\n--- task {info['task_key']} ---")
         if tools_of(self.env):
             self._tools()
         self._show_new()
+
+    def _next(self) -> None:
+        before = self.env.snapshot()
+        try:
+            self._open(None)
+        except CommandError as error:  # the server is away, say; the person can go on where they were
+            self.env.restore(before)
+            print(f"There is no other episode: {error}")
 
     def _read_reply(self) -> str:
         """One line, or the lines between two fences."""
@@ -138,7 +146,7 @@ class Game:
         before = self.env.snapshot(), self._return, self._shown
         try:
             _, reward, terminated, truncated, info = self.env.step(action)
-        except (ChatError, ImportError) as error:  # a simulated user or judge that cannot be asked
+        except (ChatError, ImportError, ConnectionError) as error:  # a user, a judge or a server that cannot be asked
             print(f"The reply was not taken: {error}")
             return
         self._before.append(before)
@@ -183,7 +191,7 @@ class Game:
         else:
             try:
                 hint = self.env.demonstration(np.random.default_rng(0))
-            except NotImplementedError as error:  # it has an expert, but not with these options
+            except (NotImplementedError, ConnectionError) as error:  # not with these options, or not from this server
                 print(f"There is no hint: {error}")
                 return
             print(printable(hint if isinstance(hint, str) else transcript([hint])))

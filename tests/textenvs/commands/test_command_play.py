@@ -9,9 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from served import TOYS, Running, running
 
 import textenvs
 from textenvs.chat import BudgetExceeded
+from textenvs.commands.common import CommandError
 from textenvs.commands.play import FENCE, Game
 from textenvs.tool_env import ToolEnv
 from textenvs.tools import tool
@@ -205,3 +207,49 @@ def test_a_language_model_as_user_leaves_no_hint_and_needs_a_key(capsys, monkeyp
     out = capsys.readouterr().out
     assert "There is no hint: the scripted expert needs the scripted user" in out
     assert "The reply was not taken: the environment variable OPENAI_API_KEY has no key in it" in out
+
+
+def test_a_server_that_shows_no_hint_is_told_and_the_episode_goes_on(capsys):
+    with running() as server:
+        env = server.remote("guess")
+        play(env, ":hint", "a", ":quit")
+        env.close()
+    assert "There is no hint:" in (out := capsys.readouterr().out)
+    assert "--allow expert" in out
+    assert [m["content"] for m in env.state.messages if m["role"] == "assistant"] == ["a"]
+
+
+def test_a_server_that_is_away_takes_no_reply_and_the_episode_goes_on_when_it_is_back(capsys):
+    first = Running(TOYS)
+    env = first.remote("guess", retry_s=0.2)
+    again = []
+
+    def lines():
+        yield "a"
+        first.stop()
+        yield from ("lost", ":next", ":hint")
+        again.append(Running(TOYS, port=first.port))
+        yield from ("b", ":next", "c", ":quit")
+
+    given = lines()
+    try:
+        Game(env, read=lambda prompt: next(given)).play(0)
+        assert [m["content"] for m in env.state.messages if m["role"] == "assistant"] == ["c"]
+    finally:
+        env.close()
+        for server in again:
+            server.stop()
+    out = capsys.readouterr().out
+    assert out.count("The reply was not taken: http://") == 1
+    assert out.count("There is no other episode: the episode cannot be opened: http://") == 1
+    assert out.count("There is no hint: http://") == 1
+    assert out.count("--- task ") == 2
+    assert out.count("[reward ") == 3
+
+
+def test_a_server_that_is_away_at_the_start_is_an_error_in_words():
+    server = Running(TOYS)
+    env = server.remote("guess", retry_s=0.2)
+    server.stop()
+    with pytest.raises(CommandError, match="the episode cannot be opened: http://"):
+        play(env, ":quit")
