@@ -76,7 +76,8 @@ def play(
 
     Raises:
         ValueError: ``mistake_rate`` or ``mistake_weight`` is outside its range.
-        DemonstrationError: The environment has no scripted expert, or no blunders and they were asked for.
+        DemonstrationError: The environment has no scripted expert, or no blunders and they were asked for; or it is
+            played elsewhere, and cannot be asked.
     """
     if not 0.0 <= mistake_rate < 1.0:
         raise ValueError(f"mistake_rate must be in [0, 1), not {mistake_rate}")
@@ -86,26 +87,39 @@ def play(
     while played < count:
         rng = np.random.default_rng((seed, number))
         number += 1
-        conversation, _ = env.reset(seed=int(rng.integers(2**31)))
-        opening = len(conversation)
-        weights: list[float] = []
-        done = False
-        while not done:
-            wrong = bool(rng.random() < mistake_rate)
-            try:
-                reply = env.blunder(rng) if wrong else env.demonstration(rng)
-            except NotImplementedError as error:
-                raise DemonstrationError(
-                    f"{error}: give conversations to imitate (files with a column 'messages'), "
-                    + ("set mistake_rate (and careless_steps, of a warm start) to 0, " if wrong else "")
-                    + "or switch the warm start off"
-                ) from error
-            conversation, _, terminated, truncated, _ = env.step(reply)
-            done = terminated or truncated
-            weights.append(mistake_weight if wrong else 1.0)
+        try:
+            conversation, opening, wrongs = _episode(env, rng, mistake_rate)
+        except ConnectionError as error:
+            raise DemonstrationError(
+                f"{error}: a server must be there and show its scripted replies (textenvs serve --allow expert); else "
+                "give conversations to imitate (files with a column 'messages'), or switch the warm start off"
+            ) from error
+        weights = [mistake_weight if wrong else 1.0 for wrong in wrongs]
         if any(weights):
             played += 1
             yield _up_to_last_imitated(conversation, opening, weights)
+
+
+def _episode(env: TextEnv[Any], rng: np.random.Generator, mistake_rate: float) -> tuple[Messages, int, list[bool]]:
+    """A conversation, how many messages opened it, and which replies are blunders."""
+    conversation, _ = env.reset(seed=int(rng.integers(2**31)))
+    opening = len(conversation)
+    wrongs: list[bool] = []
+    done = False
+    while not done:
+        wrong = bool(rng.random() < mistake_rate)
+        try:
+            reply = env.blunder(rng) if wrong else env.demonstration(rng)
+        except NotImplementedError as error:
+            raise DemonstrationError(
+                f"{error}: give conversations to imitate (files with a column 'messages'), "
+                + ("set mistake_rate (and careless_steps, of a warm start) to 0, " if wrong else "")
+                + "or switch the warm start off"
+            ) from error
+        conversation, _, terminated, truncated, _ = env.step(reply)
+        done = terminated or truncated
+        wrongs.append(wrong)
+    return conversation, opening, wrongs
 
 
 def _up_to_last_imitated(conversation: Messages, opening: int, weights: Sequence[float]) -> Demonstration:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 import textenvs
 from textenvs import Task, TextEnv, Turn
 from textenvs.messages import Messages, assistant, system, tool, user
+from textenvs.serve.client import RemoteError
 from trainers.demonstrations import Demonstration, DemonstrationError, Example, encode, play, read
 from trainers.engines.base import Generation, Sampling
 from trainers.rollout.environments import Backend, EnvSpec
@@ -163,6 +164,18 @@ def test_the_environments_own_examples_are_not_imitated():
 def test_an_environment_that_cannot_play_says_what_to_do(missing, problem):
     env = FewShot()
     setattr(env, missing, False)
+    with pytest.raises(DemonstrationError, match=problem):
+        list(play(env, 20, seed=0, mistake_rate=0.5))
+
+
+@pytest.mark.parametrize("hook", ["demonstration", "blunder", "reset", "step"])
+def test_a_server_that_cannot_be_asked_or_shows_no_replies_says_what_to_do(hook, monkeypatch):
+    def refused(*args: Any, **kwargs: Any) -> Any:
+        raise RemoteError("http://there: this server shows no scripted replies", "forbidden")
+
+    env = FewShot()
+    monkeypatch.setattr(env, hook, refused)
+    problem = r"http://there: .*textenvs serve --allow expert.*'messages'\), or switch the warm start off"
     with pytest.raises(DemonstrationError, match=problem):
         list(play(env, 20, seed=0, mistake_rate=0.5))
 
