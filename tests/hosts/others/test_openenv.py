@@ -170,3 +170,26 @@ def test_the_command_line(arguments, match, capsys):
     with pytest.raises(SystemExit):
         main(["textenv/clarify", *arguments])
     assert match in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["textenv/clarity"], "no environment has the id 'textenv/clarity'"),
+        (["textenv/clarify", "--env-kwargs", '{"max_user_turns": 0}'], "max_user_turns"),
+        (["textenv/clarify", "--env-kwargs", '{"colour": 1}'], "colour"),
+        (["textenv/clarify", "--session-timeout", "0"], "--session-timeout must be above 0, not 0"),
+        (["textenv/clarify", "--session-timeout", "nan"], "--session-timeout must be above 0, not nan"),
+        (["textenv/clarify", "--max-sessions", "0"], "--max-sessions must be at least 1, not 0"),
+        (["textenv/clarify", "--port", "65536"], "--port must be from 0 to 65535, not 65536"),
+    ],
+)
+def test_what_cannot_be_served_is_told_in_one_line(arguments, said, capsys, monkeypatch):
+    monkeypatch.setattr("uvicorn.run", lambda *_, **__: pytest.fail("it is served"))
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    told = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert told.startswith("python -m textenvs.adapters.openenv: ")
+    assert told.count("\n") == 1
+    assert said in told

@@ -7,6 +7,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import gymnasium
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Serve until interrupted."""
@@ -18,17 +20,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--max-sessions", type=int, default=256, help="sessions at a time (%(default)s)")
     parser.add_argument("--session-timeout", type=float, default=1800.0, help="idle seconds (%(default)s)")
     given = parser.parse_args(arguments)
+    try:
+        if not 0 <= given.port < 2**16:
+            raise ValueError(f"--port must be from 0 to 65535, not {given.port}")
+        if given.max_sessions < 1:
+            raise ValueError(f"--max-sessions must be at least 1, not {given.max_sessions}")
+        if not given.session_timeout > 0:
+            raise ValueError(f"--session-timeout must be above 0, not {given.session_timeout:g}")
+        from . import create_app  # first, for it says what to install
 
+        app = create_app(
+            given.env,
+            given.env_kwargs,
+            max_concurrent_envs=given.max_sessions,
+            session_timeout=given.session_timeout,
+        )
+    except (ValueError, TypeError, ImportError, OSError, gymnasium.error.Error) as error:
+        parser.exit(2, f"{parser.prog}: {' '.join(str(error).split())}\n")
     import uvicorn
 
-    from . import create_app
-
-    app = create_app(
-        given.env,
-        given.env_kwargs,
-        max_concurrent_envs=given.max_sessions,
-        session_timeout=given.session_timeout,
-    )
     uvicorn.run(app, host=given.host, port=given.port)
 
 
