@@ -527,7 +527,9 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
             index = int(self.np_random.integers(_ENDLESS if size is None else size))
         if isinstance(index, bool) or not isinstance(index, (int, np.integer)):
             raise ValueError(f"options['task_index'] must be a whole number, not {index!r}")
-        if index < 0 or (size is not None and index >= size):
+        if index < 0:
+            raise ValueError(f"options['task_index'] must be at least 0, not {index}")
+        if size is not None and index >= size:
             raise ValueError(f"options['task_index'] is {index}, but {self.tasks.name} has {size} tasks")
         return int(index), self.tasks[int(index)]
 

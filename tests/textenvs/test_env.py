@@ -254,7 +254,7 @@ def test_after_an_opening_that_fails_there_is_no_episode(opening):
     [
         ({"index": 3}, ValueError, "unknown reset options.*task_index"),
         ({"task_index": 7}, ValueError, "has 7 tasks"),
-        ({"task_index": -1}, ValueError, "-1"),
+        ({"task_index": -1}, ValueError, "must be at least 0, not -1"),
         ({"task_index": True}, ValueError, "whole number"),
         ({"task_index": "3"}, ValueError, "whole number"),
         ({"task": {"data_source": "x"}}, TaskError, "prompt"),
@@ -312,6 +312,12 @@ def test_a_task_can_be_brought_along_as_a_row_or_a_task():
         _, info = env.reset(seed=0, options={"task": task})
         assert info == {"task_key": "mine", "task_index": -1, "data_source": "here"}
         assert env.step("abc")[4]["stop"] == "solved"
+
+
+def test_a_negative_index_of_an_endless_task_set_says_what_it_must_be():
+    env = Guess(ToyTasks(None))
+    with pytest.raises(ValueError, match=r"task_index'\] must be at least 0, not -1$"):
+        env.reset(seed=0, options={"task_index": -1})
 
 
 def test_an_endless_task_set_is_drawn_from_widely():

@@ -69,9 +69,11 @@ class RemoteTasks:
         """A task's key and source, asked of the server; its prompt is empty and its ground truth ``None``.
 
         Raises:
-            IndexError: ``index`` is outside ``range(size)``.
+            IndexError: ``index`` is negative, or not below ``size``.
         """
-        if index < 0 or (self._size is not None and index >= self._size):
+        if index < 0:
+            raise IndexError(f"{self._name}: index {index} is outside its tasks, it must be at least 0")
+        if self._size is not None and index >= self._size:
             raise IndexError(f"{self._name}: index {index} is outside its {self._size} tasks")
         client = Client.shared(*self._client)
         told: Json = wait_here(client.call("task", env=self._env, index=operator.index(index), kwargs=self._kwargs))

@@ -87,7 +87,7 @@ def test_every_result_is_equal_to_the_direct_one_with_info_and_spaces(shipped, e
         assert remote.state.done
     assert remote.tasks[3].key == direct.tasks[3].key
     assert (remote.tasks[3].ground_truth, remote.tasks[3].prompt, remote.secrets()) == (None, (), ())
-    with pytest.raises(IndexError, match="outside"):
+    with pytest.raises(IndexError, match="outside its tasks, it must be at least 0"):
         remote.tasks[-1]
 
 
