@@ -8,6 +8,7 @@ import re
 import shlex
 import sys
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -322,6 +323,19 @@ def test_mistakes_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str], w
     printed = capsys.readouterr().err
     assert said in printed
     assert "Traceback" not in printed
+
+
+def test_an_interrupt_before_anything_is_played_is_no_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(build_data, "open_environment", interrupted)
+    status = None
+    with suppress(KeyboardInterrupt):  # which would end the tests, not fail this one
+        status = build_data.main(["textenv/clarify", "--policy", "expert", "--out", str(tmp_path / "data")])
+    assert status == 130
 
 
 def test_a_folder_of_other_settings_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -100,6 +100,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (FolderError, TaskError, ImportError, OSError) as error:
         print(f"build_data: {printable(str(error))}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:  # before anything was played, or after it; in between it is told what is kept
+        return 130
 
 
 def build(arguments: argparse.Namespace) -> int:
