@@ -23,6 +23,7 @@ from tokenizers import normalizers
 
 from textenvs.messages import Message, Messages, assistant, system, tool, user
 from trainers.rollout.renderer import Renderer, RendererError
+from trainers.tiny import CHATML
 
 MAKERS = {"spaces": tokenizer_of, "merging": newline_merging_tokenizer, "word space": word_space_tokenizer}
 
@@ -209,6 +210,14 @@ def test_more_stop_tokens_can_be_given() -> None:
     assert renderer.stop_token_ids == (token("chatml", "<|im_end|>"), given_id)
 
 
+def test_the_tokenizers_own_end_stops_a_reply_too() -> None:
+    own, end = token("chatml", "<|endoftext|>"), token("chatml", "<|im_end|>")
+    tokenizer = make_tokenizer(CHATML, eos="<|endoftext|>")
+    assert Renderer(tokenizer).stop_token_ids == (end, own)
+    tokenizer.eos_token = None
+    assert Renderer(tokenizer).stop_token_ids == (end,)
+
+
 def test_old_reasoning_is_rewritten_and_other_replies_are_not() -> None:
     renderer = renderer_of("qwen 3")
     thought = "<think>\nLet me see.\n</think>\n\n7"
@@ -253,6 +262,21 @@ def test_a_template_that_takes_tool_answers_only_behind_calls() -> None:
     call = {"id": "a", "type": "function", "function": {"name": "add", "arguments": '{"x": [1, "é"]}'}}
     text = tokenizer.decode(renderer.render([user("Hm"), assistant("", [call]), tool("7", "a")]))
     assert '[TOOL_CALLS] [{"name": "add", "arguments": {"x": [1, "é"]}}]</s>' in text
+
+
+def test_a_tools_answer_and_the_users_words_are_one_bridge_also_where_answers_need_calls() -> None:
+    template = (
+        "{% for m in messages %}{% if m['role'] == 'tool' and not messages[loop.index0 - 1]['tool_calls'] %}"
+        "{{ raise_exception('nothing was called') }}{% endif %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}"
+        "{% for call in m['tool_calls'] or [] %} calls {{ call.id }}{% endfor %}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    tokenizer = make_tokenizer(template)
+    renderer = Renderer(tokenizer)
+    assert renderer.needs_tool_calls
+    assert tokenizer.decode(renderer.bridge([tool("7", "a"), user("Sure?")], after=None)) == (
+        "<|im_end|>\n<|im_start|>tool\n7<|im_end|>\n<|im_start|>user\nSure?<|im_end|>\n<|im_start|>assistant\n"
+    )
 
 
 # ------------------------------------------------------------------------------------------------ decoding

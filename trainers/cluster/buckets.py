@@ -1,7 +1,8 @@
 """Weights in buckets: flat bytes with a table of contents, a checksum, and the name of the publication they are of.
 
-What is tied travels once. A bucket has at most ``bucket_bytes``, or one tensor. :class:`Collected` puts a publication
-together again, and refuses what is damaged, of another publication, or not all there.
+What is tied travels once. A bucket has tensors of at most ``bucket_bytes``, or one tensor; each begins at a multiple of
+64 bytes, and so does what would come behind the last, so there may be 63 bytes more. :class:`Collected` puts a
+publication together again, and refuses what is damaged, of another publication, or not all there.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from toy_envs import BlockingGuess, Guess
 from textenvs.serve import calls, variants
 from textenvs.serve.book import Limits
 from textenvs.serve.host import Host
+from textenvs.serve.protocol import Refusal
 from textenvs.serve.variants import Offer
 
 
@@ -203,6 +204,57 @@ async def test_arguments_that_are_refused_leave_nothing_behind():
         answer = await told(host, "describe", env="env", kwargs={"id": number, "long": "x" * 10_000})
         assert answer["error"]["kind"] == "refused_reset"
     assert len(host._variants) == 1
+    await host.close()
+
+
+@pytest.mark.parametrize("kwargs", [{}, {"number": 1}], ids=["the operator's", "a client's"])
+async def test_a_making_that_fails_is_told_to_all_who_wait_and_leaves_nothing(kwargs):
+    go_on, made = threading.Event(), []
+
+    def make(**given):
+        made.append(given)
+        go_on.wait(30)
+        raise ValueError("no")
+
+    host = Host({"env": Offer(make)}, allow=["kwargs"])
+    asked = [asyncio.ensure_future(told(host, "describe", env="env", kwargs=kwargs)) for _ in range(3)]
+    await so(lambda: made and next(iter(host._variants._variants.values())).users == 3)
+    go_on.set()
+    kinds = [answer["error"]["kind"] for answer in await asyncio.gather(*asked)]
+    assert kinds == ["refused_reset" if kwargs else "environment_error"] * 3
+    assert len(made) == 1
+    assert len(host._variants) == 0
+    await told(host, "describe", env="env", kwargs=kwargs)
+    assert len(made) == 2  # nothing of the failure is kept
+    await host.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "kwargs", "kind"),
+    [
+        (ValueError("why"), {"number": 1}, "refused_reset"),
+        (RuntimeError("why"), {"number": 1}, "refused_reset"),
+        (ImportError("why"), {"number": 1}, "refused_reset"),
+        (Refusal("overloaded", "why", retry_after_s=2.0), {"number": 1}, "overloaded"),
+        (Refusal("overloaded", "why", retry_after_s=2.0), {}, "overloaded"),
+        (ValueError("why"), {}, "environment_error"),
+        (RuntimeError("why"), {}, "environment_error"),
+    ],
+)
+async def test_only_what_a_clients_arguments_may_be_the_reason_for_is_told_as_their_refusal(error, kwargs, kind):
+    def make(**given):
+        raise error
+
+    host = Host({"env": Offer(make)}, allow=["kwargs"])
+    problem = (await told(host, "describe", env="env", kwargs=kwargs))["error"]
+    assert problem["kind"] == kind
+    if kind == "refused_reset":
+        assert (problem["message"], problem["exception"]) == (
+            "env cannot be made with these arguments: why",
+            "ValueError",
+        )
+    else:
+        assert ("why" in problem["message"]) == isinstance(error, Refusal)  # the rest stays in the log
     await host.close()
 
 

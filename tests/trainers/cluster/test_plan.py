@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainers.cluster.memory import ModelShape
-from trainers.cluster.plan import Machine, PlanError, describe, make_plan
+from trainers.cluster.plan import Machine, PlanError, describe, make_plan, tensor_parallel_size
 from trainers.cluster.shape import shape_of
 from trainers.config import PPOConfig
 from trainers.config.load import ConfigError, resolve
@@ -140,6 +140,13 @@ def test_what_does_not_fit_says_why_and_what_would(options, said):
 def test_without_gpus(options, said):
     with pytest.raises(PlanError, match=said):
         plan(*options, machine=Machine())
+
+
+@pytest.mark.parametrize("word", ["--tp", "--tp-size", "--tensor-parallel-size"])
+def test_a_tensor_parallel_size_that_is_named_last_and_not_given_is_no_size(word):
+    made = config("engine.name=sglang", f"engine.sglang.server_args=[--log-level, error, {word}]")
+    with pytest.raises(PlanError, match=r"engine.sglang: a tensor-parallel size of None; it must be a number from 1"):
+        tensor_parallel_size(made)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainers.cluster.plan import Machine, Plan, PlanError, describe, make_plan
+from trainers.cluster.plan import Machine, Plan, PlanError, describe, make_plan, reward_workers
 from trainers.config import ConfigError, PPOConfig
 from trainers.config.load import render, resolve
 
@@ -87,6 +87,16 @@ def test_on_one_machine_a_pool_of_its_own_leaves_the_others_their_gpus(judge):
     with pytest.raises(PlanError, match="none would be left"):
         plan(judge, POOL, "reward_model.n_gpus_per_node=4", "model.device=cuda", machine=machine)
     assert "threads of this process" in describe(plan(judge))
+
+
+@pytest.mark.parametrize(
+    "elsewhere", [["kind=service", "service.url=http://there:1"], ["kind=judge", "judge.model=m"]], ids=lambda o: o[0]
+)
+def test_a_reward_model_that_runs_elsewhere_has_no_workers(elsewhere):
+    options = ["reward_model.enable=true", *(f"reward_model.{option}" for option in elsewhere)]
+    config = resolve([*options, "cluster.backend=ray"], PPOConfig)[0]
+    assert reward_workers(config.reward_model) == 0
+    assert make_plan(config, Machine()).rewards == ()
 
 
 def test_what_has_no_room_says_so(judge):
