@@ -1,11 +1,12 @@
-"""Before and after: what several evaluations say about task score, tokens and interactivity, side by side.
+r"""Before and after: what several evaluations say about task score, tokens and interactivity, side by side.
 
     textenvs evaluate textenv/collab-math split=test --local outputs/before/model --out outputs/eval/before
     textenvs evaluate textenv/collab-math split=test --local outputs/after/model --out outputs/eval/after
     python examples/collabllm/compare.py before=outputs/eval/before after=outputs/eval/after
 
 The evaluations must be of the same tasks. Interactivity is there where the environment had a judge
-(`judge='{"model": ...}'` of `textenvs evaluate`). Numbers are means of an episode with 95% intervals.
+(`judge='{"model": ...}'` of `textenvs evaluate`). "Answered at once" is of `collab-math`: the first reply has an answer
+(`####`, `\boxed{}`), right or wrong. Numbers are means of an episode with 95% intervals.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from textenvs.evaluate.records import SUMMARY
+from textenvs.evaluate.records import EPISODES, SUMMARY
 from textenvs.evaluate.report import table
+from textenvs.evaluate.statistics import rate_interval
 
 #: The rows: what it is called here, and where it stands in a summary.
 ROWS: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -28,11 +30,14 @@ ROWS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("solved", ("success",)),
     ("asked when needed", ("metrics", "asked_when_needed")),
     ("answered when clear", ("metrics", "answered_when_clear")),
+    ("answered at once", ("at_once",)),
     ("assistant tokens", ("completion_tokens",)),
     ("assistant turns", ("assistant_turns",)),
     ("interactivity", ("terms", "interactivity")),
     ("return", ("return",)),
 )
+#: The environment whose answers are marked in the replies.
+MARKED = "textenv/collab-math"
 #: What two comparable evaluations share.
 SAME = ("environment", "tasks", "samples", "seed")
 
@@ -47,11 +52,29 @@ def read(folder: Path) -> dict[str, Any]:
         summary = json.loads(path.read_text(encoding="utf-8"))
         if "success" not in summary["all"]:
             raise Unusable(f"{folder}: every episode failed")
+        marked = summary["environment"]["id"] == MARKED
     except FileNotFoundError as error:
         raise Unusable(f"{folder} has no {SUMMARY}, which `textenvs evaluate --out {folder}` writes last") from error
     except (ValueError, KeyError, TypeError) as error:
         raise Unusable(f"{path} is not the summary of an evaluation ({type(error).__name__}: {error})") from error
+    if marked and (rate := answered_at_once(folder)) is not None:
+        summary["all"]["at_once"] = rate
     return dict(summary)
+
+
+def answered_at_once(folder: Path) -> dict[str, float | None] | None:
+    """How many episodes begin with an answer; ``None`` where their conversations were not kept."""
+    first: dict[int, list[float]] = {}
+    with (folder / EPISODES).open(encoding="utf-8") as lines:
+        for episode in map(json.loads, lines):
+            said = [each["content"] for each in episode.get("messages") or () if each["role"] == "assistant"]
+            if said and not episode["failed"]:
+                first.setdefault(episode["task"], []).append(float("####" in said[0] or "\\boxed{" in said[0]))
+    groups = list(first.values())
+    if not groups:
+        return None
+    low, high = rate_interval(groups)
+    return {"value": sum(map(sum, groups)) / sum(map(len, groups)), "low": low, "high": high}
 
 
 def compare(summaries: Mapping[str, Mapping[str, Any]]) -> str:
