@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import pickle
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -293,14 +294,25 @@ def resume(run: Run, checkpoint: checkpoints.Checkpoint) -> None:
         run.collector.restore(state["frontier"])
         run.kl.load_state_dict(state["kl"])
         run.iteration, run.trained_s = int(state["iteration"]), float(state["trained_s"])
-    except (RankError, torch.OutOfMemoryError, MemoryError):
+    except (RankError, torch.OutOfMemoryError):
         raise
-    except (Exception, CheckpointException) as error:  # whatever a file that is missing or cut leads to
+    except _UNREADABLE as error:
         if type(error) is ValueError:  # tasks that are left out, for example, may be others now
             raise checkpoints.CheckpointError(f"{checkpoint.path} cannot be gone on with: {error}") from error
         raise damaged(checkpoint.path, error) from error
     run.validated = int(state.get("validated", run.iteration))  # before it was noted, it was taken to be done
 
+
+# What a file that is missing or cut leads to, here or in torch.
+_UNREADABLE = (
+    OSError,
+    ValueError,
+    EOFError,
+    LookupError,
+    RuntimeError,
+    pickle.UnpicklingError,
+    CheckpointException,
+)
 
 # What a checkpoint is made of. Another learning rate may go on from it, another model may not.
 _FIXED = (

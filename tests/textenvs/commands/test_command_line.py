@@ -163,7 +163,7 @@ def test_describe_with_options(capsys):
         (
             ["play", "textenv/gsm8k", "--task-index", "-1"],
             2,
-            "the episode cannot be opened: options['task_index'] is -1",
+            "the episode cannot be opened: options['task_index'] must be at least 0, not -1",
         ),
         (["new", "Word"], 2, "'Word' is no name"),
         (["new", "random"], 2, "would hide the Python module"),

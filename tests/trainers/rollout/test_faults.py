@@ -238,7 +238,10 @@ def test_a_checkpoint_on_a_full_disk_ends_the_run_in_plain_words(
         raise full_disk(tmp_path / "checkpoints")
 
     monkeypatch.setattr(ppo, "run_all", run_all)
-    assert ppo.main([]) == 1
-    said = capsys.readouterr().err
-    assert "No space left on device" in said
-    assert "goes on from the last checkpoint that is whole" in said
+    for there, todo in ((False, "it has no checkpoint yet"), (True, "goes on from the last checkpoint that is whole")):
+        if there:
+            (tmp_path / "checkpoints" / "iteration_000002").mkdir(parents=True)
+        assert ppo.main([f"trainer.default_local_dir={tmp_path}"]) == 1
+        said = capsys.readouterr().err
+        assert "No space left on device" in said
+        assert todo in said
