@@ -10,9 +10,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 
 
-def output_of(name, *arguments):
+def output_of(name, *arguments, before=()):
     command = [sys.executable, str(ROOT / "examples" / name), *arguments]
-    env = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"}
+    path = os.pathsep.join(map(str, [*before, ROOT]))
+    env = os.environ | {"PYTHONPATH": path, "PYTHONIOENCODING": "utf-8"}
     done = subprocess.run(command, capture_output=True, encoding="utf-8", env=env, timeout=100)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -32,6 +33,14 @@ def test_openenv():
 def test_verifiers():
     printed = output_of("verifiers/evaluate.py")
     rewards = re.findall(r"textenv/clarify#\d: reward ([+-]\d\.\d\d), by turns \[(.*?)\].*ok True", printed)
+    assert len(rewards) == 4
+    for total, turns in rewards:
+        assert float(total) == round(sum(map(float, turns.split(", "))), 2)
+
+
+def test_verifiers_before_0_4():
+    printed = output_of("verifiers/multiturn.py", before=[Path(sys.prefix) / "older"])
+    rewards = re.findall(r"row \d: reward ([+-]\d\.\d\d), by turns \[(.*?)\].*error None", printed)
     assert len(rewards) == 4
     for total, turns in rewards:
         assert float(total) == round(sum(map(float, turns.split(", "))), 2)
