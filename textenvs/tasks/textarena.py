@@ -314,5 +314,5 @@ def _registered() -> tuple[str, ...]:
         with contained(RandomState.seeded(0)):
             import textarena.envs.registration as registration
     except ImportError as error:
-        raise ImportError("this needs TextArena: pip install 'textenvs[bridges]'") from error
+        raise ImportError("this needs TextArena: pip install 'textenvs[textarena]'") from error
     return tuple(registration.ENV_REGISTRY)

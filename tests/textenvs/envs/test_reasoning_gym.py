@@ -240,7 +240,7 @@ def test_without_the_package_the_error_names_the_extra():
         "try:\n"
         "    textenvs.make('textenv/reasoning-gym')\n"
         "except ImportError as error:\n"
-        "    assert \"pip install 'textenvs[bridges]'\" in str(error), error\n"
+        "    assert \"pip install 'textenvs[reasoning-gym]'\" in str(error), error\n"
         "else:\n"
         "    raise SystemExit('it was made')\n"
     )
