@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 import threading
+import warnings
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,7 +17,7 @@ from . import layout
 from .backends import BACKENDS, Backend, Box, choose
 from .limits import Limits
 from .process import Run
-from .result import SandboxResult
+from .result import SandboxResult, SandboxUnavailable
 
 #: How many runs there are at once in one process. More would only slow each other into their limits of wall time; a
 #: run that waits for its turn has not begun.
@@ -127,7 +128,7 @@ class Sandbox:
             How it ended. Whatever the code does ends here, and not in an exception.
 
         Raises:
-            SandboxFailure: The box itself failed.
+            SandboxFailure: The box could not be made.
             ValueError: Files with names that are not allowed, or more than ``limits.disk_mb`` holds.
         """
         limits = limits or self.limits
@@ -166,7 +167,13 @@ class Sandbox:
             if self.allow_unsafe and self._asked is None:
                 try:
                     self._box = choose(self._folders, None)
-                except RuntimeError:
+                except SandboxUnavailable as refusal:
+                    warnings.warn(
+                        "NO SANDBOX: programs of the model run with the files, the network and the rights of this "
+                        f"process (allow_unsafe=True). {refusal}",
+                        RuntimeWarning,
+                        stacklevel=2,
+                    )
                     self._box = Box("unsafe", self._folders)
             else:
                 self._box = choose(self._folders, self._asked)

@@ -68,6 +68,9 @@ def main() -> NoReturn:
         with os.fdopen(job_fd, "rb") as file:
             file.seek(0)
             job = marshal.load(file)
+        if job["group"] is not None:  # before anything is started: what is below comes along
+            os.write(job["group"], b"0")
+            os.close(job["group"])
         if job["mode"] == "namespaces":
             os.set_inheritable(pid_fd, False)
             _launch(job, status, pid_fd)
@@ -113,7 +116,6 @@ def _launch(job: dict[str, Any], status: _Status, pid_fd: int) -> None:
     for fd in (*asks, told[0], pid_fd):
         os.close(fd)
     _mount(job)
-    _raise_loopback()
     _call("sethostname", _libc.sethostname(b"sandbox", 7))
 
 
@@ -208,21 +210,6 @@ def _read_only(target: str, recursive: int = 0) -> None:
     path = os.fsencode(target)
     done = _libc.syscall(_SYS_MOUNT_SETATTR, _AT_FDCWD, path, recursive, ctypes.byref(attributes), size)
     _call(f"mount_setattr({target}, read-only)", done)
-
-
-class _InterfaceRequest(ctypes.Structure):
-    _fields_ = [("name", ctypes.c_char * 16), ("flags", ctypes.c_short), ("rest", ctypes.c_char * 22)]
-
-
-def _raise_loopback() -> None:
-    """Give the box a localhost of its own, as bubblewrap does: a program may talk to itself."""
-    inet, datagram, get_flags, set_flags, up = 2, 2, 0x8913, 0x8914, 1
-    fd = _call("socket", _libc.socket(inet, datagram, 0))
-    request = _InterfaceRequest(name=b"lo")
-    _call("ioctl(SIOCGIFFLAGS)", _libc.ioctl(fd, get_flags, ctypes.byref(request)))
-    request.flags |= up
-    _call("ioctl(SIOCSIFFLAGS)", _libc.ioctl(fd, set_flags, ctypes.byref(request)))
-    os.close(fd)
 
 
 # ------------------------------------------------------------------ the first process
@@ -332,7 +319,7 @@ def _take_stdin(content: bytes) -> None:
 
 
 def _limit(which: int, soft: int, hard: int) -> None:
-    """Set a limit, or keep the one there is where that is lower: nobody may raise his own."""
+    """Set a limit, or keep the one there is where that is lower: limits can only be lowered."""
     _, most = resource.getrlimit(which)
     if most != resource.RLIM_INFINITY:
         soft, hard = min(soft, most), min(hard, most)

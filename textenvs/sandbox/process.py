@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from . import usage
+from . import cgroup, usage
 from .limits import Limits
 from .result import SandboxFailure, SandboxResult, reason
 
@@ -58,13 +58,17 @@ class Run:
         self._init: int | None = None  # a file descriptor (pidfd) of process 1
         self._init_pid: int | None = None
         self._unsafe = job["mode"] == "unsafe"
+        self._group: cgroup.Group | None = None
         self._pid_text = b""
         self._status_text = b""
         status_in, status_out = os.pipe()
         pid_in, pid_out = os.pipe()
         try:
+            if (parent := cgroup.parent()) is not None:
+                self._group = cgroup.Group(parent, limits)
+            entry = None if self._group is None else self._group.entry
             with tempfile.TemporaryFile() as file:
-                marshal.dump({**job, "host": os.getpid()}, file)
+                marshal.dump({**job, "host": os.getpid(), "group": entry}, file)
                 file.flush()
                 passed = (file.fileno(), status_out, pid_out)
                 self._process = subprocess.Popen(
@@ -72,7 +76,7 @@ class Run:
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
-                    pass_fds=passed,
+                    pass_fds=passed if entry is None else (*passed, entry),
                     env=dict(environment),
                     cwd="/",
                     start_new_session=True,
@@ -80,6 +84,8 @@ class Run:
         except OSError as error:
             os.close(status_in)
             os.close(pid_in)
+            if self._group is not None:
+                self._group.close()
             raise SandboxFailure(f"the sandbox could not be started: {error}") from error
         finally:
             os.close(status_out)
@@ -98,6 +104,8 @@ class Run:
         """
         try:
             stopped, streams = self._watch()
+            if stopped is None and self._group is not None and self._group.ran_out():
+                stopped = "memory"
             return self._conclude(stopped, streams["stdout"], streams["stderr"])
         finally:
             self._clean_up()
@@ -197,6 +205,8 @@ class Run:
         for stream in (self._process.stdout, self._process.stderr):
             if stream is not None:
                 stream.close()
+        if self._group is not None:
+            self._group.close()
 
     def _conclude(self, stopped: str | None, out: bytes, err: bytes) -> SandboxResult:
         stdout, stderr = out.decode("utf-8", "replace"), err.decode("utf-8", "replace")
@@ -212,8 +222,8 @@ class Run:
         if stopped == "memory":
             return SandboxResult("memory", stdout, stderr, None, reason("memory", self._limits))
         ended = next((line.split()[1:] for line in lines if line.startswith("ended ")), None)
-        if ended is None:
-            raise SandboxFailure(f"the sandbox broke while code ran in it: {stderr.strip()[-200:] or 'no message'}")
+        if ended is None:  # Not a SandboxFailure: code that can break its box must not escape its score by that.
+            return SandboxResult("killed", stdout, stderr, None, reason("broken", self._limits))
         return self._judge(int(ended[0]), float(ended[1]), stdout, stderr)
 
     def _judge(self, code: int, cpu_s: float, stdout: str, stderr: str) -> SandboxResult:

@@ -15,7 +15,7 @@ class SandboxUnavailable(RuntimeError):
 
 
 class SandboxFailure(RuntimeError):
-    """The box itself failed (not the code in it): the run says nothing about the code."""
+    """The box could not be made: no code ran. Once code runs, however its box ends is that code's result."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,7 @@ REASONS = {
     "address space": "Out of memory: a process may have {memory_mb} MiB. Keep less in memory at once.",
     "memory": "Stopped: its processes used more than {memory_mb} MiB of memory together. Keep less in memory at once.",
     "output": "Stopped: it printed more than {output_bytes} bytes. Print less.",
+    "broken": "Stopped: the sandbox ended before the program did, which a program that leaves it alone does not cause.",
     "signal": "Ended by signal {number} ({name}).",
 }
 

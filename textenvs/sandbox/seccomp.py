@@ -1,8 +1,9 @@
 """The system call filter: what code in the box may not ask the kernel for, whatever its user may.
 
 Namespaces and limits leave ways around them that only a filter closes: memory that no ``RLIMIT`` counts (``memfd``,
-System V), new namespaces with new powers, sockets of families that no network namespace holds (``vsock``), and the
-parts of the kernel that have been broken most often (``bpf``, ``io_uring``, ``userfaultfd``, ``keyctl``).
+System V, the buffers of TCP, which grow by themselves), new namespaces with new powers, sockets of families that no
+network namespace holds (``vsock``), the limits of other processes (``prlimit64``), and the parts of the kernel that
+have been broken most often (``bpf``, ``io_uring``, ``userfaultfd``, ``keyctl``).
 
 A refused call fails with EPERM, so that a program sees an ordinary error. The filter is a classic BPF program; its
 format and the numbers are the kernel's ABI (``linux/seccomp.h``, ``linux/bpf_common.h``, ``asm/unistd_64.h``,
@@ -17,14 +18,17 @@ import struct
 _LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _KILL, _ERRNO, _ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
 # Offsets in struct seccomp_data; arguments are 64 bits, and their low half comes first on both machines.
-_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
+_NUMBER, _ARCHITECTURE = 0, 4
+_ARGUMENTS = (16, 24, 32)
 
 _AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X32 = 0x40000000  # x86_64 only: the same calls under other numbers
 
 # clone() flags that make a new namespace: mnt, cgroup, uts, ipc, user, pid, net.
 _NEW_NAMESPACES = 0x20000 | 0x2000000 | 0x4000000 | 0x8000000 | 0x10000000 | 0x20000000 | 0x40000000
-_FAMILIES = {"unix": 1, "inet": 2, "inet6": 10}
+_UNIX = 1
+# setsockopt(SOL_SOCKET, ...): SO_SNDBUF, SO_RCVBUF, SO_SNDBUFFORCE, SO_RCVBUFFORCE.
+_SOL_SOCKET, _BUFFER_SIZES = 1, (7, 8, 32, 33)
 
 # name: (x86_64, aarch64); None where the machine has no such call.
 _REFUSED: dict[str, tuple[int | None, int | None]] = {
@@ -41,6 +45,8 @@ _REFUSED: dict[str, tuple[int | None, int | None]] = {
     "shmctl": (31, 195),
     "msgget": (68, 186),
     "semget": (64, 190),
+    "inotify_init": (253, None),
+    "inotify_init1": (294, 26),
     "memfd_create": (319, 279),
     "memfd_secret": (447, 447),
     "vmsplice": (278, 75),
@@ -104,6 +110,8 @@ _REFUSED: dict[str, tuple[int | None, int | None]] = {
 _CLONE = (56, 220)
 _CLONE3 = (435, 435)
 _SOCKET = (41, 198)
+_SETSOCKOPT = (54, 208)
+_PRLIMIT64 = (302, 261)
 
 #: Machines whose system calls are known here.
 MACHINES: tuple[str, ...] = tuple(_AUDIT)
@@ -132,15 +140,41 @@ def build(machine: str) -> bytes:
             program += [(_JUMP_EQUAL, 0, 1, number), (_RETURN, 0, 0, refuse)]
     # The C library asks clone3 first, whose flags a filter cannot read, and takes clone where there is none.
     program += [(_JUMP_EQUAL, 0, 1, _CLONE3[column]), (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
-    program += [
-        (_JUMP_EQUAL, 0, 3, _CLONE[column]),
-        (_LOAD, 0, 0, _FIRST_ARGUMENT),
-        (_JUMP_ANY_BIT, 0, 4 + len(_FAMILIES), _NEW_NAMESPACES),
-        (_RETURN, 0, 0, refuse),
-        (_JUMP_EQUAL, 0, 2 + len(_FAMILIES), _SOCKET[column]),
-        (_LOAD, 0, 0, _FIRST_ARGUMENT),
-    ]
-    for left, family in zip(range(len(_FAMILIES), 0, -1), _FAMILIES.values(), strict=True):
-        program.append((_JUMP_EQUAL, left, 0, family))
-    program += [(_RETURN, 0, 0, _ERRNO | errno.EAFNOSUPPORT), (_RETURN, 0, 0, _ALLOW)]
+    program += _where(_CLONE[column], [(0, _JUMP_ANY_BIT, (_NEW_NAMESPACES,), True)], refuse)
+    program += _where(_SOCKET[column], [(0, _JUMP_EQUAL, (_UNIX,), False)], _ERRNO | errno.EAFNOSUPPORT)
+    program += _where(
+        _SETSOCKOPT[column],
+        [(1, _JUMP_EQUAL, (_SOL_SOCKET,), True), (2, _JUMP_EQUAL, _BUFFER_SIZES, True)],
+        refuse,
+    )
+    # Process 1 of the box is the same user's where the host process is not root's.
+    program += _where(_PRLIMIT64[column], [(0, _JUMP_EQUAL, (0,), False)], refuse)
+    program.append((_RETURN, 0, 0, _ALLOW))
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
+
+
+def _where(
+    number: int, tests: list[tuple[int, int, tuple[int, ...], bool]], result: int
+) -> list[tuple[int, int, int, int]]:
+    """Instructions that end call ``number`` with ``result`` where its arguments pass all tests, and go on otherwise.
+
+    Args:
+        number: Of the system call; the accumulator holds the number of the call at hand, before and after.
+        tests: Of each: which argument (low 32 bits), the kind of jump, the values, and whether one of these must match
+            or none may.
+        result: What the filter returns.
+    """
+    body: list[tuple[int, int, int, int]] = []
+    end = sum(1 + len(values) + 1 for _, _, values, _ in tests) + 1  # how long the body is, with its return
+    for argument, jump, values, must_match in tests:
+        body.append((_LOAD, 0, 0, _ARGUMENTS[argument]))
+        for index, value in enumerate(values):
+            # A match: to the next test, over the rest of these values and over the way out; or else out.
+            left = len(values) - index - 1
+            out = end - len(body) - 1
+            body.append((jump, left + 1 if must_match else out, 0, value))
+        out = end - len(body) - 1
+        # No match: out where one was wanted, and to the next test where none was.
+        body.append((_JUMP_EQUAL, out, out, 0) if must_match else (_JUMP_EQUAL, 0, 0, 0))
+    body.append((_RETURN, 0, 0, result))
+    return [(_JUMP_EQUAL, 0, len(body) + 1, number), *body, (_LOAD, 0, 0, _NUMBER)]

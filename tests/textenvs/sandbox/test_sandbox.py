@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sandbox_boxes import HASTY, SMALL, box_of, box_or_refusal, check_refusal
 
-from textenvs.sandbox import Limits, Sandbox, SandboxResult, SandboxUnavailable, seccomp
+from textenvs.sandbox import Limits, Sandbox, SandboxResult, SandboxUnavailable, cgroup, seccomp
 from textenvs.sandbox.backends import BACKENDS
 
 
@@ -262,6 +262,10 @@ def test_without_isolation_only_by_name():
     assert done.stdout == (
         "unsafe\nSandboxResult(status='ok', stdout=\"['main.py']\\n\", stderr='', exit_code=0, reason='')\n"
     ), done.stderr
+    assert (
+        "RuntimeWarning: NO SANDBOX: programs of the model run with the files, the network and the rights"
+        in done.stderr
+    )
 
 
 def test_a_box_is_taken_before_no_box(box):
@@ -310,9 +314,9 @@ def test_a_box_that_does_not_hold_is_refused(box, monkeypatch):
 # ------------------------------------------------------------------ the filter, by an interpreter of its own
 
 
-def verdict(program: bytes, number: int, architecture: int, argument: int) -> int:
+def verdict(program: bytes, number: int, architecture: int, arguments: tuple[int, int, int]) -> int:
     """What a classic BPF program says, by the rules of bpf(4)."""
-    data = struct.pack("=IIQQ", number, architecture, 0, argument) + bytes(40)
+    data = struct.pack("=IIQ3Q", number, architecture, 0, *arguments) + bytes(24)
     code = [struct.unpack_from("=HBBI", program, at) for at in range(0, len(program), 8)]
     at = accumulator = 0
     while True:
@@ -337,18 +341,93 @@ ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 def test_the_filter_refuses_what_is_listed_and_nothing_else(machine, data):
     column = seccomp.MACHINES.index(machine)
     refused = {pair[column] for pair in seccomp._REFUSED.values()} - {None}
-    special = {seccomp._CLONE[column], seccomp._CLONE3[column], seccomp._SOCKET[column]}
-    number = data.draw(st.sampled_from(sorted(refused | special)) | st.integers(0, 460))
-    argument = data.draw(st.sampled_from([0, 1, 2, 10, 16, 40, 17, 0x10000011, 0x1200011]) | st.integers(0, 2**32 - 1))
+    special = {seccomp._CLONE, seccomp._CLONE3, seccomp._SOCKET, seccomp._SETSOCKOPT, seccomp._PRLIMIT64}
+    clone, clone3, socket, setsockopt, prlimit = (
+        pair[column]
+        for pair in (seccomp._CLONE, seccomp._CLONE3, seccomp._SOCKET, seccomp._SETSOCKOPT, seccomp._PRLIMIT64)
+    )
+    number = data.draw(
+        st.sampled_from(sorted(refused | {pair[column] for pair in special})) | st.integers(0, 460), label="call"
+    )
+    some = st.sampled_from([0, 1, 2, 7, 8, 10, 16, 32, 33, 40, 0x10000011, 0x1200011]) | st.integers(0, 2**32 - 1)
+    arguments = data.draw(st.tuples(some, some, some), label="arguments")
+    first, second, third = arguments
     expected = EPERM if number in refused else ALLOW
-    if number == seccomp._CLONE[column]:
-        expected = EPERM if argument & 0x7E020000 else ALLOW
-    elif number == seccomp._CLONE3[column]:
+    if number == clone:
+        expected = EPERM if first & 0x7E020000 else ALLOW
+    elif number == clone3:
         expected = NO_CALL
-    elif number == seccomp._SOCKET[column]:
-        expected = ALLOW if argument in (1, 2, 10) else NO_FAMILY
+    elif number == socket:
+        expected = ALLOW if first == 1 else NO_FAMILY
+    elif number == setsockopt:
+        expected = EPERM if second == 1 and third in (7, 8, 32, 33) else ALLOW
+    elif number == prlimit:
+        expected = ALLOW if first == 0 else EPERM
     program = seccomp.build(machine)
-    assert verdict(program, number, ARCHITECTURES[machine], argument) == expected
-    assert verdict(program, number, 0x40000003, argument) == KILL  # 32-bit
+    assert verdict(program, number, ARCHITECTURES[machine], arguments) == expected
+    assert verdict(program, number, 0x40000003, arguments) == KILL  # 32-bit
     if machine == "x86_64":
-        assert verdict(program, number | 0x40000000, ARCHITECTURES[machine], argument) == NO_CALL
+        assert verdict(program, number | 0x40000000, ARCHITECTURES[machine], arguments) == NO_CALL
+
+
+# ------------------------------------------------------------------ control groups, on a file system made of files
+
+
+@pytest.fixture
+def unified(tmp_path):
+    """What ``/proc/self`` and a mounted cgroup2 hold: two levels above this process's group delegate controllers."""
+    root, proc = tmp_path / "cgroup", tmp_path / "proc"
+    own = root / "user.slice" / "user-1000.slice" / "run.scope"
+    own.mkdir(parents=True)
+    proc.mkdir()
+    (proc / "mountinfo").write_text(
+        f"30 1 0:26 / {root} rw,nosuid shared:9 - cgroup2 cgroup2 rw\n36 1 0:32 / /x rw - ext4 x rw\n"
+    )
+    (proc / "cgroup").write_text("4:memory:/old\n0::/user.slice/user-1000.slice/run.scope\n")
+    for folder, controllers in (
+        (root, "cpu memory pids"),
+        (root / "user.slice", "memory pids"),
+        (own.parent, "memory"),
+    ):
+        (folder / "cgroup.subtree_control").write_text(controllers + "\n")
+    return root, proc
+
+
+def test_control_groups_are_made_where_both_controllers_are_given_on(unified):
+    root, proc = unified
+    assert cgroup.candidates(proc) == [root / "user.slice", root]
+    (proc / "cgroup").write_text("4:memory:/old\n")
+    assert cgroup.candidates(proc) == []
+    assert cgroup.candidates(proc / "missing") == []
+
+
+def test_a_control_group_has_the_limits_and_tells_when_memory_ran_out(unified, monkeypatch):
+    """The kernel makes a group's files with its folder; here that is played."""
+    root, _ = unified
+    make = Path.mkdir
+
+    def mkdir(self, *args, **more):
+        make(self, *args, **more)
+        for name in ("memory.max", "memory.swap.max", "memory.oom.group", "pids.max", "cgroup.procs", "cgroup.kill"):
+            (self / name).touch()
+        (self / "memory.events").write_text("low 0\nmax 7\noom 0\noom_kill 0\noom_group_kill 0\n")
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    group = cgroup.Group(root, Limits(memory_mb=100, disk_mb=10, processes=5))
+    assert 110 << 20 < int((group.path / "memory.max").read_text()) < 300 << 20
+    assert int((group.path / "pids.max").read_text()) >= 5
+    assert (group.path / "memory.swap.max").read_text() == "0"
+    assert not group.ran_out()
+    (group.path / "memory.events").write_text("low 0\noom 1\noom_kill 1\noom_group_kill 1\n")
+    assert group.ran_out()
+    os.write(group.entry, b"0")
+    group.close()
+    assert (group.path / "cgroup.kill").read_text() == "1"
+    assert (group.path / "cgroup.procs").read_text() == "0"
+
+
+def test_a_control_group_that_cannot_be_made_leaves_nothing(unified):
+    root, _ = unified
+    (root / "file").touch()
+    with pytest.raises(OSError, match="Not a directory"):
+        cgroup.Group(root / "file", Limits())

@@ -3,9 +3,15 @@
 Every attack runs in every backend of this machine; one that is not there must refuse (see ``sandbox_boxes``).
 """
 
+import contextlib
 import os
 import re
+import shutil
+import signal
 import socket
+import subprocess
+import sys
+import tempfile
 import textwrap
 import uuid
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +20,7 @@ from pathlib import Path
 import pytest
 from sandbox_boxes import HASTY, SMALL, box_of
 
+import textenvs.sandbox
 from textenvs.sandbox.backends import BACKENDS
 
 
@@ -273,25 +280,38 @@ def test_descriptors_of_the_host_do_not_come_along(box, token):
         assert attack(box, token, code).stdout == ""
 
 
-@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
-def test_the_host_cannot_be_reached_over_the_network(box, token, family):
-    here, far = ("127.0.0.1", "192.0.2.1") if family == socket.AF_INET else ("::1", "2001:db8::1")
-    try:
-        stream = socket.create_server((here, 0), family=family)
-    except OSError:
-        pytest.skip(f"this machine has no {family.name}")
-    with stream, socket.socket(family, socket.SOCK_DGRAM) as datagrams:
-        datagrams.bind((here, 0))
-        attempts = [f"socket.create_connection({(here, stream.getsockname()[1])!r}, 0.5)"]
-        attempts += [f"socket.create_connection({(far, 80)!r}, 0.5)"]
-        attempts += [f"socket.socket({family:d}, 2).sendto(b'x', {(here, datagrams.getsockname()[1])!r})"]
-        result = attack(box, token, tried(attempts))
-        assert result.stdout.splitlines()[1] == "[Errno 101] Network is unreachable"
-        assert "got" not in result.stdout.splitlines()[0]  # the third goes to the box's own localhost, and is lost
-        for server, receive in ((stream, stream.accept), (datagrams, lambda: datagrams.recv(1))):
-            server.settimeout(0)
-            with pytest.raises(BlockingIOError):
-                receive()
+@pytest.mark.parametrize("family", ["AF_INET", "AF_INET6"])
+@pytest.mark.parametrize("kind", ["SOCK_STREAM", "SOCK_DGRAM", "SOCK_RAW"])
+def test_there_is_no_network_not_even_a_local_one(box, token, family, kind):
+    """TCP's buffers grow by themselves, in memory that no limit of a process counts."""
+    result = attack(box, token, tried([f"socket.socket(socket.{family}, socket.{kind})"]))
+    assert result.stdout == "[Errno 97] Address family not supported by protocol\n"
+
+
+def test_buffers_of_sockets_stay_small(box, token):
+    """What all sockets that a box may have can hold: a bound that follows from the limits of files and processes."""
+    result = attack(
+        box,
+        token,
+        """
+        import resource, socket
+        pair = socket.socketpair()
+        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF, 32, 33):
+            try:
+                pair[0].setsockopt(socket.SOL_SOCKET, option, 64 << 20)
+                print("grown", option)
+            except PermissionError:
+                pass
+        pair[0].setblocking(False)
+        held = 0
+        try:
+            while True:
+                held += pair[0].send(bytes(4096))
+        except BlockingIOError:
+            print(held < 1 << 20)
+        """,
+    )
+    assert result.stdout == "True\n"
 
 
 def test_other_sockets_of_the_host_cannot_be_reached(box, token):
@@ -301,14 +321,9 @@ def test_other_sockets_of_the_host_cannot_be_reached(box, token):
         server.listen()
         attempts = [f"socket.socket(socket.AF_UNIX).connect({address!r})"]
         attempts += [f"socket.socket(socket.{name}, 3)" for name in ("AF_NETLINK", "AF_VSOCK", "AF_PACKET", "AF_ALG")]
-        attempts += ["socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)"]
         result = attack(box, token, tried(attempts))
     refusals = ["[Errno 97] Address family not supported by protocol"] * 4
-    assert result.stdout.splitlines() == [
-        "[Errno 111] Connection refused",
-        *refusals,
-        "[Errno 1] Operation not permitted",
-    ]
+    assert result.stdout.splitlines() == ["[Errno 111] Connection refused", *refusals]
 
 
 def test_nothing_can_be_written_outside_the_folder(box, token):
@@ -469,3 +484,61 @@ def test_threads_that_do_not_end_are_stopped(token):
     )
     result = attack(box_of(None, HASTY), token, code)
     assert (result.status, result.stdout) == ("timeout", "main ends\n")
+
+
+# ------------------------------------------------------------------ not to be scored
+
+VOID = """
+import os, resource, time
+for which in ("AS", "NPROC", "FSIZE", "NOFILE", "CPU", "STACK"):
+    for pid in (1, os.getppid()):
+        try:
+            resource.prlimit(pid, getattr(resource, "RLIMIT_" + which), (0, 0))
+            print("limited", which)
+        except OSError as error:
+            assert error.errno == 1, error
+print("scored")
+"""
+
+
+def test_the_limits_of_the_boxs_first_process_cannot_be_touched(box, token):
+    result = attack(box, token, VOID)
+    assert (result.status, result.stdout) == ("ok", "scored\n"), result
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the test above is this one where the user is not root")
+def test_nor_by_a_user_who_is_not_root(tmp_path):
+    """There process 1 is the same user's. The package alone: what root installed may be closed to others."""
+    nobody = {"user": 65534, "group": 65534, "extra_groups": [], "cwd": "/"}
+    for interpreter in (sys._base_executable, "/usr/bin/python3"):
+        with contextlib.suppress(OSError):
+            if subprocess.run([interpreter, "-c", ""], **nobody, check=False).returncode == 0:
+                break
+    else:
+        pytest.skip("no interpreter that another user may run")
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        os.chmod(folder, 0o755)
+        shutil.copytree(Path(textenvs.sandbox.__file__).parent, Path(folder, "sandbox"))
+        code = f"import sys; sys.path.insert(0, {folder!r})\nfrom sandbox import *\nprint(Sandbox().run_now({VOID!r}))"
+        done = subprocess.run([interpreter, "-I", "-c", code], **nobody, capture_output=True, text=True, timeout=60)
+    assert "it is not tight here" not in done.stderr
+    if "No Python sandbox holds" in done.stderr:
+        pytest.skip("no sandbox for another user here")
+    assert "status='ok', stdout='scored\\n'" in done.stdout, done.stdout + done.stderr
+
+
+def test_whoever_breaks_the_box_is_scored_all_the_same(box, token, monkeypatch):
+    """Process 1 is killed from outside, as a hole in the box would let the code do."""
+    from textenvs.sandbox import process
+
+    kill_soon = process.Run._take
+
+    def take(self, line, chunk):
+        kill_soon(self, line, chunk)
+        if b"started" in self._status_text and self._init is not None:
+            signal.pidfd_send_signal(self._init, signal.SIGKILL)
+
+    monkeypatch.setattr(process.Run, "_take", take)
+    result = attack(box, token, "import time; time.sleep(20)")
+    assert result.status == "killed"
+    assert "sandbox ended before the program" in result.describe()
