@@ -7,6 +7,7 @@ import logging
 import sys
 from collections.abc import Sequence
 
+from .interrupts import leave
 from .registry import TrainerNotFoundError, make, names
 
 _USAGE = "usage: python -m trainers [NAME [key=value ...]]; without a name it lists the trainers"
@@ -63,4 +64,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    leave(main())

@@ -7,9 +7,13 @@ environment's scripted blunders. They are part of the conversation, and are imit
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from queue import Empty, Queue
 from typing import Any
 
 import numpy as np
@@ -22,6 +26,9 @@ from .engines.base import Generation
 from .rollout.episode import EpisodeTokens
 from .rollout.renderer import Renderer
 from .trajectory import Status, Trajectory
+
+# Demonstrations that the thread which plays them may be ahead of who takes them.
+_AHEAD = 256
 
 
 class DemonstrationError(ValueError):
@@ -60,7 +67,13 @@ class Example:
 
 
 def play(
-    env: TextEnv[Any], count: int, *, seed: int, mistake_rate: float = 0.0, mistake_weight: float = 0.0
+    env: TextEnv[Any],
+    count: int,
+    *,
+    seed: int,
+    mistake_rate: float = 0.0,
+    mistake_weight: float = 0.0,
+    step_timeout_s: float | None = None,
 ) -> Iterator[Demonstration]:
     """Let the environment's scripted expert play ``count`` episodes, with blunders among its turns.
 
@@ -73,22 +86,34 @@ def play(
             to do after a mistake; those at the end of an episode are then left out of it, and an episode of nothing
             else is played again with another task. Above 0 the policy starts careless: it blunders with the odds
             ``mistake_weight * mistake_rate`` to ``1 - mistake_rate``.
+        step_timeout_s: Seconds that a reset, a reply or a step may take; the environment is then left behind in its
+            thread. ``None`` plays in the calling thread, without a limit.
 
     Raises:
         ValueError: ``mistake_rate`` or ``mistake_weight`` is outside its range.
-        DemonstrationError: The environment has no scripted expert, or no blunders and they were asked for; or it is
-            played elsewhere, and cannot be asked.
+        DemonstrationError: The environment has no scripted expert, or no blunders and they were asked for; it is
+            played elsewhere, and cannot be asked; it called ``sys.exit``, or took too long.
     """
     if not 0.0 <= mistake_rate < 1.0:
         raise ValueError(f"mistake_rate must be in [0, 1), not {mistake_rate}")
     if mistake_weight < 0.0:
         raise ValueError(f"mistake_weight must be at least 0, not {mistake_weight}")
+    if step_timeout_s is None:
+        yield from _play(env, count, seed, mistake_rate, mistake_weight, _called)
+        return
+    watch = _Watch()
+    yield from watch.over(_play(env, count, seed, mistake_rate, mistake_weight, watch.call), step_timeout_s)
+
+
+def _play(
+    env: TextEnv[Any], count: int, seed: int, mistake_rate: float, mistake_weight: float, call: Callable[..., Any]
+) -> Iterator[Demonstration]:
     played = number = 0
     while played < count:
         rng = np.random.default_rng((seed, number))
         number += 1
         try:
-            conversation, opening, wrongs = _episode(env, rng, mistake_rate)
+            conversation, opening, wrongs = _episode(env, rng, mistake_rate, call)
         except ConnectionError as error:
             raise DemonstrationError(
                 f"{error}: a server must be there and show its scripted replies (textenvs serve --allow expert); else "
@@ -100,23 +125,84 @@ def play(
             yield _up_to_last_imitated(conversation, opening, weights)
 
 
-def _episode(env: TextEnv[Any], rng: np.random.Generator, mistake_rate: float) -> tuple[Messages, int, list[bool]]:
+def _called(what: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    try:
+        return function(*args, **kwargs)
+    except SystemExit as error:
+        raise DemonstrationError(f"the environment's {what} called sys.exit({error.code!r:.100})") from error
+
+
+class _Watch:
+    """Plays in a thread of its own, whose calls may hang: the process does not wait for it at its end."""
+
+    def __init__(self) -> None:
+        self._call: tuple[str, float] | None = None  # what is called, and since when
+        self._played: Queue[tuple[Demonstration | None, BaseException | None]] = Queue(_AHEAD)
+        self._over = False
+
+    def call(self, what: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """In the thread."""
+        self._call = (what, time.monotonic())
+        try:
+            return _called(what, function, *args, **kwargs)
+        finally:
+            self._call = None
+
+    def over(self, playing: Iterator[Demonstration], timeout_s: float) -> Iterator[Demonstration]:
+        """What the thread plays, from outside of it."""
+        threading.Thread(target=self._work, args=(playing,), name="textenvs-demonstrations", daemon=True).start()
+        try:
+            while True:
+                try:
+                    demonstration, error = self._played.get(timeout=min(1.0, timeout_s))
+                except Empty:
+                    if (call := self._call) is not None and time.monotonic() - call[1] > timeout_s:
+                        raise DemonstrationError(
+                            f"the environment's {call[0]} took longer than {timeout_s:g} s while its expert played; "
+                            "see what it waits for, or raise step_timeout_s (of warm_start, or of sft)"
+                        ) from None
+                    continue
+                if error is not None:
+                    raise error
+                if demonstration is None:
+                    return
+                yield demonstration
+        finally:
+            self._over = True
+            with suppress(Empty):  # room for a thread that waits to be rid of one
+                while True:
+                    self._played.get_nowait()
+
+    def _work(self, playing: Iterator[Demonstration]) -> None:
+        try:
+            for demonstration in playing:
+                self._played.put((demonstration, None))
+                if self._over:
+                    return
+            self._played.put((None, None))
+        except BaseException as error:
+            self._played.put((None, error))
+
+
+def _episode(
+    env: TextEnv[Any], rng: np.random.Generator, mistake_rate: float, call: Callable[..., Any]
+) -> tuple[Messages, int, list[bool]]:
     """A conversation, how many messages opened it, and which replies are blunders."""
-    conversation, _ = env.reset(seed=int(rng.integers(2**31)))
+    conversation, _ = call("reset", env.reset, seed=int(rng.integers(2**31)))
     opening = len(conversation)
     wrongs: list[bool] = []
     done = False
     while not done:
         wrong = bool(rng.random() < mistake_rate)
         try:
-            reply = env.blunder(rng) if wrong else env.demonstration(rng)
+            reply = call("blunder", env.blunder, rng) if wrong else call("demonstration", env.demonstration, rng)
         except NotImplementedError as error:
             raise DemonstrationError(
                 f"{error}: give conversations to imitate (files with a column 'messages'), "
                 + ("set mistake_rate (and careless_steps, of a warm start) to 0, " if wrong else "")
                 + "or switch the warm start off"
             ) from error
-        conversation, _, terminated, truncated, _ = env.step(reply)
+        conversation, _, terminated, truncated, _ = call("step", env.step, reply)
         done = terminated or truncated
         wrongs.append(wrong)
     return conversation, opening, wrongs

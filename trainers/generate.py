@@ -36,6 +36,7 @@ from .config import PPOConfig, load_config
 from .config.commands import GenerateConfig
 from .config.schema import EngineSection, ModelSection
 from .engines.base import Engine, EngineError, Generation, Sampling
+from .interrupts import Interrupts, leave
 from .parquet import TableError, read_table, write_table
 from .policy import Policy, PolicyError, load
 from .rollout.renderer import Renderer, RendererError
@@ -254,7 +255,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     disable_progress_bar()
     try:
-        output = asyncio.run(generate(config))
+        output = Interrupts().run(generate(config))
     except (SetupError, EngineError, PlanError, PolicyError, RendererError, TableError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -266,4 +267,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    leave(main())

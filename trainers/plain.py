@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import errno
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from .assembly.errors import SetupError
 from .checkpoints import CheckpointError
@@ -35,13 +32,3 @@ SAID_PLAINLY = (
 def disk_full(error: BaseException) -> bool:
     """Whether there was no room for a file."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-
-@contextmanager
-def terminated_like_interrupted() -> Iterator[None]:
-    """Within the block SIGTERM does what Ctrl-C does; in the main thread alone."""
-    before = signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

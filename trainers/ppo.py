@@ -15,7 +15,6 @@ import asyncio
 import contextlib
 import logging
 import math
-import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -41,7 +40,8 @@ from .config import PPOConfig, load_config
 from .config.running import TrainerSection
 from .credit import credit, critic_loss, norm_length, offsets_of, policy_loss
 from .engines.base import EngineError, Sampling
-from .plain import SAID_PLAINLY, disk_full, terminated_like_interrupted
+from .interrupts import Interrupts, leave
+from .plain import SAID_PLAINLY, disk_full
 from .report.metrics import Phases, episode_metrics
 from .report.profile import profiled
 from .rollout.collector import Batch, CollectionError
@@ -329,32 +329,11 @@ async def until_stopped(work: Any, stop: asyncio.Event) -> Any:
         await asyncio.gather(task, waiter, return_exceptions=True)
 
 
-def heed_signals(stop: asyncio.Event) -> None:
-    """The first Ctrl-C (or SIGTERM) asks to stop after a checkpoint; the second stops at once."""
-    loop, main = asyncio.get_running_loop(), asyncio.current_task()
-    numbers = (signal.SIGINT, signal.SIGTERM)
-
-    def asked() -> None:
-        if stop.is_set():
-            assert main is not None
-            main.cancel()
-            for number in numbers:  # the third time, it ends the process
-                loop.remove_signal_handler(number)
-            return
-        stop.set()
-        log.warning("stopping: a checkpoint will be saved; interrupt again to stop at once without one")
-
-    for number in numbers:
-        loop.add_signal_handler(number, asked)
-
-
-async def run_all(config: PPOConfig) -> int:
+async def run_all(config: PPOConfig, interrupts: Interrupts) -> int:
     """A whole run; the exit code."""
-    # Until the first iteration there is nothing to save, and both signals end the run.
-    with terminated_like_interrupted():
-        async with assemble(config) as run:
-            heed_signals(run.stop)
-            return await play(run)
+    async with assemble(config) as run:
+        interrupts.save_first(run.stop)
+        return await play(run)
 
 
 async def play(run: Run) -> int:
@@ -396,7 +375,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     disable_progress_bar()  # transformers' own, for every file it reads or writes
     try:
-        return asyncio.run(run_all(config))
+        interrupts = Interrupts()
+        return interrupts.run(run_all(config, interrupts))
     except (KeyboardInterrupt, asyncio.CancelledError):
         print("stopped at once; nothing was saved since the last checkpoint", file=sys.stderr)
         return 130
@@ -413,4 +393,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    leave(main())

@@ -242,7 +242,10 @@ def warm_up(
         options["lora"] = None  # a model from scratch has nothing yet that an adapter could stand on
     if config.cluster.learner_ranks > 1:
         options["parallel"] = Parallel()  # this process does it alone
-    given = [sft.examples_of(config.env.id, kwargs, part, policy, renderer, part_seed) for _, part, part_seed in parts]
+    given = [
+        sft.examples_of(config.env.id, kwargs, part, policy, renderer, part_seed, given_up.is_set)
+        for _, part, part_seed in parts
+    ]
     for (name, part, part_seed), examples in zip(parts, given, strict=True):
         report = progress(say, name, part.steps)
 

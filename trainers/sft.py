@@ -8,6 +8,7 @@ Only the assistant's tokens are learned, exactly as a rollout would record them.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 import shutil
@@ -105,16 +106,27 @@ def fit(
 
 
 def examples_of(
-    env_id: str, kwargs: Mapping[str, object], section: SupervisedSection, policy: Policy, renderer: Renderer, seed: int
+    env_id: str,
+    kwargs: Mapping[str, object],
+    section: SupervisedSection,
+    policy: Policy,
+    renderer: Renderer,
+    seed: int,
+    stop: Callable[[], bool] = lambda: False,
 ) -> list[Example]:
-    """The demonstrations in tokens.
+    """The demonstrations in tokens; ``stop`` is asked after each.
 
     Raises:
         SetupError: There are none, or they cannot be read.
+        CancelledError: ``stop`` said so.
     """
+    examples = []
     try:
-        played = demonstrations_of(env_id, kwargs, section, seed)
-        return [encode(each, renderer, policy.tokenizer) for each in played]
+        for each in demonstrations_of(env_id, kwargs, section, seed):
+            examples.append(encode(each, renderer, policy.tokenizer))
+            if stop():
+                raise asyncio.CancelledError
+        return examples
     except DemonstrationError as error:
         raise SetupError(str(error)) from error
 

@@ -25,6 +25,7 @@ an absent message key apart from an empty one); :func:`write_parquet` and :func:
 
 from __future__ import annotations
 
+import numbers
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -52,9 +53,18 @@ _ARRAYS: dict[str, type[np.generic]] = {
 }
 _PER_TOKEN = ("token_ids", "action_mask", "logprobs", "weight_version", "turn_id")
 
+#: The largest absolute value of a reward or of one of its terms. Beyond it, squares and sums over a batch lose their
+#: digits in float32, and at last overflow: such a reward is a mistake, of its episode alone.
+MAX_REWARD = 1e9
+
 # Bumped when a table written before could be read wrongly.
 _FORMAT = b"1"
 _FORMAT_KEY = b"textenvs.trajectory.format"
+
+
+def is_reward(value: Any) -> bool:
+    """Whether ``value`` is a number that a reward may be: finite, and at most :data:`MAX_REWARD` in absolute value."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool) and abs(float(value)) <= MAX_REWARD
 
 
 class Status(StrEnum):

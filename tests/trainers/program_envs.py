@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from typing import Any
 
 import gymnasium
@@ -58,6 +60,40 @@ class Blocking(Bytes):
     """May not run on the event loop."""
 
     blocking = True
+
+
+class Hanging(Bytes):
+    """Never comes back from one of its hooks, in this thread.
+
+    Args:
+        hook: ``"demonstration"`` or ``"respond"``.
+        after: So many calls of it, in the whole process, are answered.
+        tasks: How many.
+    """
+
+    calls = 0
+
+    def __init__(self, hook: str, after: int = 0, tasks: int | None = None) -> None:
+        super().__init__(tasks)
+        self.hook, self.after = hook, after
+
+    def _hang(self, hook: str) -> None:
+        if hook != self.hook:
+            return
+        Hanging.calls += 1
+        if Hanging.calls > self.after:
+            print("it hangs", flush=True)
+            while True:
+                with contextlib.suppress(Exception):  # what it is told is not heard
+                    time.sleep(1000)
+
+    def respond(self, reply: Message) -> Turn:
+        self._hang("respond")
+        return super().respond(reply)
+
+    def demonstration(self, rng: np.random.Generator) -> str:
+        self._hang("demonstration")
+        return super().demonstration(rng)
 
 
 class Wordy(Bytes):
@@ -125,6 +161,7 @@ class Crossroads(TextEnv[Any]):
 for _name, _class in (
     ("bytes", Bytes),
     ("blocking", Blocking),
+    ("hanging", Hanging),
     ("silent", Silent),
     ("wordy", Wordy),
     ("crossroads", Crossroads),

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -183,6 +186,56 @@ def test_a_server_that_cannot_be_asked_or_shows_no_replies_says_what_to_do(hook,
 def test_weights_must_fit_the_replies():
     with pytest.raises(ValueError, match="1 assistant messages need as many weights, not 2"):
         Demonstration((user("a"), assistant("b")), (1.0, 1.0))
+
+
+class Odd(TextEnv[Any]):
+    """Its expert behaves badly in the fourth episode."""
+
+    def __init__(self, deed: str) -> None:
+        super().__init__(Sums(), max_assistant_turns=1)
+        self.deed, self.played = deed, 0
+
+    def respond(self, reply: Any) -> Turn:
+        return Turn(terms={"right": 1.0}, terminated=True, stop="solved")
+
+    def demonstration(self, rng: np.random.Generator) -> str:
+        self.played += 1
+        if self.played == 4:
+            match self.deed:
+                case "hang":
+                    time.sleep(3600)
+                case "exit":
+                    sys.exit(3)
+                case "raise":
+                    raise TimeoutError("its own")
+        return f"{self.played}"
+
+
+@pytest.mark.parametrize(
+    ("deed", "error", "words"),
+    [
+        ("hang", DemonstrationError, r"demonstration took longer than 0.2 s while its expert played; .*step_timeout_s"),
+        ("exit", DemonstrationError, r"the environment's demonstration called sys.exit\(3\)"),
+        ("raise", TimeoutError, "its own"),
+    ],
+)
+def test_an_expert_that_hangs_or_exits_ends_in_words(deed: str, error: type[Exception], words: str) -> None:
+    playing = play(Odd(deed), 10, seed=0, step_timeout_s=0.2)
+    assert [replies(next(playing)) for _ in range(3)] == [["1"], ["2"], ["3"]]
+    with pytest.raises(error, match=words):
+        next(playing)
+
+
+def test_a_thread_that_plays_ahead_gives_the_same_and_ends_when_nobody_takes_more() -> None:
+    before = threading.active_count()
+    here = list(play(interact(level="easy"), 12, seed=3, mistake_rate=0.4))
+    there = play(interact(level="easy"), 5000, seed=3, mistake_rate=0.4, step_timeout_s=60.0)
+    assert [next(there) for _ in range(12)] == here
+    there.close()
+    deadline = time.monotonic() + 60
+    while threading.active_count() > before:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 # ------------------------------------------------------------------ files

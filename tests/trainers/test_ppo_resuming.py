@@ -134,7 +134,12 @@ class Program:
                 cwd=ROOT,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "200"},
+                env={
+                    **os.environ,
+                    "PYTHONUNBUFFERED": "1",
+                    "COLUMNS": "200",
+                    "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]),
+                },
             )
 
     def wait_for(self, there: Callable[[], bool]) -> None:
@@ -214,6 +219,41 @@ def test_an_interrupt_during_the_warm_start_ends_it(tmp_path, number):
         assert "stopped at once" in program.said
         assert "Traceback" not in program.said
     assert checkpoints.Checkpoints(folder / "checkpoints", 2).newest() is None
+
+
+HUNG = [*QUICK, "env.id=program_envs:tests/hanging", "rollout.step_timeout_s=3600", "warm_start.step_timeout_s=3600"]
+
+
+@pytest.mark.parametrize(
+    ("number", "options"),
+    [
+        pytest.param(signal.SIGTERM, "env.kwargs.hook=demonstration", id="as the tokenizer is made"),
+        pytest.param(
+            signal.SIGINT,
+            "env.kwargs.hook=demonstration env.kwargs.after=150 warm_start.enable=true",
+            id="in the warm start",
+        ),
+        pytest.param(
+            signal.SIGTERM, "env.kwargs.hook=respond env.kwargs.after=12 env.backend=inline", id="on the event loop"
+        ),
+    ],
+)
+def test_one_signal_ends_a_run_whose_environment_hangs(tmp_path, number, options):
+    """Where nothing can be saved any more: the environment holds the event loop, or a thread that cannot be stopped."""
+    with Program(tmp_path / "run", *HUNG, *options.split()) as program:
+        program.wait_for(lambda: "it hangs" in program.said)
+        assert program.end(number) == 130
+        assert "Traceback" not in program.said
+        assert "stopped" in program.said
+
+
+def test_a_hanging_environment_in_a_thread_keeps_no_checkpoint_from_being_saved(tmp_path):
+    more = ["env.kwargs.hook=respond", "env.kwargs.after=12", "env.backend=thread"]
+    with Program(tmp_path / "run", *HUNG, *more) as program:
+        program.wait_for(lambda: "it hangs" in program.said)
+        assert program.end(signal.SIGTERM) == 130
+        assert "stopping: a checkpoint will be saved" in program.said
+    assert checkpoints.Checkpoints(tmp_path / "run" / "checkpoints", 2).newest() is not None
 
 
 def test_a_second_interrupt_stops_at_once(tmp_path, monkeypatch, capsys):

@@ -42,6 +42,7 @@ def _played(env: TextEnv[Any], section: SupervisedSection, seed: int) -> Iterato
             seed=seed,
             mistake_rate=section.mistake_rate,
             mistake_weight=section.mistake_weight,
+            step_timeout_s=section.step_timeout_s,
         )
 
 

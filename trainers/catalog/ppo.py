@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
@@ -16,7 +15,7 @@ from transformers.utils.logging import disable_progress_bar
 from .. import ppo
 from ..assembly.folder import checkpoint_to_resume
 from ..config import PPOConfig, resolve
-from ..plain import terminated_like_interrupted
+from ..interrupts import Interrupts
 from ..registry import Result
 from ..run import Run, assemble
 
@@ -38,7 +37,9 @@ class PPOTrainer:
         self._trained: Path | None = None
 
     def fit(self) -> Result:
-        """See :class:`trainers.Trainer`. An interrupt (Ctrl-C) ends the run with a checkpoint, where it can be heard.
+        """See :class:`trainers.Trainer`. In the main thread Ctrl-C and SIGTERM do what they do for the command.
+
+        See :mod:`trainers.interrupts`: the first ends the run with a checkpoint; the process ends where the run cannot.
 
         With ``trainer.val_only`` it validates and trains nothing; the model is then the resumed checkpoint's, if any.
 
@@ -66,13 +67,11 @@ class PPOTrainer:
 
     async def _fit(self) -> Result:
         disable_progress_bar()  # transformers' own, for every file it reads or writes
-        heeding = threading.current_thread() is threading.main_thread()
         async with AsyncExitStack() as stack:
-            if heeding:
-                stack.enter_context(terminated_like_interrupted())
+            interrupts = stack.enter_context(Interrupts())
+            interrupts.attach()
             run = await stack.enter_async_context(assemble(self.config))
-            if heeding:
-                ppo.heed_signals(run.stop)
+            interrupts.save_first(run.stop)
             if self.config.trainer.val_only or run.iteration >= self.config.trainer.total_iterations:
                 await ppo.validate(run)
             else:

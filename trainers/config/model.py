@@ -82,6 +82,9 @@ class SupervisedSection(Section):
     mistake_weight: float = Field(
         0.0, ge=0, description="How much the blunders are imitated, where the expert's replies count 1."
     )
+    step_timeout_s: float = Field(
+        60.0, gt=0, description="Seconds that a reset or a step of the environment may take while its expert plays."
+    )
     steps: int = Field(1000, ge=1, description="Optimizer steps.")
     batch_size: int = Field(64, ge=1, description="Conversations a step.")
     lr: float = Field(2e-3, gt=0, description="Peak learning rate; falls to a tenth along a cosine.")

@@ -31,7 +31,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from trainers.trajectory import Trajectory
+from trainers.trajectory import MAX_REWARD, Trajectory
 
 #: From an episode to the same with other turn rewards.
 Redistribution: TypeAlias = Callable[[Trajectory], Trajectory]
@@ -188,9 +188,12 @@ def _of_user(function: Callable[[Trajectory], Any], name: str) -> Redistribution
                 f"{where}: it returned {rewards!r:.200}; an episode of {trajectory.num_turns} turns needs as many "
                 "numbers, in a list"
             )
-        if not np.isfinite(numbers_).all():
-            turn = int(np.argmin(np.isfinite(numbers_)))
-            raise RedistributionError(f"{where}: its reward of turn {turn} is {numbers_[turn]}, which is not finite")
+        good = np.abs(numbers_) <= MAX_REWARD
+        if not good.all():
+            turn = int(np.argmin(good))
+            raise RedistributionError(
+                f"{where}: its reward of turn {turn} is {numbers_[turn]}, not a finite number of at most {MAX_REWARD:g}"
+            )
         return moved_to(trajectory, numbers_)
 
     return redistributed

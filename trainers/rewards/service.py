@@ -27,7 +27,6 @@ import hashlib
 import json
 import logging
 import math
-import numbers
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,6 +34,7 @@ from typing import Any, Protocol, Self, TypeAlias
 
 from textenvs.messages import Messages
 
+from ..trajectory import MAX_REWARD, is_reward
 from .batching import Batcher
 from .overlap import Overlap
 
@@ -435,9 +435,8 @@ class _Model:
         if not scores:
             return "it returned no score"
         for name, value in scores.items():
-            good = isinstance(name, str) and isinstance(value, numbers.Real) and not isinstance(value, bool)
-            if not good or not math.isfinite(value):
-                return f"it returned {result!r}: a score must be a finite number"
+            if not isinstance(name, str) or not is_reward(value):
+                return f"it returned {result!r:.200}: a score must be a finite number of at most {MAX_REWARD:g}"
             if not self._options.low <= value <= self._options.high:
                 return f"{name} is {value}, outside of {self._options.low:g} to {self._options.high:g}"
         return {name: float(value) for name, value in scores.items()}

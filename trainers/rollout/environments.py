@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
-import numbers
 import os
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -23,6 +21,7 @@ from typing import Any, Literal, Self
 
 from textenvs.messages import Messages, check_conversation
 
+from ..trajectory import MAX_REWARD, is_reward
 from .ray_worker import RayWorker
 from .workers import EnvError, EnvSpec, EnvTimeoutError, InlineWorker, ProcessWorker, ThreadWorker, Worker
 
@@ -73,8 +72,10 @@ class Lease:
         with self._judge("step"):
             parts = _parts(result, "(observation, reward, terminated, truncated, info)", 5)
             conversation, reward, terminated, truncated, info = parts
-            if not isinstance(reward, numbers.Real) or not math.isfinite(reward):
-                raise ValueError(f"the reward is {reward!r}, not a finite number")
+            if isinstance(reward, bool):
+                reward = float(reward)
+            if not is_reward(reward):
+                raise ValueError(f"the reward is {reward!r:.200}, not a finite number of at most {MAX_REWARD:g}")
             over = bool(terminated)
             self._seen = _conversation(conversation, self._seen)
             return self._seen, float(reward), over, bool(truncated) and not over, _info(info)

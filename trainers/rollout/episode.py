@@ -32,7 +32,7 @@ import numpy as np
 from textenvs.messages import Message, Messages, assistant, clean_text
 
 from ..engines.base import Generation
-from ..trajectory import Status, Trajectory
+from ..trajectory import MAX_REWARD, Status, Trajectory, is_reward
 from .renderer import Renderer
 
 
@@ -147,10 +147,12 @@ class EpisodeTokens:
 
         Raises:
             RuntimeError: No turn has been played since the last reward.
-            ValueError: The reward is not a finite number.
+            ValueError: It is no number that a reward may be (:func:`~trainers.trajectory.is_reward`).
         """
-        if not math.isfinite(reward):
-            raise ValueError(f"reward: turn {len(self._rewards)} earned {reward}; a reward must be finite")
+        if not is_reward(reward):
+            raise ValueError(
+                f"reward: turn {len(self._rewards)} earned {reward}; a reward must be finite, at most {MAX_REWARD:g}"
+            )
         if len(self._rewards) == self._turns:
             raise RuntimeError("reward: there is no turn without a reward (a reply without tokens is no turn)")
         self._rewards.append(float(reward))
@@ -161,12 +163,12 @@ class EpisodeTokens:
 
         Raises:
             RuntimeError: That turn has no reward yet.
-            ValueError: A term is not a finite number.
+            ValueError: A term is no number that a reward may be.
         """
         if not 0 <= turn < len(self._rewards):
             raise RuntimeError(f"add_reward: turn {turn} has no reward yet, which others could add to")
-        if bad := {name: value for name, value in terms.items() if not math.isfinite(value)}:
-            raise ValueError(f"add_reward: turn {turn} earned {bad}; rewards must be finite")
+        if bad := {name: value for name, value in terms.items() if not is_reward(value)}:
+            raise ValueError(f"add_reward: turn {turn} earned {bad}; rewards must be finite, at most {MAX_REWARD:g}")
         self._rewards[turn] += math.fsum(terms.values())
         for name, value in terms.items():
             self._terms[turn][name] = self._terms[turn].get(name, 0.0) + float(value)

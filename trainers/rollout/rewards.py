@@ -20,8 +20,6 @@ ends collecting.
 from __future__ import annotations
 
 import asyncio
-import math
-import numbers
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -30,6 +28,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from textenvs.messages import Messages
 
+from ..trajectory import MAX_REWARD, is_reward
 from .slots import CollectionError
 from .timeline import loop_time
 from .trace import Lane
@@ -205,11 +204,10 @@ def _failed(name: str, turn: int, error: Exception) -> RewardError:
 def _terms(name: str, turn: int, earned: Any) -> dict[str, float]:
     terms = dict(earned) if isinstance(earned, Mapping) else {name: earned}
     for term, value in terms.items():
-        good = isinstance(term, str) and isinstance(value, numbers.Real) and not isinstance(value, bool)
-        if not good or not math.isfinite(value):
+        if not isinstance(term, str) or not is_reward(value):
             raise RewardError(
-                f"the reward {name!r} of turn {turn} is {earned!r}: it must be a finite number, or a mapping of names "
-                "to finite numbers",
+                f"the reward {name!r} of turn {turn} is {earned!r:.200}: it must be a finite number of at most "
+                f"{MAX_REWARD:g}, or a mapping of names to such numbers",
                 "reward_nonsense",
             )
     return {term: float(value) for term, value in terms.items()}

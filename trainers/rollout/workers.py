@@ -21,7 +21,7 @@ import queue
 import signal
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -131,11 +131,11 @@ class InlineWorker:
         if method == "make":
             try:
                 return self._make()
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 self.healthy = False
                 raise EnvError(f"the environment could not be made: {traceback.format_exc()}", "make_raised") from error
         # The call is a task of its own, so that a hook that swallows cancellation cannot hold who waits for it.
-        self._task = task = asyncio.ensure_future(getattr(self._env, f"a{method}")(*args, **kwargs))
+        self._task = task = asyncio.ensure_future(_without_exit(getattr(self._env, f"a{method}")(*args, **kwargs)))
         self._waiter = waiter = asyncio.get_running_loop().create_future()
         task.add_done_callback(self._over)
         self._expect_by(timeout)
@@ -222,6 +222,14 @@ class InlineWorker:
             await self._env.aclose()
         except Exception:
             _log.warning("an environment could not be closed", exc_info=True)
+
+
+async def _without_exit(call: Awaitable[Any]) -> Any:
+    """The result of ``call``; its ``sys.exit`` ends the episode, and not the event loop."""
+    try:
+        return await call
+    except SystemExit as error:
+        raise RuntimeError(f"it called sys.exit({error.code!r:.100})") from error
 
 
 def _wake(waiter: asyncio.Future[None] | None) -> None:

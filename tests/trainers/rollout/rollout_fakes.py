@@ -58,6 +58,8 @@ class SyncEnv:
                 return self.messages, 0.0
             case "nan":
                 return self.messages, float("nan"), False, False, {}
+            case "huge":
+                return self.messages, 1e308, False, False, {}
             case "text":
                 return "an observation of text", 0.0, False, False, {}
             case "empty":

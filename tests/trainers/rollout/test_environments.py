@@ -85,6 +85,7 @@ async def test_what_an_environment_raises_comes_with_its_traceback_and_it_is_rep
     [
         ("pair", r"should return \(observation, reward, terminated, truncated, info\)"),
         ("nan", "reward is nan"),
+        ("huge", r"reward is 1e\+308, not a finite number of at most 1e\+09"),
         ("text", "observation is a tuple of at least one message, not 'an obs"),
         ("empty", "at least one message"),
         ("role", "role is 'boss'"),
@@ -104,11 +105,12 @@ async def test_terminated_wins_over_truncated() -> None:
         assert (await env.step("both"))[2:4] == (True, False)
 
 
-@pytest.mark.parametrize("kind", ["thread", "process"])
+@pytest.mark.parametrize("kind", ["inline", "thread", "process"])
 async def test_sys_exit_in_an_environment_is_its_own_error(kind: Kind) -> None:
     async with backend(kind) as pool:
         with pytest.raises(EnvError, match="SystemExit: 3"):
             await reset_and_step(pool, "sysexit")
+        assert (await reset_and_step(pool, "hello"))[2] == 1.0
 
 
 async def test_a_process_that_dies_in_a_step_says_so_at_once() -> None:
