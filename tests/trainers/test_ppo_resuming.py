@@ -230,11 +230,11 @@ HUNG = [*QUICK, "env.id=program_envs:tests/hanging", "rollout.step_timeout_s=360
         pytest.param(signal.SIGTERM, "env.kwargs.hook=demonstration", id="as the tokenizer is made"),
         pytest.param(
             signal.SIGINT,
-            "env.kwargs.hook=demonstration env.kwargs.after=150 warm_start.enable=true",
+            "env.kwargs.hook=demonstration env.kwargs.after=100 warm_start.enable=true",
             id="in the warm start",
         ),
         pytest.param(
-            signal.SIGTERM, "env.kwargs.hook=respond env.kwargs.after=12 env.backend=inline", id="on the event loop"
+            signal.SIGTERM, "env.kwargs.hook=respond env.kwargs.after=100 env.backend=inline", id="on the event loop"
         ),
     ],
 )
@@ -248,7 +248,7 @@ def test_one_signal_ends_a_run_whose_environment_hangs(tmp_path, number, options
 
 
 def test_a_hanging_environment_in_a_thread_keeps_no_checkpoint_from_being_saved(tmp_path):
-    more = ["env.kwargs.hook=respond", "env.kwargs.after=12", "env.backend=thread"]
+    more = ["env.kwargs.hook=respond", "env.kwargs.after=100", "env.backend=thread"]
     with Program(tmp_path / "run", *HUNG, *more) as program:
         program.wait_for(lambda: "it hangs" in program.said)
         assert program.end(signal.SIGTERM) == 130
