@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from .commands import describe, evaluate, list_ids, new, play, prepare, rows, serve
-from .commands.common import CommandError, printable
+from .commands.common import CommandError
+from .text import printable
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -54,6 +54,7 @@ from .messages import (
 )
 from .spaces import AssistantTurn, Conversation
 from .tasks.base import Task, TaskSet
+from .text import printable
 
 StateT = TypeVar("StateT", bound="EpisodeState")
 ResetResult = tuple[Messages, dict[str, Any]]
@@ -363,14 +364,17 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
             return wait_for(self._play(action))
 
     def render(self) -> str | None:  # type: ignore[override]
-        """The transcript (``"ansi"``), or print what is new of it and return ``None`` (``"human"``)."""
+        """The transcript (``"ansi"``), or print what is new of it and return ``None`` (``"human"``).
+
+        Control characters of models, users and tools are escaped: a transcript must not drive the terminal.
+        """
         if self.render_mode == "ansi":
-            return transcript(self.state.messages)
+            return printable(transcript(self.state.messages))
         if self.render_mode == "human":
             new = self.state.messages[self._printed :]
             self._printed = len(self.state.messages)
             if new:
-                print(transcript(new), flush=True)
+                print(printable(transcript(new)), flush=True)
         return None
 
     def close(self) -> None:

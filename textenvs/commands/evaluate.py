@@ -19,7 +19,8 @@ from ..evaluate.runner import Stopped
 from ..evaluate.runner import run as play_all
 from ..evaluate.summary import summarize
 from ..registry import describe, list_environments
-from .common import CommandError, open_environment, parse_options, printable, show_value
+from ..text import printable
+from .common import CommandError, open_environment, parse_options, show_value
 from .policies import add_policy_arguments, check_policy_arguments, policy_of
 
 _PROGRESS_EVERY_S = 5.0
