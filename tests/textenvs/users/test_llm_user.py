@@ -165,13 +165,13 @@ async def test_the_leak_guard_measures_and_can_be_set(service):
 async def test_the_leak_guard_counts_over_the_conversation(service):
     words, talk, leaks = GOAL.split(), TALK, []
     told = [" ".join(words[start : start + 5]) for start in range(0, len(words), 5)]
-    for message in told[:4]:
+    for message in told[:3]:
         service.answer = says(message)
         turn = await llm_user(service).speak(talk, GOAL, rng())
         leaks.append(turn.metrics["user_leak"])
         talk = (*talk, user(turn.text), assistant("and?"))
-    assert 0 < leaks[0] < leaks[1] < leaks[2] < leaks[3] <= 0.5
-    service.answer = says(" ".join(told[4:6]))
+    assert 0 < leaks[0] < leaks[1] < leaks[2] <= 0.5
+    service.answer = says(" ".join(told[3:5]))
     with pytest.raises(EnvironmentFailure, match="copies out what you want"):
         await llm_user(service).speak(talk, GOAL, rng())
 
