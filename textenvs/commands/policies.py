@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import importlib.util
 from typing import Any
 
 from ..env import TextEnv
@@ -48,6 +49,11 @@ def check_policy_arguments(arguments: argparse.Namespace) -> None:
             raise CommandError(f"--{name.replace('_', '-')} goes with --model", 2)
     if arguments.local is None and arguments.chat_template:
         raise CommandError("--chat-template goes with --local; services take extra, see --chat", 2)
+    if arguments.model is not None and importlib.util.find_spec("openai") is None:
+        raise CommandError("--model asks a service through the openai package: pip install 'textenvs[chat]'")
+    for module in ("torch", "transformers"):
+        if arguments.local is not None and importlib.util.find_spec(module) is None:
+            raise CommandError(f"--local computes a model here, which needs {module}: pip install 'textenvs[train]'")
     for name in ("temperature", "max_tokens"):
         if arguments.policy is not None and getattr(arguments, name) is not None:
             raise CommandError(f"--{name.replace('_', '-')} goes with --model or --local", 2)
