@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 # Of C0, DEL and C1, all but tabs and new lines; and the characters that turn the direction of writing.
@@ -26,3 +30,20 @@ def quoted(value: Any, most: int = 200) -> str:
     if isinstance(value, (str, bytes)) and len(value) > most:
         return f"{printable(repr(value[:most]))}... ({len(value)} in all)"
     return excerpt(repr(value), most)
+
+
+@contextmanager
+def reader_may_leave() -> Iterator[None]:
+    """Within the block, print to somebody who may have seen enough (``head``, ``less``): the process then ends quietly.
+
+    Raises:
+        SystemExit: With 1, when standard output is closed at its other end.
+    """
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()  # also where --help leaves the block: what was printed is found out here
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the end of the process
+        raise SystemExit(1) from None

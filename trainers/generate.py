@@ -22,6 +22,12 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from .config import PPOConfig, load_config, show_help
+from .config.commands import GenerateConfig
+
+if __name__ == "__main__":
+    show_help(sys.argv[1:], GenerateConfig, "python -m trainers.generate")
+
 import torch
 from transformers.utils.logging import disable_progress_bar
 
@@ -32,8 +38,6 @@ from .assembly.engines import engine_of
 from .assembly.errors import SetupError
 from .assembly.policy import set_threads
 from .cluster.plan import PlanError
-from .config import PPOConfig, load_config
-from .config.commands import GenerateConfig
 from .config.schema import EngineSection, ModelSection
 from .engines.base import Engine, EngineError, Generation, Sampling
 from .parquet import TableError, read_table, write_table
