@@ -37,7 +37,7 @@ def prompts(tmp_path):
 
 
 def command(model, prompts, output, *more):
-    small = ["rollout.response_length=6", "rollout.prompt_length=300", "data.batch_size=2", "data.n_samples=3"]
+    small = ["rollout.max_response_length=6", "rollout.max_prompt_length=300", "data.batch_size=2", "data.n_samples=3"]
     where = [f"model.path={model}", f"data.path={prompts}", f"data.output_path={output}"]
     return [*where, *small, "trainer.threads=1", "engine.threads=1", *more]
 
@@ -121,9 +121,9 @@ def test_bad_prompts_are_listed_by_row(model, tmp_path, capsys):
     assert "row 2: " in refused([good, [{"role": "nobody", "content": "x"}], good])
     assert "row 1: column 'prompt' is empty" in refused([[], good])
     assert "row 1: " in refused(["text", "text"])
-    said = refused([good], "rollout.prompt_length=4")
+    said = refused([good], "rollout.max_prompt_length=4")
     assert "row 1: " in said
-    assert "more than rollout.prompt_length=4" in said
+    assert "more than rollout.max_prompt_length=4" in said
     assert "no column 'question'" in refused([good], "data.prompt_key=question")
 
 

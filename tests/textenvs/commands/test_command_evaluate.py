@@ -443,7 +443,17 @@ def service():
 
 def test_a_model_behind_a_service(service, capsys):
     words = (*BASE, "--model", "tiny", "--base-url", service.url, "--temperature", "0.5", "--num-tasks", "10")
-    words = (*words, "--chat", "max_retries=0", "--chat", 'extra={"top_p": 0.5}', "--max-tokens", "32", "--out", "run")
+    words = (
+        *words,
+        "--chat",
+        "max_retries=0",
+        "--chat",
+        'extra={"top_p": 0.5}',
+        "--max-response-length",
+        "32",
+        "--out",
+        "run",
+    )
     status, out, _ = command(capsys, *words)
     assert status == 0
     assert f"policy: model tiny, base_url {service.url}, temperature 0.5, max_tokens 32" in out
@@ -479,10 +489,12 @@ def test_a_key_is_sent_and_never_written(service, capsys, monkeypatch, here):
     ("words", "message"),
     [
         (("--temperature", "9"), "temperature: Input should be less than or equal to 2"),
-        (("--max-tokens", "0"), "max_tokens: Input should be greater than or equal to 1"),
+        (("--max-response-length", "0"), "max_tokens: Input should be greater than or equal to 1"),
         (("--base-url", "localhost"), "must look like http://host:port/v1"),
         (("--chat", "timeout=3"), "unknown option 'timeout'; did you mean 'timeout_s'?"),
         (("--chat", "api_key=sk-1"), "a key never stands in a spec"),
+        (("--max-tokens", "3"), "--max-tokens is called --max-response-length"),
+        (("--max-response-length", "4", "--chat", "max_tokens=3"), "of its own: --max-response-length"),
         (("--chat", "model=x"), "--chat model=... has an option of its own: --model"),
         (("--temperature", "1", "--chat", "temperature=0"), "has an option of its own: --temperature"),
         (("--base-url", "http://x/v1", "--api-key-env", "NO_SUCH_KEY"), "NO_SUCH_KEY has no key in it"),
