@@ -134,7 +134,17 @@ def evaluate(words: list[str], folder: Path, *, kill_at: int | None = None, show
 
 
 def check(env_id: str, options: tuple[str, ...], max_tokens: int, url: str, arguments: argparse.Namespace) -> None:
-    words = ["evaluate", env_id, *options, "--model", "tiny", "--base-url", url, "--max-tokens", str(max_tokens)]
+    words = [
+        "evaluate",
+        env_id,
+        *options,
+        "--model",
+        "tiny",
+        "--base-url",
+        url,
+        "--max-response-length",
+        str(max_tokens),
+    ]
     words += ["--temperature", "1", "--num-tasks", str(arguments.tasks), "--samples", str(arguments.samples), "--quiet"]
     words += ["--concurrency", str(arguments.concurrency)]
     total = arguments.tasks * arguments.samples

@@ -121,7 +121,7 @@ def test_the_miniature_from_data_to_a_comparison(tmp_path: Path, capsys: pytest.
     (last,) = after.glob("checkpoints/*2/model")
     capsys.readouterr()
     for name, folder in (("before", before / "model"), ("after", last)):
-        played = ["--local", str(folder), "--num-tasks", "3", "--max-tokens", "6", "--quiet"]
+        played = ["--local", str(folder), "--num-tasks", "3", "--max-response-length", "6", "--quiet"]
         assert textenvs_main(["evaluate", "textenv/clarify", "split=test", *played, "--out", str(tmp_path / name)]) == 0
     capsys.readouterr()
     assert compare.main([f"before={tmp_path}/before", f"after={tmp_path}/after"]) == 0
@@ -154,7 +154,17 @@ def test_files_of_single_turn_rows_become_conversations(tmp_path: Path) -> None:
 
 
 def test_a_model_of_this_machine_as_the_assistant(tmp_path: Path, model: Path) -> None:
-    command = ["textenv/clarify", "--local", str(model), "--max-tokens", "4", "--num-tasks", "2", "--futures", "1"]
+    command = [
+        "textenv/clarify",
+        "--local",
+        str(model),
+        "--max-response-length",
+        "4",
+        "--num-tasks",
+        "2",
+        "--futures",
+        "1",
+    ]
     assert build_data.main([*command, "--window", "1", "--out", str(tmp_path)]) == 0
     assert len(rows(tmp_path / "sft.parquet")) == 2
 

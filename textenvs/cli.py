@@ -11,13 +11,13 @@ import argparse
 import difflib
 import importlib.metadata
 import io
-import os
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
 from .commands import describe, evaluate, list_ids, new, play, prepare, rows, serve
-from .commands.common import CommandError, printable
+from .commands.common import CommandError
+from .text import printable, reader_may_leave
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -32,13 +32,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8 is no reason to fail
-    parser = build_parser()
-    parsed, rest = parser.parse_known_args(arguments)
+    with reader_may_leave():
+        return _run(arguments)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    parsed, rest = build_parser().parse_known_args(arguments)
     try:
         parsed.options = _options(parsed.parser, rest)
-        status = int(parsed.run(parsed))
-        sys.stdout.flush()  # so that a reader that has gone is noticed here
-        return status
+        return int(parsed.run(parsed))
     except CommandError as error:
         if parsed.traceback:
             raise
@@ -47,9 +49,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader (head, less) has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -33,7 +33,7 @@ import inspect
 from collections.abc import Awaitable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import fsum, isclose, isfinite
+from math import fsum, isclose
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import gymnasium
@@ -54,6 +54,7 @@ from .messages import (
 )
 from .spaces import AssistantTurn, Conversation
 from .tasks.base import Task, TaskSet
+from .text import printable, quoted
 
 StateT = TypeVar("StateT", bound="EpisodeState")
 ResetResult = tuple[Messages, dict[str, Any]]
@@ -65,6 +66,10 @@ FAILURE_STOPS: frozenset[str] = frozenset({"user_failed", "judge_failed", "tool_
 
 #: Stops set here when a budget ran out.
 BUDGET_STOPS: frozenset[str] = frozenset({"max_assistant_turns", "max_user_turns"})
+
+#: The largest reward or metric, in magnitude. Sums and squares of larger ones overflow in a learner's float32, and of
+#: much larger ones in float64: one episode would make every mean infinite.
+LARGEST = 1e18
 
 _OPTIONS = {"task_index", "task"}  # of reset
 # How many indices an endless task set is sampled from: large enough that repeats are rare, small enough for int32.
@@ -108,8 +113,8 @@ class Turn:
         metrics: Numbers worth reporting that are not reward.
 
     Raises:
-        ValueError: The terms do not sum to the reward, a number is not finite, a message is malformed or is not from
-            the user or a tool, or ``terminated`` and ``stop`` do not come together.
+        ValueError: The terms do not sum to the reward, a number is not finite or above :data:`LARGEST` in magnitude, a
+            message is malformed or is not from the user or a tool, or ``terminated`` and ``stop`` do not come together.
     """
 
     messages: Messages
@@ -131,7 +136,7 @@ class Turn:
     ) -> None:
         if terms:
             parts = {name: float(value) + 0.0 for name, value in terms.items()}  # -0.0 becomes 0.0
-            _check_finite("reward terms", parts)
+            check_numbers("Turn: reward terms", parts)
             total = fsum(parts.values())
             reward = total if reward is None else float(reward)
             if total != reward and not isclose(total, reward, rel_tol=1e-9, abs_tol=1e-9):
@@ -139,9 +144,9 @@ class Turn:
         else:
             reward = 0.0 if reward is None else float(reward)
             parts = {"reward": reward}
-            _check_finite("reward terms", parts)
+            check_numbers("Turn: reward terms", parts)
         numbers = {name: float(value) for name, value in metrics.items()} if metrics else {}
-        _check_finite("metrics", numbers)
+        check_numbers("Turn: metrics", numbers)
         if terminated and not stop:
             raise ValueError("Turn: terminated needs a stop that says why, for example stop='solved'")
         if stop is not None:
@@ -160,10 +165,14 @@ class Turn:
         fields["metrics"] = numbers
 
 
-def _check_finite(what: str, values: Mapping[str, float]) -> None:
-    if not all(map(isfinite, values.values())):
-        bad = {name: value for name, value in values.items() if not isfinite(value)}
-        raise ValueError(f"Turn: {what} must be finite numbers, not {bad}")
+def check_numbers(what: str, values: Mapping[str, float]) -> None:
+    """Raise ``ValueError`` unless rewards or metrics are finite and at most :data:`LARGEST` in magnitude."""
+    for value in values.values():
+        if not -LARGEST <= value <= LARGEST:
+            bad = {name: value for name, value in values.items() if not -LARGEST <= value <= LARGEST}
+            raise ValueError(
+                f"{what} must be finite numbers of at most {LARGEST:g} in magnitude, not {quoted(bad)}; scale them"
+            )
 
 
 def _said(messages: Sequence[Message]) -> Messages:
@@ -363,14 +372,17 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
             return wait_for(self._play(action))
 
     def render(self) -> str | None:  # type: ignore[override]
-        """The transcript (``"ansi"``), or print what is new of it and return ``None`` (``"human"``)."""
+        """The transcript (``"ansi"``), or print what is new of it and return ``None`` (``"human"``).
+
+        Control characters of models, users and tools are escaped: a transcript must not drive the terminal.
+        """
         if self.render_mode == "ansi":
-            return transcript(self.state.messages)
+            return printable(transcript(self.state.messages))
         if self.render_mode == "human":
             new = self.state.messages[self._printed :]
             self._printed = len(self.state.messages)
             if new:
-                print(transcript(new), flush=True)
+                print(printable(transcript(new)), flush=True)
         return None
 
     def close(self) -> None:

@@ -47,7 +47,7 @@ import numpy as np
 
 from .background import settle, wait_for
 from .chat.errors import ChatFailure
-from .env import FAILURE_STOPS, EnvironmentFailure, StepResult, TextEnv
+from .env import FAILURE_STOPS, EnvironmentFailure, StepResult, TextEnv, check_numbers
 from .messages import Message, Messages, copy_messages, visible_text
 from .options import Judge, Policy, check_count, check_env, check_number, check_timeout, resolve
 from .scoring.collab import COST, FORMULAS, INTERACTIVITY, Formula, estimate_tokens
@@ -400,8 +400,7 @@ async def _scores(env: TextEnv[Any]) -> dict[str, float]:
     if reserved := {COST, INTERACTIVITY} & set(scores):
         raise ValueError(f"{where}: the names {sorted(reserved)} are those of other terms")
     numbers = {name: float(value) for name, value in scores.items()}
-    if bad := {name: value for name, value in numbers.items() if not math.isfinite(value)}:
-        raise ValueError(f"{where} must return finite numbers, not {bad}")
+    check_numbers(f"{where}: the scores", numbers)
     return numbers
 
 

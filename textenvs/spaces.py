@@ -2,15 +2,23 @@
 
 None of them is a subclass of :class:`gymnasium.spaces.Text`. ``Text`` is bound to a character set (all of Unicode costs
 seconds and hundreds of MiB), and its shared-memory path in ``AsyncVectorEnv`` returns constant observations without an
-error. A space Gymnasium does not know makes that path fail loudly instead; use ``shared_memory=False`` there.
+error. Here that path, Gymnasium's default, goes through a file for each environment (:class:`SharedText`), because a
+text has no largest size to reserve memory for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+import pickle
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from gymnasium import spaces
+from gymnasium.vector.utils import create_shared_memory, read_from_shared_memory, write_to_shared_memory
 
 from .messages import Message, Messages, ToolCall, problem_with
 
@@ -146,6 +154,66 @@ class Unicode(spaces.Space[str]):
     def __hash__(self) -> int:
         """Equal spaces hash alike."""
         return hash(type(self))
+
+
+class SharedText(Sequence[Any]):
+    """What ``n`` processes last observed, each in a file of its own, for ``AsyncVectorEnv(shared_memory=True)``.
+
+    As a sequence it reads the files at every access, as an array in shared memory would; a deep copy, which is what
+    ``AsyncVectorEnv`` hands out unless ``copy=False``, is a tuple. The files go with the object that made them.
+
+    Args:
+        n: How many environments.
+        empty: The observation of an environment that has not written one.
+    """
+
+    def __init__(self, n: int, empty: Any) -> None:
+        self._n = n
+        self._empty = empty
+        self._folder = Path(tempfile.mkdtemp(prefix="textenvs-observations-"))
+        weakref.finalize(self, _remove, self._folder, os.getpid())
+
+    def write(self, index: int, value: Any) -> None:
+        """Set the observation of environment ``index``."""
+        (self._folder / str(index)).write_bytes(pickle.dumps(value))
+
+    def __len__(self) -> int:
+        """The number of environments."""
+        return self._n
+
+    def __getitem__(self, index: Any) -> Any:
+        """The last observation of one environment, or a tuple of those of a slice."""
+        if isinstance(index, slice):
+            return tuple(self[i] for i in range(*index.indices(self._n)))
+        path = self._folder / str(range(self._n)[index])
+        return pickle.loads(path.read_bytes()) if path.exists() else self._empty
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> tuple[Any, ...]:
+        """All observations as they are now."""
+        return tuple(self)
+
+
+def _remove(folder: Path, owner: int) -> None:
+    if os.getpid() == owner:  # a forked process drops its copy of the object, too
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _create(space: spaces.Space[Any], n: int = 1, ctx: Any = None) -> SharedText:
+    return SharedText(n, () if isinstance(space, Conversation) else "")
+
+
+def _read(space: spaces.Space[Any], shared_memory: SharedText, n: int = 1) -> SharedText:
+    return shared_memory
+
+
+def _write(space: spaces.Space[Any], index: int, value: Any, shared_memory: SharedText) -> None:
+    shared_memory.write(index, value)
+
+
+for _kind in (Conversation, Unicode):
+    create_shared_memory.register(_kind, _create)
+    read_from_shared_memory.register(_kind, _read)
+    write_to_shared_memory.register(_kind, _write)
 
 
 def _words(rng: Any) -> str:

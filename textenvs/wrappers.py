@@ -25,7 +25,7 @@ from gymnasium.utils import RecordConstructorArgs
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker
 
 from .background import settle, wait_for
-from .env import EnvironmentFailure, TextEnv
+from .env import EnvironmentFailure, TextEnv, check_numbers
 from .lookahead import FAILURES, Formula, FuturePolicy, Lookahead
 from .messages import Message, Messages, transcript
 from .options import Judge, Policy, check_count, check_number, resolve
@@ -159,7 +159,8 @@ class RewardTerms(TextWrapper[Messages]):
         others: The weight of all terms that ``weights`` does not name.
 
     Raises:
-        ValueError: A weight that is not a finite number; in ``step``: a name that is no term of this environment.
+        ValueError: A weight that is not a finite number; in ``step``: a name that is no term of this environment, or
+            a weighted term above :data:`~textenvs.env.LARGEST` in magnitude.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], weights: Mapping[str, float], others: float = 1.0) -> None:
@@ -180,6 +181,7 @@ class RewardTerms(TextWrapper[Messages]):
                 f"RewardTerms: there are no terms {sorted(unknown)}; {self.env.unwrapped} has {sorted(info['terms'])}"
             )
         terms = {name: self.weights.get(name, self.others) * term + 0.0 for name, term in info["terms"].items()}
+        check_numbers("RewardTerms: the weighted terms", terms)
         return observation, math.fsum(terms.values()), terminated, truncated, {**info, "terms": terms}
 
 
@@ -289,6 +291,7 @@ class MultiturnAwareReward(TextWrapper[Messages]):
         if self.credit == "difference":
             before, self._before = self._before, dict(ahead.terms)
             terms = {name: term - before.get(name, 0.0) for name, term in terms.items()}
+        check_numbers("MultiturnAwareReward: the terms", terms)
         info |= {"terms": terms, "metrics": {**info["metrics"], **ahead.metrics()}}
         return observation, math.fsum(terms.values()), terminated, truncated, info
 

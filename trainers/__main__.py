@@ -7,6 +7,8 @@ import logging
 import sys
 from collections.abc import Sequence
 
+from textenvs.text import reader_may_leave
+
 from .interrupts import leave
 from .registry import TrainerNotFoundError, make, names
 
@@ -23,11 +25,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not given:
         found = names()
         width = max(map(len, found))
-        for name, what in found.items():
-            print(f"{name:{width}}  {what}")
+        with reader_may_leave():
+            for name, what in found.items():
+                print(f"{name:{width}}  {what}")
         return 0
     if given[0].startswith("-"):
-        print(_USAGE, file=sys.stderr if given[0] not in ("-h", "--help") else sys.stdout)
+        with reader_may_leave():
+            print(_USAGE, file=sys.stderr if given[0] not in ("-h", "--help") else sys.stdout)
         return 0 if given[0] in ("-h", "--help") else 2
     if flags := [word for word in given[1:] if word in ("-h", "--help", "--dry-run")]:
         print(

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from textenvs.evaluate.statistics import mean_interval, pass_at_k
+from textenvs.text import reader_may_leave
 
 from .config import load_config
 from .config.commands import EvaluateConfig
@@ -166,7 +167,8 @@ def run(config: EvaluateConfig) -> int:
     path = Path(__file__).with_name("rewards") / "builtin.py" if function.path is None else Path(function.path)
     with FunctionPool(path, function.name, workers=function.workers, timeout_s=function.timeout_s) as pool:
         outcomes = list(score(rows, pool, _AHEAD * function.workers))
-    print(report(outcomes, config.report.pass_threshold))
+    with reader_may_leave():
+        print(report(outcomes, config.report.pass_threshold))
     failed = [outcome for outcome in outcomes if outcome.error is not None]
     for outcome in failed[:_LISTED]:
         assert outcome.error is not None

@@ -22,6 +22,12 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from .config import PPOConfig, load_config, show_help
+from .config.commands import GenerateConfig
+
+if __name__ == "__main__":
+    show_help(sys.argv[1:], GenerateConfig, "python -m trainers.generate")
+
 import torch
 from transformers.utils.logging import disable_progress_bar
 
@@ -32,8 +38,6 @@ from .assembly.engines import engine_of
 from .assembly.errors import SetupError
 from .assembly.policy import set_threads
 from .cluster.plan import PlanError
-from .config import PPOConfig, load_config
-from .config.commands import GenerateConfig
 from .config.schema import EngineSection, ModelSection
 from .engines.base import Engine, EngineError, Generation, Sampling
 from .interrupts import Interrupts, leave
@@ -73,7 +77,7 @@ async def generate(config: GenerateConfig) -> Path:
     policy.to(driver_device(run))
     set_threads(policy, config.trainer.threads)
     renderer = Renderer(policy.tokenizer, template_kwargs=config.data.chat_template_kwargs)
-    rendered = _rendered(prompts, renderer, config.rollout.prompt_length)
+    rendered = _rendered(prompts, renderer, config.rollout.max_prompt_length)
     size = config.data.batch_size
     starts = range(0, len(prompts), size)
     missing = [start for start in starts if not _part(parts, start).is_file()]
@@ -116,7 +120,7 @@ async def _replies(
             temperature=rollout.temperature,
             top_p=rollout.top_p,
             top_k=rollout.top_k,
-            max_new_tokens=rollout.response_length,
+            max_new_tokens=rollout.max_response_length,
             stop_token_ids=renderer.stop_token_ids,
             ignore_stop=rollout.ignore_eos,
             seed=derive_seed(config.trainer.seed, "generate", row, sample),
@@ -145,7 +149,7 @@ def _rendered(prompts: Sequence[Messages], renderer: Renderer, longest: int) -> 
     rendered = [renderer.render(prompt) for prompt in prompts]
     _refuse(
         [
-            f"row {number}: {len(ids)} tokens, more than rollout.prompt_length={longest}"
+            f"row {number}: {len(ids)} tokens, more than rollout.max_prompt_length={longest}"
             for number, ids in enumerate(rendered, 1)
             if len(ids) > longest
         ]
@@ -222,7 +226,7 @@ def _model(config: GenerateConfig) -> ModelSection:
 def _as_run(config: GenerateConfig, folder: Path) -> PPOConfig:
     """The part of a run's configuration that engines are made from."""
     rollout = config.rollout
-    context = max(16, rollout.prompt_length + rollout.response_length)  # the least that an engine has
+    context = max(16, rollout.max_prompt_length + rollout.max_response_length)  # the least that an engine has
     engine = EngineSection(
         **{name: getattr(config.engine, name) for name in type(config.engine).model_fields}, max_context=context
     )
@@ -231,7 +235,7 @@ def _as_run(config: GenerateConfig, folder: Path) -> PPOConfig:
             "data": {"chat_template_kwargs": config.data.chat_template_kwargs},
             "model": _model(config),
             "engine": engine,
-            "rollout": {"max_response_length": rollout.response_length},
+            "rollout": {"max_response_length": rollout.max_response_length},
             "actor": {"max_tokens_per_micro_batch": context},
             "cluster": config.cluster.model_dump() | _places(config),
             "ray_init": config.ray_init,

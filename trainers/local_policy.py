@@ -30,7 +30,7 @@ class LocalPolicy:
     Args:
         model: A folder, or a name that transformers finds.
         temperature: Of sampling; 0 is greedy.
-        max_tokens: The longest reply.
+        max_response_length: Tokens a reply has at most.
         concurrency: Replies computed at a time.
         device: ``auto``, ``cpu`` or ``cuda``.
         chat_template_kwargs: Variables for the chat template, as in training.
@@ -44,7 +44,7 @@ class LocalPolicy:
         model: str,
         *,
         temperature: float = 1.0,
-        max_tokens: int = 1024,
+        max_response_length: int = 1024,
         concurrency: int = 16,
         device: str = "auto",
         chat_template_kwargs: Mapping[str, Any] | None = None,
@@ -63,7 +63,7 @@ class LocalPolicy:
             stop_token_ids=renderer.stop_token_ids,
         )
         self._policy = EnginePolicy(
-            self._engine, renderer, Sampling(temperature=temperature, max_new_tokens=max_tokens)
+            self._engine, renderer, Sampling(temperature=temperature, max_new_tokens=max_response_length)
         )
 
     def start(self, env: TextEnv[Any], seed: int) -> Player:

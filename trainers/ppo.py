@@ -22,6 +22,11 @@ from typing import Any
 
 import numpy as np
 
+from .config import PPOConfig, load_config, show_help
+
+if __name__ == "__main__":
+    show_help(sys.argv[1:], PPOConfig, "python -m trainers.ppo")
+
 try:
     import torch  # noqa: F401 - not for use here: for an error that says how to get it
 except ImportError as error:
@@ -36,7 +41,6 @@ from .cluster.group import LearnerGroup
 from .cluster.nsight import captures
 from .cluster.plan import describe
 from .cluster.recipe import MadeThere
-from .config import PPOConfig, load_config
 from .config.running import TrainerSection
 from .credit import credit, critic_loss, norm_length, offsets_of, policy_loss
 from .engines.base import EngineError, Sampling

@@ -21,6 +21,11 @@ from typing import Any
 
 import numpy as np
 
+from .config import SFTConfig, load_config, show_help
+
+if __name__ == "__main__":
+    show_help(sys.argv[1:], SFTConfig, "python -m trainers.sft")
+
 try:
     import torch
 except ImportError as error:
@@ -32,7 +37,6 @@ from .assembly.errors import SetupError
 from .assembly.folder import held, refuse_ppo_folder, run_folder, within
 from .assembly.learner import check_learner, learner_options
 from .assembly.policy import demonstrations_of, policy_of, set_threads
-from .config import SFTConfig, load_config
 from .config.schema import SupervisedSection
 from .demonstrations import DemonstrationError, Example, encode
 from .learner import Learner, OptimizerSettings

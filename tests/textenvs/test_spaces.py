@@ -1,12 +1,20 @@
 """The text spaces as Gymnasium uses them."""
 
+import copy
 import json
 import pickle
 
-import gymnasium
 import pytest
 from gymnasium import spaces
-from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, create_shared_memory, iterate
+from gymnasium.vector.utils import (
+    batch_space,
+    concatenate,
+    create_empty_array,
+    create_shared_memory,
+    iterate,
+    read_from_shared_memory,
+    write_to_shared_memory,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from test_messages import messages
@@ -69,7 +77,7 @@ def test_equality_hash_repr_and_pickle(kind):
 
 
 @kinds
-def test_gymnasium_can_batch_them_but_not_share_their_memory(kind):
+def test_gymnasium_can_batch_them(kind):
     space = kind(seed=0)
     batch = batch_space(space, 3)
     items = batch.sample()
@@ -78,8 +86,21 @@ def test_gymnasium_can_batch_them_but_not_share_their_memory(kind):
     assert list(iterate(batch, items)) == list(items)
     assert concatenate(space, list(items), create_empty_array(space, 3)) == items
     assert not space.is_np_flattenable
-    with pytest.raises(gymnasium.error.CustomSpaceError):
-        create_shared_memory(space, 3)
+
+
+@pytest.mark.parametrize("kind", [Conversation, Unicode])
+def test_observations_in_shared_memory_are_those_last_written(kind):
+    space = kind(seed=0)
+    memory = create_shared_memory(space, 3)
+    view = read_from_shared_memory(space, memory, 3)
+    assert all(each in space for each in copy.deepcopy(view))
+    items = [space.sample() for _ in range(3)]
+    for i in (2, 0, 1, 2):
+        write_to_shared_memory(space, i, items[i], pickle.loads(pickle.dumps(memory)))
+    assert copy.deepcopy(view) == tuple(items) == view[:]
+    assert view[-1] == items[2]
+    with pytest.raises(IndexError):
+        view[3]
 
 
 @kinds

@@ -1,6 +1,8 @@
 """TextVectorEnv equals single environments and Gymnasium's SyncVectorEnv, in every autoreset mode."""
 
 import asyncio
+import gc
+import tempfile
 import threading
 
 import gymnasium
@@ -14,6 +16,7 @@ from toy_envs import KINDS, AsyncGuess, BlockingGuess, Guess, ToyTasks
 
 from textenvs import TextVectorEnv
 from textenvs.messages import assistant, user
+from textenvs.wrappers import TextObservation
 
 NEXT, SAME, OFF = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED
 kinds = pytest.mark.parametrize("kind", KINDS)
@@ -312,8 +315,8 @@ def toy_id():
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
-def test_make_vec_gives_the_same_run_in_all_three_ways(toy_id, mode):
+@pytest.mark.parametrize(("mode", "more"), [("NextStep", {}), ("SameStep", {"shared_memory": False})])
+def test_make_vec_gives_the_same_run_in_all_three_ways(toy_id, mode, more):
     play(TextVectorEnv.of(AsyncGuess(), 2), [("no", "no")], 0)  # the parent's loop runs when the workers fork
     steps = [("no", "quit"), ("quit", "no"), ("no", "no"), ("tool", "no")]
     ours = gymnasium.make_vec(toy_id, num_envs=2, autoreset_mode=mode)
@@ -322,7 +325,7 @@ def test_make_vec_gives_the_same_run_in_all_three_ways(toy_id, mode):
         toy_id,
         num_envs=2,
         vectorization_mode="async",
-        vector_kwargs={"autoreset_mode": mode, "shared_memory": False},
+        vector_kwargs={"autoreset_mode": mode, **more},
     )
     assert isinstance(ours, TextVectorEnv)
     assert isinstance(processes, AsyncVectorEnv)
@@ -332,9 +335,26 @@ def test_make_vec_gives_the_same_run_in_all_three_ways(toy_id, mode):
             assert same(theirs, mine)
 
 
-def test_shared_memory_fails_loudly(toy_id):
-    with pytest.raises(ValueError, match="shared_memory"):
-        gymnasium.make_vec(toy_id, num_envs=2, vectorization_mode="async")
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_processes_share_texts_of_any_size_and_leave_no_file(context, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    envs = gymnasium.make_vec(
+        "textenv/gsm8k",
+        num_envs=2,
+        vectorization_mode="async",
+        wrappers=[TextObservation],
+        vector_kwargs={"context": context},
+    )
+    first, _ = envs.reset(seed=1)
+    assert first in envs.observation_space
+    long = "é" * 3_000_000
+    second, *_ = envs.step((long, "#### 1"))
+    assert second == (f"{first[0]}\nassistant: {long}", f"{first[1]}\nassistant: #### 1")
+    assert len(list(tmp_path.iterdir())) == 1
+    envs.close()
+    del envs
+    gc.collect()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_make_vec_passes_arguments_on_and_its_spec_makes_it_again(toy_id):

@@ -241,6 +241,13 @@ def test_weighted_terms(actions, weights, others):
         assert (after[0], *after[2:4]) == (before[0], *before[2:4])
 
 
+def test_a_weighted_term_that_overflows_is_refused_in_words():
+    env = RewardTerms(Guess(), {}, others=1e300)
+    env.reset(seed=0)
+    with pytest.raises(ValueError, match="RewardTerms: the weighted terms must be .* at most 1e\\+18"):
+        env.step("no")
+
+
 def test_unknown_terms_and_weights_are_refused():
     env = RewardTerms(Guess(), {"correctness": 1.0})
     env.reset(seed=0)

@@ -164,7 +164,7 @@ def test_every_key_of_generate_is_read(tmp_path):
     tokenizer = tiny.build_tokenizer(["a b"])
     tiny.save(tmp_path / "model", tiny.build_model(len(tokenizer), hidden=32, layers=1, heads=2), tokenizer)
     write_parquet(GeneratedMath("easy", seed=0), tmp_path / "prompts.parquet", count=1)
-    where = [f"model.path={tmp_path}/model", f"data.path={tmp_path}/prompts.parquet", "rollout.response_length=4"]
+    where = [f"model.path={tmp_path}/model", f"data.path={tmp_path}/prompts.parquet", "rollout.max_response_length=4"]
     with watched() as read:
         assert generate.main([*where, f"data.output_path={tmp_path}/out.parquet", "trainer.threads=1"]) == 0
     # Those of servers and of Ray are read where a run's are, as above.

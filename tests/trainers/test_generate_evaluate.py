@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
+import textenvs
+from textenvs.cli import main as textenvs_main
 from textenvs.tasks.files import write_parquet
 from textenvs.tasks.generated import GeneratedMath
 from trainers import evaluate, generate, tiny
@@ -35,7 +37,7 @@ def prompts(tmp_path):
 
 
 def command(model, prompts, output, *more):
-    small = ["rollout.response_length=6", "rollout.prompt_length=300", "data.batch_size=2", "data.n_samples=3"]
+    small = ["rollout.max_response_length=6", "rollout.max_prompt_length=300", "data.batch_size=2", "data.n_samples=3"]
     where = [f"model.path={model}", f"data.path={prompts}", f"data.output_path={output}"]
     return [*where, *small, "trainer.threads=1", "engine.threads=1", *more]
 
@@ -119,9 +121,9 @@ def test_bad_prompts_are_listed_by_row(model, tmp_path, capsys):
     assert "row 2: " in refused([good, [{"role": "nobody", "content": "x"}], good])
     assert "row 1: column 'prompt' is empty" in refused([[], good])
     assert "row 1: " in refused(["text", "text"])
-    said = refused([good], "rollout.prompt_length=4")
+    said = refused([good], "rollout.max_prompt_length=4")
     assert "row 1: " in said
-    assert "more than rollout.prompt_length=4" in said
+    assert "more than rollout.max_prompt_length=4" in said
     assert "no column 'question'" in refused([good], "data.prompt_key=question")
 
 
@@ -171,6 +173,31 @@ def test_the_built_in_scorers_by_data_source(tmp_path, capsys):
     assert "hotpotqa/hotpot_qa: 1 rows, 2 replies" in out
     rows = [json.loads(line) for line in (tmp_path / "scores.jsonl").read_text().splitlines()]
     assert [row["score"] for row in rows] == [1, 0, 0, 1, 0, 0, 0, 0, 1, 0]
+
+
+@pytest.mark.parametrize("library", ["verl", "verl-interaction"])
+def test_rows_of_our_episodes_are_replied_to_and_scored_by_their_environment(model, tmp_path, capsys, library):
+    rows, output = tmp_path / "rows.parquet", tmp_path / "replies.parquet"
+    words = ["rows", library, "textenv/gsm8k-interact", "level=easy", "-n", "3", "-o", str(rows)]
+    assert textenvs_main(words) == 0
+    assert generate.main(command(model, rows, output)) == 0
+    assert evaluate.main([f"data.path={output}"]) == 0
+    assert "textenv/gsm8k-interact: 3 rows, 9 replies\n  mean score" in capsys.readouterr().out
+    # The scores are the rewards of the first turn, as the environment gives them.
+    table = parquet.read_table(rows).to_pylist()
+    answers = [[f"#### {row['reward_model']['ground_truth']}", "#### 99999", "no"] for row in table]
+    written = [{**row, "responses": said} for row, said in zip(table, answers, strict=True)]
+    parquet.write_table(pa.Table.from_pylist(written), output)
+    report = tmp_path / "report.jsonl"
+    assert evaluate.main([f"data.path={output}", f"report.output_path={report}"]) == 0
+    found = [json.loads(line)["score"] for line in report.read_text().splitlines()]
+    env, expected = textenvs.make("textenv/gsm8k-interact", level="easy"), []
+    for seed, said in enumerate(answers):
+        for reply in said:
+            env.reset(seed=seed)
+            expected.append(env.step(reply)[1])
+    assert found == expected
+    assert expected[0] == 1.0
 
 
 def test_what_cannot_be_scored_is_said_by_row_and_never_a_zero(tmp_path, capsys):

@@ -36,7 +36,7 @@ async def talk(policy: LocalPolicy, seed: int, turns: int = 3) -> list[tuple[str
 
 
 async def test_replies_follow_from_the_seed_and_prompts_are_exact(folder: Path) -> None:
-    policy = LocalPolicy(str(folder), max_tokens=12)
+    policy = LocalPolicy(str(folder), max_response_length=12)
     try:
         first, again, other = [await talk(policy, seed) for seed in (0, 0, 1)]
         assert first == again
@@ -51,7 +51,7 @@ async def test_replies_follow_from_the_seed_and_prompts_are_exact(folder: Path) 
 
 
 async def test_a_conversation_that_outgrows_the_model_says_so(folder: Path) -> None:
-    policy = LocalPolicy(str(folder), max_tokens=500)
+    policy = LocalPolicy(str(folder), max_response_length=500)
     try:
         with pytest.raises(OutOfContext, match="room for 256"):
             await talk(policy, 0)
@@ -67,18 +67,20 @@ async def test_variables_of_the_template_reach_the_model(folder: Path, tmp_path:
     prompts = {}
     for greet in (None, "Hello, hello, hello."):
         kwargs = None if greet is None else {"greet": greet}
-        policy = LocalPolicy(str(copied), max_tokens=2, chat_template_kwargs=kwargs)
+        policy = LocalPolicy(str(copied), max_response_length=2, chat_template_kwargs=kwargs)
         try:
             prompts[greet] = (await talk(policy, 0, turns=1))[0][1]
         finally:
             await policy.aclose()
     assert prompts["Hello, hello, hello."] > prompts[None]
     words = ["evaluate", "textenv/gsm8k-interact", "--local", str(folder), "--num-tasks", "1", "--quiet"]
-    assert main([*words, "--chat-template", "greet=Hi", "--max-tokens", "2"]) == 2, "this template has no such thing"
+    assert main([*words, "--chat-template", "greet=Hi", "--max-response-length", "2"]) == 2, (
+        "this template has no such thing"
+    )
 
 
 def test_the_command_plays_keeps_and_goes_on(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["evaluate", "textenv/gsm8k-interact", "level=easy", "--local", str(folder), "--max-tokens", "8"]
+    words = ["evaluate", "textenv/gsm8k-interact", "level=easy", "--local", str(folder), "--max-response-length", "8"]
     words += ["--num-tasks", "4", "--samples", "2", "--out", str(tmp_path / "out"), "--quiet"]
     assert main(words) == 0
     kept = (tmp_path / "out/episodes.jsonl").read_text()

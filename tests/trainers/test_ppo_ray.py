@@ -104,7 +104,12 @@ def test_replies_to_a_file_are_the_same_from_engines_on_ray(two_raylets: Any, tm
     prompts = write_parquet(GeneratedMath("easy", seed=0), tmp_path / "prompts.parquet", count=3)
 
     def replies(name: str, *more: str) -> list[Any]:
-        small = ["rollout.response_length=6", "rollout.prompt_length=300", "data.n_samples=2", "engine.threads=1"]
+        small = [
+            "rollout.max_response_length=6",
+            "rollout.max_prompt_length=300",
+            "data.n_samples=2",
+            "engine.threads=1",
+        ]
         where = [f"model.path={tmp_path}/model", f"data.path={prompts}", f"data.output_path={tmp_path}/{name}"]
         assert generate.main([*where, *small, "trainer.threads=1", *more]) == 0
         return list(parquet.read_table(tmp_path / name).column("responses").to_pylist())

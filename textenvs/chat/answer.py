@@ -135,9 +135,13 @@ class _Answer(_Lenient):
 def _completion(answer: _Answer) -> Completion:
     choice = answer.choices[0]
     said = choice.message
+    reasoning = said.reasoning_content or (said.reasoning if isinstance(said.reasoning, str) else "")
+    if said.content is None and not (said.refusal or reasoning or said.tool_calls):
+        # A model that says nothing has said "": this is a service that broke off, and no reply to score.
+        raise ValueError("choices.0.message: content is null, and there are no tool calls, no reasoning and no refusal")
     text = clean_text(said.content or said.refusal or "")
     message: Message = {"role": "assistant", "content": text}
-    if reasoning := said.reasoning_content or (said.reasoning if isinstance(said.reasoning, str) else ""):
+    if reasoning:
         message["reasoning_content"] = clean_text(reasoning)
     if said.tool_calls:
         message["tool_calls"] = tuple(_tool_call(i, call) for i, call in enumerate(said.tool_calls))

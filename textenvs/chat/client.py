@@ -25,6 +25,7 @@ from typing import Any, Self
 from pydantic import BaseModel
 
 from ..messages import Message, check_conversation, clean_messages, clean_text
+from ..text import excerpt
 from .answer import Completion, from_record, read_answer, to_record
 from .budget import Amount, Reservation, ledger_of
 from .cache import AnswerCache, request_key
@@ -368,7 +369,7 @@ class ChatClient:
         text = clean_text(" ".join(text.split()))
         if self._key and self._key != _NO_KEY:
             text = text.replace(self._key, "[key]")
-        return text if len(text) <= 300 else f"{text[:300]}..."
+        return excerpt(text)
 
     def _advice(self, fault: Fault) -> str:
         if fault.retry_after_s is not None and fault.retry_after_s > self.spec.max_wait_s:

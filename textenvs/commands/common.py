@@ -7,7 +7,6 @@ import importlib
 import inspect
 import json
 import os
-import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -22,9 +21,6 @@ from ..registry import make, unknown_id
 
 #: Python's spellings of JSON's literals, which docstrings use.
 _LITERALS = {"None": None, "True": True, "False": False}
-
-# Of C0, DEL and C1, all but tabs and new lines; and the characters that turn the direction of writing.
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 class CommandError(Exception):
@@ -165,11 +161,6 @@ def open_environment(env_id: str, options: Mapping[str, Any]) -> TextEnv[Any]:
     except (ValueError, TypeError, ImportError, OSError, gymnasium.error.Error) as error:
         given = " ".join(f"{name}={show_value(value)}" for name, value in options.items())
         raise CommandError(f"{env_id}{' ' if given else ''}{given}: {error}", 1 if _outside(error) else 2) from error
-
-
-def printable(text: str) -> str:
-    """Text that cannot move a terminal's cursor or change its colours: control characters are spelled out."""
-    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 def _value(text: str) -> Any:

@@ -20,7 +20,8 @@ from ..evaluate.runner import Stopped
 from ..evaluate.summary import summarize
 from ..messages import transcript
 from ..registry import describe, list_environments
-from .common import CommandError, class_of, open_environment, options_of, parse_options, printable, show_value
+from ..text import printable
+from .common import CommandError, class_of, open_environment, options_of, parse_options, show_value
 
 _WIDTH = 100
 _ROLE = re.compile(r":\w+:`~?(?:[\w.]*\.)?(\w+)`")  # Sphinx's :class:`~a.b.Name`

@@ -6,24 +6,25 @@ import argparse
 import asyncio
 import importlib.util
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 from ..env import TextEnv
 from ..evaluate.plan import Job, choose_tasks, fingerprint, jobs
 from ..evaluate.policies import Policy
-from ..evaluate.records import Folder, FolderError, Record
+from ..evaluate.progress import StatusLine, Tally
+from ..evaluate.records import EPISODES, Folder, FolderError, Record
 from ..evaluate.report import report
 from ..evaluate.runner import Stopped
 from ..evaluate.runner import run as play_all
 from ..evaluate.summary import summarize
 from ..registry import describe, list_environments
-from .common import CommandError, open_environment, parse_options, printable, show_value
+from ..text import printable
+from .common import CommandError, open_environment, parse_options, show_value
+from .interrupts import INTERRUPTED, interruptible
 from .policies import add_policy_arguments, check_policy_arguments, policy_of
 
-_PROGRESS_EVERY_S = 5.0
-_TASKS = 100  # where nobody says how many, and there are so many
+_TASKS = 100  # how many are played by default, where there are so many
 
 EXAMPLES = """\
 examples:
@@ -33,7 +34,7 @@ examples:
   textenvs evaluate textenv/gsm8k-interact --local outputs/textenvs/run/checkpoints/iteration_000120/model
   textenvs evaluate textenv/gsm8k --policy my_module:reply
 
-A folder given with --out is gone on with by the same command: what is finished is not played again."""
+The same command with the same --out resumes: what is finished is not played again."""
 
 
 def add(commands: Any) -> argparse.ArgumentParser:
@@ -62,6 +63,11 @@ def add(commands: Any) -> argparse.ArgumentParser:
     what.add_argument(
         "--max-failures", type=int, default=8, metavar="N", help="stop after this many failed ones in a row (default 8)"
     )
+    for name, default, says in (
+        ("--step-timeout", 300.0, "seconds that the environment may take for a reset or a step"),
+        ("--episode-timeout", 3600.0, "seconds that an episode may take, with the replies of the policy"),
+    ):
+        what.add_argument(name, type=float, default=default, metavar="S", help=f"{says} (default {default:g})")
     where = parser.add_argument_group("the results")
     where.add_argument("--out", metavar="DIR", help="keep records and results there")
     where.add_argument("--retry-failed", action="store_true", help="play the failed episodes in DIR again")
@@ -73,6 +79,15 @@ def add(commands: Any) -> argparse.ArgumentParser:
 def run(arguments: argparse.Namespace) -> int:
     """Play what is missing, and report."""
     _check(arguments)
+    state = _State(arguments)
+    with interruptible(lambda: f"textenvs evaluate: {state.ended('interrupted')}"):
+        try:
+            return _evaluate(arguments, state)
+        except KeyboardInterrupt as error:
+            raise CommandError(state.ended("interrupted"), INTERRUPTED) from error
+
+
+def _evaluate(arguments: argparse.Namespace, state: _State) -> int:
     options = parse_options(arguments.options)
     env = open_environment(arguments.id, options)
     try:
@@ -93,34 +108,43 @@ def run(arguments: argparse.Namespace) -> int:
         env.close()
     planned = list(jobs(indices, arguments.samples, arguments.seed))
     with _open(arguments, configuration) as kept:
+        state.kept, state.planned = kept, len(planned)
         _announce_resume(kept, len(planned), arguments)
         missing = [job for job in planned if job.place not in kept.records]
-        interrupted = stopped = None
         try:
             asyncio.run(_play(missing, lambda: open_environment(arguments.id, options), policy, kept, arguments))
         except Stopped as error:
-            stopped = error
-        except KeyboardInterrupt as error:
-            interrupted = error
+            raise CommandError(state.ended(str(error))) from error
         except OSError as error:  # of the folder: what environments and policies raise is in their records
             raise CommandError(f"{arguments.out}: {error}; {len(kept.records)} episodes are kept") from error
-        if stopped is not None or interrupted is not None:
-            where = (
-                f"are kept in {arguments.out}; the same command goes on" if arguments.out else "are lost without --out"
-            )
-            cause = "interrupted" if stopped is None else str(stopped)
-            raise CommandError(
-                f"{cause}\n{len(kept.records)} of {len(planned)} episodes {where}", 130 if stopped is None else 1
-            )
         summary = summarize(kept.records.values())
+        written = None
         if isinstance(kept, Folder):
-            results = kept.write_results()
+            written = kept.write_results() if _has("pyarrow") else kept.path / EPISODES
             kept.write_summary({**configuration, **summary})
-    print(_heading(configuration, len(planned)))
+    print(printable(_heading(configuration, len(planned))))
     print(printable(report(summary)))
-    if arguments.out is not None:
-        print(f"\n{results}")
+    if written is not None:
+        print(f"\n{written}")
+        if written.name == EPISODES:
+            print("A table, results.parquet, needs pyarrow: pip install 'textenvs[data]', and the same command again")
     return 0 if "success" in summary["all"] else 1
+
+
+class _State:
+    """How far a command is, for whoever ends it."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.kept: Folder | _Memory | None = None
+        self.planned = 0
+        self._out = arguments.out
+
+    def ended(self, cause: str) -> str:
+        """Why it ends, what is kept, and how to resume."""
+        if self.kept is None:
+            return f"{cause}\nno episode was played yet; run the same command again"
+        where = f"are kept in {self._out}; run the same command again to resume" if self._out else "are lost: use --out"
+        return f"{cause}\n{len(self.kept.records)} of {self.planned} episodes {where}"
 
 
 async def _play(
@@ -130,23 +154,38 @@ async def _play(
     kept: Folder | _Memory,
     arguments: argparse.Namespace,
 ) -> None:
-    progress = _Progress(len(missing), quiet=arguments.quiet)
+    asyncio.get_running_loop().set_exception_handler(_on_loop_error)
+    tally = Tally(len(missing))
+    status = StatusLine(tally, quiet=arguments.quiet)
 
-    def keep(record: Record) -> None:
-        kept.add(record)
-        progress.show(record)
+    async def show() -> None:
+        while True:
+            await asyncio.sleep(status.every_s)
+            status.show()
 
+    showing = asyncio.create_task(show())
     try:
         await play_all(
             missing,
             make_env,
             policy,
-            on_record=keep,
+            on_record=kept.add,
             concurrency=arguments.concurrency,
             max_failures=arguments.max_failures,
+            step_timeout_s=arguments.step_timeout,
+            episode_timeout_s=arguments.episode_timeout,
+            tally=tally,
         )
     finally:
+        showing.cancel()
+        status.clear()
         await policy.aclose()
+
+
+def _on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """The interrupt that a task was met by is said once, by the command."""
+    if not isinstance(context.get("exception"), KeyboardInterrupt):
+        loop.default_exception_handler(context)
 
 
 class _Memory:
@@ -165,40 +204,17 @@ class _Memory:
         pass
 
 
-class _Progress:
-    """A line on stderr now and then."""
-
-    def __init__(self, total: int, *, quiet: bool) -> None:
-        self.total = total
-        self.quiet = quiet
-        self.episodes = self.solved = self.failed = 0
-        self.started = self.shown = time.monotonic()
-
-    def show(self, record: Record) -> None:
-        self.episodes += 1
-        self.solved += record.success
-        self.failed += record.failed
-        now = time.monotonic()
-        if self.quiet or now - self.shown < _PROGRESS_EVERY_S:
-            return
-        self.shown = now
-        counted = self.episodes - self.failed
-        solved = f", {self.solved / counted:.1%} solved" if counted else ""
-        failed = f", {self.failed} FAILED" if self.failed else ""
-        seconds = now - self.started
-        print(f"{self.episodes}/{self.total} episodes in {seconds:.0f} s{solved}{failed}", file=sys.stderr, flush=True)
-
-
 def _check(arguments: argparse.Namespace) -> None:
     for name, least in (("samples", 1), ("seed", 0), ("concurrency", 1), ("max_failures", 1)):
         if getattr(arguments, name) < least:
             flag = name.replace("_", "-")
             raise CommandError(f"--{flag} must be at least {least}, not {getattr(arguments, name)}", 2)
+    for name in ("step_timeout", "episode_timeout"):
+        if not getattr(arguments, name) > 0:
+            raise CommandError(f"--{name.replace('_', '-')} must be above 0, not {getattr(arguments, name)}", 2)
     check_policy_arguments(arguments)
     if arguments.out is None and arguments.retry_failed:
         raise CommandError("--retry-failed goes with --out", 2)
-    if arguments.out is not None and importlib.util.find_spec("pyarrow") is None:
-        raise CommandError("the results of --out are Parquet, which needs pyarrow: pip install 'textenvs[data]'")
 
 
 def _open(arguments: argparse.Namespace, configuration: Mapping[str, Any]) -> Folder | _Memory:
@@ -216,11 +232,15 @@ def _choose(env: TextEnv[Any], arguments: argparse.Namespace) -> tuple[int, ...]
         size = env.tasks.size
         wanted = str(_TASKS if size is None else min(_TASKS, size))
     if wanted != "all" and not wanted.isdecimal():
-        raise CommandError(f"--num-tasks must be a whole number or `all`, not {wanted!r}", 2)
+        raise CommandError(f"--num-tasks must be an integer or `all`, not {wanted!r}", 2)
     try:
         return choose_tasks(env.tasks, None if wanted == "all" else int(wanted), arguments.seed)
     except ValueError as error:
         raise CommandError(f"--num-tasks {wanted}: {error}", 2) from error
+
+
+def _has(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
 
 
 def _version(env_id: str) -> int | None:

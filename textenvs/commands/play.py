@@ -15,7 +15,8 @@ from ..env import EnvironmentFailure, TextEnv
 from ..evaluate.baselines import has_script
 from ..evaluate.runner import tools_of
 from ..messages import Message, assistant, transcript
-from .common import CommandError, open_environment, parse_options, printable
+from ..text import printable
+from .common import CommandError, open_environment, parse_options
 
 #: Begins and ends a reply of several lines.
 FENCE = '"""'

@@ -15,6 +15,7 @@ from ..scoring.gsm8k import METHODS, Method, judge, normalize
 from ..tasks.base import Split, Task, TaskError
 from ..tasks.generated import Level
 from ..tasks.load import Source
+from ..text import quoted
 from ..tool_env import ToolEnv, ToolState
 from ..tools.formats import call
 from ..tools.schema import tool
@@ -184,7 +185,7 @@ def check_row(task: Task) -> None:
     """
     gold = normalize(task.ground_truth)
     if gold is None:
-        raise TaskError(f"task {task.key}: ground_truth {task.ground_truth!r} is not a number")
+        raise TaskError(f"task {task.key}: ground_truth {quoted(task.ground_truth)} is not a number")
     tools: Any = task.extra.get("tools_kwargs")
     if tools is None:
         return
@@ -197,4 +198,6 @@ def check_row(task: Task) -> None:
     created: Any = options.get("create_kwargs") if isinstance(options, Mapping) else None
     own = created.get("ground_truth") if isinstance(created, Mapping) else None
     if own is not None and normalize(own) != gold:
-        raise TaskError(f"{where}: the tool's ground_truth is {own!r}, but reward_model has {task.ground_truth!r}")
+        raise TaskError(
+            f"{where}: the tool's ground_truth is {quoted(own)}, but reward_model has {quoted(task.ground_truth)}"
+        )

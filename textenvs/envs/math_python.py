@@ -19,6 +19,7 @@ from ..tasks.base import Split, Task, TaskError
 from ..tasks.computing import LEVELS, ComputingLevel, GeneratedComputing
 from ..tasks.math_rows import COLUMNS, from_problem
 from ..tasks.sources import Reader, Source, open_source
+from ..text import quoted
 from ..tool_env import ToolEnv, ToolState
 from ..tools.formats import call
 from ..tools.python import python_tool
@@ -126,7 +127,9 @@ class MathPython(ToolEnv[MathState]):
         if grader not in GRADERS:
             raise TaskError(f"task {task.key}: extra_info.grader is {grader!r}; it must be one of {', '.join(GRADERS)}")
         if grader == "number" and normalize(truth) is None:
-            raise TaskError(f"task {task.key}: ground_truth {truth!r} is not a number, and extra_info.grader wants one")
+            raise TaskError(
+                f"task {task.key}: ground_truth {quoted(truth)} is not a number, and extra_info.grader wants one"
+            )
         if grader == "math-verify":
             require_math_verify()
         return task.prompt

@@ -12,7 +12,8 @@ from __future__ import annotations
 import operator
 import os
 import weakref
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -20,10 +21,11 @@ import gymnasium
 import numpy as np
 
 from ..env import EpisodeState, ResetResult, StepResult, TextEnv, Turn
-from ..messages import Message, Messages, check_conversation, copy_messages
+from ..messages import Message, Messages, copy_messages
 from ..serve.client import Client, RemoteError, check_described, new_id, wait_here
 from ..serve.protocol import PASSING, Json, decode, encode, generator_from, generator_state
 from ..tasks.base import Task
+from .remote_checks import BadAnswer, described, field, info_of, messages_of, stepped
 
 #: Where the arguments are looked for that are not given.
 URL_VARIABLE, ENV_VARIABLE, TOKEN_VARIABLE = "TEXTENVS_URL", "TEXTENVS_REMOTE_ENV", "TEXTENVS_TOKEN"
@@ -158,12 +160,11 @@ class Remote(TextEnv[RemoteState]):
         if self.env_kwargs:
             there = wait_here(self._client.call("describe", env=self.remote_env, kwargs=self.env_kwargs))
         try:
-            facts = there["environments"][self.remote_env]
-            limits = {name: facts[name] for name in ("max_assistant_turns", "max_user_turns")}
-            tasks = RemoteTasks(facts["tasks"], self._client_arguments, self.remote_env, self.env_kwargs)
-            self.tool_schemas, self.tools_apart = facts["tool_schemas"], facts["tools_apart"]
-        except (KeyError, TypeError) as error:
-            raise self._nonsense(f"what {self.remote_env} is") from error
+            facts, limits, tools = described(there["environments"][self.remote_env])
+        except (KeyError, TypeError, BadAnswer) as error:
+            raise self._nonsense(f"what {self.remote_env} is ({error})") from error
+        tasks = RemoteTasks(facts, self._client_arguments, self.remote_env, self.env_kwargs)
+        self.tool_schemas, self.tools_apart = tools
         super().__init__(tasks, **limits, render_mode=render_mode)
         self._lease: _Lease | None = None
         self._asked: tuple[int | None, dict[str, Any]] = (None, {})  # of the reset that is going on
@@ -182,9 +183,12 @@ class Remote(TextEnv[RemoteState]):
         state.seed = int(self.np_random.integers(2**63)) if seed is None else operator.index(seed)
         state.options = encode(options) if options else "null"
         answer = await self._open_session([])
-        messages, info = self._news(answer), self._field(answer, "info", dict)
-        state.task = Task(str(info.get("task_key")), str(info.get("data_source")), messages, None)
-        state.task_index = int(info.get("task_index", -1))
+        with self._checking():
+            messages, info = messages_of(answer), info_of(answer)
+            for name in ("task_key", "data_source"):
+                field(info, name, str)
+            state.task_index = field({"task_index": -1, **info}, "task_index", int)
+        state.task = Task(info["task_key"], info["data_source"], messages, None)
         state.opened = encode(info)
         return messages
 
@@ -241,22 +245,17 @@ class Remote(TextEnv[RemoteState]):
 
     def _conclude(self, turn: Turn) -> StepResult:
         assert isinstance(turn, RemoteAnswer)
-        state, answer = self.state, turn.answer
-        reply = state.messages[-1]
-        news = self._news(answer)
-        if not news or news[0]["role"] != "assistant":
-            raise self._nonsense("a conversation that the reply is in")
-        reward, info = float(self._field(answer, "reward", (int, float))), self._field(answer, "info", dict)
+        state, reply = self.state, self.state.messages[-1]
+        with self._checking():
+            result = stepped(turn.answer, reply)
         state.replies += (encode({"action": _action(reply)}),)
-        state.messages = (*state.messages[:-1], *news)
-        state.return_so_far += reward
-        state.user_turns = int(info.get("user_turns", state.user_turns))
-        state.terminated = self._field(answer, "terminated", bool)
-        state.truncated = self._field(answer, "truncated", bool)
-        state.stop = info.get("stop")
+        state.messages = (*state.messages[:-1], *result.messages)
+        state.return_so_far += result.reward
+        state.user_turns = result.info["user_turns"]
+        state.terminated, state.truncated, state.stop = result.terminated, result.truncated, result.info["stop"]
         if self.render_mode == "human":
             self.render()
-        return copy_messages(state.messages), reward, state.terminated, state.truncated, info
+        return copy_messages(state.messages), result.reward, state.terminated, state.truncated, result.info
 
     def close(self) -> None:
         """Give the session up; the connection stays, for other environments of this process."""
@@ -397,17 +396,20 @@ class Remote(TextEnv[RemoteState]):
         action = self._field(answer, "action", (str, dict))
         return action if isinstance(action, str) else self._news({"messages": [action]})[0]
 
-    def _news(self, answer: Json) -> Messages:
+    @contextmanager
+    def _checking(self) -> Iterator[None]:
         try:
-            return copy_messages(check_conversation(self._field(answer, "messages", list), "messages"))
-        except ValueError as error:
-            raise self._nonsense("messages") from error
+            yield
+        except BadAnswer as error:
+            raise self._nonsense(str(error)) from error
+
+    def _news(self, answer: Json) -> Messages:
+        with self._checking():
+            return messages_of(answer)
 
     def _field(self, answer: Json, name: str, kind: Any) -> Any:
-        value = answer.get(name)
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise self._nonsense(repr(name))
-        return value
+        with self._checking():
+            return field(answer, name, kind)
 
     def _nonsense(self, what: str) -> RemoteError:
         return RemoteError(f"{self.url} did not answer {what}; is that a server of `textenvs serve`?", "bad_request")

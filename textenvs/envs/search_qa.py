@@ -16,6 +16,7 @@ from ..scoring.qa import exact_match, f1, stated_answer
 from ..tasks.base import Split, Task, TaskError, TaskSet
 from ..tasks.sources import Reader, Source, open_source
 from ..tasks.world import LEVELS, GeneratedQuestions, WorldLevel
+from ..text import quoted
 from ..tool_env import ToolEnv, ToolState
 from ..tools.formats import call
 from ..tools.jsontext import read_object
@@ -179,7 +180,9 @@ def answers_of(task: Task) -> tuple[str, ...]:
         truth = truth.get("target")
     answers = (truth,) if isinstance(truth, str) else tuple(truth) if isinstance(truth, (list, tuple)) else ()
     if not answers or not all(isinstance(answer, str) and answer.strip() for answer in answers):
-        raise TaskError(f"task {task.key}: ground_truth {task.ground_truth!r} is no answer, and no list of answers")
+        raise TaskError(
+            f"task {task.key}: ground_truth {quoted(task.ground_truth)} is no answer, and no list of answers"
+        )
     return answers
 
 

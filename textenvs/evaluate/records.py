@@ -145,7 +145,7 @@ class Folder:
     """The folder of one evaluation, held by one process at a time; use it as a context manager.
 
     Args:
-        path: The folder; it is made. A folder of an earlier run of the same evaluation is gone on with.
+        path: The folder; it is made. An earlier run of the same evaluation in it is resumed.
         configuration: What is evaluated, as JSON values: all that may change a result.
         retry_failed: Forget the failed episodes of the earlier run, so that they are played again.
 

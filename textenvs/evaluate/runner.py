@@ -1,26 +1,33 @@
 """Playing the episodes of an evaluation, many at a time.
 
 Each of ``concurrency`` workers has an environment of its own and takes the next job when its episode is over, so a long
-episode holds nobody up. What goes wrong is data: a simulator, a service or an environment that fails gives a *failed*
-record, and only failures in a row, which say that something is broken, stop the evaluation.
+episode holds up no other. What goes wrong is data: a simulator, a service or an environment that fails, or takes too
+long, gives a *failed* record, and only failures in a row, which say that something is broken, stop the evaluation.
+
+With a time limit for steps, hooks run in threads. A thread cannot be stopped: one that hangs is left behind with its
+environment, and its worker gets a new one. An asynchronous hook that blocks the event loop has no limit.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
+from ..background import settle
 from ..chat.errors import BudgetExceeded, CacheError
-from ..env import EnvironmentFailure, TextEnv
+from ..env import EnvironmentFailure, TextEnv, check_numbers
 from ..messages import Messages, clean_text, copy_messages
+from ..options import check_timeout
+from ..serve.threads import Threads
+from ..text import excerpt, quoted
 from ..tool_env import ToolState
 from .plan import Job
 from .policies import OutOfContext, Player, Policy, PolicyFailure, Reply, Stop, ToolSchemas
+from .progress import Tally
 from .records import Record
 
 Number = TypeVar("Number", int, float)
@@ -29,10 +36,13 @@ Number = TypeVar("Number", int, float)
 SOLVED = "solved"
 
 #: Stops of failed episodes that the environment did not report itself.
-ENV_FAILED, POLICY_FAILED = "env_failed", "policy_failed"
+ENV_FAILED, POLICY_FAILED, TIMED_OUT = "env_failed", "policy_failed", "timed_out"
 
 #: The stop of an episode whose conversation has outgrown the policy's context: truncated, and not failed.
 MAX_CONTEXT = "max_context"
+
+_FAILURE_CHARS = 1000  # of the words for what failed
+_CLOSE_S = 10.0  # how long an environment may take to close
 
 # A turn's own numbers among the metrics of environments with tools; a record has the episode's.
 _TOOL_COUNTS = {"tool_calls", "tool_errors"}
@@ -50,6 +60,9 @@ async def run(
     on_record: Callable[[Record], None],
     concurrency: int = 16,
     max_failures: int = 8,
+    step_timeout_s: float | None = None,
+    episode_timeout_s: float | None = None,
+    tally: Tally | None = None,
 ) -> None:
     """Play all jobs.
 
@@ -63,21 +76,28 @@ async def run(
         on_record: Called with each finished episode, in the order in which they finish.
         concurrency: How many episodes are played at a time.
         max_failures: Stop after this many failed episodes in a row.
+        step_timeout_s: Seconds that an environment may take for a reset or a step; ``None`` for no limit.
+        episode_timeout_s: Seconds that an episode may take, with the policy's replies; ``None`` for no limit.
+        tally: Counts what happens, while it happens.
 
     Raises:
         Stopped: Too many failures in a row, or the policy cannot go on.
-        ValueError: ``concurrency`` or ``max_failures`` is below 1.
+        ValueError: ``concurrency`` or ``max_failures`` is below 1, or a time limit is not above 0.
     """
+    for name, limit in (("step_timeout_s", step_timeout_s), ("episode_timeout_s", episode_timeout_s)):
+        check_timeout(name, limit)
     for name, value in (("concurrency", concurrency), ("max_failures", max_failures)):
         if value < 1:
             raise ValueError(f"{name} must be at least 1, not {value}")
     left = iter(jobs)
     streak: list[Record] = []
-    threads: ThreadPoolExecutor | None = None
+    threads = Threads(concurrency)
+    tally = Tally() if tally is None else tally
     stopping = False
 
     def finished(record: Record) -> None:
         nonlocal stopping
+        tally.finished(record)
         if not record.failed:
             while streak and not stopping:
                 on_record(streak.pop(0))
@@ -89,22 +109,24 @@ async def run(
             raise Stopped(f"{len(streak)} episodes in a row failed; the last one: {record.stop}: {record.failure}")
 
     async def work(first: Job) -> None:
-        nonlocal threads
-        env = make_env()
-        if env.blocking and threads is None:
-            threads = ThreadPoolExecutor(concurrency, "textenvs-evaluate")
+        calls = Calls(make_env(), threads, step_timeout_s)
         try:
             job: Job | None = first
             while job is not None:
+                tally.running += 1
                 try:
-                    record = await play(job, env, policy, threads if env.blocking else None)
+                    record = await play(job, calls, policy, episode_timeout_s=episode_timeout_s, tally=tally)
                 except Stop as stop:
                     raise Stopped(str(stop)) from stop
+                finally:
+                    tally.running -= 1
                 finished(record)
                 job = next(left, None)
-                await asyncio.sleep(0)  # scripts never wait, and the loop has interrupts to notice
+                if calls.hangs and job is not None:
+                    calls = Calls(make_env(), threads, step_timeout_s)
+                await asyncio.sleep(0)  # scripts never wait, and others have a turn
         finally:
-            await env.aclose()
+            await calls.close()
 
     workers: list[asyncio.Task[None]] = []
     try:
@@ -119,30 +141,110 @@ async def run(
         for worker in workers:
             worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
-        if threads is not None:
-            threads.shutdown(wait=False, cancel_futures=True)
+        threads.close()
 
 
-async def play(job: Job, env: TextEnv[Any], policy: Policy, threads: ThreadPoolExecutor | None = None) -> Record:
+class Calls:
+    """The calls of one environment: on the event loop, or in threads where they may block or have a time limit.
+
+    Args:
+        env: The environment.
+        threads: The threads of the evaluation.
+        timeout_s: Seconds that a reset or a step may take; ``None`` for no limit.
+    """
+
+    def __init__(self, env: TextEnv[Any], threads: Threads, timeout_s: float | None = None) -> None:
+        self.env = env
+        self.hangs = False  # whether a thread was given up that may still be at work in the environment
+        self._threads = threads
+        self._timeout_s = timeout_s
+
+    async def reset(self, seed: int, options: dict[str, Any]) -> Any:
+        """:meth:`TextEnv.reset`."""
+        if self.env.blocking:
+            return await self._limited("reset", self._in_thread(partial(self.env.reset, seed=seed, options=options)))
+        if self._timeout_s is None:
+            return await self.env.areset(seed=seed, options=options)
+        return await self._limited(
+            "reset", self._twin(self.env._opened_or_not(), self.env._begin_episode, seed, options)
+        )
+
+    async def step(self, action: Any) -> Any:
+        """:meth:`TextEnv.step`."""
+        if self.env.blocking:
+            return await self._limited("step", self._in_thread(partial(self.env.step, action)))
+        if self._timeout_s is None:
+            return await self.env.astep(action)
+        return await self._limited("step", self._twin(self.env._played_or_not(), self.env._play, action))
+
+    async def close(self) -> None:
+        """Close the environment, unless a call hangs in it."""
+        if self.hangs:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_S):
+                if self.env.blocking:
+                    await self._in_thread(self.env.close)
+                else:
+                    await self.env.aclose()
+
+    async def _twin(self, whole: AbstractContextManager[None], call: Callable[..., Any], *args: Any) -> Any:
+        """An asynchronous twin whose plain part, which may block, runs in a thread."""
+        with whole:
+            return await settle(await self._in_thread(partial(call, *args)))
+
+    async def _in_thread(self, call: Callable[[], Any]) -> Any:
+        begun = await self._threads.begin(call, beyond=True)  # each worker has one call at a time
+        try:
+            return await asyncio.shield(begun)
+        except asyncio.CancelledError:
+            self.hangs = not begun.done()
+            raise
+
+    async def _limited(self, what: str, work: Awaitable[Any]) -> Any:
+        try:
+            async with asyncio.timeout(self._timeout_s) as clock:
+                return await work
+        except TimeoutError as error:
+            if not clock.expired():
+                raise
+            raise _Over(ENV_FAILED, f"the environment's {what} took longer than {self._timeout_s:g} s") from error
+
+
+async def play(
+    job: Job,
+    calls: Calls,
+    policy: Policy,
+    *,
+    episode_timeout_s: float | None = None,
+    tally: Tally | None = None,
+) -> Record:
     """Play one episode.
 
     Args:
         job: Which one.
-        env: Plays it.
+        calls: Of the environment that plays it.
         policy: Replies.
-        threads: Where an environment that blocks is stepped; ``None`` for one that does not.
+        episode_timeout_s: Seconds that it may take; ``None`` for no limit.
+        tally: Counts its turns.
 
     Raises:
         Stop: The policy, or a simulated user or judge of the environment, cannot go on.
     """
-    episode = _Episode(job, env, threads)
+    episode = _Episode(job, calls, Tally() if tally is None else tally)
+    clock = asyncio.timeout(episode_timeout_s)
     try:
-        await episode.open()
-        player = policy.start(env, job.seed)
-        while not episode.over:
-            await episode.step(await episode.ask(player))
+        async with clock:
+            await episode.open()
+            player = policy.start(calls.env, job.seed)
+            while not episode.over:
+                await episode.step(await episode.ask(player))
     except _Over as over:
         return episode.cut_off(over)
+    except TimeoutError:
+        if not clock.expired():
+            raise
+        return episode.cut_off(_Over(TIMED_OUT, f"the episode took longer than {episode_timeout_s:g} s"))
     return episode.record
 
 
@@ -158,23 +260,20 @@ class _Over(Exception):
 class _Episode:
     """A record while it grows."""
 
-    def __init__(self, job: Job, env: TextEnv[Any], threads: ThreadPoolExecutor | None) -> None:
-        self.env = env
+    def __init__(self, job: Job, calls: Calls, tally: Tally) -> None:
+        self.env = env = calls.env
         self.job = job
         self.over = False
         self.conversation: Messages = ()
         self.record = Record(job.task, job.sample, job.seed, job.task_index, task_key="", data_source="")
-        self._threads = threads
+        self._calls = calls
+        self._tally = tally
         self._tools = tools_of(env)
 
     async def open(self) -> None:
         seed, options = self.job.seed, {"task_index": self.job.task_index}
         with _environments_errors():
-            if self._threads is None:
-                self.conversation, info = await self.env.areset(seed=seed, options=options)
-            else:
-                reset = partial(self.env.reset, seed=seed, options=options)
-                self.conversation, info = await asyncio.get_running_loop().run_in_executor(self._threads, reset)
+            self.conversation, info = await self._calls.reset(seed, options)
         self.record = replace(self.record, task_key=info["task_key"], data_source=info["data_source"])
 
     async def ask(self, player: Player) -> Reply:
@@ -192,20 +291,22 @@ class _Episode:
         except Exception as error:
             raise _Over(POLICY_FAILED, describe_error(error)) from error
         if not self.env.action_space.contains(reply.action):
-            raise _Over(POLICY_FAILED, f"{reply.action!r:.200} is neither text nor an assistant message")
+            raise _Over(POLICY_FAILED, f"{quoted(reply.action)} is neither text nor an assistant message")
         return reply
 
     async def step(self, reply: Reply) -> None:
         with _environments_errors():
-            if self._threads is None:
-                result = await self.env.astep(reply.action)
-            else:
-                result = await asyncio.get_running_loop().run_in_executor(self._threads, self.env.step, reply.action)
+            result = await self._calls.step(reply.action)
+        self._tally.turns += 1
+        self._tally.completion_tokens += reply.completion_tokens or 0
         self.conversation, reward, terminated, truncated, info = result
         old, state = self.record, self.env.state
         terms = dict(old.terms)
         for name, value in info["terms"].items():
             terms[name] = terms.get(name, 0.0) + value
+        with _environments_errors():
+            check_numbers("an episode's rewards and terms, summed,", {"return": old.total + reward, **terms})
+            check_numbers("the metrics", info["metrics"])
         self.over = terminated or truncated
         self.record = replace(
             old,
@@ -221,7 +322,7 @@ class _Episode:
             truncated=truncated,
             stop=info["stop"],
             failed=info["failed"],
-            failure=info.get("failure"),
+            failure=excerpt(info["failure"], _FAILURE_CHARS) if info["failed"] else None,
             prompt_tokens=_add(old.prompt_tokens, reply.prompt_tokens),
             completion_tokens=_add(old.completion_tokens, reply.completion_tokens),
             cut_replies=old.cut_replies + reply.cut,
@@ -237,7 +338,7 @@ class _Episode:
             truncated=True,
             stop=over.stop,
             failed=over.failure is not None,
-            failure=None if over.failure is None else clean_text(over.failure),
+            failure=None if over.failure is None else excerpt(clean_text(over.failure), _FAILURE_CHARS),
             messages=copy_messages(self.env.state.messages),
         )
 
@@ -251,6 +352,8 @@ def _environments_errors() -> Iterator[None]:
         raise Stop(f"a simulated user or judge cannot go on: {error}") from error
     except EnvironmentFailure as failure:
         raise _Over(failure.stop, failure.reason) from failure
+    except _Over:
+        raise
     except Exception as error:
         raise _Over(ENV_FAILED, describe_error(error)) from error
 
@@ -266,7 +369,7 @@ def describe_error(error: BaseException) -> str:
     while trace is not None:
         place = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
         trace = trace.tb_next
-    return f"{type(error).__name__}: {error} ({place})"
+    return f"{type(error).__name__}: {excerpt(str(error), _FAILURE_CHARS // 2)} ({place})"
 
 
 def _noted(old: Record, reply: Reply) -> tuple[Any, ...]:

@@ -22,6 +22,7 @@ from typing import Any, TypeAlias
 
 from ..background import wait_for
 from ..sandbox import Sandbox, SandboxResult
+from ..text import excerpt
 
 _HARNESS = Path(__file__).with_name("code_harness.py").read_text(encoding="utf-8")
 _REPORT_BYTES = 20_000
@@ -209,8 +210,12 @@ def _read(test: Test, report: dict[str, Any]) -> Outcome:
     try:
         value = ast.literal_eval(report["value"])
     except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return Outcome(False, f"{_short(test.expression)} is not plain data: {_short(report['value'])}")
-    return Outcome(True) if _equal(value, test.expected) else Outcome(False, f"{test.expression} gives {_short(value)}")
+        return Outcome(False, f"{excerpt(test.expression)} is not plain data: {excerpt(report['value'])}")
+    return (
+        Outcome(True)
+        if _equal(value, test.expected)
+        else Outcome(False, f"{test.expression} gives {excerpt(repr(value))}")
+    )
 
 
 def _compare_output(result: SandboxResult, test: InputOutput) -> Outcome:
@@ -219,7 +224,7 @@ def _compare_output(result: SandboxResult, test: InputOutput) -> Outcome:
         return Outcome(False, result.reason or last or f"It ended with exit code {result.exit_code}.")
     if _lines(result.stdout) == _lines(test.stdout):
         return Outcome(True)
-    return Outcome(False, f"It prints {_short(result.stdout)}")
+    return Outcome(False, f"It prints {excerpt(result.stdout)}")
 
 
 def _lines(text: str) -> list[str]:
@@ -255,8 +260,3 @@ def _check(test: Test) -> None:
             raise ValueError(f"Call: {test.expression!r} is not an expression: {error}") from error
     elif not isinstance(test, (InputOutput, Assertion)):
         raise ValueError(f"a test is an InputOutput, a Call or an Assertion, not {test!r}")
-
-
-def _short(value: Any) -> str:
-    text = value if isinstance(value, str) else repr(value)
-    return text if len(text) <= 200 else f"{text[:197]}..."

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Literal
 
+from ..text import quoted
+
 Method = Literal["strict", "flexible"]
 METHODS: tuple[str, ...] = ("strict", "flexible")
 
@@ -98,7 +100,7 @@ def compare(answer: str, ground_truth: object) -> int:
     """
     left, right = normalize(answer), normalize(ground_truth)
     if left is None or right is None:
-        raise ValueError(f"cannot compare {answer!r} with {ground_truth!r}: both must be numbers")
+        raise ValueError(f"cannot compare {quoted(answer)} with {quoted(ground_truth)}: both must be numbers")
     a, b = Decimal(left), Decimal(right)
     return (a > b) - (a < b)
 
@@ -147,5 +149,7 @@ def judge(text: str, ground_truth: object, method: Method = "strict") -> Verdict
 def _gold(ground_truth: object) -> str:
     gold = normalize(ground_truth)
     if gold is None:
-        raise ValueError(f"the ground truth {ground_truth!r} is not a number, so no answer can be checked against it")
+        raise ValueError(
+            f"the ground truth {quoted(ground_truth)} is not a number: no answer can be checked against it"
+        )
     return gold

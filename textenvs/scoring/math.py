@@ -14,6 +14,7 @@ import importlib.util
 import json
 import math
 import os
+import re
 import selectors
 import subprocess
 import sys
@@ -25,7 +26,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from ..text import quoted
 from .final_answer import boxed
+from .relations import claims_of, is_name
 
 Method = Literal["boxed", "flexible"]
 METHODS: tuple[str, ...] = ("boxed", "flexible")
@@ -33,6 +36,13 @@ Reason = Literal["equal", "different", "no_answer", "unreadable", "timeout"]
 
 #: Longer answers are not read.
 MAX_CHARS = 20_000
+# Sides of relations that an answer may have beside names: each is a comparison of its own.
+_SIDES = 8
+# Percent in any spelling, as the one that Math-Verify reads.
+_PERCENT = re.compile(
+    r"(?:\\[,;:! ]|[\s~])*"
+    r"(?:\\?[%％﹪]|\\(?:text|mathrm|mbox)\s*\{\s*(?:\\?%|(?i:per ?cent|pct))\.?\s*\}|\b(?i:per ?cent|pct)\b)"
+)
 #: How many comparisons run at the same time in one process.
 CONCURRENCY = max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 # Seconds in which a new process must have imported SymPy.
@@ -61,6 +71,12 @@ class MathVerdict:
 def judge_math(reply: str, ground_truth: str, *, method: Method = "boxed", timeout_s: float = 5.0) -> MathVerdict:
     r"""Compare the answer of ``reply`` with ``ground_truth``.
 
+    * In a relation, as in ``x = 8/2 = 4``, every side must be a name (see
+      :func:`~textenvs.scoring.relations.is_name`) or equal the last one, unless the ground truth is a relation, too:
+      ``x = 4`` is 4; ``5 = 4`` and ``2x = 4`` are not.
+    * Percent is part of a value: ``4\%`` is ``0.04`` and not ``4``. Where the ground truth has it, an answer may leave
+      it out, as any other unit.
+
     Args:
         reply: The assistant's reply.
         ground_truth: The right answer, LaTeX or plain, as ``\frac{1}{2}`` or ``1/2``.
@@ -78,20 +94,53 @@ def judge_math(reply: str, ground_truth: str, *, method: Method = "boxed", timeo
     if isinstance(timeout_s, bool) or not 0 < timeout_s < math.inf:
         raise ValueError(f"timeout_s must be a number of seconds above 0, not {timeout_s!r}")
     require_math_verify()
+    deadline = time.monotonic() + timeout_s
     answer = boxed(reply) if method == "boxed" else None
     if method == "boxed":
         if not answer:
             return MathVerdict("no_answer")
         if answer == ground_truth.strip():
             return MathVerdict("equal", answer)  # the same text needs no reading
-    target = f"\\boxed{{{answer}}}" if answer is not None else reply
-    if len(target) > MAX_CHARS:
+    if len(answer if answer is not None else reply) > MAX_CHARS:
         return MathVerdict("unreadable", answer)
-    said = _ask({"gold": f"\\boxed{{{ground_truth}}}", "target": target}, timeout_s)
+    gold = _box(ground_truth)
+    said, read = _ask({"gold": gold, "target": _PERCENT.sub("%", reply) if answer is None else _box(answer)}, timeout_s)
     if said == "bad gold":
-        raise ValueError(f"the ground truth {ground_truth!r} cannot be read as mathematics, so nothing can be compared")
+        raise ValueError(
+            f"the ground truth {quoted(ground_truth)} cannot be read as mathematics, so nothing can be compared"
+        )
+    claimed = answer if answer is not None else read
+    if said == "equal" and claims_of(claimed).relations > claims_of(ground_truth).relations:
+        said = _consistent(claimed, gold, deadline)
     reason: Reason = said  # type: ignore[assignment]
     return MathVerdict(reason, answer)
+
+
+def _consistent(answer: str, gold: str, deadline: float) -> str:
+    """The verdict on an answer that has relations, and that Math-Verify takes for the right one."""
+    claims = claims_of(answer)
+    sides = [(side, chain[-1]) for chain in claims.chains for side in chain[:-1] if not is_name(side)]
+    if claims.hidden or len(sides) > _SIDES:
+        return "different"
+    questions = [(_box(last), _box(side)) for side, last in sides]
+    if len(claims.chains) == 1 or not claims.wrapped:
+        # The last sides alone: they may be percentages.
+        questions.append((gold, _box(", ".join(chain[-1] for chain in claims.chains))))
+    for wanted, found in questions:
+        if (left := deadline - time.monotonic()) <= 0:
+            return "timeout"
+        said, _ = _ask({"gold": wanted, "target": found}, left)
+        if said != "equal":
+            return "timeout" if said == "timeout" else "different"
+    return "equal"
+
+
+def _box(text: str) -> str:
+    return f"\\boxed{{{_percent(text)}}}"
+
+
+def _percent(text: str) -> str:
+    return _PERCENT.sub(r"\\%", text)
 
 
 async def judge_math_async(
@@ -147,8 +196,11 @@ class _Worker:
             self.end()
             raise RuntimeError(f"the process that compares answers does not start: {said or 'it took too long'}")
 
-    def ask(self, question: dict[str, str], timeout_s: float) -> str:
-        """The answer; ``"timeout"`` where none came in time. After that, or an error, the process is of no more use."""
+    def ask(self, question: dict[str, str], timeout_s: float) -> tuple[str, str]:
+        """The answer, and the text that was compared; ``"timeout"`` where none came in time.
+
+        After that, or an error, the process is of no more use.
+        """
         assert self.process.stdin is not None
         # The process also ends itself: it must not compute on when nobody is left to kill it.
         line = json.dumps({**question, "timeout_s": timeout_s + 1.0}) + "\n"
@@ -156,7 +208,11 @@ class _Worker:
             self.process.stdin.write(line.encode())  # which does not wait: an idle process reads
         except OSError as error:
             raise _Died from error
-        return self._line(timeout_s) or "timeout"
+        line = self._line(timeout_s)
+        if line is None:
+            return "timeout", ""
+        said, read = json.loads(line)
+        return said, read
 
     def _line(self, timeout_s: float) -> str | None:
         assert self.process.stdout is not None
@@ -183,7 +239,7 @@ class _Worker:
             _workers.discard(self)
 
 
-def _ask(question: dict[str, str], timeout_s: float) -> str:
+def _ask(question: dict[str, str], timeout_s: float) -> tuple[str, str]:
     with _turns:
         while True:
             with _lock:
@@ -191,11 +247,11 @@ def _ask(question: dict[str, str], timeout_s: float) -> str:
             fresh = worker is None
             worker = worker or _Worker()
             try:
-                said = worker.ask(question, timeout_s)
+                said, read = worker.ask(question, timeout_s)
             except _Died:
                 worker.end()
                 if fresh:  # it died of this question: it took all memory, or crashed
-                    return "unreadable"
+                    return "unreadable", ""
                 continue  # somebody may have killed it before
             except BaseException:
                 worker.end()
@@ -205,7 +261,7 @@ def _ask(question: dict[str, str], timeout_s: float) -> str:
             else:
                 with _lock:
                     _idle.append(worker)
-            return said
+            return said, read
 
 
 _lock = threading.Lock()

@@ -1,7 +1,8 @@
 """A program that compares mathematical expressions: one question a line, one answer a line.
 
 It runs on its own (see :mod:`.math`), so that it can be killed. A line of standard input is JSON with ``gold``,
-``target`` and ``timeout_s``; the answer is ``equal``, ``different``, ``no_answer``, ``unreadable`` or ``bad gold``.
+``target`` and ``timeout_s``; the answer is a JSON list of ``equal``, ``different``, ``no_answer``, ``unreadable`` or
+``bad gold``, and of the text that was compared.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import logging
 import os
 import sys
+from typing import Any
 
 _MEMORY = 4 << 30
 
@@ -25,6 +27,18 @@ def main() -> None:
 
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, resource.RLIM_INFINITY))
     from math_verify import parse, verify
+    from sympy import Rational, UnevaluatedExpr
+    from sympy.core.relational import Relational
+
+    percent = UnevaluatedExpr(Rational(1, 100))  # as Math-Verify reads a percent sign
+
+    def has_percent(parsed: list[Any]) -> bool:
+        return any(each.has(UnevaluatedExpr) for each in parsed if hasattr(each, "has"))
+
+    def without_percent(expression: Any) -> Any:
+        if isinstance(expression, Relational):  # it would become true or false
+            return expression
+        return expression.xreplace({percent: Rational(1, 100)}) if hasattr(expression, "xreplace") else expression
 
     logging.disable(logging.CRITICAL)  # Math-Verify warns that it is asked not to watch the time
     nowhere = open(os.devnull, "w")  # noqa: SIM115  (for as long as the program runs)
@@ -33,7 +47,7 @@ def main() -> None:
     print("ready", file=answers, flush=True)
     os.dup2(nowhere.fileno(), 2)  # nobody reads it from here on, and a full pipe would stop this program
     for line in sys.stdin:
-        question = json.loads(line)
+        question, read = json.loads(line), ""
         # Not a Python thread: it ends the process even while SymPy holds the interpreter.
         faulthandler.dump_traceback_later(question["timeout_s"], exit=True, file=nowhere)
         try:
@@ -44,11 +58,15 @@ def main() -> None:
             elif not target:
                 said = "unreadable" if "\\boxed" in question["target"] else "no_answer"
             else:
+                read = str(target[-1])
+                if not has_percent(gold) and has_percent(target):
+                    # Math-Verify also takes the number in front of a percent sign for the answer.
+                    target = [without_percent(each) for each in target if not isinstance(each, str)]
                 said = "equal" if verify(gold, target, timeout_seconds=None) else "different"
         except (RecursionError, MemoryError):
             said = "unreadable"
         faulthandler.cancel_dump_traceback_later()
-        print(said, file=answers, flush=True)
+        print(json.dumps([said, read]), file=answers, flush=True)
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ import gymnasium
 
 from .. import background
 from ..env import FAILURE_STOPS, EnvironmentFailure
+from ..text import excerpt
 from .protocol import ERRORS, PASSING, PREFIX, PROTOCOL, Json, encode
 
 T = TypeVar("T")
@@ -38,6 +39,9 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 _CONNECT_S = 10.0
 _HEARTBEAT_S = 20.0
 _TOO_LARGE = 1009  # WebSocket's code for a message that is
+#: The largest answer that is read, in bytes: what a server may make this process hold.
+MAX_ANSWER_BYTES = 32 * 2**20
+_SAID = 1000  # characters of what a server says is wrong
 #: Bytes of a message that may be the reason why its connection was lost. The server stops to read one that is too
 #: large, so what the sockets have no room for cannot be sent, and its word about it (1009) does not arrive.
 _MAYBE_TOO_LARGE = 2**16
@@ -189,16 +193,33 @@ def _received(opener: urllib.request.OpenerDirector, request: urllib.request.Req
     try:
         try:
             with opener.open(request, timeout=timeout_s) as answer:
-                text = answer.read()
+                text = _bounded(answer, request.host)
         except urllib.error.HTTPError as error:
             with error:
-                text = error.read()
+                text = _bounded(error, request.host)
     except (OSError, http.client.HTTPException) as error:  # the latter for an answer that breaks off
         raise _Lost(f"no connection: {error!r}") from error
     try:
         return json.loads(text)
     except ValueError:
         return None
+
+
+def _bounded(answer: Any, where: str) -> bytes:
+    length = getattr(answer, "length", None)  # what its header says, where it has one
+    if length is not None and length <= MAX_ANSWER_BYTES:
+        return answer.read()  # type: ignore[no-any-return]  # raises where it breaks off, which a bounded read does not
+    text: bytes = b"" if length is not None else answer.read(MAX_ANSWER_BYTES + 1)
+    if length is not None or len(text) > MAX_ANSWER_BYTES:
+        raise _answer_too_large(where)
+    return text
+
+
+def _answer_too_large(where: str) -> RemoteError:
+    return RemoteError(
+        f"{where} sent an answer of more than {MAX_ANSWER_BYTES} bytes, which is not read: episodes there say too much",
+        "too_large",
+    )
 
 
 class _Lost(Exception):
@@ -229,7 +250,7 @@ class _Tries:
         if isinstance(error, dict):
             problem = exception_of(error, self._url)
             if error.get("kind") in PASSING:
-                raise _Lost(str(problem), str(error["kind"]), float(error.get("retry_after_s") or 0.0))
+                raise _Lost(str(problem), str(error["kind"]), _seconds(error.get("retry_after_s")))
             raise problem
         if not isinstance(answer, dict) or not isinstance(answer.get("ok"), dict):
             raise RemoteError(f"{self._url} answered what is not of this protocol", "bad_request")
@@ -251,6 +272,11 @@ class _Tries:
         return wait
 
 
+def _seconds(value: Any) -> float:
+    """How long a server asks to wait; 0 where it says nothing of use."""
+    return float(value) if isinstance(value, (int, float)) and 0 <= value < 1e9 else 0.0
+
+
 def new_id() -> str:
     """An id that no other request has."""
     return uuid.uuid4().hex
@@ -258,7 +284,7 @@ def new_id() -> str:
 
 def exception_of(error: Mapping[str, Any], where: str) -> Exception:
     """What a server's error is raised as here."""
-    kind, message = str(error.get("kind")), str(error.get("message"))
+    kind, message = str(error.get("kind"))[:64], excerpt(str(error.get("message")), _SAID)
     if kind == "invalid_action":
         return gymnasium.error.InvalidAction(message)
     if kind == "reset_needed":
@@ -382,7 +408,7 @@ class _Link:
         try:
             async with asyncio.timeout(_CONNECT_S):
                 ws = await self._session.ws_connect(
-                    f"{self._url}{PREFIX}/ws", heartbeat=_HEARTBEAT_S, max_msg_size=0, autoping=True
+                    f"{self._url}{PREFIX}/ws", heartbeat=_HEARTBEAT_S, max_msg_size=MAX_ANSWER_BYTES, autoping=True
                 )
         except aiohttp.WSServerHandshakeError as error:
             if error.status in (401, 403):
@@ -435,6 +461,10 @@ async def _read(ws: Any, waiting: dict[str, _Waiting]) -> None:
     why = "the connection was closed"
     try:
         async for message in ws:
+            if getattr(message.data, "code", None) == _TOO_LARGE:  # theirs: ws holds the error in the message's place
+                for asked in waiting.values():
+                    _fail(asked.answer, _answer_too_large("the server"))
+                break
             try:
                 answer = json.loads(message.data)
                 asked = waiting.get(answer["id"])
@@ -442,10 +472,11 @@ async def _read(ws: Any, waiting: dict[str, _Waiting]) -> None:
                 continue  # no answer of this protocol: nobody waits for it
             if asked is not None and not asked.answer.done():
                 asked.answer.set_result(answer)
-        if ws.close_code == _TOO_LARGE:
-            _blame_the_largest(waiting)
-        if ws.close_code not in (None, 1000):
-            why = f"the connection was closed with code {ws.close_code}"
+        else:
+            if ws.close_code == _TOO_LARGE:
+                _blame_the_largest(waiting)
+            if ws.close_code not in (None, 1000):
+                why = f"the connection was closed with code {ws.close_code}"
     except Exception as error:
         why = f"the connection broke: {error}"
     finally:

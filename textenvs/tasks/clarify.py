@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..messages import user
+from ..text import quoted
 from .base import Split, Task, TaskError
 from .clarify_kinds import EASY, MEDIUM, Kind, Slot, Value
 from .endless import Endless
@@ -133,9 +134,8 @@ class Request:
             missing=tuple(name for name in names if name in missing),
         )
         if task.ground_truth != " ".join(request.answer):
-            raise TaskError(
-                f"{where}.values lead to {' '.join(request.answer)!r}, but the ground truth is {task.ground_truth!r}"
-            )
+            found, wanted = quoted(" ".join(request.answer)), quoted(task.ground_truth)
+            raise TaskError(f"{where}.values lead to {found}, but the ground truth is {wanted}")
         return request
 
 

@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from ..messages import user
 from ..scoring.gsm8k import normalize
+from ..text import excerpt, quoted
 from .base import Split, Task
 from .endless import Endless
 
@@ -164,16 +165,18 @@ def problem_with(task: Task) -> str | None:
         node, made_up = read(text), made_up_of(task.extra)
         worth, endless = value(node, made_up), _endless(node, made_up)
     except ZeroDivisionError:
-        return f"column 'extra_info': expression {text!r} divides by zero"
+        return f"column 'extra_info': expression {quoted(text)} divides by zero"
     except ValueError as error:
         return f"column 'extra_info': {error}"
     if endless is not None:
         return f"column 'extra_info': {write(endless)} in the expression comes to no decimal of up to {DIGITS} places"
     gold = normalize(task.ground_truth)
     if gold is None:
-        return f"column 'reward_model': ground_truth {task.ground_truth!r} is not a number"
+        return f"column 'reward_model': ground_truth {quoted(task.ground_truth)} is not a number"
     if Fraction(gold) != worth:
-        return f"column 'reward_model': ground_truth is {gold}, but {text!r} comes to {worth}"
+        return (
+            f"column 'reward_model': ground_truth is {excerpt(gold)}, but {quoted(text)} comes to {excerpt(str(worth))}"
+        )
     return None
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..messages import clean_text, user
 from ..scoring.gsm8k import extract, normalize
+from ..text import quoted
 from .base import Task, TaskError
 
 #: Put after the question of JSONL and Hub rows, so that the assistant knows what is checked. Parquet rows bring their
@@ -64,7 +65,7 @@ def problem_with(task: Task) -> str | None:
     """Why ``task`` cannot be scored as a GSM8K problem, or ``None`` when it can."""
     gold = normalize(task.ground_truth)
     if gold is None:
-        return f"column 'reward_model': ground_truth {task.ground_truth!r} is not a number"
+        return f"column 'reward_model': ground_truth {quoted(task.ground_truth)} is not a number"
     answer = task.extra.get("answer")
     if answer is None:
         return None

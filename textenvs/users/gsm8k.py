@@ -20,6 +20,7 @@ from typing import Any, Literal
 from ..messages import Message, visible_text
 from ..scoring.gsm8k import METHODS, Method, Verdict, compare, judge, normalize
 from ..tasks.base import Task, TaskError
+from ..text import quoted
 
 Feedback = Literal["none", "format", "direction", "hint"]
 FEEDBACKS: tuple[str, ...] = ("none", "format", "direction", "hint")
@@ -61,7 +62,7 @@ class Gsm8kUser:
         if self.feedback not in FEEDBACKS:
             raise ValueError(f"feedback must be one of {', '.join(FEEDBACKS)}, not {self.feedback!r}")
         if normalize(self.ground_truth) is None:
-            raise ValueError(f"ground_truth {self.ground_truth!r} is not a number")
+            raise ValueError(f"ground_truth {quoted(self.ground_truth)} is not a number")
 
     def judge(self, reply: Message) -> Verdict:
         """Check a reply, without its private reasoning."""

@@ -1,9 +1,11 @@
-"""How much of a hidden goal a message gives away word by word."""
+"""How much of a hidden goal a user gives away word by word, over a whole conversation."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
+
+from ..messages import Messages
 
 #: Words in a row that count as one copied piece. Fewer would find what any two texts on one subject share.
 PIECE = 4
@@ -13,25 +15,36 @@ FEWEST_PIECES = 8
 _WORD = re.compile(r"\w+")
 
 
-def pieces(text: str) -> set[tuple[str, ...]]:
-    """All runs of :data:`PIECE` words of a text, without case and punctuation."""
-    words = _WORD.findall(text.casefold())
-    return {tuple(words[i : i + PIECE]) for i in range(len(words) - PIECE + 1)}
+def leaked(conversation: Messages, goal: str) -> float:
+    """The share of the goal's runs of :data:`PIECE` words that the user has given away so far, in 0..1.
 
-
-def leaked(message: str, goal: str, said_before: Iterable[str] = ()) -> float:
-    """The share of the goal's pieces that ``message`` gives away, in 0..1.
-
-    What was said before, by either side, is given away no more. Goals too short to be guarded give 0.
+    All messages of the user count together, and as one text, so that a goal told in pieces is told. What the assistant
+    said first is not given away. Goals too short to be guarded give 0.
 
     Args:
-        message: What is about to be said.
+        conversation: What was said, by ``user`` and ``assistant``; see
+            :func:`~textenvs.messages.visible_conversation`.
         goal: The text to keep.
-        said_before: What was said already.
     """
-    secret = pieces(goal)
+    secret = _pieces(_words(goal))
     if len(secret) < FEWEST_PIECES:
         return 0.0
-    known: set[tuple[str, ...]] = set()
-    known.update(*(pieces(text) for text in said_before))
-    return len(secret & pieces(message) - known) / len(secret)
+    told: set[tuple[str, ...]] = set()
+    heard: set[tuple[str, ...]] = set()
+    last: list[str] = []  # the user's words that may begin a piece that the next message ends
+    for message in conversation:
+        words = _words(message["content"])
+        if message["role"] == "user":
+            told |= _pieces(last + words) - heard
+            last = (last + words)[-(PIECE - 1) :]
+        else:
+            heard |= _pieces(words) - told
+    return len(secret & told) / len(secret)
+
+
+def _words(text: str) -> list[str]:
+    return _WORD.findall(text.casefold())
+
+
+def _pieces(words: Sequence[str]) -> set[tuple[str, ...]]:
+    return {tuple(words[i : i + PIECE]) for i in range(len(words) - PIECE + 1)}

@@ -78,8 +78,8 @@ class _EndingReply(_Reply):
 class LLMUser:
     """A user played by the model that ``model`` names. Plain data: it can be copied, pickled and shared.
 
-    Its metrics are ``user_tries`` (how often the model was asked) and ``user_leak`` (the share of the goal that its
-    message gives away word by word).
+    Its metrics are ``user_tries`` (how often the model was asked) and ``user_leak`` (the share of the goal that it
+    has given away word by word so far, in all its messages together).
 
     Args:
         model: A :class:`~textenvs.chat.spec.ChatSpec`, a mapping of its options, or a model's name.
@@ -89,8 +89,9 @@ class LLMUser:
             or ``"user_left"`` (``format="text"``).
         format: ``"json"``, or ``"text"`` for models that do not keep to JSON.
         end_marker: What ends the conversation in ``format="text"``.
-        leak_limit: The largest share of the goal, in runs of four words, that one message may copy, in 0..1;
-            ``None`` for no guard. Goals of less than 11 words are not guarded.
+        leak_limit: The largest share of the goal, in runs of four words, that all messages of a conversation may copy
+            together, in 0..1; a message that goes beyond it is asked for again. ``None`` for no guard. Goals of fewer
+            than 11 words are not guarded.
         tries: How often the model is asked for one message, at most.
 
     Raises:
@@ -138,14 +139,14 @@ class LLMUser:
             raise ValueError(
                 "LLMUser.speak: it is the assistant's turn; a user answers, or opens an empty conversation"
             )
-        said = [message["content"] for message in heard]
+        before = leaked(heard, goal)
 
         def read(text: str) -> UserTurn:
             words, why = self._read_json(text) if self.format == "json" else self._read_text(text)
             if not words.strip() and why is None:
                 raise ValueError("it says nothing to the assistant")
-            leak = leaked(words, goal, said)
-            if self.leak_limit is not None and leak > self.leak_limit:
+            leak = leaked((*heard, user(words)), goal)
+            if self.leak_limit is not None and leak > max(self.leak_limit, before):
                 raise ValueError("it copies out what you want; say only what is needed now, in other words")
             return UserTurn(words, ends=why is not None, why=why, metrics={"user_leak": leak})
 

@@ -28,6 +28,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from textenvs.text import reader_may_leave
+
 
 @dataclass(frozen=True)
 class Work:
@@ -368,4 +370,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    with reader_may_leave():
+        raise SystemExit(main())

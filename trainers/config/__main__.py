@@ -10,6 +10,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from textenvs.text import reader_may_leave
+
 from .commands import EvaluateConfig, GenerateConfig
 from .describe import all_keys, markdown
 from .schema import PPOConfig, RunConfig, SFTConfig
@@ -38,7 +40,8 @@ def main(argv: Sequence[str]) -> int:
         return 2
     text = verl_page() if verl else markdown(COMMANDS)
     if not rest:
-        print(text, end="")
+        with reader_may_leave():
+            print(text, end="")
         return 0
     Path(rest[0]).write_text(text, encoding="utf-8")
     print(f"wrote {rest[0]}")

@@ -43,8 +43,8 @@ class ReplySection(Section):
     temperature: float = Field(1.0, ge=0, description="Sampling temperature; 0 is greedy.")
     top_k: int = Field(0, ge=0, description="Sample from the k likeliest tokens; 0 is all.")
     top_p: float = Field(1.0, gt=0, le=1, description="Sample from the smallest set with this probability; 1 is all.")
-    prompt_length: int = Field(512, ge=1, description="Tokens a prompt has at most; a longer one is an error.")
-    response_length: int = Field(512, ge=1, description="Tokens a reply has at most.")
+    max_prompt_length: int = Field(512, ge=1, description="Tokens a prompt has at most; a longer one is an error.")
+    max_response_length: int = Field(512, ge=1, description="Tokens a reply has at most.")
     ignore_eos: bool = Field(False, description="Go on behind the model's own end, to the full length.")
 
 

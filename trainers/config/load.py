@@ -10,6 +10,8 @@ from typing import Any, NoReturn, TypeVar
 
 from pydantic import ValidationError
 
+from textenvs.text import reader_may_leave
+
 from .checks import missing_paths
 from .describe import Key, all_keys, groups, help_text, key_at
 from .schema import ConflictError, PPOConfig, RunConfig
@@ -56,6 +58,20 @@ class Flags:
     notes: Sequence[str] = ()
 
 
+def show_help(argv: Sequence[str], schema: type[RunConfig], usage: str) -> None:
+    """Print the keys and exit with 0 where a command line asks for ``--help``.
+
+    A program does so before it imports torch: help takes no seconds then, and needs nothing that is not installed.
+
+    Raises:
+        SystemExit: It was asked for.
+    """
+    if "--help" in argv or "-h" in argv:
+        with reader_may_leave():
+            print(help_text(schema, usage))
+        raise SystemExit(0)
+
+
 def load_config(
     argv: Sequence[str],
     *,
@@ -84,9 +100,7 @@ def load_config(
     Raises:
         SystemExit: As above.
     """
-    if "--help" in argv or "-h" in argv:
-        print(help_text(schema, usage))
-        raise SystemExit(0)
+    show_help(argv, schema, usage)
     dry_run = "--dry-run" in argv
     try:
         config, flags = resolve_with_notes([argument for argument in argv if argument != "--dry-run"], schema)
@@ -101,8 +115,9 @@ def load_config(
         except ValueError as error:
             _exit(f"the configuration cannot be placed:\n  {error}\nNothing was started.")
     if dry_run:
-        print(render(config, flags.sources, flags.notes), end="")
-        print("".join(f"# {line}\n" for line in said.splitlines()), end="")  # the whole is still YAML
+        with reader_may_leave():
+            print(render(config, flags.sources, flags.notes), end="")
+            print("".join(f"# {line}\n" for line in said.splitlines()), end="")  # the whole is still YAML
         raise SystemExit(0)
     for note in flags.notes:
         print(note, file=sys.stderr)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from textenvs.text import excerpt
 from trainers.engines.base import EngineError
 
 if TYPE_CHECKING:
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
 
 # Uvicorn drops idle connections after 5 s. One that we give up earlier is never dropped under a request.
 _KEEPALIVE_S = 2.0
-_QUOTED = 300  # characters of an answer that an error repeats
 
 
 class UnreachableError(EngineError):
@@ -103,12 +103,7 @@ def error_text(body: Any) -> str:
     while isinstance(body, Mapping):
         body = next((body[key] for key in ("error", "message", "detail") if body.get(key)), json.dumps(body))
     text = body if isinstance(body, str) else json.dumps(body, default=str)
-    return shortened(text.strip() or "nothing")
-
-
-def shortened(text: str) -> str:
-    """At most some hundred characters of a text."""
-    return text if len(text) <= _QUOTED else f"{text[:_QUOTED]} ... ({len(text)} characters)"
+    return excerpt(text.strip() or "nothing")
 
 
 def _parse(raw: bytes) -> Any:

@@ -1,10 +1,19 @@
-"""The scorers that come with the library, by data source, as one ``compute_score``: see :data:`SCORERS`."""
+"""The scorers that come with the library, as one ``compute_score``.
+
+A row that names an episode (``textenvs rows``) is scored by its environment: the reply is the episode's first turn. Any
+other row has the scorer of its data source (:data:`SCORERS`).
+"""
 
 from __future__ import annotations
 
+import functools
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from textenvs.adapters.spec import EpisodeSpec
+from textenvs.env import TextEnv
+from textenvs.registry import make
 from textenvs.scoring import gsm8k
 from textenvs.scoring.math import judge_math
 from textenvs.scoring.qa import exact_match, stated_answer
@@ -49,15 +58,42 @@ SCORERS: Mapping[str, Callable[[str, Any], float]] = {
 
 
 def compute_score(data_source: str, solution_str: str, ground_truth: Any, extra_info: Any = None) -> float:
-    """The score of a reply by the scorer of its data source.
+    """The score of a reply: the reward of its episode's first turn, or by the scorer of its data source.
 
     Raises:
-        ValueError: No scorer is known for the data source.
+        ValueError: The row names no episode, and no scorer is known for its data source.
+        RuntimeError: The episode's environment failed.
     """
+    if (episode := _episode_of(extra_info)) is not None:
+        return _first_turn(EpisodeSpec.from_row(episode, "extra_info"), solution_str)
     for start, scorer in SCORERS.items():
         if str(data_source).startswith(start):
             return scorer(solution_str, ground_truth)
     raise ValueError(
-        f"no scorer is known for data_source {data_source!r}; known are {', '.join(SCORERS)}. Give one of your own: "
-        "custom_reward_function.path=FILE.py"
+        f"no scorer is known for data_source {data_source!r}, and extra_info names no episode of an environment; known "
+        f"are {', '.join(SCORERS)}. Give one of your own: custom_reward_function.path=FILE.py"
     )
+
+
+def _episode_of(extra_info: Any) -> Any:
+    """The episode of a row for verl, or for verl's interactions; ``None`` for a row of another library."""
+    if not isinstance(extra_info, Mapping):
+        return None
+    interaction = extra_info.get("interaction_kwargs")
+    if isinstance(interaction, Mapping) and interaction.get("name") == "textenv":
+        return interaction.get("episode")
+    return extra_info.get("textenv")
+
+
+def _first_turn(spec: EpisodeSpec, reply: str) -> float:
+    env = _environment(spec.env, json.dumps(dict(spec.env_kwargs), sort_keys=True))
+    env.reset(seed=spec.seed, options=spec.options)
+    _, reward, _, _, info = env.step(reply)
+    if info["failed"]:
+        raise RuntimeError(f"{spec.env}: {info['stop']}: {info['failure']}")
+    return float(reward)
+
+
+@functools.lru_cache(maxsize=8)  # rows of one file mostly share their environment
+def _environment(env_id: str, kwargs: str) -> TextEnv[Any]:
+    return make(env_id, **json.loads(kwargs))

@@ -20,6 +20,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any, Literal, Self
 
 from textenvs.messages import Messages, check_conversation
+from textenvs.text import quoted
 
 from ..trajectory import MAX_REWARD, is_reward
 from .ray_worker import RayWorker
@@ -213,13 +214,13 @@ def _cpus() -> int:
 
 def _parts(result: Any, shape: str, count: int) -> tuple[Any, ...]:
     if not isinstance(result, tuple) or len(result) != count:
-        raise ValueError(f"it should return {shape}, not {_shown(result)}")
+        raise ValueError(f"it should return {shape}, not {quoted(result)}")
     return result
 
 
 def _conversation(value: Any, seen: Messages = ()) -> Messages:
     if not isinstance(value, tuple | list) or not value:
-        raise ValueError(f"an observation is a tuple of at least one message, not {_shown(value)}")
+        raise ValueError(f"an observation is a tuple of at least one message, not {quoted(value)}")
     value = tuple(value)
     # Mostly the last one with a little more at its end; long conversations are not checked anew on every turn.
     known = len(seen) if value[: len(seen)] == seen else 0
@@ -233,10 +234,5 @@ def _conversation(value: Any, seen: Messages = ()) -> Messages:
 
 def _info(value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
-        raise ValueError(f"info is a mapping, not {_shown(value)}")
+        raise ValueError(f"info is a mapping, not {quoted(value)}")
     return dict(value)
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 200 else f"{text[:200]}..."

@@ -143,6 +143,10 @@ PASSING = {
     "empty body": garbage(b""),
     "no choices": garbage(b'{"choices": []}'),
     "wrong schema": garbage(b'{"choices": [{"message": {"content": 7}}]}'),
+    "null content": garbage(b'{"choices": [{"message": {"role": "assistant", "content": null}}]}'),
+    "no content": garbage(
+        b'{"choices": [{"message": {"role": "assistant", "tool_calls": []}, "finish_reason": "stop"}]}'
+    ),
     "a list": garbage(b"[]"),
 }
 

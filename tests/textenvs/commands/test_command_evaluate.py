@@ -212,10 +212,125 @@ def test_an_interrupt_says_what_is_kept(here, capsys):
     program.send_signal(signal.SIGINT)
     out, err = program.communicate(timeout=60)
     assert (program.returncode, out) == (130, "")
-    assert re.search(r"interrupted\n\d+ of 200 episodes are kept in run; the same command goes on", err)
+    assert re.search(r"interrupted\n\d+ of 200 episodes are kept in run; run the same command again to resume", err)
     assert "Traceback" not in err
     assert command(capsys, *words)[0] == 0
     assert places(kept("run")) == everything(200, 1)
+
+
+HANGING = """
+import asyncio, time
+from textenvs import Task, TextEnv, Turn
+from textenvs.messages import user
+import gymnasium
+
+class Tasks:
+    name, size = "tasks", 4
+    def __getitem__(self, index):
+        return Task(f"t/{index}", "t", (user(f"Say {index}."),), ground_truth=str(index))
+
+def mark(where):
+    open(f"hangs-{where}", "w").close()
+
+class Base(TextEnv):
+    def __init__(self, where="nowhere", render_mode=None):
+        self.where = where
+        if where == "making":
+            self.hang()
+        super().__init__(Tasks(), max_assistant_turns=1, render_mode=render_mode)
+
+    def hang(self):
+        mark(self.where)
+        while True:
+            try:
+                time.sleep(0.05)
+            except KeyboardInterrupt:
+                if self.where != "swallowing":
+                    raise
+
+    def opening(self, task):
+        if self.where == "opening":
+            self.hang()
+        return task.prompt
+
+    def answer(self):
+        if self.where in ("step", "swallowing", "async step") and self.state.task_index > 1:
+            self.hang()
+        return Turn([], terminated=True, stop="solved", reward=1.0)
+
+    def cleanup(self):
+        if self.where == "closing":
+            self.hang()
+
+class Plain(Base):
+    def respond(self, reply):
+        return self.answer()
+
+class Waits(Base):
+    async def respond(self, reply):
+        return self.answer()
+
+def policy(messages):
+    return "x"
+
+async def waiting_policy(messages):
+    await asyncio.sleep(1000)
+
+def hanging_policy(messages):
+    mark("policy")
+    while True:
+        time.sleep(0.05)
+
+gymnasium.register("hanging/plain", entry_point=Plain)
+gymnasium.register("hanging/waits", entry_point=Waits)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no signals to another process")
+def test_signals_end_it_wherever_it_hangs_with_what_is_kept_and_how_to_resume(here):
+    (here / "hanging_envs.py").write_text(HANGING)
+    cases = {
+        "making": ("hanging_envs:hanging/plain", "no episode was played yet"),
+        "opening": ("hanging_envs:hanging/plain", "0 of 4 episodes are kept in"),
+        "step": ("hanging_envs:hanging/plain", "2 of 4 episodes are kept in"),
+        "swallowing": ("hanging_envs:hanging/waits", "2 of 4 episodes are kept in"),
+        "async step": ("hanging_envs:hanging/waits", "2 of 4 episodes are kept in"),
+        "closing": ("hanging_envs:hanging/plain", None),
+        "policy": ("hanging_envs:hanging/plain", "0 of 4 episodes are kept in"),
+    }
+    programs = {}
+    for where, (env_id, _) in cases.items():
+        policy = "hanging_policy" if where == "policy" else "policy"
+        words = ("evaluate", env_id, f"where={where}", "--policy", f"hanging_envs:{policy}", "--concurrency", "1")
+        programs[where] = start(*words, "--out", f"run {where}", cwd=here)
+    deadline = time.monotonic() + 90
+    for number, (where, program) in enumerate(programs.items()):
+        while not (here / f"hangs-{where}").exists():
+            assert program.poll() is None, (where, program.communicate())
+            assert time.monotonic() < deadline, where
+            time.sleep(0.02)
+        program.send_signal((signal.SIGINT, signal.SIGTERM)[number % 2])
+    for where, program in programs.items():
+        out, err = program.communicate(timeout=30)
+        assert (where, program.returncode, out) == (where, 130, "")
+        assert "interrupted" in err
+        assert "run the same command again" in err
+        assert "Traceback" not in err
+        if cases[where][1] is not None:
+            assert cases[where][1] in err, (where, err)
+
+
+def test_a_step_or_an_episode_that_takes_too_long_is_a_failed_one(here, capsys):
+    (here / "hanging_envs.py").write_text(HANGING)
+    words = ("evaluate", "hanging_envs:hanging/plain", "--policy", "hanging_envs:policy")
+    status, out, _ = command(capsys, *words, "where=step", "--step-timeout", "0.2", "--out", "run")
+    assert status == 0
+    assert "2 of 4 episodes FAILED" in out
+    assert "2 x env_failed: the environment's step took longer than 0.2 s" in out
+    words = ("evaluate", "hanging_envs:hanging/plain", "--policy", "hanging_envs:waiting_policy")
+    status, out, _ = command(capsys, *words, "--episode-timeout", "0.2")
+    assert status == 1
+    assert "4 x timed_out: the episode took longer than 0.2 s" in out
 
 
 def test_a_broken_policy_stops_with_the_cause_and_keeps_nothing_of_it(capsys):
@@ -223,12 +338,12 @@ def test_a_broken_policy_stops_with_the_cause_and_keeps_nothing_of_it(capsys):
     status, out, err = command(capsys, *words)
     assert (status, out) == (1, "")
     assert "4 episodes in a row failed; the last one: policy_failed: RuntimeError: the policy broke" in err
-    assert "0 of 30 episodes are kept in run; the same command goes on" in err
+    assert "0 of 30 episodes are kept in run; run the same command again to resume" in err
     assert kept("run") == []
     assert not Path("run/results.parquet").exists()
     status, _, err = command(capsys, *words[:-4], "--max-failures", "4")
     assert status == 1
-    assert "0 of 30 episodes are lost without --out" in err
+    assert "0 of 30 episodes are lost: use --out" in err
 
 
 def test_failed_episodes_are_kept_counted_and_retried_only_where_asked(capsys, here):
@@ -289,14 +404,28 @@ def test_a_full_disk_is_told(capsys, monkeypatch):
     assert "run: No space left on device; 2 episodes are kept" in err
 
 
-def test_without_pyarrow_it_says_so_before_it_plays(capsys, monkeypatch):
+def test_without_pyarrow_there_are_json_lines(capsys, monkeypatch):
+    monkeypatch.setattr("textenvs.commands.evaluate._has", lambda name: False)
+    words = (*BASE, "--policy", "expert", "--num-tasks", "3", "--out", "run")
+    status, out, _ = command(capsys, *words)
+    assert status == 0
+    assert "run/episodes.jsonl\nA table, results.parquet, needs pyarrow: pip install 'textenvs[data]'" in out
+    assert places(kept("run")) == everything(3, 1)
+    assert json.loads(Path("run/summary.json").read_text())["all"]["episodes"] == 3
+    monkeypatch.undo()
+    monkeypatch.chdir(Path("run").absolute().parent)
+
+
+@pytest.mark.parametrize(("words", "extra"), [(("--model", "m"), "chat"), (("--local", "folder"), "train")])
+def test_a_missing_extra_is_named_before_any_work(words, extra, capsys, monkeypatch):
     import importlib.util
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    status, _, err = command(capsys, *BASE, "--policy", "expert", "--num-tasks", "3", "--out", "run")
-    assert status == 1
-    assert "pip install 'textenvs[data]'" in err
-    assert not Path("run").exists()
+    monkeypatch.setattr("textenvs.commands.evaluate.open_environment", lambda *args: pytest.fail("work was done"))
+    status, out, err = command(capsys, *BASE, *words)
+    assert (status, out) == (1, "")
+    assert err.count("pip install") == 1
+    assert f"pip install 'textenvs[{extra}]'" in err
 
 
 # ------------------------------------------------------------------ a model behind a service
@@ -314,7 +443,17 @@ def service():
 
 def test_a_model_behind_a_service(service, capsys):
     words = (*BASE, "--model", "tiny", "--base-url", service.url, "--temperature", "0.5", "--num-tasks", "10")
-    words = (*words, "--chat", "max_retries=0", "--chat", 'extra={"top_p": 0.5}', "--max-tokens", "32", "--out", "run")
+    words = (
+        *words,
+        "--chat",
+        "max_retries=0",
+        "--chat",
+        'extra={"top_p": 0.5}',
+        "--max-response-length",
+        "32",
+        "--out",
+        "run",
+    )
     status, out, _ = command(capsys, *words)
     assert status == 0
     assert f"policy: model tiny, base_url {service.url}, temperature 0.5, max_tokens 32" in out
@@ -350,10 +489,12 @@ def test_a_key_is_sent_and_never_written(service, capsys, monkeypatch, here):
     ("words", "message"),
     [
         (("--temperature", "9"), "temperature: Input should be less than or equal to 2"),
-        (("--max-tokens", "0"), "max_tokens: Input should be greater than or equal to 1"),
+        (("--max-response-length", "0"), "max_tokens: Input should be greater than or equal to 1"),
         (("--base-url", "localhost"), "must look like http://host:port/v1"),
         (("--chat", "timeout=3"), "unknown option 'timeout'; did you mean 'timeout_s'?"),
         (("--chat", "api_key=sk-1"), "a key never stands in a spec"),
+        (("--max-tokens", "3"), "--max-tokens is called --max-response-length"),
+        (("--max-response-length", "4", "--chat", "max_tokens=3"), "of its own: --max-response-length"),
         (("--chat", "model=x"), "--chat model=... has an option of its own: --model"),
         (("--temperature", "1", "--chat", "temperature=0"), "has an option of its own: --temperature"),
         (("--base-url", "http://x/v1", "--api-key-env", "NO_SUCH_KEY"), "NO_SUCH_KEY has no key in it"),

@@ -12,7 +12,8 @@ import pytest
 
 import textenvs
 from textenvs.cli import main
-from textenvs.commands.common import CommandError, Option, options_of, parse_options, printable, show_value
+from textenvs.commands.common import CommandError, Option, options_of, parse_options, show_value
+from textenvs.text import printable
 
 ROOT = Path(__file__).resolve().parents[3]
 

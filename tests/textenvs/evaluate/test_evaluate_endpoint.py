@@ -15,7 +15,8 @@ from fake_service import FakeService, Reply, status  # noqa: E402
 from textenvs.chat import ChatSpec  # noqa: E402
 from textenvs.evaluate.endpoint import EndpointPolicy  # noqa: E402
 from textenvs.evaluate.plan import Job, jobs  # noqa: E402
-from textenvs.evaluate.runner import Stopped, play, run  # noqa: E402
+from textenvs.evaluate.runner import Calls, Stopped, play, run  # noqa: E402
+from textenvs.serve.threads import Threads  # noqa: E402
 
 
 def spec(service, **options):
@@ -177,7 +178,7 @@ def test_play_alone_is_enough_for_one_episode():
     async def main(service):
         policy = EndpointPolicy(spec(service))
         try:
-            return await play(Job(0, 0, 4, 0), Say(), policy)
+            return await play(Job(0, 0, 4, 0), Calls(Say(), Threads(1)), policy)
         finally:
             await policy.aclose()
 

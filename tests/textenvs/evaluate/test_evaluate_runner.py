@@ -1,6 +1,7 @@
 """Playing jobs: each once, many at a time, and what goes wrong is data."""
 
 import asyncio
+import io
 import itertools
 import re
 import threading
@@ -9,6 +10,7 @@ from dataclasses import replace
 import pytest
 from evaluate_envs import AsyncSay, BlockingSay, Say
 
+from textenvs import Turn
 from textenvs.chat import BudgetExceeded, CacheError
 from textenvs.evaluate.plan import Job, jobs
 from textenvs.evaluate.policies import (
@@ -20,8 +22,11 @@ from textenvs.evaluate.policies import (
     Stop,
     load_function,
 )
-from textenvs.evaluate.runner import Stopped, play, run, tools_of
-from textenvs.messages import assistant
+from textenvs.evaluate.progress import StatusLine, Tally
+from textenvs.evaluate.runner import Calls, Stopped, play, run, tools_of
+from textenvs.evaluate.summary import summarize
+from textenvs.messages import assistant, user
+from textenvs.serve.threads import Threads
 
 KINDS = (Say, AsyncSay, BlockingSay)
 
@@ -30,6 +35,10 @@ def played(planned, make_env, policy, **options):
     records = []
     asyncio.run(run(planned, make_env, policy, on_record=records.append, **options))
     return records
+
+
+def calls(env):
+    return Calls(env, Threads(1))
 
 
 def by_place(records):
@@ -72,7 +81,9 @@ def test_every_job_is_played_once_whatever_the_concurrency(kind, concurrency):
 def test_a_record_is_what_the_environment_gave():
     job = Job(task=4, sample=2, task_index=5, seed=77)
     replies = ["no", "five", "5"]
-    record = asyncio.run(play(job, Say(), TaskPolicy(lambda task, turn: Reply(replies[turn], 10, 2, turn == 1, 0.5))))
+    record = asyncio.run(
+        play(job, calls(Say()), TaskPolicy(lambda task, turn: Reply(replies[turn], 10, 2, turn == 1, 0.5)))
+    )
     env = Say()
     env.reset(seed=77, options={"task_index": 5})
     steps = [env.step(reply) for reply in replies]
@@ -89,7 +100,7 @@ def test_a_record_is_what_the_environment_gave():
 
 
 def test_tokens_that_nobody_counted_are_unknown():
-    record = asyncio.run(play(Job(0, 0, 0, 0), Say(), ScriptedPolicy("expert")))
+    record = asyncio.run(play(Job(0, 0, 0, 0), calls(Say()), ScriptedPolicy("expert")))
     assert (record.prompt_tokens, record.completion_tokens, record.cost) == (None, None, None)
 
 
@@ -370,3 +381,133 @@ def test_schemas_are_given_exactly_where_the_conversation_does_not_have_them():
     assert tools_of(Tools()) == ()
     for env in (Tools(call_format="native"), Tools(tools_in_prompt=False)):
         assert [schema["function"]["name"] for schema in tools_of(env)] == ["add"]
+
+
+# ------------------------------------------------------------------ time limits, progress, huge numbers
+
+
+class Hangs(Say):
+    """Hangs on ``...``; until the test is over."""
+
+    released = threading.Event()
+
+    def respond(self, reply):
+        if reply["content"] == "...":
+            self.released.wait(60)
+        return super().respond(reply)
+
+
+class AsyncHangs(Say):
+    """The same, awaited."""
+
+    async def respond(self, reply):
+        if reply["content"] == "...":
+            await asyncio.sleep(60)
+        return super().respond(reply)
+
+
+class BlockingHangs(Hangs):
+    """The same, in an environment that says so."""
+
+    blocking = True
+
+
+@pytest.mark.parametrize("kind", [Hangs, AsyncHangs, BlockingHangs])
+def test_a_step_that_hangs_costs_its_own_episode_only(kind):
+    made = []
+
+    def make():
+        made.append(kind())
+        return made[-1]
+
+    policy = TaskPolicy(lambda task, turn: "..." if task in (1, 3) else str(task))
+    planned = list(jobs(range(6), 1, 0))
+    try:
+        records = by_place(played(planned, make, policy, concurrency=1, step_timeout_s=0.1))
+    finally:
+        Hangs.released.set()
+        Hangs.released = threading.Event()
+    assert [records[task, 0].success for task in range(6)] == [True, False, True, False, True, True]
+    for task in (1, 3):
+        assert records[task, 0].stop == "env_failed"
+        assert records[task, 0].failure == "the environment's step took longer than 0.1 s"
+        assert len(records[task, 0].messages) >= 2
+    assert len(made) == (1 if kind is AsyncHangs else 3)  # nothing is played where a thread may still be at work
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_results_do_not_depend_on_time_limits(kind):
+    def outcomes(**limits):
+        policy = TaskPolicy(lambda task, turn: ["no", "#", "!", str(task)][(task + turn) % 4])
+        return by_place(played(jobs(range(6), 3, 0), kind, policy, max_failures=99, **limits))
+
+    assert outcomes(step_timeout_s=30.0, episode_timeout_s=30.0) == outcomes()
+
+
+def test_an_episode_that_takes_too_long_has_failed():
+    policy = TaskPolicy(lambda task, turn: asyncio.sleep(60) if task == 2 else str(task))
+    records = by_place(played(jobs(range(4), 1, 0), Say, policy, episode_timeout_s=0.2))
+    assert [records[task, 0].stop for task in range(4)] == ["solved", "solved", "timed_out", "solved"]
+    assert records[2, 0].failed
+    assert records[2, 0].failure == "the episode took longer than 0.2 s"
+
+
+@pytest.mark.parametrize("limits", [{"step_timeout_s": 0}, {"episode_timeout_s": -1.0}, {"step_timeout_s": True}])
+def test_time_limits_that_are_none_are_refused(limits):
+    with pytest.raises(ValueError, match=next(iter(limits))):
+        played([], Say, ScriptedPolicy("expert"), **limits)
+
+
+def test_what_happens_is_counted_while_it_happens():
+    tally, seen = Tally(6), []
+
+    def say(task, turn):
+        seen.append((tally.running, tally.turns, tally.episodes))
+        return Reply("no" if turn == 0 else str(task), completion_tokens=5)
+
+    played(jobs(range(6), 1, 0), Say, TaskPolicy(say), concurrency=2, tally=tally)
+    assert {running for running, _, _ in seen} <= {1, 2}
+    assert [turns for _, turns, _ in seen] == list(range(12))
+    assert (tally.running, tally.turns, tally.completion_tokens) == (0, 12, 60)
+    assert (tally.episodes, tally.solved, tally.failed) == (6, 6, 0)
+    assert tally.line(10.0) == "6/6 episodes, 0 running, 12 turns, 6 tokens/s, 100.0% solved, 10 s"
+
+
+def test_a_terminal_has_one_line_and_a_file_whole_ones():
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    for stream, between in ((Terminal(), "\r"), (io.StringIO(), "\n")):
+        status = StatusLine(Tally(3), stream)
+        for _ in range(3):
+            status.show()
+        status.clear()
+        assert stream.getvalue().count("0/3 episodes, 0 running, 0 turns") == 3
+        assert ("\n" in stream.getvalue()) == (between == "\n")
+        assert ("\x1b[K" in stream.getvalue()) == (between == "\r")
+    stream = io.StringIO()
+    StatusLine(Tally(3), stream, quiet=True).show()
+    assert stream.getvalue() == ""
+
+
+def test_rewards_that_overflow_when_summed_fail_their_episode_in_words():
+    class Rich(Say):
+        def respond(self, reply):
+            return Turn([user("more")], terms={"a": 9e17, "b": -9e17})
+
+    records = played(jobs([1], 1, 0), Rich, TaskPolicy(lambda task, turn: "x"))
+    assert (records[0].stop, records[0].failed) == ("env_failed", True)
+    assert "summed, must be finite numbers of at most 1e+18" in records[0].failure
+    summarize(records)
+    records[0].to_json()
+
+
+def test_what_failed_is_said_in_some_hundred_printable_characters():
+    class Loud(Say):
+        def respond(self, reply):
+            raise RuntimeError("\x1b[2J" * 10**6)
+
+    (record,) = played(jobs([1], 1, 0), Loud, TaskPolicy(lambda task, turn: "x"))
+    assert len(record.failure) < 5000
+    assert "\x1b" not in record.failure

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from textenvs.scoring import math as scoring
 from textenvs.scoring.final_answer import boxed
 from textenvs.scoring.math import judge_math, judge_math_async
+from textenvs.scoring.relations import claims_of, is_name
 
 needs_math_verify = pytest.mark.skipif(
     scoring.importlib.util.find_spec("math_verify") is None, reason="needs the extra 'math'"
@@ -93,6 +94,113 @@ def test_equality_is_of_value_not_of_spelling(answer, truth, reason):
     verdict = judge_math(f"I find \\boxed{{{answer}}}", truth, timeout_s=30)
     assert verdict.reason == reason
     assert verdict.correct == (reason == "equal")
+
+
+# What is not the number that its last side, or the number in it, is.
+NOT_FOUR = [
+    r"5=4",
+    r"3+2=4",
+    r"4=5",
+    r"x=5=4",
+    r"x=4=5",
+    r"5=4=4",
+    r"(5=4)",
+    r"\left(5=4\right)",
+    r"\{5=4\}",
+    r"\text{5}=4",
+    r"\frac{5=4}{1}",
+    r"4(5=4)",
+    r"5==4",
+    r"5:=4",
+    r"5\to 4",
+    r"5 \Rightarrow 4",
+    r"5 \implies x=4",
+    r"5\equiv 4",
+    r"5\cong 4",
+    r"5 \ne 4",
+    r"\pi=4",
+    r"2x=4",
+    r"-x=4",
+    r"x^2=4",
+    r"\sqrt{x}=4",
+    r"x=5, 4",
+    r"4\%",
+    r"4%",
+    r"4 \%",
+    r"4\,\%",
+    r"4\text{\%}",
+    r"4\text{ percent}",
+    r"4 percent",
+    "4％",
+    r"x=4\%",
+    r"(x=4\%)",
+    r"0.04=4\%",
+    r"4\%=4",
+]
+
+
+@needs_math_verify
+@pytest.mark.parametrize("answer", NOT_FOUR)
+def test_a_contradiction_or_a_percentage_is_not_its_last_number(answer):
+    assert not judge_math(f"\\boxed{{{answer}}}", "4", timeout_s=30).correct
+
+
+@needs_math_verify
+@pytest.mark.parametrize(
+    ("answer", "truth"),
+    [
+        ("x = 4", "4"),
+        ("x_1=4", "4"),
+        (r"\theta = 4", "4"),
+        ("f(2)=4", "4"),
+        ("f(1,2)=4", "4"),
+        ("P(X=2)=1/4", "1/4"),
+        (r"\angle ABC = 4^\circ", "4"),
+        (r"\text{the area} = 4", "4"),
+        ("a+b=4", "4"),
+        ("x=y=4", "4"),
+        ("x=8/2=4", "4"),
+        ("2+2=4", "4"),
+        (r"\boxed{x=4}", "4"),
+        ("x=3, x=4", "3,4"),
+        ("y=2x+1", "2x+1"),
+        ("y=2x+1", "y=2x+1"),
+        ("x+1=y", "y=x+1"),
+        (r"\sum_{i=1}^{4} 1", "4"),
+        (r"4\%", r"4\%"),
+        (r"4\%", "0.04"),
+        (r"0.04=4\%", "0.04"),
+        ("0.04", r"4\%"),
+        ("4", r"4\%"),
+        (r"\frac{1}{2}\%", "0.005"),
+        (r"50\text{ percent}", r"\frac12"),
+    ],
+)
+def test_names_units_and_agreeing_sides_are_right(answer, truth):
+    assert judge_math(f"\\boxed{{{answer}}}", truth, timeout_s=30).correct
+
+
+@given(answer=st.text("x45=,;()[]{}\\_^:.%' ", max_size=60) | st.text(max_size=30))
+def test_any_text_can_be_taken_apart(answer):
+    claims = claims_of(answer)
+    assert claims.relations >= 0
+    assert all(is_name(side) in (True, False) and side for chain in claims.chains for side in chain)
+
+
+@pytest.mark.parametrize("word", ["(", "a=", r"\aaaa", "x'", "(x)", "x_1", "{a}"])
+def test_taking_apart_and_telling_names_stay_quick(word):
+    """A regular expression that backtracks would not end within the test's time."""
+    claims_of(word * 10_000)
+    claims_of("(" * 10_000 + word + ")" * 10_000)
+    assert not is_name(word * (180 // len(word)) + "!")
+
+
+@needs_math_verify
+def test_flexible_reads_percent_and_relations_as_well():
+    for reply in ("so we get 4%", r"answer: 4\%", r"The answer is $4\%$.", "$5=4$"):
+        assert not judge_math(reply, "4", method="flexible", timeout_s=30).correct, reply
+    for reply in ("$x=4$", "$3+1=4$", "so x = 4."):
+        assert judge_math(reply, "4", method="flexible", timeout_s=30).correct, reply
 
 
 @needs_math_verify

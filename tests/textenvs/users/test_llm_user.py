@@ -155,9 +155,25 @@ async def test_the_leak_guard_measures_and_can_be_set(service):
     assert 0.4 < turn.metrics["user_leak"] < 0.6
     with pytest.raises(EnvironmentFailure, match="copies out what you want"):
         await llm_user(service, leak_limit=0.3).speak(TALK, GOAL, rng())
-    # What both sides know already is no secret any more.
+    # What the assistant knew is no secret, and what was told already cannot be told again.
+    guessed = (*TALK, user("hm"), assistant("I guess: " + half))
+    assert (await llm_user(service, leak_limit=0.3).speak(guessed, GOAL, rng())).metrics["user_leak"] == 0.0
     known = (*TALK, user(half), assistant("You said: " + half))
-    assert (await llm_user(service, leak_limit=0.3).speak(known, GOAL, rng())).metrics["user_leak"] == 0.0
+    assert 0.4 < (await llm_user(service, leak_limit=0.3).speak(known, GOAL, rng())).metrics["user_leak"] < 0.6
+
+
+async def test_the_leak_guard_counts_over_the_conversation(service):
+    words, talk, leaks = GOAL.split(), TALK, []
+    told = [" ".join(words[start : start + 5]) for start in range(0, len(words), 5)]
+    for message in told[:3]:
+        service.answer = says(message)
+        turn = await llm_user(service).speak(talk, GOAL, rng())
+        leaks.append(turn.metrics["user_leak"])
+        talk = (*talk, user(turn.text), assistant("and?"))
+    assert 0 < leaks[0] < leaks[1] < leaks[2] <= 0.5
+    service.answer = says(" ".join(told[3:5]))
+    with pytest.raises(EnvironmentFailure, match="copies out what you want"):
+        await llm_user(service).speak(talk, GOAL, rng())
 
 
 async def test_plain_text_with_an_end_marker(service):

@@ -109,20 +109,37 @@ async def test_a_user_that_returns_something_else():
 words = st.lists(st.sampled_from([f"w{i}" for i in range(50)]), min_size=12, max_size=60, unique=True)
 
 
+def told(*messages):
+    return tuple({"role": role, "content": text} for role, text in messages)
+
+
 @given(words, st.data())
 def test_how_much_is_leaked(goal, data):
     text = " ".join(goal)
-    assert leaked(text, text) == 1.0
-    assert leaked(f"Well: {text.upper()}!", text) == 1.0
-    assert leaked("nothing of it", text) == 0.0
+    assert leaked(told(("user", text)), text) == 1.0
+    assert leaked(told(("user", f"Well: {text.upper()}!")), text) == 1.0
+    assert leaked(told(("user", "nothing of it")), text) == 0.0
+    assert leaked(told(("assistant", text), ("user", text)), text) == 0.0  # the assistant knew it
     cut = data.draw(st.integers(0, len(goal)))
     pieces = len(goal) - PIECE + 1
-    assert leaked(" ".join(goal[:cut]), text) == pytest.approx(max(0, cut - PIECE + 1) / pieces)
-    assert leaked(text, text, [" ".join(goal[:cut])]) == pytest.approx(1 - max(0, cut - PIECE + 1) / pieces)
-    assert leaked(" ".join(reversed(goal)), text) == 0.0  # other words, or the same in another order, are no copy
+    part = " ".join(goal[:cut])
+    assert leaked(told(("user", part)), text) == pytest.approx(max(0, cut - PIECE + 1) / pieces)
+    # other words, or the same in another order, are no copy
+    assert leaked(told(("user", " ".join(reversed(goal)))), text) == 0.0
+
+
+@given(words, st.data())
+def test_a_goal_told_in_pieces_is_told(goal, data):
+    """However it is cut up, and whatever the assistant answers, even with what it was just told."""
+    talk, left = [], list(goal)
+    while left:
+        size = data.draw(st.integers(1, 5))
+        piece, left = " ".join(left[:size]), left[size:]
+        talk += [("user", piece), ("assistant", data.draw(st.sampled_from(["go on", f"You said: {piece}"])))]
+    assert leaked(told(*talk), " ".join(goal)) == 1.0
 
 
 def test_short_goals_are_not_guarded():
     goal = " ".join(f"w{i}" for i in range(FEWEST_PIECES + PIECE - 2))
-    assert leaked(goal, goal) == 0.0
-    assert leaked(f"{goal} more", f"{goal} more") == 1.0
+    assert leaked(told(("user", goal)), goal) == 0.0
+    assert leaked(told(("user", f"{goal} more")), f"{goal} more") == 1.0

@@ -9,6 +9,8 @@ from typing import Any
 
 import gymnasium
 
+from ...text import reader_may_leave
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Serve until interrupted."""
@@ -19,7 +21,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--port", type=int, default=8000, help="the port, 0 for any that is free (%(default)s)")
     parser.add_argument("--max-sessions", type=int, default=256, help="sessions at a time (%(default)s)")
     parser.add_argument("--session-timeout", type=float, default=1800.0, help="idle seconds (%(default)s)")
-    given = parser.parse_args(arguments)
+    with reader_may_leave():
+        given = parser.parse_args(arguments)
     try:
         if not 0 <= given.port < 2**16:
             raise ValueError(f"--port must be from 0 to 65535, not {given.port}")

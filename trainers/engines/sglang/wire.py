@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from textenvs.text import excerpt
 from trainers.engines.base import EngineError, FinishReason, Sampling
-from trainers.engines.http import shortened
 
 _ONLY_THE_BEST = 1e-6  # as top_p: the likeliest of fewer than a million tokens has more
 
@@ -157,4 +157,4 @@ def succeeded(body: Any) -> bool:
 
 
 def _unreadable(what: str, answer: Any) -> AnswerError:
-    return AnswerError(f"the SGLang server's answer {what}: {shortened(json.dumps(answer, default=str))}")
+    return AnswerError(f"the SGLang server's answer {what}: {excerpt(json.dumps(answer, default=str))}")

@@ -19,8 +19,9 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from textenvs.text import excerpt
 from trainers.engines.base import EngineDeadError, EngineError, FinishReason, RequestError
-from trainers.engines.http import Client, UnreachableError, error_text, shortened
+from trainers.engines.http import Client, UnreachableError, error_text
 from trainers.engines.vllm.engine import Reply
 
 EXTENSION = "trainers.engines.vllm.server.extension.WorkerExtension"
@@ -255,13 +256,13 @@ def read_reply(body: Any, prefix: str) -> Reply:
             versions[span["start"] : span["end"]] = int(version) if owner == prefix else 0
         reason, details = choice["finish_reason"], body["usage"]["prompt_tokens_details"]
     except (KeyError, TypeError, ValueError, OverflowError):
-        raise EngineError(f"vLLM's answer cannot be read: {shortened(str(body))}") from None
+        raise EngineError(f"vLLM's answer cannot be read: {excerpt(str(body))}") from None
     if labels:
         raise EngineError(f"vLLM computed with weights {', '.join(sorted(labels))}, which somebody else gave it")
     if details is None:
         raise EngineError("vLLM does not say what it found in its cache; start it with --enable-prompt-tokens-details")
     if len(logprobs) != len(tokens) or (versions < 0).any() or reason not in get_args(FinishReason):
-        raise EngineError(f"vLLM's answer does not go together: {shortened(str(body))}")
+        raise EngineError(f"vLLM's answer does not go together: {excerpt(str(body))}")
     return Reply(tokens, logprobs, versions, reason, int(details["cached_tokens"] or 0))
 
 

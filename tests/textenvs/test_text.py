@@ -1,0 +1,87 @@
+"""What others wrote, in what a person reads: no control characters, and no megabytes."""
+
+import copy
+
+import gymnasium
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from toy_envs import Guess
+
+import textenvs
+from textenvs.sandbox import SandboxUnavailable
+from textenvs.text import excerpt, printable, quoted
+
+HOSTILE = "\x1b[2J\x1b]0;title\x07 \x9b31m \u202egnp.exe \x00 \x7f \r over"
+anything = st.text() | st.text("\x00\x1b\x9b\u202e\u2066ab\n\t")
+
+
+@given(anything)
+def test_printable_text_has_no_control_characters_and_loses_nothing(text):
+    shown = printable(text)
+    assert all(c in "\t\n" or (ord(c) >= 32 and not 127 <= ord(c) < 160) for c in shown)
+    assert not set(shown) & set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+    assert printable(shown) == shown
+    if text.isprintable():
+        assert shown == text
+
+
+@given(anything | st.binary() | st.lists(anything), st.integers(10, 60))
+def test_quotes_are_short_and_say_how_long_the_whole_is(value, most):
+    shown = quoted(value, most)
+    assert printable(shown) == shown
+    assert len(shown) <= 10 * most + 40  # an escaped character takes up to ten
+    if len(repr(value)) <= most:
+        assert shown == printable(repr(value))
+
+
+def test_an_excerpt_of_megabytes_is_short():
+    assert excerpt("x" * 10**7) == "x" * 300 + "... (10000000 characters)"
+    assert len(quoted("x" * 10**7)) < 300
+    assert len(quoted(["x" * 10**7])) < 300
+
+
+@pytest.mark.parametrize("mode", ["ansi", "human"])
+def test_rendering_escapes_what_models_and_users_say(mode, capsys):
+    class Hostile(Guess):
+        def opening(self, task):
+            return [{"role": "user", "content": HOSTILE}]
+
+    env = Hostile(render_mode=mode)
+    env.reset(seed=0)
+    call = {"id": "1", "type": "function", "function": {"name": HOSTILE, "arguments": HOSTILE}}
+    env.step({"role": "assistant", "content": HOSTILE, "tool_calls": (call,)})
+    shown = env.render() or capsys.readouterr().out
+    assert "title" in shown
+    assert printable(shown) == shown
+
+
+def _rows(env):
+    """A task of the environment with a megabyte in the place of its ground truth, or in one of its other facts."""
+    row = env.tasks[0].to_row()
+    for huge in ("7 " * 500_000, "\x1b[2J" * 250_000, ["x" * 10**6], {"target": "x" * 10**6}):
+        changed = copy.deepcopy(row)
+        changed["reward_model"]["ground_truth"] = huge
+        yield changed
+
+
+@pytest.mark.parametrize("env_id", textenvs.list_environments())
+def test_no_error_repeats_a_ground_truth_of_a_megabyte(env_id):
+    try:
+        env = textenvs.make(env_id)
+    except (SandboxUnavailable, ImportError, gymnasium.error.Error) as error:
+        pytest.skip(str(error)[:200])
+    for row in _rows(env):
+        said = _error_of(env, row)
+        assert len(said) < 2000
+        assert printable(said) == said
+    env.close()
+
+
+def _error_of(env, row):
+    try:
+        env.reset(seed=0, options={"task": row})
+        env.step("#### 1")
+    except Exception as error:
+        return str(error)
+    return ""

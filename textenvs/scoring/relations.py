@@ -1,0 +1,117 @@
+r"""Answers written as relations: what ``x = 4`` and ``5 = 4`` claim.
+
+Readers of LaTeX take the last side of ``\boxed{5=4}`` for the answer, and read ``5 \to 4`` as ``4``. Here an answer is
+taken apart before it is compared, so that one that contradicts itself is not right by its last side.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+# Relations and arrows that claim that both sides are the same. Inequalities and \approx are left to Math-Verify, which
+# does not take one side of them for the whole.
+_RELATION = re.compile(
+    r"=|[≡≅≃∼→⇒⟹⇔]"
+    r"|\\(?:equiv|cong|simeq|sim|doteq|to|implies|iff|(?:[Ll]ong)?(?:left|Left)?(?:right|Right)arrow)(?![a-zA-Z])"
+)
+_NOT_EQUAL = re.compile(r"\\not\s*=|\\neq?(?![a-zA-Z])|[<>!]=|\\[lg]eq?(?![a-zA-Z])|≠|≤|≥")
+_TOKEN = re.compile(r"\\[a-zA-Z]+|\\.|.", re.DOTALL)
+_SIZE = re.compile(r"\\(?:left|right|[bB]igg?[lr]?)(?![a-zA-Z])")
+_SPACE = re.compile(r"\\(?:displaystyle|quad|qquad)(?![a-zA-Z])|\\[,;:! ]|[\s$~&]")
+_OPEN, _CLOSE = {"{", "(", "[", r"\{"}, {"}", ")", "]", r"\}"}
+_WRAPPER = re.compile(r"(?:\\(?:boxed|fbox|text|mathrm|mathbf|bm|boldsymbol))?(\{|\\\{|\(|\[)")
+
+_WORDS = r"\\(?:text|textbf|textit|mathrm|mathbf|mathit|mathcal|mbox|operatorname|overline|vec|hat|bar|tilde|widehat)"
+_GROUP = rf"{_WORDS}\{{(?!\d)[^{{}}]*\}}"
+# No constants, and nothing that computes: \sqrt{x} = 4 says that x is 16.
+_COMMAND = r"\\(?!(?:pi|infty|frac|dfrac|tfrac|sqrt|cdot|times|div|pm|mp)(?![a-zA-Z]))[a-zA-Z]+(?![a-zA-Z{])"
+_ATOM = rf"(?:{_GROUP}|{_COMMAND}|[^\W\d_]|\[[A-Z]+\])'*+(?:_(?:\{{[^{{}}]*\}}|[^\W_]))?'*+(?:\([^()]*\))?"
+_NAME = re.compile(rf"(?:{_ATOM})+(?:[+*/-](?:{_ATOM})+)*")
+
+
+_LEVELS = 8  # of brackets around an answer that are taken off
+
+
+@dataclass(frozen=True)
+class Claims:
+    r"""An answer taken apart.
+
+    Args:
+        chains: For each item of a list that is separated by commas, the sides of its relations; one side where there
+            is no relation.
+        hidden: A relation stands inside something that it is no part of, as in ``\frac{5=4}{1}``.
+        wrapped: The whole answer stood in brackets.
+    """
+
+    chains: tuple[tuple[str, ...], ...]
+    hidden: bool
+    wrapped: bool
+
+    @property
+    def relations(self) -> int:
+        """How many relations there are."""
+        return sum(len(chain) - 1 for chain in self.chains) + self.hidden
+
+
+def claims_of(answer: str) -> Claims:
+    """The claims of an answer in LaTeX or plain text; takes time linear in it."""
+    text, wrapped = _SIZE.sub("", answer).strip().strip("$").strip(), False
+    for _ in range(_LEVELS):
+        if (inner := _unwrapped(text)) is None:
+            break
+        text, wrapped = inner, True
+    chains: list[tuple[str, ...]] = []
+    sides: list[str] = []
+    depth, start, hidden, before = 0, 0, False, ""
+    allowed: list[bool] = []  # for each open bracket: may a relation stand in it?
+    skip = 0
+    for token in _TOKEN.finditer(text):
+        at, word = token.start(), token[0]
+        if at < skip:
+            continue
+        if word in _OPEN:
+            # Of sums and limits, of texts, and of functions: P(X = 2).
+            allowed.append(before in ("_", "^") or (word == "(" and (before.isalpha() or before[:1] == "\\")))
+            depth += 1
+        elif word in _CLOSE and depth:
+            allowed.pop()
+            depth -= 1
+        elif (unequal := _NOT_EQUAL.match(text, at)) is not None:
+            skip = unequal.end()
+        elif (relation := _RELATION.match(text, at)) is not None:
+            skip = relation.end()
+            if not depth:
+                sides.append(text[start:at])
+                start = skip
+            elif not all(allowed):
+                hidden = True
+        elif word in ",;" and not depth and not text[at - 1 : at + 2].replace(word, "0").isdigit():
+            chains.append((*sides, text[start:at]))
+            sides, start = [], at + 1
+        if not word.isspace():
+            before = word
+    chains.append((*sides, text[start:]))
+    stripped = tuple(tuple(side.strip() for side in chain if side.strip()) for chain in chains)
+    return Claims(tuple(chain for chain in stripped if chain), hidden, wrapped)
+
+
+def is_name(side: str) -> bool:
+    r"""Whether a side only names what is asked for: ``x``, ``x_1``, ``f(2)``, ``\angle A``, ``a+b``, ``\text{area}``.
+
+    A side with a number, a power or a root is not a name but says something about one.
+    """
+    return len(side) <= 200 and _NAME.fullmatch(_SPACE.sub("", side)) is not None
+
+
+def _unwrapped(text: str) -> str | None:
+    """The inside of brackets around the whole text; ``None`` where there are none."""
+    found = _WRAPPER.match(text)
+    if found is None:
+        return None
+    depth = 0
+    for token in _TOKEN.finditer(text, found.start(1)):
+        depth += (token[0] in _OPEN) - (token[0] in _CLOSE)
+        if depth == 0:
+            return text[found.end() : token.start()].strip() if token.end() == len(text) else None
+    return None

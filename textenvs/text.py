@@ -1,0 +1,49 @@
+"""Texts of others (models, servers, data files) in what a person reads: without control characters, and short."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+# Of C0, DEL and C1, all but tabs and new lines; and the characters that turn the direction of writing.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def printable(text: str) -> str:
+    """Text that cannot move a terminal's cursor or change its colours: control characters are escaped."""
+    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
+
+
+def excerpt(text: str, most: int = 300) -> str:
+    """The beginning of a text, printable, with a note on how long the whole is; at most ``most`` characters of it."""
+    if len(text) <= most:
+        return printable(text)
+    return f"{printable(text[:most])}... ({len(text)} characters)"
+
+
+def quoted(value: Any, most: int = 200) -> str:
+    """``repr(value)`` for an error: at most ``most`` characters of it, printable."""
+    if isinstance(value, (str, bytes)) and len(value) > most:
+        return f"{printable(repr(value[:most]))}... ({len(value)} in all)"
+    return excerpt(repr(value), most)
+
+
+@contextmanager
+def reader_may_leave() -> Iterator[None]:
+    """Within the block, print to somebody who may have seen enough (``head``, ``less``): the process then ends quietly.
+
+    Raises:
+        SystemExit: With 1, when standard output is closed at its other end.
+    """
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()  # also where --help leaves the block: what was printed is found out here
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the end of the process
+        raise SystemExit(1) from None
