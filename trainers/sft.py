@@ -26,7 +26,7 @@ except ImportError as error:
     raise ImportError("training needs torch: pip install 'textenvs[train]'") from error
 from transformers.utils.logging import disable_progress_bar
 
-from .assembly.environments import env_kwargs
+from .assembly.environments import env_kwargs, tools_for
 from .assembly.errors import SetupError
 from .assembly.folder import held, refuse_ppo_folder, run_folder, within
 from .assembly.learner import check_learner, learner_options
@@ -114,7 +114,8 @@ def examples_of(
     """
     try:
         played = demonstrations_of(env_id, kwargs, section, seed)
-        return [encode(each, renderer, policy.tokenizer) for each in played]
+        tools = tools_for(env_id, kwargs)
+        return [encode(each, renderer, policy.tokenizer, tools) for each in played]
     except DemonstrationError as error:
         raise SetupError(str(error)) from error
 
