@@ -217,7 +217,7 @@ class MessageForms:
     def _problem(self, messages: Sequence[Message], tools: Tools) -> str | None:
         """What is wrong with how the template shows a conversation of this shape, or ``None``."""
         roles = ", ".join(message["role"] for message in messages)
-        if tools and (unseen := self._unseen_tools(tools)):
+        if tools and (unseen := self._unseen(tools)):
             return (
                 f"the chat template does not show the tools ({unseen}): let the environment's system prompt describe "
                 "them (tools_in_prompt=true, and a call_format other than native), or take a model whose template "
@@ -243,6 +243,12 @@ class MessageForms:
         if lost := [name for name in names if name not in text]:
             return f"the chat template does not show the name of a tool that is called ({roles}; {len(lost)} lost)"
         return None
+
+    def _unseen(self, tools: Sequence[Mapping[str, Any]]) -> str:
+        key = ("tools", json.dumps(tools))
+        if key not in self._known:
+            self._known[key] = self._unseen_tools(tools)
+        return self._known[key] or ""
 
     def _unseen_tools(self, tools: Sequence[Mapping[str, Any]]) -> str:
         """What the template does not show of these schemas; empty where it shows everything."""

@@ -95,7 +95,7 @@ class ConversationTokens:
             tokens = self._control.encode(MarkedText(self._show(self._forms.put(form), None, generate=False), marks))
         except RendererError as error:
             roles = ", ".join(message["role"] for message in messages)
-            raise BackendError(f"the chat template rejects the conversation ({roles}): {error}", final=True) from error
+            raise BackendError(f"the conversation ({roles}) cannot be rendered: {error}", final=True) from error
         if len(tokens) > self._max_length:
             if self._overlong == "error":
                 raise BackendError(
