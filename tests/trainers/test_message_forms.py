@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from functools import cache
 
 import pytest
@@ -126,6 +127,12 @@ def test_turns_of_several_messages_are_refused() -> None:
     tokenizer = make_tokenizer(CHANNELS, ("<|channel|>", "<|message|>"))
     with pytest.raises(RendererError, match=r"puts <\|channel\|> <\|message\|> between .* several messages in a turn"):
         Renderer(tokenizer)
+
+
+def test_what_is_put_in_another_form_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        Renderer(make_tokenizer(DROPPING))
+    assert "does not show system messages, later system messages, tool results behind text" in caplog.text
 
 
 def test_arguments_that_are_no_object_are_shown_as_text() -> None:

@@ -1,8 +1,8 @@
 """In which form each message is put to a chat template, so that its text is in what the template renders, once.
 
-Templates differ in what they take. Some reject a system message, two users in a row or a tool result behind plain text;
-some drop them without a word. So each kind of message is tried on the template at hand, in texts that occur nowhere
-else, and what is not shown exactly once and in order is put in another form:
+Templates differ in what they accept. Some reject a system message, two user messages in a row or a tool result behind
+plain text; some drop them silently. So each kind of message is rendered with unique sentinel texts, and a kind that is
+not shown exactly once and in order is put in another form:
 
 ===================================  ==================================================================
 message                              where the template does not show it
@@ -10,13 +10,13 @@ message                              where the template does not show it
 system, first or later               a user message
 tool result behind plain text        a user message, between ``<tool_response>`` tags
 tool calls of the assistant          JSON between ``<tool_call>`` tags, at the end of the message's text
-two user messages in a row           one message, with an empty line between; always where one of them was another's
+two user messages in a row           one message, with an empty line between; always if one was converted
 tool schemas                         refused: the environment's own system prompt can describe tools
 ===================================  ==================================================================
 
-The forms depend on a message and its neighbours up to the assistant's messages around it, so what follows a reply has
-the same form in a bridge and in the whole conversation. Conversations of other shapes than those tried at first are
-tried when they come (:meth:`MessageForms.check`), once a shape.
+A message's form depends only on the messages between the replies around it, so what follows a reply has the same form
+in a bridge and in the whole conversation. A conversation of another shape than those probed on construction is probed
+when it first comes (:meth:`MessageForms.check`).
 """
 
 from __future__ import annotations
@@ -132,10 +132,22 @@ class MessageForms:
                 if all(self._shown(*talks, tools=tools) for tools in with_tools):
                     break
 
+    def converted(self) -> list[str]:
+        """The kinds of messages that are put in another form."""
+        kinds = {
+            "two user messages in a row": self.joins_users,
+            "system messages": self.system_as_user,
+            "later system messages": self.later_system_as_user,
+            "tool results behind text": self.results_as_user,
+            "tool calls without a text": self.calls[False] == "text",
+            "tool calls with a text": self.calls[True] == "text",
+        }
+        return [kind for kind, is_converted in kinds.items() if is_converted]
+
     def put(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """The messages in the forms that the template shows."""
         forms: list[dict[str, Any]] = []
-        others = False  # the last form is a user message that was another's
+        was_converted = False  # the last form is a user message, and was another or several
         native_calls = False  # the assistant's message before was put with its calls
         for number, message in enumerate(messages):
             role, converted = message["role"], None
@@ -149,19 +161,19 @@ class MessageForms:
             if converted is not None:
                 form = {"role": "user", "content": converted}
             joins = form["role"] == "user" and forms and forms[-1]["role"] == "user"
-            if joins and (self.joins_users or others or converted is not None):
+            if joins and (self.joins_users or was_converted or converted is not None):
                 both = (forms.pop()["content"], form["content"])
                 form = {"role": "user", "content": "\n\n".join(text for text in both if text)}
                 converted = form["content"]
-            others = converted is not None
+            was_converted = converted is not None
             forms.append(form)
         return forms
 
     def check(self, messages: Sequence[Message], tools: Tools = None) -> None:
         """Prove that the template shows a conversation of this shape, and these tools.
 
-        Texts are replaced by such as occur nowhere else; each must be rendered once, and in order. (A system message at
-        the start may move.) What was found is kept by shape.
+        Texts are replaced by sentinels; each must be rendered once, and in order. (A system message at the start may
+        move.) The result is cached by shape.
 
         Raises:
             RejectedError: It does not; says what is missing and what to do.
@@ -220,7 +232,7 @@ class MessageForms:
         if tools and (unseen := self._unseen(tools)):
             return (
                 f"the chat template does not show the tools ({unseen}): let the environment's system prompt describe "
-                "them (tools_in_prompt=true, and a call_format other than native), or take a model whose template "
+                "them (tools_in_prompt=true, and a call_format other than native), or use a model whose template "
                 "shows tools"
             )
         probe, wanted, names = _probe(messages)
@@ -267,8 +279,8 @@ class MessageForms:
 _CALL_FORMS: tuple[CallForm, ...] = ("object", "string", "text")
 _CALL: ToolCall = {"id": "zqcall000", "type": "function", "function": {"name": "probe", "arguments": '{"x": "y"}'}}
 _WAY_OUT = (
-    "take a model or a template (tokenizer.chat_template) that shows it; templates of image models often take no plain "
-    "text"
+    "use a model whose template shows it, or set tokenizer.chat_template (templates of image models often take no "
+    "plain text)"
 )
 
 

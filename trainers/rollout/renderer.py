@@ -102,6 +102,8 @@ class Renderer:
 
         self._show = show_with(tokenizer, self._kwargs)
         self.forms = MessageForms(self._show)
+        if converted := self.forms.converted():
+            logger.info("the chat template does not show %s: they are put in another form", ", ".join(converted))
         frames = self.forms.around(
             token.content
             for token in tokenizer.added_tokens_decoder.values()
