@@ -34,11 +34,11 @@ from textenvs.evaluate.records import Record
 ROOT = Path(__file__).resolve().parents[1]
 CONTEXT = 4096
 
-# Environment, its options, and the longest reply. The last one needs tool calls in the server's protocol.
+# Environment, its options, and the longest reply. The tools of the last one are described by the chat template.
 CASES = (
     ("textenv/gsm8k-interact", ("split=test",), 48),
     ("textenv/service-desk", (), 48),
-    ("textenv/gsm8k-tool", ("split=test", "call_format=native"), 48),
+    ("textenv/gsm8k-tool", ("split=test", "tools_in_prompt=false"), 48),
 )
 
 

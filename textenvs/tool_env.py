@@ -62,8 +62,8 @@ class ToolEnv(TextEnv[ToolStateT]):
             or ``"native"`` (only as ``tool_calls`` of a message). A message with ``tool_calls`` is understood in any.
         max_calls_per_turn: How many calls of one reply are run; the policy is told that the others were not.
         max_concurrency: How many of them run at the same time.
-        tools_in_prompt: Whether the system prompt describes the tools. Leave it out where the model's own chat
-            template does (``apply_chat_template(..., tools=env.tool_schemas)``), or where a policy learns by doing.
+        tools_in_prompt: Whether the system prompt describes the tools. Where it does not, the model's own chat template
+            must (``apply_chat_template(..., tools=env.tools_apart)``); our trainers see to that, or refuse.
         **options: ``max_assistant_turns``, ``max_user_turns``, ``system_prompt``, ``render_mode``, as in
             :class:`~textenvs.env.TextEnv`. With ``"react"``, results are user messages and count as user turns.
 

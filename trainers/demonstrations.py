@@ -24,7 +24,7 @@ from textenvs.messages import Messages, check_conversation, copy_messages
 
 from .engines.base import Generation
 from .rollout.episode import EpisodeTokens
-from .rollout.renderer import Renderer
+from .rollout.renderer import Renderer, Tools
 from .trajectory import Status, Trajectory
 
 # Demonstrations that the thread which plays them may be ahead of who takes them.
@@ -294,7 +294,7 @@ def _demonstration(row: Any, where: str) -> Demonstration:
     return Demonstration(conversation, tuple(1.0 for m in conversation if m["role"] == "assistant"))
 
 
-def encode(demonstration: Demonstration, renderer: Renderer, tokenizer: Any) -> Example:
+def encode(demonstration: Demonstration, renderer: Renderer, tokenizer: Any, tools: Tools = None) -> Example:
     """The conversation in the model's tokens, exactly as a rollout would have recorded it.
 
     Raises:
@@ -303,7 +303,7 @@ def encode(demonstration: Demonstration, renderer: Renderer, tokenizer: Any) -> 
     """
     messages = copy_messages(demonstration.messages)
     turns = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
-    tokens = EpisodeTokens(renderer, messages[: turns[0]], episode_id="demonstration")
+    tokens = EpisodeTokens(renderer, messages[: turns[0]], episode_id="demonstration", tools=tools)
     weights: list[NDArray[np.float32]] = []
     for number, (index, weight) in enumerate(zip(turns, demonstration.imitate, strict=True)):
         text = messages[index]["content"]

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from textenvs.env import TextEnv
-from textenvs.evaluate.policies import OutOfContext, Player, PolicyFailure, Reply, ToolSchemas
-from textenvs.messages import Messages
+from textenvs.evaluate.policies import OutOfContext, Player, PolicyFailure, Reply, Stop, ToolSchemas
+from textenvs.messages import Messages, user
 
 from . import policy
 from .config.schema import ModelSection
@@ -19,6 +19,7 @@ from .engines.base import EngineError, Sampling
 from .engines.torch_engine import TorchEngine
 from .policy import PolicyError
 from .rollout.engine_policy import EnginePolicy, NoRoomError, Speaker
+from .rollout.environments import tools_of
 from .rollout.renderer import Renderer, RendererError
 
 _MOST_CONTEXT = 32768
@@ -67,7 +68,15 @@ class LocalPolicy:
         )
 
     def start(self, env: TextEnv[Any], seed: int) -> Player:
-        """A player that remembers its episode as tokens."""
+        """A player that remembers its episode as tokens.
+
+        Raises:
+            Stop: The model could not see the environment's tools, or could not call them.
+        """
+        try:
+            self._policy.renderer.forms.check((user("x"),), tools_of(env))
+        except ValueError as error:
+            raise Stop(str(error)) from error
         speaker = Speaker(self._policy, seed)
 
         async def play(conversation: Messages, tools: ToolSchemas) -> Reply:

@@ -24,6 +24,7 @@ from .assembly.engines import check_engine, engine_of, sleeps
 from .assembly.environments import (
     backend_of,
     check_environments,
+    check_tools,
     other_validation,
     training_kwargs,
     validation_tasks,
@@ -118,6 +119,7 @@ async def _assembled(config: PPOConfig, folder: Path) -> AsyncIterator[Run]:
     policy.to(driver_device(config))
     set_threads(policy, config.trainer.threads)
     renderer = Renderer(policy.tokenizer, template_kwargs=config.data.chat_template_kwargs)
+    check_tools(config, renderer)
     trace = trace_of(config)
     reporter = Reporter(
         folder,

@@ -32,7 +32,7 @@ except ImportError as error:
     raise ImportError("training needs torch: pip install 'textenvs[train]'") from error
 from transformers.utils.logging import disable_progress_bar
 
-from .assembly.environments import env_kwargs
+from .assembly.environments import env_kwargs, tools_for
 from .assembly.errors import SetupError
 from .assembly.folder import held, refuse_ppo_folder, run_folder, within
 from .assembly.learner import check_learner, learner_options
@@ -126,8 +126,9 @@ def examples_of(
     """
     examples = []
     try:
+        tools = tools_for(env_id, kwargs)
         for each in demonstrations_of(env_id, kwargs, section, seed):
-            examples.append(encode(each, renderer, policy.tokenizer))
+            examples.append(encode(each, renderer, policy.tokenizer, tools))
             if stop():
                 raise asyncio.CancelledError
         return examples

@@ -117,6 +117,7 @@ class Style:
     tools: bool = True
     rewrites: bool = False
     trims: bool = False  # trims replies
+    other_forms: tuple[bool, bool, bool] = (False, False, False)  # joined users; system, tool results as user messages
 
 
 STYLES = {
@@ -142,6 +143,7 @@ STYLES = {
         tools=False,
         rewrites=True,
         trims=True,
+        other_forms=(True, True, True),
     ),
     "qwen 3": Style(QWEN3, "<|im_end|>", rewrites=True),
     "mistral": Style(
@@ -151,6 +153,7 @@ STYLES = {
         bos="<s>",
         free=False,
         rewrites=True,
+        other_forms=(True, False, True),
     ),
     "glm": Style(
         GLM,

@@ -118,7 +118,7 @@ def test_the_proof_is_of_the_template_with_its_variables() -> None:
     assert source != CHATML
     assert not Renderer(make_tokenizer(source)).rewrites_history
     assert not Renderer(make_tokenizer(source), template_kwargs={"forget": False}).rewrites_history
-    with pytest.raises(RendererError, match="does not show the assistant's text"):
+    with pytest.raises(RendererError, match=r"does not show the text of message 0 \(user\)"):
         Renderer(make_tokenizer(source), template_kwargs={"forget": True})
 
 

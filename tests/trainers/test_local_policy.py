@@ -92,6 +92,18 @@ def test_the_command_plays_keeps_and_goes_on(folder: Path, tmp_path: Path, capsy
 
 
 @pytest.mark.parametrize(
+    ("option", "said"),
+    [("tools_in_prompt=false", "does not show the tools"), ("call_format=native", "its calls would never be seen")],
+)
+def test_tools_that_the_model_would_not_know_end_the_evaluation_in_words(
+    option: str, said: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["evaluate", "textenv/gsm8k-tool", option, "--local", str(folder), "--num-tasks", "2", "--quiet"]
+    assert main([*words, "--out", str(tmp_path / "out")]) != 0
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("more", "said"),
     [
         (["--local", "/nowhere/model"], "no such folder"),

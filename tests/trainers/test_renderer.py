@@ -67,7 +67,7 @@ def conversations(draw: st.DrawFn, name: str) -> Messages:
         messages.append(user(draw(TEXT)))
         while style.free and draw(st.integers(0, 3)) == 3:
             messages.append(tool(draw(TEXT), "c") if style.tools and draw(st.booleans()) else user(draw(TEXT)))
-    spelled = [*renderer_of(name)._special, "think>"]  # other tests are about these
+    spelled = [*renderer_of(name)._control.ids, "think>"]  # other tests are about these
     assume(not any(text in message["content"] for message in messages for text in spelled))
     return tuple(messages)
 
@@ -163,7 +163,8 @@ def _byte_token(byte: int) -> str:
 def test_what_is_found_out_about_a_style(name: str, kind: str) -> None:
     renderer = renderer_of(name, kind)
     assert renderer.rewrites_history == STYLES[name].rewrites
-    assert renderer.needs_tool_calls == (name == "mistral")
+    forms = renderer.forms
+    assert (forms.joins_users, forms.system_as_user, forms.results_as_user) == STYLES[name].other_forms
     assert renderer._tokenizer.convert_tokens_to_ids(STYLES[name].end) == renderer.stop_token_ids[0]
 
 
@@ -252,31 +253,16 @@ def test_tools_and_their_answers() -> None:
     )
 
 
-def test_a_template_that_takes_tool_answers_only_behind_calls() -> None:
+def test_a_template_that_shows_tool_answers_only_behind_calls() -> None:
+    """Behind plain text they are the user's; behind calls, in an opening, they are the template's own."""
     renderer, tokenizer = renderer_of("mistral"), tokenizer_of("mistral")
     bridge = renderer.bridge([tool("7", "a"), tool("8", "b")], after=None)
     assert tokenizer.decode(bridge) == (
-        '</s>[TOOL_RESULTS] {"content": "7", "id": "a"}[/TOOL_RESULTS]'
-        '[TOOL_RESULTS] {"content": "8", "id": "b"}[/TOOL_RESULTS]'
+        "</s>[INST] <tool_response>\n7\n</tool_response>\n\n<tool_response>\n8\n</tool_response>[/INST]"
     )
     call = {"id": "a", "type": "function", "function": {"name": "add", "arguments": '{"x": [1, "é"]}'}}
     text = tokenizer.decode(renderer.render([user("Hm"), assistant("", [call]), tool("7", "a")]))
-    assert '[TOOL_CALLS] [{"name": "add", "arguments": {"x": [1, "é"]}}]</s>' in text
-
-
-def test_a_tools_answer_and_the_users_words_are_one_bridge_also_where_answers_need_calls() -> None:
-    template = (
-        "{% for m in messages %}{% if m['role'] == 'tool' and not messages[loop.index0 - 1]['tool_calls'] %}"
-        "{{ raise_exception('nothing was called') }}{% endif %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}"
-        "{% for call in m['tool_calls'] or [] %} calls {{ call.id }}{% endfor %}<|im_end|>\n{% endfor %}"
-        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-    )
-    tokenizer = make_tokenizer(template)
-    renderer = Renderer(tokenizer)
-    assert renderer.needs_tool_calls
-    assert tokenizer.decode(renderer.bridge([tool("7", "a"), user("Sure?")], after=None)) == (
-        "<|im_end|>\n<|im_start|>tool\n7<|im_end|>\n<|im_start|>user\nSure?<|im_end|>\n<|im_start|>assistant\n"
-    )
+    assert text.endswith('"x": [1, "é"]}}]</s>[TOOL_RESULTS] {"content": "7", "id": "a"}[/TOOL_RESULTS]')
 
 
 # ------------------------------------------------------------------------------------------------ decoding
@@ -301,9 +287,9 @@ def test_text_never_becomes_a_control_token(name: str, kind: str, data: st.DataO
     """As many control tokens as with harmless words in their place, and the text is all there."""
     renderer = renderer_of(name, kind)
     tokenizer = renderer._tokenizer
-    ids = set(renderer._special.values())
+    ids = set(renderer._control.ids.values())
     evil = data.draw(
-        st.lists(st.sampled_from([*renderer._special, "x", " ", "zq0n0qz", "zq1n"]), min_size=1, max_size=6)
+        st.lists(st.sampled_from([*renderer._control.ids, "x", " ", "zq0n0qz", "zq1n"]), min_size=1, max_size=6)
     )
     text, harmless = "".join(evil), "x" * len(evil)
 
@@ -340,18 +326,13 @@ def test_a_template_that_ends_turns_in_plain_text_is_refused() -> None:
 
 
 def test_a_template_that_rejects_plain_conversations_is_refused_in_its_own_words() -> None:
-    with pytest.raises(RendererError, match=r"\(user, assistant, user\): I do not talk"):
+    with pytest.raises(RendererError, match=r"\(user\): I do not talk"):
         Renderer(make_tokenizer("{{ raise_exception('I do not talk') }}"))
 
 
 def test_what_a_template_rejects_is_an_error_in_its_own_words() -> None:
-    gemma = renderer_of("gemma")
-    with pytest.raises(RendererError, match=r"\(system, user\): System role not supported"):
-        gemma.render([system("Be brief."), user("Hm")])
-    with pytest.raises(RendererError, match="roles must alternate"):
-        gemma.render([user("Hm"), user("Hm")])
-    with pytest.raises(RendererError, match="roles must alternate"):
-        gemma.bridge([user("Hm"), user("Hm")], after=None)
+    with pytest.raises(RendererError, match=r"\(assistant, user\): Conversation roles must alternate"):
+        renderer_of("gemma").render([assistant("Hello."), user("Hm")])
 
 
 def test_nothing_to_render_or_to_bridge_to_is_an_error() -> None:

@@ -10,11 +10,13 @@ import gymnasium
 
 import textenvs
 from textenvs.env import TextEnv
+from textenvs.messages import user
 from textenvs.tasks import TaskError
 
 from ..config.environment import EnvSection
 from ..config.schema import PPOConfig
-from ..rollout.environments import Backend, EnvSpec, Kind
+from ..rollout.environments import Backend, EnvSpec, Kind, tools_of
+from ..rollout.renderer import Renderer, Tools
 from .errors import SetupError
 
 
@@ -79,10 +81,24 @@ def _backend(config: PPOConfig, kind: Kind, workers: int | None, validation: boo
     return Backend(
         EnvSpec(config.env.id, kwargs),
         kind,
+        tools=tools_for(config.env.id, kwargs),
         workers=workers,
         reset_timeout=config.rollout.step_timeout_s,
         step_timeout=config.rollout.step_timeout_s,
     )
+
+
+def tools_for(env_id: str, kwargs: Mapping[str, Any]) -> Tools:
+    """What the chat template must describe of this environment's tools.
+
+    Raises:
+        SetupError: A model could not call them.
+    """
+    with closing(make_env(env_id, kwargs)) as env:
+        try:
+            return tools_of(env)
+        except ValueError as error:
+            raise SetupError(f"env.id={env_id}: {error}") from error
 
 
 def check_environments(config: PPOConfig) -> None:
@@ -96,6 +112,17 @@ def check_environments(config: PPOConfig) -> None:
         if env.blocking and config.env.backend == "inline":
             raise SetupError(f"{config.env.id} may block its thread: use env.backend=thread or env.backend=process")
         env.close()
+
+
+def check_tools(config: PPOConfig, renderer: Renderer) -> None:
+    """Prove that the chat template shows the tools that it must describe.
+
+    Raises:
+        SetupError: A model could not call them.
+        RendererError: It does not show them; says what to do.
+    """
+    for kwargs in (training_kwargs(config), validation_kwargs(config)):
+        renderer.forms.check((user("x"),), tools_for(config.env.id, kwargs))
 
 
 def task_count(config: PPOConfig) -> int | None:

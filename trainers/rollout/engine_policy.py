@@ -14,6 +14,7 @@ from textenvs.lookahead import Player
 from textenvs.messages import Messages
 
 from ..engines.base import Engine, Generation, Sampling
+from .environments import tools_of
 from .episode import EpisodeTokens
 from .renderer import Renderer
 from .tasks import derive_seed
@@ -56,11 +57,11 @@ class EnginePolicy:
 
     def start(self, env: TextEnv[Any], seed: int) -> Player:
         """A player of one future; see :class:`textenvs.lookahead.FuturePolicy`."""
-        speaker = Speaker(self, seed)
+        speaker, tools = Speaker(self, seed), tools_of(env)
 
         async def play(conversation: Messages) -> str | None:
             try:
-                return (await speaker.reply(conversation)).text
+                return (await speaker.reply(conversation, tools)).text
             except NoRoomError:
                 return None
 

@@ -16,17 +16,18 @@ import asyncio
 import contextlib
 import os
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any, Literal, Self
 
 from textenvs.messages import Messages, check_conversation
 from textenvs.text import quoted
+from textenvs.tools.formats.native import Native
 
 from ..trajectory import MAX_REWARD, is_reward
 from .ray_worker import RayWorker
 from .workers import EnvError, EnvSpec, EnvTimeoutError, InlineWorker, ProcessWorker, ThreadWorker, Worker
 
-__all__ = ["Backend", "EnvError", "EnvSpec", "EnvTimeoutError", "Kind", "Lease"]
+__all__ = ["Backend", "EnvError", "EnvSpec", "EnvTimeoutError", "Kind", "Lease", "tools_of"]
 
 Kind = Literal["inline", "thread", "process", "ray"]
 _WORKERS: dict[str, type[InlineWorker] | type[ThreadWorker]] = {
@@ -35,6 +36,23 @@ _WORKERS: dict[str, type[InlineWorker] | type[ThreadWorker]] = {
     "process": ProcessWorker,
     "ray": RayWorker,
 }
+
+
+def tools_of(env: Any) -> Sequence[Mapping[str, Any]] | None:
+    """The tools that the chat template must describe to a model, because the environment's messages do not.
+
+    Raises:
+        ValueError: The environment reads no calls in a reply's text, and text is all that a model played token by token
+            says.
+    """
+    if isinstance(getattr(env, "format", None), Native) and env.tools:
+        raise ValueError(
+            "call_format=native reads calls from a message's tool_calls alone, and a model that is played token by "
+            "token writes text: its calls would never be seen. Name the format that the model writes "
+            "(call_format=hermes, llama3, qwen3-coder, mistral or react); tools_in_prompt=false leaves the description "
+            "to the chat template"
+        )
+    return getattr(env, "tools_apart", None) or None
 
 
 class Lease:
@@ -98,6 +116,7 @@ class Backend:
     Args:
         spec: How to make one.
         kind: Where they run.
+        tools: What :func:`tools_of` says of such an environment.
         workers: At most this many at a time; more leases wait. ``None`` for no limit, and, for processes, one a CPU.
             Actors must have a limit.
         make_timeout: Seconds for making one (for a process: and for starting it); ``None`` for no limit.
@@ -113,6 +132,7 @@ class Backend:
         spec: EnvSpec,
         kind: Kind = "inline",
         *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
         workers: int | None = None,
         make_timeout: float | None = 120.0,
         reset_timeout: float | None = 60.0,
@@ -129,6 +149,7 @@ class Backend:
             raise ValueError("kind='ray' needs workers: how many actors the cluster is to hold at most")
         self.spec = spec
         self.kind = kind
+        self.tools = tools
         self.workers = _cpus() if workers is None and kind == "process" else workers
         self._make_timeout = make_timeout
         self._reset_timeout = reset_timeout

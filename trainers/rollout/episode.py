@@ -188,7 +188,7 @@ class EpisodeTokens:
         conversation = tuple(conversation)
         place = len(self._conversation)  # where our reply stands
         if conversation[:place] == self._conversation and _is_reply(conversation[place : place + 1]):
-            self._hear(conversation[place], conversation[place + 1 :])
+            self._hear(conversation[place + 1 :])
         else:
             self._renderer.warn_once(
                 "environment",
@@ -259,11 +259,10 @@ class EpisodeTokens:
             **self._names,
         )
 
-    def _hear(self, reply: Message, new: Messages) -> None:
+    def _hear(self, new: Messages) -> None:
         """What the environment answered to our reply."""
         # Our own words stand in the history as they were sampled, not as the environment took them apart.
-        ours = reply if self._renderer.needs_tool_calls and reply.get("tool_calls") else self._own_message()
-        self._history = (*self._history, ours, *new)
+        self._history = (*self._history, self._own_message(), *new)
         if not new:
             self._phase = "over"
             return

@@ -52,7 +52,7 @@ async def measure(backend: Backend, renderer: Renderer, tasks: Sequence[int], *,
                 async with backend.lease() as env:
                     env_seed = derive_seed(seed, "opening", task, bits=32)
                     conversation, _ = await env.reset(env_seed, {"task_index": task})
-                lengths[task] = len(renderer.render(conversation))
+                lengths[task] = len(renderer.render(conversation, backend.tools))
             except (EnvError, RendererError) as error:
                 failed[task] = str(error)
 

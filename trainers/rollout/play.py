@@ -22,7 +22,7 @@ from ..engines.base import Engine, EngineDeadError, EngineError, Sampling
 from ..trajectory import Status, Trajectory
 from .environments import Backend, EnvError, EnvSpec, EnvTimeoutError, Lease
 from .episode import EpisodeTokens
-from .renderer import Renderer
+from .renderer import Renderer, Tools
 from .rewards import Outstanding, RewardError, Scores, SoFar
 from .tasks import derive_seed
 from .timeline import Load, Timeline
@@ -192,7 +192,7 @@ class Player:
             try:
                 progress.timeline.phase("queue")
                 async with backend.lease() as env, asyncio.timeout(self.episode_timeout) as clock:
-                    end = await self._turns(env, episode, session, progress)
+                    end = await self._turns(env, episode, session, progress, backend.tools)
                     progress.timeline.phase("own")
             finally:
                 with contextlib.suppress(EngineError):
@@ -230,7 +230,7 @@ class Player:
         for turn, terms in await rewards.settle():
             progress.tokens.add_reward(turn, terms)
 
-    async def _turns(self, env: Lease, episode: Episode, session: str, progress: _Progress) -> _End:
+    async def _turns(self, env: Lease, episode: Episode, session: str, progress: _Progress, tools: Tools) -> _End:
         enter = progress.timeline.phase
         enter("reset")
         conversation, info = await env.reset(episode.env_seed, episode.options)
@@ -238,7 +238,7 @@ class Player:
         progress.messages = conversation
         names: dict[str, Any] = {"episode_id": episode.episode_id, "group_id": episode.group_id}
         names |= {name: str(info.get(name, "")) for name in ("task_key", "data_source")}
-        tokens = progress.tokens = EpisodeTokens(self.renderer, conversation, **names)
+        tokens = progress.tokens = EpisodeTokens(self.renderer, conversation, tools=tools, **names)
         opening = tokens.context_size
         limit = self._limit(opening)
         if opening >= limit:

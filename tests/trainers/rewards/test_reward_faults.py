@@ -33,7 +33,7 @@ class Letters:
     """A renderer of a token a letter."""
 
     stop_token_ids = (2,)
-    rewrites_history = needs_tool_calls = False
+    rewrites_history = False
 
     def render(self, messages: Sequence[Message], tools: Any = None) -> list[int]:
         return [3] * len(messages)

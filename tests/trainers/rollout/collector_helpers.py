@@ -22,7 +22,7 @@ class Characters:
     """A renderer of one token a character: ``role text END`` for each message, then the assistant's role."""
 
     stop_token_ids = (END,)
-    rewrites_history = needs_tool_calls = False
+    rewrites_history = False
 
     def render(self, messages: Sequence[Message], tools: Any = None) -> list[int]:
         ids = [i for m in messages for i in (ROLES[m["role"]], *map(ord, m["content"]), END)]

@@ -26,7 +26,7 @@ from textenvs.adapters.trl import same_messages, spec_of
 
 from ...engines.base import Engine, Sampling
 from ...engines.torch_engine import TorchEngine
-from ...rollout.environments import Backend, EnvSpec, Kind
+from ...rollout.environments import Backend, EnvSpec, Kind, tools_of
 from ...rollout.play import Episode, Player
 from ...rollout.renderer import Renderer
 from ...rollout.tasks import derive_seed
@@ -254,6 +254,10 @@ class TextEnvRollout:
         if key not in self._backends:
             env = spec.make()  # here, so that a mistake is an error and no failed episode
             env.close()
+            try:
+                tools = tools_of(env)
+            except ValueError as error:
+                raise RolloutError(f"{spec.env}: {error}") from error
             if env.blocking and self._backend_kind == "inline":
                 raise RolloutError(
                     f"{spec.env} may block its thread: use TextEnvRollout(backend='thread') or 'process'"
@@ -261,6 +265,7 @@ class TextEnvRollout:
             self._backends[key] = Backend(
                 EnvSpec(spec.env, dict(spec.env_kwargs)),
                 self._backend_kind,
+                tools=tools,
                 workers=self._workers,
                 reset_timeout=self._step_timeout,
                 step_timeout=self._step_timeout,

@@ -28,6 +28,7 @@ from textenvs.adapters import EpisodeSpec, Session, SpecError
 from textenvs.env import EnvironmentFailure
 from textenvs.messages import Messages
 
+from ...rollout.environments import tools_of
 from ...rollout.renderer import Renderer
 
 logger = logging.getLogger(__name__)
@@ -166,7 +167,8 @@ class TextEnvAgentLoop(AgentLoopBase):  # type: ignore[misc]
         row: Mapping[str, Any],
         attempt: int,
     ) -> TextEnvOutput:
-        prompt = self.renderer.render(opening)
+        tools = tools_of(session.env)
+        prompt = self.renderer.render(opening, tools)
         if len(prompt) > self.rollout_config.prompt_length:
             raise ValueError(
                 f"the opening takes {len(prompt)} tokens, and rollout.prompt_length is "
@@ -208,7 +210,7 @@ class TextEnvAgentLoop(AgentLoopBase):  # type: ignore[misc]
                 raise EpisodeFailedError(f"{session.stop}: {turn.info.get('failure', 'no reason given')}")
             if turn.done:
                 break
-            said = self.renderer.bridge(turn.messages, after=ids[-1])
+            said = self.renderer.bridge(turn.messages, after=ids[-1], tools=tools)
             out_of_room = len(response.ids) + len(said) >= limit
             if out_of_room:
                 break

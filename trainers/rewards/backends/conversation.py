@@ -6,14 +6,14 @@ is meant (or after the last one, where the whole conversation is) is left out.
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from textenvs.messages import Message, Messages, assistant, user
+from textenvs.messages import Messages, assistant, user
 
+from ...chat_template.control import ControlTokens, MarkedText
+from ...chat_template.forms import MessageForms, RendererError, show_with
 from ..service import BackendError, ScoringRequest
 
 Overlong: TypeAlias = Literal["error", "left"]
@@ -53,8 +53,8 @@ def scored_part(request: ScoringRequest) -> Messages:
 class ConversationTokens:
     """Conversations as tokens of a model, by its chat template.
 
-    A special token that a message spells is encoded as plain text: a policy must not be able to close its own turn and
-    go on in the user's name.
+    A control token that a message spells is encoded as plain text: a policy must not be able to close its own turn and
+    go on in the user's name. Each message is put in a form that the template shows, as in training.
 
     Args:
         tokenizer: A transformers tokenizer.
@@ -63,7 +63,7 @@ class ConversationTokens:
         overlong: What becomes of more: an ``error`` for the request, or the first tokens are cut off (``left``).
 
     Raises:
-        ValueError: There is no template, or no such file.
+        ValueError: There is no template, or no such file, or it does not show even a plain conversation.
     """
 
     def __init__(self, tokenizer: Any, *, template: str | None, max_length: int, overlong: Overlong) -> None:
@@ -78,9 +78,9 @@ class ConversationTokens:
                 "the reward model's tokenizer has no chat template, so nobody knows how it reads a conversation; give "
                 "one: template=FILE.jinja"
             )
-        names = sorted((str(t) for t in tokenizer.all_special_tokens), key=len, reverse=True)
-        names += [t.content for t in tokenizer.added_tokens_decoder.values() if t.special and t.content not in names]
-        self._special = re.compile("|".join(map(re.escape, sorted(names, key=len, reverse=True)))) if names else None
+        self._control = ControlTokens(tokenizer)
+        self._show = show_with(tokenizer)
+        self._forms = MessageForms(self._show)
 
     def encode(self, messages: Messages) -> list[int]:
         """The tokens of a conversation.
@@ -88,34 +88,14 @@ class ConversationTokens:
         Raises:
             BackendError: It is too long, or the template does not take it.
         """
-        import jinja2
-
-        form = [_template_form(message) for message in messages]
-        marks: re.Pattern[str] | None = None
-        spelled: list[str] = []
-        if self._special is not None and any(self._special.search(text) for text in _strings(form)):
-            nonce = 0
-            while any(f"zq{nonce}n" in text for text in _strings(form)):
-                nonce += 1
-
-            def mark(match: re.Match[str]) -> str:
-                spelled.append(match[0])
-                return f"zq{nonce}n{len(spelled) - 1}qz"
-
-            form = [{**message, **_marked(message, self._special, mark)} for message in form]
-            marks = re.compile(f"zq{nonce}n(\\d+)qz")
+        every = self._control.pattern
         try:
-            text = str(self._tokenizer.apply_chat_template(form, tokenize=False, add_generation_prompt=False))
-        except (jinja2.TemplateError, TypeError, KeyError) as error:
+            self._forms.check(messages)
+            form, marks = self._control.mark([(message, every) for message in messages])
+            tokens = self._control.encode(MarkedText(self._show(self._forms.put(form), None, generate=False), marks))
+        except RendererError as error:
             roles = ", ".join(message["role"] for message in messages)
-            raise BackendError(f"the chat template rejects the conversation ({roles}): {error}", final=True) from error
-        tokens: list[int] = []
-        # With one group in the pattern, every second piece is the number of a mark.
-        for number, piece in enumerate([text] if marks is None else marks.split(text)):
-            if number % 2:
-                tokens += self._ids(spelled[int(piece)], split_special_tokens=True)
-            elif piece:
-                tokens += self._ids(piece)
+            raise BackendError(f"the conversation ({roles}) cannot be rendered: {error}", final=True) from error
         if len(tokens) > self._max_length:
             if self._overlong == "error":
                 raise BackendError(
@@ -125,10 +105,6 @@ class ConversationTokens:
                 )
             tokens = tokens[-self._max_length :]
         return tokens
-
-    def _ids(self, text: str, **how: Any) -> list[int]:
-        ids: list[int] = self._tokenizer(text, add_special_tokens=False, **how)["input_ids"]
-        return ids
 
 
 def load_tokenizer(path: str) -> Any:
@@ -177,35 +153,3 @@ def conversation_problems(
             f"the tokenizer {tokenizer or model} gives token {max(ids)}, and the model knows {vocabulary}: they do not "
             "belong together",
         )
-
-
-def _template_form(message: Message) -> dict[str, Any]:
-    """As templates take messages: lists, and a call's arguments as the object that its JSON says."""
-    form: dict[str, Any] = dict(message)
-    if calls := form.get("tool_calls"):
-        form["tool_calls"] = [{**call, "function": _function(call["function"])} for call in calls]
-    return form
-
-
-def _function(function: Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        arguments = json.loads(function["arguments"])
-    except ValueError:
-        return dict(function)
-    return {**function, "arguments": arguments} if isinstance(arguments, dict) else dict(function)
-
-
-def _strings(value: Any) -> list[str]:
-    if isinstance(value, str):
-        return [value]
-    if isinstance(value, Mapping):
-        return [text for each in value.values() for text in _strings(each)]
-    return [text for each in value for text in _strings(each)] if isinstance(value, list | tuple) else []
-
-
-def _marked(value: Any, pattern: re.Pattern[str], mark: Any) -> Any:
-    if isinstance(value, str):
-        return pattern.sub(mark, value)
-    if isinstance(value, Mapping):
-        return {name: each if name == "role" else _marked(each, pattern, mark) for name, each in value.items()}
-    return [_marked(each, pattern, mark) for each in value] if isinstance(value, list | tuple) else value

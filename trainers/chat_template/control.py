@@ -1,0 +1,174 @@
+"""Control tokens of a model's own tokenizer: text in a message never becomes one.
+
+Which tokens these are is read from the tokenizer: its special tokens, those that it declares (``chat_control_tokens``),
+and those that the caller adds (other added tokens that a chat template writes around messages). There is no fixed list
+of spellings.
+
+1. :meth:`ControlTokens.mark` replaces each control token that a message spells by a mark of plain letters. The template
+   renders the marks, so its own control tokens and spelled ones can be told apart afterwards.
+2. :meth:`ControlTokens.encode` cuts the text inside each spelled token and encodes the pieces apart: no piece spells a
+   control token, and the template's own stay as they are.
+3. The result is checked: where a tokenizer still makes control tokens that the template did not write (one that
+   normalises text first, say), the text between the template's own is cut further.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+
+class MarkedText(NamedTuple):
+    """Rendered text in which control tokens spelled by messages are marked, and what the marks look like, if any."""
+
+    marked: str
+    marks: re.Pattern[str] | None = None
+
+    def after(self, end: int) -> MarkedText:
+        """The text from position ``end`` on."""
+        return MarkedText(self.marked[end:], self.marks)
+
+
+class ControlTokens:
+    """The control tokens of one tokenizer.
+
+    Args:
+        tokenizer: A transformers tokenizer.
+        more: Added tokens that are control tokens too, although the tokenizer does not call them special.
+
+    Attributes:
+        ids: The ids by spelling.
+        pattern: Matches any of the spellings, the longest first.
+    """
+
+    def __init__(self, tokenizer: Any, more: Iterable[str] = ()) -> None:
+        self._tokenizer = tokenizer
+        added = [token for _, token in sorted(tokenizer.added_tokens_decoder.items())]
+        declared = {*(getattr(tokenizer, "chat_control_tokens", None) or ()), *more}
+        names = [token.content for token in added if token.special or token.content in declared]
+        names += map(str, tokenizer.all_special_tokens)
+        self.ids = {name: int(tokenizer.convert_tokens_to_ids(name)) for name in dict.fromkeys(names) if name}
+        self.pattern = any_of(self.ids)
+        self._names = tuple(self.ids)
+        self._values = frozenset(self.ids.values()) - {tokenizer.unk_token_id}  # what is unknown is not spelled
+        self._space_first = self.of("a") != self.of("\na")[len(self.of("\n")) :]  # SentencePiece's dummy prefix
+
+    def mark(self, values: Sequence[tuple[Any, re.Pattern[str]]]) -> tuple[list[Any], re.Pattern[str] | None]:
+        """Put a mark, letters and digits that occur nowhere else, for each control token that ``values`` spell.
+
+        Args:
+            values: Nested mappings and sequences of strings, each with the pattern of what to mark in it; ``pattern``
+                or a part of it.
+
+        Returns:
+            The values with marks, and what matches a mark; ``None`` where there was nothing to mark.
+        """
+        texts = [text for value, _ in values for text in _strings(value)]
+        if not any(self.pattern.search(text) for text in texts):
+            return [value for value, _ in values], None
+        nonce = 0
+        while any(f"zq{nonce}n" in text for text in texts):
+            nonce += 1
+
+        def mark(match: re.Match[str]) -> str:
+            return f"zq{nonce}n{self._names.index(match[0])}qz"
+
+        return [_map_strings(value, what, mark) for value, what in values], re.compile(f"zq{nonce}n(\\d+)qz")
+
+    def plain(self, text: MarkedText) -> str:
+        """The text with what the marks stand for."""
+        if text.marks is None:
+            return text.marked
+        return text.marks.sub(lambda match: self._names[int(match[1])], text.marked)
+
+    def encode(self, text: MarkedText) -> list[int]:
+        """Token ids of a rendered text: the template's control tokens as such, and spelled ones as plain text.
+
+        Raises:
+            ValueError: The tokenizer has a control token of one character, which cannot be cut.
+        """
+        first, *others = self._pieces(text)
+        ids = [*self.of(first), *(i for piece in others for i in self.within(piece))]
+        written = (self.ids[name] for name in self.pattern.findall(text.marked))
+        if all(i in written for i in ids if i in self._values):  # one after the other
+            return ids
+        # Tokenizers split at control tokens before all else, so what is between two of them can be encoded apart.
+        ids = []
+        for stretch, between in stretches(text.marked, self.pattern):
+            ids += self._harmless(self.plain(MarkedText(stretch, text.marks)))
+            ids += [self.ids[between]] if between else []
+        return ids
+
+    def within(self, text: str) -> list[int]:
+        """Token ids of a stretch from within a conversation.
+
+        Some tokenizers put a space before a text; then something else goes before it, to take the space and be removed.
+        """
+        for before in ("\n", "#", "0") if self._space_first else ():
+            head, ids = self.of(before), self.of(before + text)
+            if ids[: len(head)] == head:
+                return ids[len(head) :]
+        return self.of(text)
+
+    def of(self, text: str) -> list[int]:
+        """Token ids of a text as the tokenizer gives them, spelled control tokens included."""
+        if not text:
+            return []
+        return [int(i) for i in self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]]
+
+    def _pieces(self, text: MarkedText) -> list[str]:
+        """The plain text, cut behind the first character of each spelled control token."""
+        if text.marks is None:
+            return [text.marked]
+        pieces, end, start = [], 0, ""
+        for match in text.marks.finditer(text.marked):
+            name = self._names[int(match[1])]
+            pieces.append(start + text.marked[end : match.start()] + name[:1])
+            start, end = name[1:], match.end()
+        return [*pieces, start + text.marked[end:]]
+
+    def _harmless(self, text: str) -> list[int]:
+        """Token ids of plain text, cut in halves until no control token is among them."""
+        ids = self.within(text)
+        if self._values.isdisjoint(ids):
+            return ids
+        if len(text) < 2:
+            raise ValueError(f"the tokenizer makes a control token of the single character {text!r} of a message")
+        middle = len(text) // 2
+        return [*self._harmless(text[:middle]), *self._harmless(text[middle:])]
+
+
+def any_of(names: Iterable[str]) -> re.Pattern[str]:
+    """Matches any of these strings, the longest first; nothing where there are none."""
+    return re.compile("|".join(re.escape(name) for name in sorted(names, key=len, reverse=True)) or r"(?!)")
+
+
+def stretches(text: str, separator: re.Pattern[str]) -> Iterator[tuple[str, str]]:
+    """The text as pairs of a stretch without separator and the separator behind it (none behind the last)."""
+    end = 0
+    for match in separator.finditer(text):
+        yield text[end : match.start()], match[0]
+        end = match.end()
+    yield text[end:], ""
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """All strings in nested mappings and sequences, keys left aside."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from (text for item in value.values() for text in _strings(item))
+    elif isinstance(value, Sequence):
+        yield from (text for item in value for text in _strings(item))
+
+
+def _map_strings(value: Any, pattern: re.Pattern[str], change: Callable[[re.Match[str]], str]) -> Any:
+    """A copy in which ``change`` has been applied to each match of ``pattern`` in each string."""
+    if isinstance(value, str):
+        return pattern.sub(change, value)
+    if isinstance(value, Mapping):
+        return {key: _map_strings(item, pattern, change) for key, item in value.items()}
+    if isinstance(value, Sequence):
+        return [_map_strings(item, pattern, change) for item in value]
+    return value

@@ -1,0 +1,354 @@
+"""In which form each message is put to a chat template, so that its text is in what the template renders, once.
+
+Templates differ in what they accept. Some reject a system message, two user messages in a row or a tool result behind
+plain text; some drop them silently. So each kind of message is rendered with unique sentinel texts, and a kind that is
+not shown exactly once and in order is put in another form:
+
+===================================  ==================================================================
+message                              where the template does not show it
+===================================  ==================================================================
+system, first or later               a user message
+tool result behind plain text        a user message, between ``<tool_response>`` tags
+tool calls of the assistant          JSON between ``<tool_call>`` tags, at the end of the message's text
+two user messages in a row           one message, with an empty line between; always if one was converted
+tool schemas                         refused: the environment's own system prompt can describe tools
+===================================  ==================================================================
+
+A message's form depends only on the messages between the replies around it, so what follows a reply has the same form
+in a bridge and in the whole conversation. A conversation of another shape than those probed on construction is probed
+when it first comes (:meth:`MessageForms.check`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, Protocol, TypeAlias
+
+import jinja2
+
+from textenvs.messages import Message, Messages, ToolCall, assistant, system, tool, user
+
+Tools: TypeAlias = Sequence[Mapping[str, Any]] | None
+CallForm: TypeAlias = Literal["object", "string", "text"]
+
+_KNOWN_SHAPES = 1024  # kept at most
+
+#: A tool for probes.
+PROBE_TOOLS: Tools = [
+    {
+        "type": "function",
+        "function": {
+            "name": "probe",
+            "description": "A probe.",
+            "parameters": {"type": "object", "properties": {"x": {"type": "string", "description": "Any."}}},
+        },
+    }
+]
+
+
+class RendererError(ValueError):
+    """The template or the tokenizer cannot do what is asked; says what it complained about and what to do."""
+
+
+class RejectedError(RendererError):
+    """The template rejects a conversation, or does not show it."""
+
+
+class Show(Protocol):
+    """Renders messages in a template's form as text."""
+
+    def __call__(self, messages: list[dict[str, Any]], tools: Tools, *, generate: bool = True) -> str:
+        """The text; raises :class:`RejectedError` in the template's words."""
+
+
+def show_with(tokenizer: Any, kwargs: Mapping[str, Any] | None = None) -> Show:
+    """Renders with a transformers tokenizer's chat template, and these variables."""
+
+    def show(messages: list[dict[str, Any]], tools: Tools, *, generate: bool = True) -> str:
+        schemas = None if tools is None else [dict(schema) for schema in tools]
+        try:
+            text = tokenizer.apply_chat_template(
+                messages, tools=schemas, tokenize=False, add_generation_prompt=generate, **(kwargs or {})
+            )
+        except (jinja2.TemplateError, TypeError, LookupError, AttributeError) as error:
+            raise RejectedError(str(error)) from error
+        return str(text)
+
+    return show
+
+
+class MessageForms:
+    """The forms that one chat template shows.
+
+    Args:
+        show: Renders with the template.
+
+    Attributes:
+        joins_users: User messages in a row become one.
+        system_as_user: A system message at the start becomes a user message.
+        later_system_as_user: So does one further down.
+        results_as_user: A tool result behind an assistant message without ``tool_calls`` becomes a user message.
+        calls: How tool calls are put, in messages without and with a text: with their arguments as an ``object``, as a
+            ``string`` of JSON, or at the end of the message's ``text``, results then as behind plain text.
+
+    Raises:
+        RendererError: The template does not show even the texts of user and assistant.
+    """
+
+    def __init__(self, show: Show) -> None:
+        self._show = show
+        self._known: dict[Any, str | None] = {}  # what is wrong with a shape, or nothing
+        self.joins_users = self.system_as_user = self.later_system_as_user = self.results_as_user = False
+        self.calls: dict[bool, CallForm] = {False: "text", True: "text"}
+        s, u, a = system("x"), user("x"), assistant("x")
+        for plain in ((u,), (u, a, u)):
+            self.check(plain)
+        with_tools: list[Tools] = [None, PROBE_TOOLS] if self._shown((u,), tools=PROBE_TOOLS) else [None]
+        self.joins_users = not self._shown((u, u), (u, a, u, u))
+        self.system_as_user = not self._shown((s, u), (s, u, a, u), tools=None)
+        self.later_system_as_user = not self._shown((u, a, s, u), (u, a, s), (s, u, a, s, u), (s, s, u))
+        for tools in with_tools:
+            for r in (tool("x", "c"), tool("x", "c", "probe")):
+                talks: tuple[Messages, ...] = (
+                    (u, a, r),
+                    (u, a, r, r),
+                    (u, a, r, u),
+                    (u, a, r, a, u),
+                    (u, a, r, a, r, r, a, u),
+                )
+                self.results_as_user |= not self._shown(*talks, tools=tools)
+        for has_text, calling in ((False, assistant("", [_CALL, _CALL])), (True, assistant("x", [_CALL]))):
+            talks = tuple(
+                (u, calling, *results, *end)
+                for r in (tool("x", "c"), tool("x", "c", "probe"))
+                for results in ((r,) * len(calling["tool_calls"]),)
+                for end in ((), (a, u))
+            )
+            for form in _CALL_FORMS:
+                self.calls[has_text] = form
+                if all(self._shown(*talks, tools=tools) for tools in with_tools):
+                    break
+
+    def converted(self) -> list[str]:
+        """The kinds of messages that are put in another form."""
+        kinds = {
+            "two user messages in a row": self.joins_users,
+            "system messages": self.system_as_user,
+            "later system messages": self.later_system_as_user,
+            "tool results behind text": self.results_as_user,
+            "tool calls without a text": self.calls[False] == "text",
+            "tool calls with a text": self.calls[True] == "text",
+        }
+        return [kind for kind, is_converted in kinds.items() if is_converted]
+
+    def put(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """The messages in the forms that the template shows."""
+        forms: list[dict[str, Any]] = []
+        was_converted = False  # the last form is a user message, and was another or several
+        native_calls = False  # the assistant's message before was put with its calls
+        for number, message in enumerate(messages):
+            role, converted = message["role"], None
+            form = dict(message)
+            if role == "assistant":
+                form, native_calls = self._assistant(form)
+            elif role == "tool" and self.results_as_user and not native_calls:
+                converted = f"<tool_response>\n{message['content']}\n</tool_response>"
+            elif role == "system" and (self.later_system_as_user if number else self.system_as_user):
+                converted = message["content"]
+            if converted is not None:
+                form = {"role": "user", "content": converted}
+            joins = form["role"] == "user" and forms and forms[-1]["role"] == "user"
+            if joins and (self.joins_users or was_converted or converted is not None):
+                both = (forms.pop()["content"], form["content"])
+                form = {"role": "user", "content": "\n\n".join(text for text in both if text)}
+                converted = form["content"]
+            was_converted = converted is not None
+            forms.append(form)
+        return forms
+
+    def check(self, messages: Sequence[Message], tools: Tools = None) -> None:
+        """Prove that the template shows a conversation of this shape, and these tools.
+
+        Texts are replaced by sentinels; each must be rendered once, and in order. (A system message at the start may
+        move.) The result is cached by shape.
+
+        Raises:
+            RejectedError: It does not; says what is missing and what to do.
+        """
+        shape = tuple((m["role"], bool(m["content"]), "name" in m, _arguments(m)) for m in messages)
+        key = (shape, None if tools is None else json.dumps(tools))
+        if key not in self._known:
+            if len(self._known) >= _KNOWN_SHAPES:
+                self._known.clear()
+            self._known[key] = self._problem(messages, tools)
+        if (problem := self._known[key]) is not None:
+            raise RejectedError(problem)
+
+    def around(self, names: Iterable[str]) -> set[str]:
+        """Those of ``names`` that the template writes around messages that are not the assistant's."""
+        u, a, names = user("x"), assistant("x"), tuple(names)
+
+        def written(*messages: Message) -> Counter[str]:
+            text = self._show(self.put(messages), None, generate=False)
+            return Counter({name: text.count(name) for name in names})
+
+        found = written(system("x"), u)
+        for talk in ((u, a, u), (u, a, system("x")), (u, a, tool("x", "c", "probe"))):
+            with contextlib.suppress(RejectedError):
+                found += written(*talk) - written(u, a)
+        return {name for name, count in found.items() if count}
+
+    # ------------------------------------------------------------------ internals
+
+    def _assistant(self, form: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+        """The assistant's message, and whether it has its calls as such."""
+        calls = form.pop("tool_calls", ())
+        if not calls:
+            return form, False
+        put = self.calls[bool(form["content"])]
+        if put == "text" or not all(_is_object(call["function"]["arguments"]) for call in calls):
+            written = (
+                f'<tool_call>\n{{"name": {json.dumps(call["function"]["name"], ensure_ascii=False)}, '
+                f'"arguments": {call["function"]["arguments"]}}}\n</tool_call>'
+                for call in calls
+            )
+            return {**form, "content": "\n".join(text for text in (form["content"], *written) if text)}, False
+        form["tool_calls"] = [{**call, "function": dict(call["function"])} for call in calls]
+        if put == "object":
+            for call in form["tool_calls"]:
+                call["function"]["arguments"] = json.loads(call["function"]["arguments"])
+        return form, True
+
+    def _shown(self, *talks: Messages, tools: Tools = None) -> bool:
+        """Whether all these are shown in the forms of this moment."""
+        return all(self._problem(talk, tools) is None for talk in talks)
+
+    def _problem(self, messages: Sequence[Message], tools: Tools) -> str | None:
+        """What is wrong with how the template shows a conversation of this shape, or ``None``."""
+        roles = ", ".join(message["role"] for message in messages)
+        if tools and (unseen := self._unseen(tools)):
+            return (
+                f"the chat template does not show the tools ({unseen}): let the environment's system prompt describe "
+                "them (tools_in_prompt=true, and a call_format other than native), or use a model whose template "
+                "shows tools"
+            )
+        probe, wanted, names = _probe(messages)
+        try:
+            text = self._show(self.put(probe), tools)
+        except RejectedError as error:
+            return f"the chat template rejects the conversation ({roles}): {error}"
+        end = 0
+        for number, (role, texts) in enumerate(wanted):
+            counts = [text.count(each) for each in texts]
+            if any(count != 1 for count in counts):
+                how = "shows more than once" if max(counts) > 1 else "does not show"
+                what = f"the text of message {number} ({role}) of a conversation ({roles})"
+                return f"the chat template {how} {what}: {_WAY_OUT}"
+            places = [text.find(each) for each in texts]
+            if not (number == 0 and role == "system"):
+                if places and min(places) < end:
+                    return f"the chat template shows message {number} ({role}) of ({roles}) out of order: {_WAY_OUT}"
+                end = max([end, *places])
+        if lost := [name for name in names if name not in text]:
+            return f"the chat template does not show the name of a tool that is called ({roles}; {len(lost)} lost)"
+        return None
+
+    def _unseen(self, tools: Sequence[Mapping[str, Any]]) -> str:
+        key = ("tools", json.dumps(tools))
+        if key not in self._known:
+            self._known[key] = self._unseen_tools(tools)
+        return self._known[key] or ""
+
+    def _unseen_tools(self, tools: Sequence[Mapping[str, Any]]) -> str:
+        """What the template does not show of these schemas; empty where it shows everything."""
+        descriptions: dict[str, str] = {}
+        words: set[str] = set()
+        marked = [_described(schema, "", descriptions, words) for schema in tools]
+        try:
+            text = self._show([{"role": "user", "content": "x"}], marked)
+        except RejectedError as error:
+            return f"it rejects them: {error}"
+        unseen = [place for mark, place in descriptions.items() if text.count(mark) != 1]
+        unseen += [repr(word) for word in sorted(words) if word not in text and json.dumps(word)[1:-1] not in text]
+        return "" if not unseen else f"missing: {', '.join(unseen[:3])}{' ...' if len(unseen) > 3 else ''}"
+
+
+_CALL_FORMS: tuple[CallForm, ...] = ("object", "string", "text")
+_CALL: ToolCall = {"id": "zqcall000", "type": "function", "function": {"name": "probe", "arguments": '{"x": "y"}'}}
+_WAY_OUT = (
+    "use a model whose template shows it, or set tokenizer.chat_template (templates of image models often take no "
+    "plain text)"
+)
+
+
+def _probe(messages: Sequence[Message]) -> tuple[list[dict[str, Any]], list[tuple[str, list[str]]], list[str]]:
+    """A conversation of the same shape, the texts that it must show a message, and the names of called tools."""
+    probe: list[dict[str, Any]] = []
+    wanted: list[tuple[str, list[str]]] = []
+    names: list[str] = []
+    open_calls: list[tuple[str, str]] = []  # ids and names that results may answer
+    for number, message in enumerate(messages):
+        form: dict[str, Any] = {"role": message["role"], "content": f"zqtext{number}qz" if message["content"] else ""}
+        texts = [form["content"]] if message["content"] else []
+        if message["role"] == "assistant":
+            open_calls = []
+            calls = []
+            for place, given in enumerate(message.get("tool_calls", ())):
+                name, value = f"zqname{number}x{place}qz", f"zqvalue{number}x{place}qz"
+                arguments = f'{{"x": "{value}"}}' if _is_object(given["function"]["arguments"]) else value
+                open_calls.append((f"zqc{number:03d}{place:03d}", name))  # nine characters, as Mistral's ids have
+                function = {"name": name, "arguments": arguments}
+                calls.append({"id": open_calls[-1][0], "type": "function", "function": function})
+                texts.append(value)
+                names.append(name)
+            if calls:
+                form["tool_calls"] = calls
+        elif message["role"] == "tool":
+            form["tool_call_id"], name = open_calls.pop(0) if open_calls else ("zqcall000", "probe")
+            if "name" in message:
+                form["name"] = name
+        probe.append(form)
+        wanted.append((message["role"], texts))
+    return probe, wanted, names
+
+
+def _described(value: Any, place: str, descriptions: dict[str, str], words: set[str]) -> Any:
+    """A copy of a schema with a mark for each description; names and choices are collected in ``words``."""
+    if isinstance(value, Mapping):
+        copy: dict[str, Any] = {}
+        for key, item in value.items():
+            where = f"{place}.{key}" if place else str(key)
+            if key == "description" and isinstance(item, str) and item:
+                mark = f"zqabout{len(descriptions)}qz"
+                descriptions[mark] = where
+                copy[key] = mark
+                continue
+            if key == "properties" and isinstance(item, Mapping):
+                words.update(item)
+                copy[key] = {
+                    name: _described(each, f"{where}.{name}", descriptions, words) for name, each in item.items()
+                }
+                continue
+            if key == "name" and isinstance(item, str):
+                words.add(item)
+            elif key == "enum" and isinstance(item, Sequence):
+                words.update(each for each in item if isinstance(each, str))
+            copy[key] = _described(item, where, descriptions, words)
+        return copy
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_described(item, place, descriptions, words) for item in value]
+    return value
+
+
+def _arguments(message: Message) -> tuple[bool, ...]:
+    return tuple(_is_object(call["function"]["arguments"]) for call in message.get("tool_calls", ()))
+
+
+def _is_object(arguments: str) -> bool:
+    try:
+        return isinstance(json.loads(arguments), dict)
+    except ValueError:
+        return False
