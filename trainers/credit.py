@@ -14,12 +14,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .algorithms import off_policy
+from .algorithms import covariance, off_policy
 from .algorithms.advantages import ESTIMATORS, NEEDS_ANCHOR, NEEDS_GREEDY, Advantages, normalize, restrict
 from .algorithms.batch import ActionBatch, anchor_states, gather, shared_anchors
 from .algorithms.kl import KLController, kl_estimate
+from .algorithms.policy_losses import LOSS_OPTIONS, value_loss
 from .algorithms.policy_losses import policy_loss as policy_loss_of
-from .algorithms.policy_losses import value_loss
 from .cluster.group import LearnerGroup
 from .config import PPOConfig
 from .config.checks import estimator_keys
@@ -134,8 +134,46 @@ def estimator_options(section: AlgorithmSection) -> dict[str, Any]:
     return options
 
 
+def selected_tokens(
+    section: ActorSection, columns: Mapping[str, Floats], mask: NDArray[np.bool_], rng: np.random.Generator
+) -> dict[str, Floats]:
+    """The tokens that ``clip_cov`` and ``kl_cov`` treat differently, chosen once from the whole batch.
+
+    Args:
+        section: Which loss, and its options.
+        columns: Of :func:`credit`.
+        mask: bool ``[N]``; the tokens that the policy is trained on.
+        rng: Draws those of ``clip_cov``.
+
+    Returns:
+        The column ``selected`` ``[N]``, 1 where a token is chosen; nothing for other losses.
+    """
+    given = columns["old_logprobs"], columns["advantages"], mask
+    if section.policy_loss == "clip_cov":
+        low, high = section.clip_cov_lb, section.clip_cov_ub
+        chosen = covariance.clip_cov_tokens(*given, ratio=section.clip_cov_ratio, low=low, high=high, rng=rng)
+    elif section.policy_loss == "kl_cov":
+        chosen = covariance.kl_cov_tokens(*given, ratio=section.kl_cov_ratio)
+    else:
+        return {}
+    return {"selected": chosen.astype(np.float64)}
+
+
+#: The key of ``actor`` that is each option of a loss.
+LOSS_KEYS = {
+    "clip_low": "clip_ratio_low",
+    "clip_high": "clip_ratio_high",
+    "dual_clip": "clip_ratio_c",
+    "ratio_cap": "clip_ratio_c",
+    "tau_pos": "tau_pos",
+    "tau_neg": "tau_neg",
+    "kl_coef": "ppo_kl_coef",
+}
+
+
 def policy_loss(section: ActorSection) -> Any:
     """The policy's loss, an entropy bonus, and the KL to the reference if asked for; see ``Learner``."""
+    options = {name: getattr(section, LOSS_KEYS[name]) for name in LOSS_OPTIONS[section.policy_loss]}
 
     def loss(logprobs: Tensor, entropy: Tensor, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         surrogate = policy_loss_of(
@@ -144,10 +182,9 @@ def policy_loss(section: ActorSection) -> Any:
             batch["old_logprobs"],
             batch["advantages"],
             batch["trajectory"],
-            clip_low=section.clip_ratio_low,
-            clip_high=section.clip_ratio_high,
-            dual_clip=section.clip_ratio_c,
+            selected=batch.get("selected"),
             importance=batch.get("importance"),
+            **options,
         )
         per_token = surrogate.loss
         if section.entropy_coeff:  # a gradient of 0 would be computed all the same

@@ -156,6 +156,11 @@ OPTIONS = [
     ["actor.policy_loss=gspo_token actor.clip_ratio_low=0.001 actor.clip_ratio_high=0.002 actor.ppo_epochs=2"],
     ["actor.policy_loss=gspo algorithm.adv_estimator=dr_grpo actor.loss_agg_mode=seq-mean-token-mean"],
     ["actor.policy_loss=cispo actor.clip_ratio_low=1.0"],
+    ["actor.policy_loss=geo_mean actor.clip_ratio_low=0.4 algorithm.adv_estimator=rloo actor.ppo_epochs=2"],
+    ["actor.policy_loss=sapo actor.tau_neg=1.5"],
+    ["actor.policy_loss=dppo_kl actor.clip_ratio_low=0.05 actor.clip_ratio_high=0.05 actor.clip_ratio_c=20"],
+    ["actor.policy_loss=clip_cov actor.clip_cov_ratio=0.1 actor.clip_cov_lb=0.01"],
+    ["actor.policy_loss=kl_cov actor.kl_cov_ratio=0.1 actor.ppo_kl_coef=1.0 actor.ppo_epochs=2"],
     ["algorithm.adv_estimator=bilevel_gae algorithm.turn_gamma=0.9 algorithm.turn_lam=0.8 algorithm.lam=0.7"],
     ["algorithm.adv_estimator=gigpo algorithm.step_weight=0.5 algorithm.anchor=history algorithm.norm_by_std=false"],
     ["algorithm.adv_estimator=remax rollout.n=1 rollout.groups_per_batch=4 rollout.filter_zero_variance=true"],
@@ -185,6 +190,8 @@ def test_every_option_trains(tmp_path, options):
     assert row["actor/grad_norm"] > 0
     if "use_kl" in options:  # before the first update the policy is the reference
         assert row["actor/ref_kl"] == pytest.approx(0.0, abs=1e-5)
+    if "_cov" in options:
+        assert row["actor/selected"] == pytest.approx(0.1, abs=0.03)
     if "recompute" in options:
         assert row["actor/importance_mean"] == pytest.approx(1.0, abs=1e-4)
         assert row["actor/importance_clipped"] == 0.0

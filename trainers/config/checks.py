@@ -54,6 +54,8 @@ _TURN_DISCOUNT = ("turn_grpo", "turn_gae")
 _COMPARE_SIBLINGS = frozenset({"grpo", "dr_grpo", "reinforce_pp_baseline", "gigpo"})
 #: Estimators that give all tokens of an episode the same advantage.
 _BY_EPISODE = ("grpo", "dr_grpo", "rloo", "reinforce_pp_baseline", "remax")
+#: Losses of whole episodes.
+_EPISODE_LOSSES = ("gspo", "geo_mean")
 #: Where rewards may be moved without a function of the user's; all keep an episode's sum.
 _CREDITS = ("as_earned", "last", "spread", "discounted")
 #: Estimators that normalise over the batch by definition.
@@ -478,21 +480,22 @@ def _loss_checks(actor: ActorSection, estimator: str) -> Problems:
     for name in ("rejection_low", "rejection_high"):
         if actor.rejection == "none" and _changed(actor, name):
             yield f"actor.{name}", "has no effect with actor.rejection=none"
-    if actor.clip_ratio_c is not None and actor.policy_loss != "ppo":
-        yield "actor.clip_ratio_c", f"is for actor.policy_loss=ppo; {actor.policy_loss} has no dual clip"
-    if actor.policy_loss != "gspo":
+    if actor.clip_cov_lb >= actor.clip_cov_ub:
+        yield "actor.clip_cov_lb", f"is {actor.clip_cov_lb:g}; it must be below actor.clip_cov_ub={actor.clip_cov_ub:g}"
+    if actor.policy_loss not in _EPISODE_LOSSES:
         return
+    name = actor.policy_loss
     instead = "use actor.policy_loss=gspo_token"
     if estimator not in _BY_EPISODE:
         yield (
             "actor.policy_loss",
-            f"gspo spreads each advantage over its whole episode, and algorithm.adv_estimator={estimator} gives turns "
-            f"or tokens their own: {instead}, or one of {', '.join(_BY_EPISODE)}",
+            f"{name} spreads each advantage over its whole episode, and algorithm.adv_estimator={estimator} gives "
+            f"turns or tokens their own: {instead}, or one of {', '.join(_BY_EPISODE)}",
         )
     if actor.importance_correction in ("token_tis", "decoupled"):
-        yield "actor.importance_correction", f"gspo is of whole episodes: use sequence_tis, or {instead}"
+        yield "actor.importance_correction", f"{name} is of whole episodes: use sequence_tis, or {instead}"
     if actor.rejection == "token":
-        yield "actor.rejection", f"gspo is of whole episodes: use sequence or geometric, or {instead}"
+        yield "actor.rejection", f"{name} is of whole episodes: use sequence or geometric, or {instead}"
 
 
 def _adapter_checks(model: ModelSection) -> Problems:

@@ -28,7 +28,9 @@ Estimator: TypeAlias = Literal[
     "gae", "turn_gae", "bilevel_gae", "grpo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "remax",
     "turn_grpo", "gigpo",
 ]
-# fmt: on
+PolicyLossName: TypeAlias = Literal[
+    "ppo", "gspo", "gspo_token", "cispo", "geo_mean", "sapo", "dppo_tv", "dppo_kl", "clip_cov", "kl_cov"
+]
 # fmt: on
 KLEstimate: TypeAlias = Literal["k1", "k2", "k3", "low_var_kl", "abs"]
 #: Of ``chat_template_kwargs``, wherever conversations are rendered.
