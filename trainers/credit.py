@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .algorithms import covariance, off_policy
-from .algorithms.advantages import ESTIMATORS, NEEDS_ANCHOR, NEEDS_GREEDY, Advantages, normalize, restrict
-from .algorithms.batch import ActionBatch, anchor_states, gather, shared_anchors
+from .algorithms.advantages import ESTIMATORS, NEEDS_ANCHOR, NEEDS_GREEDY, NEEDS_TERMS, Advantages, normalize, restrict
+from .algorithms.batch import ActionBatch, anchor_states, episode_terms, gather, shared_anchors
 from .algorithms.kl import KLController, kl_estimate
 from .algorithms.policy_losses import LOSS_OPTIONS, value_loss
 from .algorithms.policy_losses import policy_loss as policy_loss_of
@@ -122,13 +122,18 @@ def compared_with(
     if section.adv_estimator in NEEDS_ANCHOR:
         batch = replace(batch, anchor=anchor_states(trajectories, section.anchor))
         return batch, {"anchored": float(np.mean(shared_anchors(batch)))}
+    if section.adv_estimator in NEEDS_TERMS:
+        names, terms = episode_terms(trajectories, section.gdpo_reward_keys)
+        deviations = {f"term_std/{name}": float(term.std()) for name, term in zip(names, terms.T, strict=True)}
+        return replace(batch, terms=terms), deviations
     return batch, {}
 
 
 def estimator_options(section: AlgorithmSection) -> dict[str, Any]:
     """The keys that the chosen estimator reads."""
     options = {name: getattr(section, name) for name in estimator_keys(section.adv_estimator)}
-    options.pop("anchor", None)  # it says what the batch holds
+    for name in ("anchor", "gdpo_reward_keys"):  # they say what the batch holds
+        options.pop(name, None)
     if options.get("norm_by_std", False) is None:
         del options["norm_by_std"]  # the estimator's own habit
     return options

@@ -180,6 +180,7 @@ def test_conflicts_between_keys_name_the_one_to_change():
     assert "model.hidden: only shapes model.path=tiny" in line
 
 
+GDPO = "algorithm.adv_estimator=gdpo"
 ADAPTIVE = "algorithm.use_kl_in_reward=true algorithm.kl_ctrl.type=adaptive"
 
 
@@ -190,6 +191,16 @@ ADAPTIVE = "algorithm.use_kl_in_reward=true algorithm.kl_ctrl.type=adaptive"
         ("trainer.rollout_data_dir=a trainer.validation_data_dir=./a", "trainer.validation_data_dir: is trainer.roll"),
         (f"{ADAPTIVE} algorithm.kl_ctrl.kl_coef=0", "algorithm.kl_ctrl.kl_coef: is 0, and"),
         (f"{ADAPTIVE} algorithm.kl_ctrl.horizon=25.6", "algorithm.kl_ctrl.horizon: is 25.6; with 128 episodes a batch"),
+        ("algorithm.adv_estimator=passk rollout.n=4", "algorithm.pass_k: is 4; it must be below rollout.n=4"),
+        (
+            f"{GDPO} algorithm.gdpo_reward_weights=[1]",
+            "algorithm.gdpo_reward_weights: needs algorithm.gdpo_reward_keys",
+        ),
+        (f"{GDPO} algorithm.gdpo_reward_keys=[a,a]", "algorithm.gdpo_reward_keys: names a term twice"),
+        (f"{GDPO} algorithm.use_kl_in_reward=true", "algorithm.use_kl_in_reward: has no effect with gdpo"),
+        (f"{GDPO} algorithm.norm_adv=false", "algorithm.norm_adv: cannot be false: gdpo is defined by"),
+        (f"{GDPO} algorithm.reward_credit=spread", "algorithm.reward_credit: has no effect with algorithm.adv_estim"),
+        ("algorithm.gdpo_reward_keys=[a]", "algorithm.gdpo_reward_keys: has no effect with algorithm.adv_estimator=t"),
         ("actor.policy_loss=sapo actor.clip_ratio_high=0.1", "actor.clip_ratio_high: has no effect with actor.policy_"),
         ("actor.policy_loss=sapo actor.clip_ratio_c=3", "actor.clip_ratio_c: has no effect with actor.policy_loss=sap"),
         ("actor.policy_loss=clip_cov actor.clip_cov_lb=5", "actor.clip_cov_lb: is 5; it must be below actor.clip_cov"),
@@ -218,7 +229,7 @@ def test_losses_and_estimators_must_suit_each_other():
         ]
     (line,) = problems("algorithm.adv_estimator=reinforce_pp", "algorithm.norm_adv=false")
     assert "defined by that normalisation" in line
-    for estimator in ("grpo", "dr_grpo", "reinforce_pp_baseline", "gigpo"):
+    for estimator in ("grpo", "dr_grpo", "opo", "gdpo", "grpo_passk", "passk", "reinforce_pp_baseline", "gigpo"):
         (line,) = problems("rollout.n=1", f"algorithm.adv_estimator={estimator}")
         assert "one alone teaches nothing" in line
     load_config(["rollout.n=1", "algorithm.adv_estimator=remax", "rollout.filter_zero_variance=true"])

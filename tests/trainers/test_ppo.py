@@ -129,6 +129,7 @@ def test_every_estimator_trains(tmp_path, estimator):
     run = in_process(
         tmp_path,
         *(f"algorithm.adv_estimator={estimator}", "trainer.total_iterations=2"),
+        *(["algorithm.pass_k=2"] if estimator == "passk" else []),
         look=lambda run: before.update(run.learner.weights()),
     )
     rows = training_of(tmp_path)
@@ -166,6 +167,7 @@ OPTIONS = [
     ["algorithm.adv_estimator=remax rollout.n=1 rollout.groups_per_batch=4 rollout.filter_zero_variance=true"],
     ["algorithm.adv_estimator=grpo algorithm.norm_by_std=false algorithm.truncated=drop"],
     ["algorithm.adv_estimator=rloo algorithm.baseline=mixed algorithm.norm_adv=false"],
+    ["algorithm.adv_estimator=passk algorithm.pass_k=3 algorithm.norm_by_std=false"],
     ["algorithm.adv_estimator=turn_grpo algorithm.zero_pad=true algorithm.outcome_mix=0.3 algorithm.norm_by_std=true"],
     ["actor.clip_ratio_c=3.0 actor.entropy_coeff=0 actor.lr_warmup_steps=3 actor.weight_decay=0.1"],
     ["rollout.top_p=0.9 rollout.top_k=50 rollout.temperature=0.7 rollout.retries=0"],

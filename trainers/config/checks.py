@@ -34,32 +34,37 @@ _STARTING = {
 }
 _RUNNING = {"vllm": ("transport", "update_folder", "health_timeout_s", "stall_timeout_s"), "sglang": ()}
 
+#: Estimators that compare the sums of whole episodes within their group.
+_GROUPWISE = ("grpo", "dr_grpo", "rloo", "opo", "gdpo", "grpo_passk", "passk", "reinforce_pp_baseline")
 # Keys of `algorithm` that only some estimators read. Elsewhere they would silently do nothing.
 _ONLY_WITH = {
     "lam": WITH_CRITIC,
     "gamma": (*WITH_CRITIC, "reinforce_pp", "turn_grpo", "gigpo"),
     "turn_gamma": ("bilevel_gae",),
     "turn_lam": ("bilevel_gae",),
-    "norm_by_std": ("grpo", "turn_grpo", "gigpo"),
+    "norm_by_std": ("grpo", "gdpo", "grpo_passk", "passk", "turn_grpo", "gigpo"),
     "baseline": ("rloo", "turn_grpo"),
     "zero_pad": ("turn_grpo",),
     "outcome_mix": ("turn_grpo",),
     "step_weight": ("gigpo",),
     "anchor": ("gigpo",),
-    "truncated": ("grpo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "remax", "turn_grpo", "gigpo"),
+    "gdpo_reward_keys": ("gdpo",),
+    "gdpo_reward_weights": ("gdpo",),
+    "pass_k": ("passk",),
+    "truncated": (*_GROUPWISE, "reinforce_pp", "remax", "turn_grpo", "gigpo"),
 }
 #: Estimators whose discount is a turn's and that add up nothing else.
 _TURN_DISCOUNT = ("turn_grpo", "turn_gae")
 #: Estimators that learn nothing from a group of one.
-_COMPARE_SIBLINGS = frozenset({"grpo", "dr_grpo", "reinforce_pp_baseline", "gigpo"})
+_COMPARE_SIBLINGS = frozenset({*_GROUPWISE, "gigpo"} - {"rloo"})
 #: Estimators that give all tokens of an episode the same advantage.
-_BY_EPISODE = ("grpo", "dr_grpo", "rloo", "reinforce_pp_baseline", "remax")
+_BY_EPISODE = (*_GROUPWISE, "remax")
 #: Losses of whole episodes.
 _EPISODE_LOSSES = ("gspo", "geo_mean")
 #: Where rewards may be moved without a function of the user's; all keep an episode's sum.
 _CREDITS = ("as_earned", "last", "spread", "discounted")
 #: Estimators that normalise over the batch by definition.
-NORMALISED = frozenset({"reinforce_pp", "reinforce_pp_baseline"})
+NORMALISED = frozenset({"reinforce_pp", "reinforce_pp_baseline", "gdpo"})
 _TINY_ONLY = ("family", "hidden", "intermediate", "layers", "heads", "kv_heads", "vocab_size")
 _FILES = (".jsonl", ".parquet")
 _NO_FILES = ("generated:", "hub:")  # sources of tasks that are not on this disk
@@ -132,6 +137,12 @@ def ppo_checks(config: PPOConfig) -> Problems:
             yield "rollout.n", "must be at least 2 with rollout.filter_zero_variance: one episode alone never differs"
         if (estimator := config.algorithm.adv_estimator) in _COMPARE_SIBLINGS:
             yield "rollout.n", f"must be at least 2 with algorithm.adv_estimator={estimator}: one alone teaches nothing"
+    if config.algorithm.adv_estimator == "passk" and 1 < rollout.n <= config.algorithm.pass_k:
+        yield (
+            "algorithm.pass_k",
+            f"is {config.algorithm.pass_k}; it must be below rollout.n={rollout.n}, or no set of so many is without an "
+            "episode to compare it with",
+        )
     episodes = rollout.groups_per_batch * rollout.n
     if config.actor.mini_batches > episodes:
         yield (
@@ -438,8 +449,24 @@ def _estimator_checks(algorithm: AlgorithmSection) -> Problems:
             )
 
     yield from _credit_checks(algorithm)
+    yield from _gdpo_checks(algorithm)
     if algorithm.adv_estimator in NORMALISED and not algorithm.norm_adv:
         yield "algorithm.norm_adv", f"cannot be false: {algorithm.adv_estimator} is defined by that normalisation"
+
+
+def _gdpo_checks(algorithm: AlgorithmSection) -> Problems:
+    """Terms that `gdpo` is to see, and rewards that it would not."""
+    if algorithm.adv_estimator != "gdpo":
+        return
+    names, weights = algorithm.gdpo_reward_keys, algorithm.gdpo_reward_weights
+    if names is not None and len(set(names)) < len(names):
+        yield "algorithm.gdpo_reward_keys", "names a term twice"
+    if weights is not None and (names is None or len(weights) != len(names)):
+        yield "algorithm.gdpo_reward_weights", "needs algorithm.gdpo_reward_keys, with one weight for each"
+    if algorithm.use_kl_in_reward:
+        yield "algorithm.use_kl_in_reward", "has no effect with gdpo, which sees terms alone: use actor.use_kl_loss"
+    if algorithm.reward_credit not in _CREDITS:
+        yield "algorithm.reward_credit", "has no effect with gdpo, which sees the terms as they were earned"
 
 
 def _credit_checks(algorithm: AlgorithmSection) -> Problems:

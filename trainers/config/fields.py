@@ -25,8 +25,8 @@ Fraction: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 Aggregation: TypeAlias = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 # fmt: off
 Estimator: TypeAlias = Literal[
-    "gae", "turn_gae", "bilevel_gae", "grpo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "remax",
-    "turn_grpo", "gigpo",
+    "gae", "turn_gae", "bilevel_gae", "grpo", "dr_grpo", "rloo", "opo", "gdpo", "grpo_passk", "passk", "reinforce_pp",
+    "reinforce_pp_baseline", "remax", "turn_grpo", "gigpo",
 ]
 PolicyLossName: TypeAlias = Literal[
     "ppo", "gspo", "gspo_token", "cispo", "geo_mean", "sapo", "dppo_tv", "dppo_kl", "clip_cov", "kl_cov"

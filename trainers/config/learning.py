@@ -38,8 +38,7 @@ class AlgorithmSection(Section):
     norm_adv: bool = Field(True, description="Scale the batch's advantages to mean 0 and variance 1.")
     norm_by_std: bool | None = Field(
         None,
-        description="Divide by the group's deviation; null is the estimator's habit: `grpo` and `gigpo` yes, "
-        "`turn_grpo` no.",
+        description="Divide by the group's deviation; null is the estimator's habit: `turn_grpo` no, the others yes.",
     )
     baseline: Literal["group", "mixed"] = Field(
         "mixed",
@@ -53,6 +52,13 @@ class AlgorithmSection(Section):
         description="Of `gigpo`: turns began in the same state when the last observation was the same, or the whole "
         "conversation.",
     )
+    gdpo_reward_keys: tuple[str, ...] | None = Field(
+        None, min_length=1, description="Of `gdpo`: the reward terms that count, by name; null is all there are."
+    )
+    gdpo_reward_weights: tuple[float, ...] | None = Field(
+        None, min_length=1, description="Of `gdpo`: a weight for each of `gdpo_reward_keys`; null is 1."
+    )
+    pass_k: int = Field(4, ge=1, description="Of `passk`: the best of so many episodes is what counts.")
     truncated: Literal["count", "drop"] = Field(
         "count", description="Without a critic, episodes cut by a budget count as they are, or are left out."
     )
