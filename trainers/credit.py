@@ -103,10 +103,13 @@ def off_policy_correction(
     """From the policy that sampled to the one that the update starts from: weights, tokens to keep, metrics."""
     mode, cap = section.importance_correction, section.tis_cap
     weights = off_policy.importance_weights(mode, old, rollout, offsets, cap)
-    kept = off_policy.kept(section.rejection, old, rollout, offsets, section.rejection_low, section.rejection_high)
+    band = section.rejection_low, section.rejection_high
+    kept = off_policy.kept(section.rejection, old, rollout, offsets, *band, section.rejection_kl)
     metrics = off_policy.mismatch(old, rollout)
     if weights is not None:
         metrics |= off_policy.weight_metrics(weights, mode, cap)
+        if section.importance_batch_normalize:
+            weights = off_policy.batch_normalized(weights, offsets, mode)
     if section.rejection != "none" and kept.size:
         metrics["rejected"] = 1.0 - float(kept.mean())
     return weights, kept, metrics

@@ -157,6 +157,8 @@ def test_a_configuration_cannot_be_changed_by_accident():
         ("actor.rejection=token", "needs actor.old_logprobs=recompute"),
         ("actor.importance_correction=decoupled", "needs actor.old_logprobs=recompute"),
         ("actor.rejection_high=2", "has no effect with actor.rejection=none"),
+        ("actor.rejection_kl=2", "has no effect with actor.rejection=none"),
+        ("actor.importance_batch_normalize=true", "has no effect with actor.importance_correction=none"),
         ("actor.tis_cap=3", "has no effect with actor.importance_correction=none"),
         ("algorithm.reward_credit=sideways", "must be one of as_earned, last, spread, discounted, or FILE.py:FUNCTION"),
         ("algorithm.reward_credit=none/there.py:f", "there is no file none/there.py"),
@@ -195,6 +197,14 @@ ADAPTIVE = "algorithm.use_kl_in_reward=true algorithm.kl_ctrl.type=adaptive"
         (
             f"{GDPO} algorithm.gdpo_reward_weights=[1]",
             "algorithm.gdpo_reward_weights: needs algorithm.gdpo_reward_keys",
+        ),
+        (
+            "actor.old_logprobs=recompute actor.rejection=token_k3",
+            "actor.rejection_kl: is null; actor.rejection=token_k3",
+        ),
+        (
+            "actor.old_logprobs=recompute actor.rejection=token_k2 actor.rejection_kl=1 actor.rejection_low=0.1",
+            "actor.rejection_low: has no effect with actor.rejection=token_k2",
         ),
         (f"{GDPO} algorithm.gdpo_reward_keys=[a,a]", "algorithm.gdpo_reward_keys: names a term twice"),
         (f"{GDPO} algorithm.use_kl_in_reward=true", "algorithm.use_kl_in_reward: has no effect with gdpo"),

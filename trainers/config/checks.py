@@ -502,11 +502,15 @@ def _loss_checks(actor: ActorSection, estimator: str) -> Problems:
     for name in ("importance_correction", "rejection"):
         if getattr(actor, name) != "none" and actor.old_logprobs != "recompute":
             yield f"actor.{name}", "needs actor.old_logprobs=recompute: otherwise both policies are the same"
-    if actor.importance_correction == "none" and _changed(actor, "tis_cap"):
-        yield "actor.tis_cap", "has no effect with actor.importance_correction=none"
-    for name in ("rejection_low", "rejection_high"):
-        if actor.rejection == "none" and _changed(actor, name):
-            yield f"actor.{name}", "has no effect with actor.rejection=none"
+    for name in ("tis_cap", "importance_batch_normalize"):
+        if actor.importance_correction == "none" and _changed(actor, name):
+            yield f"actor.{name}", "has no effect with actor.importance_correction=none"
+    by_kl = actor.rejection.endswith(("_k2", "_k3"))
+    for name, reads in (("rejection_low", not by_kl), ("rejection_high", not by_kl), ("rejection_kl", by_kl)):
+        if _changed(actor, name) and (actor.rejection == "none" or not reads):
+            yield f"actor.{name}", f"has no effect with actor.rejection={actor.rejection}"
+    if by_kl and actor.rejection_kl is None:
+        yield "actor.rejection_kl", f"is null; actor.rejection={actor.rejection} needs it, in nats"
     if actor.clip_cov_lb >= actor.clip_cov_ub:
         yield "actor.clip_cov_lb", f"is {actor.clip_cov_lb:g}; it must be below actor.clip_cov_ub={actor.clip_cov_ub:g}"
     if actor.policy_loss not in _EPISODE_LOSSES:
@@ -521,8 +525,8 @@ def _loss_checks(actor: ActorSection, estimator: str) -> Problems:
         )
     if actor.importance_correction in ("token_tis", "decoupled"):
         yield "actor.importance_correction", f"{name} is of whole episodes: use sequence_tis, or {instead}"
-    if actor.rejection == "token":
-        yield "actor.rejection", f"{name} is of whole episodes: use sequence or geometric, or {instead}"
+    if actor.rejection.startswith("token"):
+        yield "actor.rejection", f"{name} is of whole episodes: use a rejection of sequences, or {instead}"
 
 
 def _adapter_checks(model: ModelSection) -> Problems:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from .fields import DecayRate, Estimator, Fraction, KLEstimate, PolicyLossName
+from .fields import DecayRate, Estimator, Fraction, KLEstimate, PolicyLossName, Rejection
 from .section import Section
 
 
@@ -133,13 +133,18 @@ class ActorSection(Section):
         "of the whole episode, truncated at `tis_cap`; `decoupled` drops tokens beyond it instead.",
     )
     tis_cap: float | None = Field(2.0, gt=0, description="The greatest such weight; null is no limit.")
-    rejection: Literal["none", "token", "sequence", "geometric"] = Field(
+    importance_batch_normalize: bool = Field(
+        False, description="Divide those weights by their mean over the batch: of tokens, or of episodes."
+    )
+    rejection: Rejection = Field(
         "none",
         description="With `old_logprobs=recompute`: leave out tokens, or whole episodes, whose ratio of learner to "
-        "engine (the token's, the episode's product, or its geometric mean) is outside the band.",
+        "engine (the token's, the episode's product, or its geometric mean) is outside the band; with `k2` and `k3`, "
+        "whose KL estimate (the token's, or its sum, mean or maximum over the episode) is above `rejection_kl`.",
     )
     rejection_low: Fraction = Field(0.5, description="Lower end of that band.")
     rejection_high: float = Field(5.0, ge=1, description="Upper end of that band.")
+    rejection_kl: float | None = Field(None, gt=0, description="The greatest such KL estimate, in nats.")
     loss_agg_mode: Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"] = (
         Field("token-mean", description="How token losses become one; always over the global batch.")
     )
