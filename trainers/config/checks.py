@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..chat_template import refused
 from ..saved_adapter import read_adapter
 from .reward_model import reward_model_checks, sections_of
+from .rewards import overlong_checks
 from .section import Problems
 from .section import changed as _changed
 from .unread import SECTIONS, WITH_CRITIC, unread
@@ -113,6 +114,7 @@ def ppo_checks(config: PPOConfig) -> Problems:
             if _changed(config.custom_reward_function, name):
                 yield f"custom_reward_function.{name}", "has no effect without custom_reward_function.path"
     yield from _multiturn_checks(config)
+    yield from overlong_checks(config)
     yield from reward_model_checks(config)
     yield from _servers_on_ray(config.cluster.backend, engine)
     yield from _cluster_checks(config)
