@@ -11,6 +11,7 @@ from ..chat_template import refused
 from ..saved_adapter import read_adapter
 from .reward_model import reward_model_checks, sections_of
 from .rewards import overlong_checks
+from .rollout import sampling_mask_checks
 from .section import Problems
 from .section import changed as _changed
 from .unread import SECTIONS, WITH_CRITIC, unread
@@ -130,6 +131,7 @@ def ppo_checks(config: PPOConfig) -> Problems:
         yield "rollout.window", "has no meaning with rollout.oversampling_factor: groups are taken as they complete"
     if config.env.backend == "ray" and config.env.workers is None:
         yield "env.workers", "must be a number with env.backend=ray: how many actors the cluster is to hold at most"
+    yield from sampling_mask_checks(rollout, engine.name)
     if rollout.partial and rollout.update_mode != "abort":
         yield "rollout.partial", "needs rollout.update_mode=abort: in the other modes no reply is cut"
     if rollout.partial_max_age is not None and not rollout.partial:
