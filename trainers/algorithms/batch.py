@@ -141,11 +141,8 @@ class ActionBatch:
                 raise ValueError(
                     f"terms has the shape {self.terms.shape}, but {episodes} episodes need ({episodes}, M)"
                 )
-            self._refuse(
-                ~np.isfinite(self.terms).all(axis=1).astype(np.bool_),
-                np.arange(episodes),
-                "has a term that is not finite",
-            )
+            unfit = np.bincount(np.nonzero(~np.isfinite(self.terms))[0], minlength=episodes) > 0
+            self._refuse(unfit, np.arange(episodes), "has a term that is not finite")
         self._refuse(self.group < 0, np.arange(episodes), "has a negative group")
         self._check_turns()
         open_ended = ~self.terminated & ~self.truncated & (np.diff(self.token_offsets) > 0)
