@@ -25,6 +25,15 @@ _RULES = (
     OnlyWith(("critic.",), "algorithm.adv_estimator", WITH_CRITIC),
     OnlyWith(("actor.kl_loss_coef", "actor.kl_loss_type"), "actor.use_kl_loss", (True,)),
     OnlyWith(("algorithm.kl_ctrl.",), "algorithm.use_kl_in_reward", (True,)),
+    OnlyWith(
+        ("actor.clip_ratio_low", "actor.clip_ratio_high"),
+        "actor.policy_loss",
+        ("ppo", "gspo", "gspo_token", "cispo", "geo_mean", "dppo_tv", "dppo_kl", "clip_cov"),
+    ),
+    OnlyWith(("actor.clip_ratio_c",), "actor.policy_loss", ("ppo", "dppo_tv", "dppo_kl")),
+    OnlyWith(("actor.tau_pos", "actor.tau_neg"), "actor.policy_loss", ("sapo",)),
+    OnlyWith(("actor.clip_cov_",), "actor.policy_loss", ("clip_cov",)),
+    OnlyWith(("actor.kl_cov_ratio", "actor.ppo_kl_coef"), "actor.policy_loss", ("kl_cov",)),
 )
 #: The sections that have such keys.
 SECTIONS = ("critic", "actor", "algorithm.kl_ctrl")

@@ -246,6 +246,7 @@ class Player:
             return _End(Status.TRUNCATED_CONTEXT, error=said, cause="no_room")
         for turn in itertools.count():
             text = await self._reply(episode, turn, limit, session, progress)
+            response_tokens = tokens.context_size - opening
             enter("step")
             conversation, reward, terminated, truncated, info = await env.step(text)
             enter("own")
@@ -279,6 +280,7 @@ class Player:
                     spec=progress.spec,
                     task_index=episode.options.get("task_index"),
                     training=episode.training,
+                    response_tokens=response_tokens,
                 )
                 progress.rewards.ask(so_far, turn)
             if end is not None:
@@ -382,5 +384,5 @@ def _cut(trajectory: Trajectory, limit: int) -> Trajectory:
     keep = max(int(trajectory.segment_starts[-1]) + limit, int(sampled[-1]) + 1 if sampled.size else 0)
     if size <= keep:
         return trajectory
-    arrays = ("token_ids", "action_mask", "logprobs", "weight_version", "turn_id")
+    arrays = ("token_ids", "action_mask", "logprobs", "weight_version", "turn_id", "kept_counts")
     return replace(trajectory, **{name: getattr(trajectory, name)[:keep] for name in arrays})
