@@ -76,9 +76,9 @@ def add(commands: Any) -> argparse.ArgumentParser:
         "--allow",
         action="append",
         default=[],
-        choices=["kwargs", "expert", "scores"],
-        help="also take constructor arguments of clients (as good as a shell for them), show the scripted replies, or "
-        "give conversation scores; may be repeated",
+        choices=["tasks", "kwargs", "expert", "scores"],
+        help="also take task rows of clients, take constructor arguments of them (as good as a shell for them), show "
+        "the scripted replies, or give conversation scores; may be repeated",
     )
     limits = parser.add_argument_group("limits")
     for flag, kind, default, text in (

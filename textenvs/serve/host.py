@@ -351,6 +351,10 @@ class Host:
     def _check_open(self, request: Open) -> None:
         self._check_kwargs(request.kwargs)
         self._variants.check(request.env)
+        if (request.options or {}).keys() - {"task_index"} and "tasks" not in self.allow:
+            raise Refusal(
+                "forbidden", "clients choose 'task_index' and bring no task of their own (textenvs serve --allow tasks)"
+            )
         if any((event.action is None) == (event.reseed is None) for event in request.replay):
             raise Refusal("bad_request", "an event of 'replay' has either an action or a reseed")
         if request.replay and self.offers[request.env].nondeterministic:
