@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import ipaddress
 import logging
 import os
 import signal
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..env import TextEnv
 from ..registry import describe, list_environments
+from ..trust import is_loopback
 from .common import CommandError, open_environment, parse_options
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal."""
     served = read_served(arguments.what)
     tokens = read_tokens(arguments.token_file)
-    if not tokens and not arguments.no_token and not _is_loopback(arguments.bind):
+    if not tokens and not arguments.no_token and not is_loopback(arguments.bind):
         raise CommandError(
             f"--bind {arguments.bind} can be reached by other machines, and there is no token: set {TOKEN_VARIABLE} or "
             "give --token-file (for example: python -c 'import secrets; print(secrets.token_urlsafe(32))'); or say "
@@ -271,12 +271,3 @@ async def _serve(server: Server, served: Sequence[Served], guarded: bool, argume
     if left:
         print(f"{left} episodes were cut off", flush=True)
     return 0
-
-
-def _is_loopback(address: str) -> bool:
-    if address == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return False
