@@ -35,7 +35,7 @@ def by_hand(groups, scale):
 
 
 def made(tmp_path, *, options=None, policy=None, **settings):
-    rollout = TextEnvRollout(threads=1, max_turn_tokens=6)
+    rollout = TextEnvRollout(environments={BYTES: {}}, threads=1, max_turn_tokens=6)
     trainer = trl_trainer(
         tmp_path,
         textenv_dataset(BYTES, 4),

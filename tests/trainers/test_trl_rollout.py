@@ -25,6 +25,13 @@ from trainers.hosts.trl.rollout import check_groups, check_lockstep
 from trainers.hosts.trl.rounds import RoundEngine, _generation, answer
 
 BYTES = "program_envs:tests/bytes"
+#: What the prompts of these tests may name beyond what ships.
+MINE = {
+    BYTES: {},
+    "program_envs:tests/blocking": {},
+    "tests/once": {},
+    "test_trl_rollout:tests/flaky": {"always": True},
+}
 
 
 class Flaky(TextEnv):
@@ -56,7 +63,7 @@ gymnasium.register(id="tests/flaky", entry_point=Flaky)
 def test_what_arrives_in_trl_is_what_the_environment_did(env_id, tmp_path):
     """Through TRL's own batch code: messages, ends, rewards of turns, the sum that TRL takes, and the tokens."""
     plays = [adapter_kit.direct(EpisodeSpec(env_id, seed)) for seed in range(10)]
-    with TextEnvRollout(engine="trl") as rollout:
+    with TextEnvRollout(environments=MINE, engine="trl") as rollout:
         data = dataset_of(played.spec for played in plays)
         trainer = trl_trainer(tmp_path, data, rollout, kind=Scripted, per_device_train_batch_size=20)
         tokenizer = trainer.processing_class
@@ -90,7 +97,7 @@ def test_what_arrives_in_trl_is_what_the_environment_did(env_id, tmp_path):
 
 def test_the_terms_are_logged_where_trl_logs(tmp_path):
     plays = [adapter_kit.direct(EpisodeSpec("textenv/clarify", seed)) for seed in range(6)]
-    with TextEnvRollout(engine="trl") as rollout:
+    with TextEnvRollout(environments=MINE, engine="trl") as rollout:
         options = {"reward_funcs": [textenv_reward, *term_rewards("correct", "question")]}
         trainer = trl_trainer(tmp_path, dataset_of(p.spec for p in plays), rollout, kind=Scripted, options=options)
         trainer.scripts = [script(trainer.processing_class, played) for played in plays]
@@ -117,7 +124,7 @@ def test_the_sampling_policy_is_the_trained_one_at_every_step(engine, tmp_path):
         peft = LoraConfig(r=2, target_modules="all-linear", task_type="CAUSAL_LM", init_lora_weights=False)
     apart = []
 
-    with TextEnvRollout(threads=1, max_turn_tokens=8) as rollout:
+    with TextEnvRollout(environments=MINE, threads=1, max_turn_tokens=8) as rollout:
 
         def watched(prompts, trainer):
             made = rollout(prompts, trainer)
@@ -152,7 +159,7 @@ def test_the_sampling_policy_is_the_trained_one_at_every_step(engine, tmp_path):
 
 def test_trls_own_generation_is_within_budget_and_cut_at_stops(tmp_path):
     """transformers' generate, in rounds: episodes of different lengths, none over its budget."""
-    with TextEnvRollout(engine="trl", max_turn_tokens=5) as rollout:
+    with TextEnvRollout(environments=MINE, engine="trl", max_turn_tokens=5) as rollout:
         trainer = trl_trainer(tmp_path, textenv_dataset(BYTES, 8), rollout, max_completion_length=60)
         rows, given = batch(trainer)
         assert trainer.generation_config.max_new_tokens == 60
@@ -169,7 +176,7 @@ def test_trls_own_generation_is_within_budget_and_cut_at_stops(tmp_path):
 
 @pytest.mark.parametrize("engine", ["torch", "trl"])
 def test_an_episode_that_uses_its_budget_up_ends_by_rule(engine, tmp_path):
-    with TextEnvRollout(engine=engine, threads=1, max_turn_tokens=6) as rollout:
+    with TextEnvRollout(environments=MINE, engine=engine, threads=1, max_turn_tokens=6) as rollout:
         trainer = trl_trainer(tmp_path, textenv_dataset(BYTES, 8), rollout, max_completion_length=17)
         rows, given = batch(trainer)
     cut = [row for row in rows if row["status"] == "truncated_context"]
@@ -184,7 +191,7 @@ def test_an_episode_that_uses_its_budget_up_ends_by_rule(engine, tmp_path):
 
 
 def test_evaluations_repeat_themselves_and_training_batches_do_not(tmp_path):
-    with TextEnvRollout(threads=1, max_turn_tokens=6) as rollout:
+    with TextEnvRollout(environments=MINE, threads=1, max_turn_tokens=6) as rollout:
         trainer = trl_trainer(tmp_path, textenv_dataset(BYTES, 4), rollout, max_completion_length=64)
         prompts = [trainer.train_dataset[i]["prompt"] for i in (0, 0, 1, 1)]
         trainer.model.train()
@@ -194,7 +201,9 @@ def test_evaluations_repeat_themselves_and_training_batches_do_not(tmp_path):
     assert first != second
     assert once == again
     assert once[0] != once[1], "siblings are samples of their own"
-    with TextEnvRollout(threads=1, max_turn_tokens=6) as fresh:  # a process that resumed at the same step
+    with TextEnvRollout(
+        environments=MINE, threads=1, max_turn_tokens=6
+    ) as fresh:  # a process that resumed at the same step
         trainer.model.train()
         assert fresh(prompts, trainer)["completion_ids"] == first
 
@@ -204,7 +213,7 @@ def test_evaluations_repeat_themselves_and_training_batches_do_not(tmp_path):
 
 def test_a_failed_episode_has_no_tokens_no_reward_and_no_say_in_its_group(tmp_path):
     specs = [EpisodeSpec("test_trl_rollout:tests/flaky", 0, {}, index) for index in range(4)]
-    with TextEnvRollout(threads=1, max_turn_tokens=6, retries=0) as rollout:
+    with TextEnvRollout(environments=MINE, threads=1, max_turn_tokens=6, retries=0) as rollout:
         trainer = trl_trainer(tmp_path, dataset_of(specs), rollout, max_completion_length=64)
         rows, given = batch(trainer)
     for number, row in enumerate(rows):
@@ -220,7 +229,7 @@ def test_a_failed_episode_has_no_tokens_no_reward_and_no_say_in_its_group(tmp_pa
 
 @pytest.mark.parametrize("engine", ["torch", "trl"])
 def test_a_batch_of_nothing_but_failures_is_an_error_that_says_why(engine, tmp_path):
-    with TextEnvRollout(engine=engine, threads=1, max_turn_tokens=6) as rollout:
+    with TextEnvRollout(environments=MINE, engine=engine, threads=1, max_turn_tokens=6) as rollout:
         trainer = trl_trainer(
             tmp_path, textenv_dataset("test_trl_rollout:tests/flaky", 2, env_kwargs={"always": True}), rollout
         )
@@ -229,7 +238,7 @@ def test_a_batch_of_nothing_but_failures_is_an_error_that_says_why(engine, tmp_p
 
 
 def test_openings_that_do_not_fit_are_an_error_and_no_silence(tmp_path):
-    with TextEnvRollout(engine="trl", max_context=4) as rollout:
+    with TextEnvRollout(environments=MINE, engine="trl", max_context=4) as rollout:
         trainer = trl_trainer(tmp_path, textenv_dataset(BYTES, 2), rollout)
         with pytest.raises(RolloutError, match=r"the opening takes \d+ tokens, and the context has room for 4"):
             batch(trainer)
@@ -246,7 +255,7 @@ def test_a_failed_episode_is_played_again_with_other_words(tmp_path):
             return super().respond(reply)
 
     gymnasium.register(id="tests/once", entry_point=Once)
-    with TextEnvRollout(threads=1, max_turn_tokens=6, retries=1, max_running=1) as rollout:
+    with TextEnvRollout(environments=MINE, threads=1, max_turn_tokens=6, retries=1, max_running=1) as rollout:
         trainer = trl_trainer(
             tmp_path, dataset_of([EpisodeSpec("tests/once", 0, {}, 0)]), rollout, max_completion_length=64
         )
@@ -260,7 +269,7 @@ def test_an_exception_of_the_generation_reaches_the_caller_and_leaves_nothing_be
         def _generate_single_turn(self, *args, **kwargs):
             raise RuntimeError("CUDA out of memory")
 
-    with TextEnvRollout(engine="trl") as rollout:
+    with TextEnvRollout(environments=MINE, engine="trl") as rollout:
         trainer = trl_trainer(tmp_path, textenv_dataset(BYTES, 4), rollout, kind=Broken)
         with pytest.raises(RuntimeError, match="CUDA out of memory"):
             batch(trainer)
@@ -272,7 +281,7 @@ def test_an_exception_of_the_generation_reaches_the_caller_and_leaves_nothing_be
 
 
 def test_fewer_environments_than_episodes_do_not_stop_a_round(tmp_path):
-    with TextEnvRollout(engine="trl", backend="thread", workers=3, max_turn_tokens=4) as rollout:
+    with TextEnvRollout(environments=MINE, engine="trl", backend="thread", workers=3, max_turn_tokens=4) as rollout:
         trainer = trl_trainer(tmp_path, textenv_dataset(BYTES, 4), rollout)
         rows, _ = batch(trainer)
     assert all(row["turn_rewards"] for row in rows)
@@ -283,7 +292,7 @@ def test_closing_ends_threads_and_environments(tmp_path):
         return [t for t in threading.enumerate() if t.name in ("textenvs-trl", "torch-engine")]
 
     before = len(named())
-    rollout = TextEnvRollout(threads=1, max_turn_tokens=4)
+    rollout = TextEnvRollout(environments=MINE, threads=1, max_turn_tokens=4)
     trainer = trl_trainer(tmp_path, textenv_dataset(BYTES, 2), rollout, max_completion_length=32)
     batch(trainer)
     assert len(named()) == before + 2
@@ -297,7 +306,7 @@ def test_closing_ends_threads_and_environments(tmp_path):
 
 def test_a_trainer_that_is_refused_leaves_the_others_playable(tmp_path):
     data = textenv_dataset(BYTES, 1)
-    with TextEnvRollout(engine="torch", threads=1, max_turn_tokens=4) as rollout:
+    with TextEnvRollout(environments=MINE, engine="torch", threads=1, max_turn_tokens=4) as rollout:
         fine = trl_trainer(tmp_path, data, rollout, max_completion_length=16)
         refused = trl_trainer(tmp_path, data, rollout, use_transformers_continuous_batching=True)
         batch(fine)
@@ -309,7 +318,7 @@ def test_a_trainer_that_is_refused_leaves_the_others_playable(tmp_path):
 
 def test_an_engine_that_has_not_played_yet_is_closed(tmp_path, monkeypatch):
     closed = []
-    rollout = TextEnvRollout(engine="torch", threads=1)
+    rollout = TextEnvRollout(environments=MINE, engine="torch", threads=1)
     trainer = trl_trainer(tmp_path, textenv_dataset(BYTES, 1), rollout)
     monkeypatch.setattr(rollout, "_episodes", interrupted)
     with pytest.raises(KeyboardInterrupt):
@@ -335,7 +344,7 @@ def interrupted(*_):
 
 
 def test_prompts_that_are_not_such_rows_are_refused(tmp_path):
-    with TextEnvRollout(engine="trl") as rollout:
+    with TextEnvRollout(environments=MINE, engine="trl") as rollout:
         trainer = trl_trainer(tmp_path, textenv_dataset(BYTES, 2), rollout, kind=Scripted)
         with pytest.raises(SpecError, match="prompt 0 of the batch carries no episode descriptions"):
             rollout([[{"role": "user", "content": "Hello"}]] * 2, trainer)
@@ -377,7 +386,7 @@ def test_a_template_that_rewrites_history_is_refused(tmp_path):
         "{% if message['role'] == 'assistant' and not loop.last %}{{ message['content'].split('</think>')[-1] }}"
         "{% else %}{{ message['content'] }}{% endif %}",
     )
-    with TextEnvRollout(engine="trl") as rollout:
+    with TextEnvRollout(environments=MINE, engine="trl") as rollout:
         trainer = trl_trainer(tmp_path, textenv_dataset(BYTES, 1), rollout, kind=Scripted, policy=(model, tokenizer))
         trainer.scripts = [("", ["<think>hm</think>1", "<think>hm</think>1", "1"])]
         with pytest.raises(RolloutError, match="rewrote earlier turns, and TRL trains one token sequence"):
@@ -393,7 +402,7 @@ def test_a_template_that_rewrites_history_is_refused(tmp_path):
     ],
 )
 def test_what_the_embedded_engine_cannot_do_is_refused(settings, match, tmp_path):
-    with TextEnvRollout(engine="torch") as rollout:
+    with TextEnvRollout(environments=MINE, engine="torch") as rollout:
         trainer = trl_trainer(tmp_path, textenv_dataset(BYTES, 1), rollout, **settings)
         with pytest.raises(ValueError, match=match):
             batch(trainer)
@@ -408,7 +417,7 @@ def test_other_settings_that_cannot_be():
 
 
 def test_an_environment_that_may_block_wants_another_backend(tmp_path):
-    with TextEnvRollout(threads=1) as rollout:
+    with TextEnvRollout(environments=MINE, threads=1) as rollout:
         trainer = trl_trainer(tmp_path, textenv_dataset("program_envs:tests/blocking", 1), rollout)
         with pytest.raises(RolloutError, match="may block its thread"):
             batch(trainer)
@@ -532,7 +541,7 @@ def test_a_dataset_carries_its_episodes():
 
 
 def test_a_trainer_that_is_gone_is_not_held(tmp_path):
-    with TextEnvRollout(threads=1, max_turn_tokens=4) as rollout:
+    with TextEnvRollout(environments=MINE, threads=1, max_turn_tokens=4) as rollout:
         trainer = trl_trainer(tmp_path, textenv_dataset(BYTES, 1), rollout, max_completion_length=16)
         batch(trainer)
         gone = weakref.ref(trainer)

@@ -18,6 +18,7 @@ from typing import Any
 from ..env import EnvironmentFailure
 from ..messages import Messages
 from ..registry import list_environments
+from ..trust import Environments
 from .session import Session
 from .spec import EpisodeSpec, SpecError
 
@@ -30,16 +31,19 @@ except ImportError as problem:
 _CLASS = f"{__name__}:SkyRLTextEnv"
 
 
-def register(*ids: str) -> None:
+def register(*ids: str, environments: Environments | None = None) -> None:
     """Make environments known to ``skyrl_gym.make``; what is registered already stays.
 
     Args:
         ids: Of this library or your own; without any, all that ship here.
+        environments: By id, options that their rows may have beyond the harmless ones (docs/security.md).
     """
+    environments = environments or {}
     for env_id in ids or list_environments():
         known = skyrl_gym.registry.get(env_id)
         if known is None or known.entry_point != _CLASS:
-            skyrl_gym.register(id=env_id, entry_point=_CLASS, kwargs={"env_id": env_id})
+            options = environments.get(env_id, {})
+            skyrl_gym.register(id=env_id, entry_point=_CLASS, kwargs={"env_id": env_id, "options": options})
 
 
 class SkyRLTextEnv(BaseTextEnv):  # type: ignore[misc]
@@ -54,6 +58,7 @@ class SkyRLTextEnv(BaseTextEnv):  # type: ignore[misc]
             mapping). With ``max_turns``, which SkyRL sets to its ``generator.max_turns``, the episode is truncated
             after as many replies, the last of them judged.
         env_id: The environment's id; the row's must be the same.
+        options: What :func:`register` was given for it.
 
     Raises:
         SpecError: The row does not say which episode, or one of another environment.
@@ -61,7 +66,12 @@ class SkyRLTextEnv(BaseTextEnv):  # type: ignore[misc]
     """
 
     def __init__(
-        self, env_config: Mapping[str, Any] | None = None, extras: Mapping[str, Any] | None = None, *, env_id: str
+        self,
+        env_config: Mapping[str, Any] | None = None,
+        extras: Mapping[str, Any] | None = None,
+        *,
+        env_id: str,
+        options: Any = (),
     ) -> None:
         super().__init__()
         extras = extras or {}
@@ -75,7 +85,7 @@ class SkyRLTextEnv(BaseTextEnv):  # type: ignore[misc]
                 f"the row has no column 'textenv', which says what episode to play; `textenvs rows skyrl {env_id}` "
                 "writes such rows"
             )
-        self.episode = EpisodeSpec.from_row(extras["textenv"], "column 'textenv'")
+        self.episode = EpisodeSpec.from_row(extras["textenv"], "column 'textenv'", {env_id: options})
         if self.episode.env != env_id:
             raise SpecError(f"the row's env_class is {env_id!r}, and its episode one of {self.episode.env!r}")
         self.max_turns = extras.get("max_turns")

@@ -10,6 +10,7 @@ from typing import Any
 from ..env import TextEnv
 from ..messages import Messages
 from ..registry import make
+from ..trust import Environments, Trust
 
 _FIELDS = frozenset({"env", "seed", "env_kwargs", "task_index"})
 
@@ -79,15 +80,17 @@ class EpisodeSpec:
         return {"env": self.env, "seed": self.seed, "env_kwargs": kwargs, "task_index": self.task_index}
 
     @classmethod
-    def from_row(cls, row: Any, where: str = "the row") -> EpisodeSpec:
+    def from_row(cls, row: Any, where: str = "the row", environments: Environments | None = None) -> EpisodeSpec:
         """The opposite of :meth:`to_row`; ``env_kwargs`` may be a mapping, too.
 
         Args:
             row: A mapping, or its JSON text.
             where: Named in errors.
+            environments: What the person who runs the program allows rows beyond the environments that ship and their
+                harmless options; see :class:`~textenvs.trust.Trust`.
 
         Raises:
-            SpecError: It is not such a row.
+            SpecError: It is not such a row, or it chooses what a row may not.
         """
         row = _parsed(row, where)
         if not isinstance(row, Mapping):
@@ -98,9 +101,12 @@ class EpisodeSpec:
             raise SpecError(f"{where}: missing fields {sorted(missing)}")
         kwargs = _parsed(row.get("env_kwargs") or {}, f"{where}: env_kwargs")
         try:
-            return cls(row["env"], row["seed"], kwargs, row.get("task_index"))
+            spec = cls(row["env"], row["seed"], kwargs, row.get("task_index"))
         except SpecError as problem:
             raise SpecError(f"{where}: {problem}") from None
+        if refused := Trust(environments or {}).problem(spec.env, spec.env_kwargs):
+            raise SpecError(f"{where}: {refused}")
+        return spec
 
 
 def _parsed(value: Any, where: str) -> Any:

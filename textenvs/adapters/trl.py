@@ -24,6 +24,7 @@ from ..messages import Message, assistant
 from ..registry import make
 from ..tool_env import ToolEnv
 from ..tools.formats.base import make_call
+from ..trust import Environments
 from .session import Session, SessionTurn
 from .spec import EpisodeSpec, SpecError, episode_specs
 
@@ -101,8 +102,13 @@ def embed(spec: EpisodeSpec, opening: Sequence[Message]) -> list[dict[str, Any]]
     return messages
 
 
-def spec_of(prompt: Any, where: str = "the prompt") -> EpisodeSpec:
+def spec_of(prompt: Any, where: str = "the prompt", environments: Environments | None = None) -> EpisodeSpec:
     """The episode that a prompt carries.
+
+    Args:
+        prompt: The prompt's messages.
+        where: Named in errors.
+        environments: As of :meth:`EpisodeSpec.from_row`.
 
     Raises:
         SpecError: It carries none, or not one that can be read.
@@ -115,7 +121,7 @@ def spec_of(prompt: Any, where: str = "the prompt") -> EpisodeSpec:
             f"{where} carries {len(found) or 'no'} episode descriptions instead of one, under the key {KEY!r} of its "
             "last message: make the dataset with textenv_dataset, and keep its column 'prompt' as it is"
         )
-    return EpisodeSpec.from_row(found[0], f"{where}, key {KEY!r}")
+    return EpisodeSpec.from_row(found[0], f"{where}, key {KEY!r}", environments)
 
 
 def same_messages(prompt: Sequence[Mapping[str, Any]], opening: Sequence[Mapping[str, Any]]) -> bool:
@@ -134,6 +140,7 @@ class _Environment:
     """
 
     _env_id: str
+    _env_kwargs: Mapping[str, Any]
     _tool_names: tuple[str, ...]
 
     def __init__(self) -> None:
@@ -154,7 +161,8 @@ class _Environment:
             SpecError: The row names no episode of this environment.
         """
         named = {name: columns[name] for name in ("env", "seed", "env_kwargs", "task_index") if name in columns}
-        spec = EpisodeSpec.from_row(named, "the row of the dataset (made with textenv_dataset?)")
+        where = "the row of the dataset (made with textenv_dataset?)"
+        spec = EpisodeSpec.from_row(named, where, {self._env_id: self._env_kwargs})
         if spec.env != self._env_id:
             raise SpecError(
                 f"the row is an episode of {spec.env}, but this factory makes {self._env_id}: give GRPOTrainer a dict "
@@ -282,6 +290,7 @@ def environment_class(
         submit = not schemas
     members: dict[str, Any] = {
         "_env_id": env,
+        "_env_kwargs": dict(env_kwargs or {}),
         "_tool_names": names,
         "__doc__": f"{env} for TRL's environment_factory; see textenvs.adapters.trl.",
     }

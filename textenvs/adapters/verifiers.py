@@ -101,7 +101,9 @@ class TextEnvironment(vf.Env[TextEnvironmentConfig]):  # type: ignore[misc]
 
     async def run(self, task: TextTask, agents: Any) -> None:
         """One episode."""
-        spec = EpisodeSpec.from_row(task.data.episode, f"task {task.data.name}")
+        chosen = getattr(self.config, "taskset", None)
+        environments = {chosen.env: chosen.env_kwargs} if isinstance(chosen, TextTasksetConfig) else None
+        spec = EpisodeSpec.from_row(task.data.episode, f"task {task.data.name}", environments)
         session, opening = await Session.aof(spec)
         try:
             if _typed(opening) != list(task.data.prompt):

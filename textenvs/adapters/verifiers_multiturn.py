@@ -87,12 +87,14 @@ class TextMultiTurnEnv(MultiTurnEnv):  # type: ignore[misc]
         **options: Any,
     ) -> None:
         specs = list(episode_specs(env, count, seed=first_seed, env_kwargs=env_kwargs))
+        self._environments = {env: dict(env_kwargs or {})}
         super().__init__(dataset=lambda: _dataset(specs), rubric=TextRubric(), **options)
 
     async def setup_state(self, state: Any) -> Any:
         """Begin the episode of the state's row."""
         state[KEY] = _record([])
-        spec = EpisodeSpec.from_row((state["info"] or {}).get(KEY), f"info[{KEY!r}] of row {state['example_id']}")
+        where = f"info[{KEY!r}] of row {state['example_id']}"
+        spec = EpisodeSpec.from_row((state["info"] or {}).get(KEY), where, self._environments)
         try:
             session, opening = await Session.aof(spec)
         except EnvironmentFailure as failure:

@@ -48,19 +48,21 @@ class TextEnvInteraction(_Base):
     and the rows say which episode to play (``textenvs rows verl-interaction``).
 
     Args:
-        config: ``name``, as verl puts it there; nothing else is known.
+        config: ``name``, as verl puts it there, and ``environments``: which ids and options the rows may have beyond
+            the environments that ship and their harmless options (docs/security.md).
 
     Raises:
         ValueError: Another key in ``config``.
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
-        if unknown := set(config) - {"name"}:
+        if unknown := set(config) - {"name", "environments"}:
             raise ValueError(
                 f"TextEnvInteraction: unknown keys {sorted(unknown)} in its config; an environment's options belong "
                 "to the rows (`textenvs rows verl-interaction ID key=value ...`)"
             )
         super().__init__(config)
+        self._environments = config.get("environments")
         self._sessions: dict[str, Session] = {}  # episodes that run
         self._starting: set[str] = set()  # names of episodes that have no session yet
         self._scores: dict[str, float] = {}  # of those that are over: verl never finalizes, so that is all that stays
@@ -88,7 +90,7 @@ class TextEnvInteraction(_Base):
                 "interaction_kwargs has no 'episode', which says what to play; `textenvs rows verl-interaction` "
                 "writes such rows"
             )
-        spec = EpisodeSpec.from_row(episode, "interaction_kwargs.episode")
+        spec = EpisodeSpec.from_row(episode, "interaction_kwargs.episode", self._environments)
         instance_id = instance_id or str(uuid4())
         if instance_id in self._starting or instance_id in self._sessions or instance_id in self._scores:
             raise ValueError(f"there is an interaction {instance_id!r} already; finalize it first")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 from typing import Any
 
 from ..adapters import SpecError, episode_specs
 from ..adapters.rows import SCHEMAS, write_episodes
+from ..registry import list_environments
 from ..tasks.base import SPLITS, TaskError
+from ..trust import person_only
 from .common import CommandError, open_environment, parse_options
 
 
@@ -47,4 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
     last = arguments.seed + arguments.count - 1
     what = f"{arguments.count} episodes of {arguments.id}, seeds {arguments.seed} to {last}"
     print(f"{path}: {what}, for {arguments.library}")
+    theirs = {name: options[name] for name in person_only(options)}
+    if theirs or arguments.id not in list_environments(with_arguments=True):
+        # Who reads the rows is to say so, too: a row alone chooses no such thing.
+        print(f"give where they are read: environments={json.dumps({arguments.id: theirs})} (docs/security.md)")
     return 0

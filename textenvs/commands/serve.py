@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import ipaddress
 import logging
 import os
 import signal
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..env import TextEnv
 from ..registry import describe, list_environments
+from ..trust import is_loopback
 from .common import CommandError, open_environment, parse_options
 
 if TYPE_CHECKING:
@@ -76,17 +76,24 @@ def add(commands: Any) -> argparse.ArgumentParser:
         "--allow",
         action="append",
         default=[],
-        choices=["kwargs", "expert", "scores"],
-        help="also take constructor arguments of clients (as good as a shell for them), show the scripted replies, or "
-        "give conversation scores; may be repeated",
+        choices=["tasks", "kwargs", "expert", "scores"],
+        help="also take task rows of clients, take constructor arguments of them (as good as a shell for them), show "
+        "the scripted replies, or give conversation scores; may be repeated",
     )
     limits = parser.add_argument_group("limits")
     for flag, kind, default, text in (
         ("--max-sessions", int, 1024, "sessions at a time"),
         ("--max-sessions-per-token", int, None, "of one token (default: all)"),
         ("--max-running", int, 1024, "requests at work at a time"),
+        ("--max-connections", int, 1024, "connections at a time"),
         ("--max-message-mb", float, 8.0, "largest request, in MiB"),
-        ("--threads", int, 16, "environments that block at work at a time"),
+        ("--max-reply-mb", float, 1.0, "largest reply of an assistant, in MiB of JSON"),
+        ("--max-session-mb", float, 16.0, "memory of a session, in MiB"),
+        ("--max-memory-mb-per-token", float, None, "memory that is held for one token, in MiB (default: all)"),
+        ("--max-memory-mb", float, 1024.0, "memory that is held for all clients, in MiB"),
+        ("--header-timeout", float, 10.0, "seconds that the header of a request may take"),
+        ("--body-timeout", float, 30.0, "seconds that the body of a request may take"),
+        ("--threads", int, 16, "plain hooks of environments at work at a time"),
         ("--step-timeout", float, 120.0, "seconds that an environment may take over a request"),
         ("--idle", float, 600.0, "seconds after which a session that is not used ends"),
         ("--grace", float, 60.0, "seconds after which one whose connection was lost ends"),
@@ -104,7 +111,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal."""
     served = read_served(arguments.what)
     tokens = read_tokens(arguments.token_file)
-    if not tokens and not arguments.no_token and not _is_loopback(arguments.bind):
+    if not tokens and not arguments.no_token and not is_loopback(arguments.bind):
         raise CommandError(
             f"--bind {arguments.bind} can be reached by other machines, and there is no token: set {TOKEN_VARIABLE} or "
             "give --token-file (for example: python -c 'import secrets; print(secrets.token_urlsafe(32))'); or say "
@@ -189,6 +196,12 @@ def _server(served: Sequence[Served], tokens: Mapping[str, str], arguments: argp
         grace_s=arguments.grace,
         linger_s=arguments.linger,
         max_age_s=arguments.max_age,
+        max_reply_bytes=_bytes(arguments.max_reply_mb),
+        max_session_bytes=_bytes(arguments.max_session_mb),
+        max_bytes_per_token=None
+        if arguments.max_memory_mb_per_token is None
+        else _bytes(arguments.max_memory_mb_per_token),
+        max_bytes=_bytes(arguments.max_memory_mb),
     )
     host = Host(
         {each.name: _offer(each) for each in served},
@@ -197,8 +210,17 @@ def _server(served: Sequence[Served], tokens: Mapping[str, str], arguments: argp
         threads=arguments.threads,
         step_timeout_s=arguments.step_timeout,
     )
-    transport = Transport(max_message_bytes=int(arguments.max_message_mb * 2**20))
+    transport = Transport(
+        max_message_bytes=_bytes(arguments.max_message_mb),
+        header_timeout_s=arguments.header_timeout,
+        receive_timeout_s=arguments.body_timeout,
+        max_connections=arguments.max_connections,
+    )
     return host, Server(host, tokens=tokens, transport=transport)
+
+
+def _bytes(mebibytes: float) -> int:
+    return int(mebibytes * 2**20)
 
 
 def _offer(served: Served) -> Offer:
@@ -249,12 +271,3 @@ async def _serve(server: Server, served: Sequence[Served], guarded: bool, argume
     if left:
         print(f"{left} episodes were cut off", flush=True)
     return 0
-
-
-def _is_loopback(address: str) -> bool:
-    if address == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return False

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,7 +13,9 @@ from ..contained import RandomState, contained
 from ..env import EnvironmentFailure, EpisodeState, TextEnv, Turn
 from ..messages import Message, user, visible_text
 from ..options import check_charge, check_gain, check_number
-from ..scoring.reasoning_gym import ScorerError, score
+from ..sandbox import SandboxFailure, SandboxUnavailable
+from ..scoring.reasoning_gym import Score, ScorerError, check_entry, score
+from ..scoring.reasoning_gym_sandbox import SandboxedScorer, evaluates, executor, sandbox
 from ..tasks.base import Split, Task
 from ..tasks.reasoning_gym import INSTRUCTION, ReasoningGymTasks, entry_of
 
@@ -53,7 +56,8 @@ class ReasoningGym(TextEnv[ReasoningGymState]):
         render_mode: As in :class:`~textenvs.env.TextEnv`.
 
     Raises:
-        ValueError: A value outside the above, or one that the dataset refuses.
+        ValueError: A value outside the above, one that the dataset refuses, or a dataset whose scorer evaluates text
+            on a machine where no sandbox holds.
         ImportError: reasoning-gym is not installed.
     """
 
@@ -98,6 +102,15 @@ class ReasoningGym(TextEnv[ReasoningGymState]):
             system_prompt=system_prompt,
             render_mode=render_mode,
         )
+        self._sandboxed: SandboxedScorer | None = None
+        if evaluates(self.tasks.opened()):
+            try:
+                sandbox()
+            except SandboxUnavailable as error:
+                raise ValueError(
+                    f"the scorer of {dataset!r} evaluates text, so it runs in the sandbox only. {error}"
+                ) from error
+            self._sandboxed = SandboxedScorer(*self.tasks.opening())
         self.answer_format = answer_format
         self.scoring = scoring
         self.threshold = float(threshold)
@@ -106,28 +119,41 @@ class ReasoningGym(TextEnv[ReasoningGymState]):
         self.extra_turn = float(extra_turn)
 
     def opening(self, task: Task) -> Sequence[Message]:
-        """The question, once it is known to be one of this dataset."""
-        entry_of(task, self.tasks.dataset)
+        """The question, once it is known to be one of this dataset, with nothing in it that a scorer must not see."""
+        check_entry(entry_of(task, self.tasks.dataset))
         return task.prompt
 
-    def respond(self, reply: Message) -> Turn:
-        """Score the reply's answer."""
-        task, state = self._task, self.state
+    def respond(self, reply: Message) -> Turn | Awaitable[Turn]:
+        """Score the reply's answer, where the scorer evaluates text in the sandbox."""
         answer = self._answer_in(visible_text(reply))
-        metrics = {"score": 0.0, "well_formed": float(answer is not None), "refused": 0.0, "unread": 0.0}
-        if answer is not None:
-            try:
-                with contained(RandomState.seeded(0)):
-                    result = score(self.tasks.opened(), answer, entry_of(task, self.tasks.dataset))
-            except ScorerError as error:
-                raise EnvironmentFailure("judge_failed", str(error)) from error
+        if answer is None:
+            return self._turn(None)
+        return self._turn(self._score(answer)) if self._sandboxed is None else self._respond_later(answer)
+
+    async def _respond_later(self, answer: str) -> Turn:
+        return self._turn(await asyncio.get_running_loop().run_in_executor(executor(), self._score, answer))
+
+    def _score(self, answer: str) -> Score:
+        entry = entry_of(self._task, self.tasks.dataset)
+        try:
+            if self._sandboxed is not None:
+                return score(self._sandboxed, answer, entry)
+            with contained(RandomState.seeded(0)):
+                return score(self.tasks.opened(), answer, entry)
+        except (ScorerError, SandboxFailure) as error:
+            raise EnvironmentFailure("judge_failed", str(error)) from error
+
+    def _turn(self, result: Score | None) -> Turn:
+        state = self.state
+        metrics = {"score": 0.0, "well_formed": float(result is not None), "refused": 0.0, "unread": 0.0}
+        if result is not None:
             metrics |= {"score": result.value, "refused": float(result.refused), "unread": float(result.unread)}
         value = metrics["score"]
         solved = value >= self.threshold
         earned = max(value - state.best, 0.0) if self.scoring == "partial" else float(solved)
         state.best = max(state.best, value)
         over = solved or state.assistant_turns >= self.attempts
-        again = "That is not right. Try again." if answer is not None else f"{INSTRUCTION} Try again."
+        again = "That is not right. Try again." if result is not None else f"{INSTRUCTION} Try again."
         return Turn(
             messages=() if over else (user(again),),
             terminated=over,

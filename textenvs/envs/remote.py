@@ -16,6 +16,7 @@ from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
+from urllib.parse import urlsplit
 
 import gymnasium
 import numpy as np
@@ -25,6 +26,7 @@ from ..messages import Message, Messages, copy_messages
 from ..serve.client import Client, RemoteError, check_described, new_id, wait_here
 from ..serve.protocol import PASSING, Json, decode, encode, generator_from, generator_state
 from ..tasks.base import Task
+from ..trust import is_loopback, origin
 from .remote_checks import BadAnswer, described, field, info_of, messages_of, stepped
 
 #: Where the arguments are looked for that are not given.
@@ -120,15 +122,15 @@ class Remote(TextEnv[RemoteState]):
     Args:
         url: Of the server, ``http://host:port``; without it the environment variable ``TEXTENVS_URL``.
         env: Which of the server's environments; without it ``TEXTENVS_REMOTE_ENV``, or the only one there is.
-        token: What the server asks for; without it ``TEXTENVS_TOKEN``. Prefer the variable: what is given to ``make``
-            stands in ``env.spec``.
+        token: What the server asks for; without it ``TEXTENVS_TOKEN``, which is for the server at ``TEXTENVS_URL`` or
+            on this machine. Prefer the variable: what is given to ``make`` stands in ``env.spec``.
         env_kwargs: For the constructor of the environment there, where the server allows it.
         timeout_s: The longest that an answer may take.
         retry_s: How long a request is tried again when the server cannot be reached or has no room.
         render_mode: As in :class:`~textenvs.env.TextEnv`.
 
     Raises:
-        ValueError: No URL, or no such environment there.
+        ValueError: No URL, no such environment there, or ``TEXTENVS_TOKEN`` is there for another server.
         RemoteError: The server cannot be reached, refuses the token, or speaks another version of the protocol.
         ImportError: aiohttp is missing.
     """
@@ -152,7 +154,7 @@ class Remote(TextEnv[RemoteState]):
                 "textenv/remote needs url='http://host:port' of a server (textenvs serve), or the environment variable "
                 f"{URL_VARIABLE}"
             )
-        self._client_arguments = (url, token or os.environ.get(TOKEN_VARIABLE) or None, timeout_s, retry_s)
+        self._client_arguments = (url, token or _token_for(url), timeout_s, retry_s)
         self._client = Client.shared(*self._client_arguments)
         self.env_kwargs = dict(env_kwargs or {})
         there = check_described(wait_here(self._client.call("describe")), self.url)
@@ -413,6 +415,21 @@ class Remote(TextEnv[RemoteState]):
 
     def _nonsense(self, what: str) -> RemoteError:
         return RemoteError(f"{self.url} did not answer {what}; is that a server of `textenvs serve`?", "bad_request")
+
+
+def _token_for(url: str) -> str | None:
+    """``TEXTENVS_TOKEN``, if it is for this server.
+
+    Raises:
+        ValueError: It is for another one.
+    """
+    token = os.environ.get(TOKEN_VARIABLE)
+    if not token or origin(url) == origin(os.environ.get(URL_VARIABLE) or "") or is_loopback(urlsplit(url).hostname):
+        return token or None
+    raise ValueError(
+        f"{TOKEN_VARIABLE} is sent to the server at {URL_VARIABLE} or on this machine only, and url={url!r} is another "
+        f"one: set {URL_VARIABLE} to it, or give token=..."
+    )
 
 
 def _chosen(there: Mapping[str, Any], env: str | None, url: str) -> str:

@@ -16,8 +16,9 @@ from typing import Any
 from . import layout
 from .backends import BACKENDS, Backend, Box, choose
 from .limits import Limits
-from .process import Run
-from .result import SandboxResult, SandboxUnavailable
+from .process import Run, launcher_environment
+from .result import SandboxFailure, SandboxResult, SandboxUnavailable
+from .worker import Worker
 
 #: How many runs there are at once in one process. More would only slow each other into their limits of wall time; a
 #: run that waits for its turn has not begun.
@@ -151,6 +152,27 @@ class Sandbox:
         """:meth:`run`, waited for in this thread."""
         limits = limits or self.limits
         return self._work(self._job(code, stdin, files, limits), limits, _Waiting())
+
+    def start(self, code: str) -> Worker:
+        """Start a program that stays, and answers questions; the caller closes it.
+
+        Of the limits, ``wall_s`` and ``cpu_s`` are the caller's to keep, question by question: ``cpu_s`` is that of one
+        process from its start to its end.
+
+        Args:
+            code: Its source text; it runs as ``main.py`` in the box's folder.
+
+        Raises:
+            SandboxUnavailable: There is no isolation (``allow_unsafe``): such a program is not started.
+            SandboxFailure: The box could not be made, or the program did not start.
+        """
+        if self.backend == "unsafe":
+            raise SandboxUnavailable("a program that stays is started only in a sandbox that isolates it")
+        box, job = self._find_box(), self._job(code, "", None, self.limits)
+        if isinstance(job, SandboxResult):
+            raise SandboxFailure(job.stderr)
+        job["stdin"] = None
+        return Worker(box.command(job), job, launcher_environment(), max_bytes=self.limits.output_bytes)
 
     def __repr__(self) -> str:
         """The settings."""

@@ -285,7 +285,8 @@ def _become_code(job: dict[str, Any]) -> NoReturn:
             os.setresuid(uid, uid, uid)
     os.umask(0o077)
     os.chdir(job["folder"])
-    _take_stdin(job["stdin"])
+    if job["stdin"] is not None:  # without one, it is the pipe that the host holds
+        _take_stdin(job["stdin"])
     for name, content in job["files"].items():
         if folder := os.path.dirname(name):
             os.makedirs(folder, exist_ok=True)

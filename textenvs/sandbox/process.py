@@ -36,6 +36,58 @@ _CHUNK = 65_536
 Command = Callable[[int, int, int], Sequence[str]]
 
 
+def launch(
+    command: Command,
+    job: Mapping[str, Any],
+    environment: Mapping[str, str],
+    *,
+    stdin: int = subprocess.DEVNULL,
+    group: cgroup.Group | None = None,
+) -> tuple[subprocess.Popen[bytes], dict[str, int]]:
+    """Start a box.
+
+    Args:
+        command: Starts the program of :mod:`.inside` in some box.
+        job: What it reads; see there.
+        environment: Of the command itself, not of the code.
+        stdin: As of :class:`subprocess.Popen`; the code has it where the job's ``stdin`` is ``None``.
+        group: The control group that it enters first.
+
+    Returns:
+        The process, and the file descriptors of its ``status`` and ``pid`` lines; the caller closes them.
+
+    Raises:
+        SandboxFailure: The command could not be started.
+    """
+    status_in, status_out = os.pipe()
+    pid_in, pid_out = os.pipe()
+    entry = None if group is None else group.entry
+    try:
+        with tempfile.TemporaryFile() as file:
+            marshal.dump({**job, "host": os.getpid(), "group": entry}, file)
+            file.flush()
+            passed = (file.fileno(), status_out, pid_out)
+            process = subprocess.Popen(
+                command(*passed),
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                pass_fds=passed if entry is None else (*passed, entry),
+                env=dict(environment),
+                cwd="/",
+                start_new_session=True,
+            )
+    except OSError as error:
+        os.close(status_in)
+        os.close(pid_in)
+        raise SandboxFailure(f"the sandbox could not be started: {error}") from error
+    finally:
+        os.close(status_out)
+        os.close(pid_out)
+    return process, {"status": status_in, "pid": pid_in}
+
+
 class Run:
     """A run that has begun.
 
@@ -61,36 +113,16 @@ class Run:
         self._group: cgroup.Group | None = None
         self._pid_text = b""
         self._status_text = b""
-        status_in, status_out = os.pipe()
-        pid_in, pid_out = os.pipe()
         try:
             if (parent := cgroup.parent()) is not None:
                 self._group = cgroup.Group(parent, limits)
-            entry = None if self._group is None else self._group.entry
-            with tempfile.TemporaryFile() as file:
-                marshal.dump({**job, "host": os.getpid(), "group": entry}, file)
-                file.flush()
-                passed = (file.fileno(), status_out, pid_out)
-                self._process = subprocess.Popen(
-                    command(*passed),
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    pass_fds=passed if entry is None else (*passed, entry),
-                    env=dict(environment),
-                    cwd="/",
-                    start_new_session=True,
-                )
+            self._process, self._lines = launch(command, job, environment, group=self._group)
         except OSError as error:
-            os.close(status_in)
-            os.close(pid_in)
+            raise SandboxFailure(f"the sandbox's control group could not be made: {error}") from error
+        except SandboxFailure:
             if self._group is not None:
                 self._group.close()
-            raise SandboxFailure(f"the sandbox could not be started: {error}") from error
-        finally:
-            os.close(status_out)
-            os.close(pid_out)
-        self._lines = {"status": status_in, "pid": pid_in}
+            raise
 
     def cancel(self) -> None:
         """End the run now, from any thread; :meth:`finish` then returns soon."""

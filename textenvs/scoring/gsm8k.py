@@ -34,6 +34,7 @@ _NUMBER = (
     r"(?:\.(?P<fraction>[0-9]+))?"
 )
 _ANYWHERE = re.compile(_NUMBER)
+_DIGITS = "0123456789"
 _MARKED = re.compile(rf"(?<!#)####(?!#)[ \t]*\+?{_NUMBER}")
 _ALONE = re.compile(rf"\s*\+?{_NUMBER}\s*[%.]?\s*")
 
@@ -78,9 +79,16 @@ def extract(text: str, method: Method = "strict") -> str | None:
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
     last = None
-    for last in (_MARKED if method == "strict" else _ANYWHERE).finditer(text):  # noqa: B007 (the last one is wanted)
+    found = _MARKED.finditer(text) if method == "strict" else _ANYWHERE.finditer(text, _last_digits(text))
+    for last in found:  # noqa: B007 (the last one is wanted)
         pass
     return _canonical(last) if last else None
+
+
+def _last_digits(text: str) -> int:
+    """Where to look for the last number: before its digits, points and commas, with room for its sign and currency."""
+    end = max(map(text.rfind, _DIGITS)) + 1
+    return max(0, len(text[:end].rstrip(f"{_DIGITS}.,")) - 3) if end else len(text)
 
 
 def score(text: str, ground_truth: object, method: Method = "strict") -> float:

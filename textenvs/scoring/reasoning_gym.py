@@ -2,9 +2,10 @@
 
 Three things are wrong with calling ``score_answer`` on what a model wrote:
 
-* Nine scorers *evaluate* the answer, with ``eval`` or through sympy's ``parse_expr``: an answer could run any code, or
-  never end (``9**9**9``). Here those see an answer only if it is a plain literal or a small expression. Three others
-  take forever over a long number.
+* Eleven scorers *evaluate* text, with ``eval`` or through sympy's ``parse_expr``: nine the answer, the others the right
+  answer or the metadata of the row. Such text could run any code, or never end (``9**9**9``). Here all of it is looked
+  at first, the row's as well as the answer's, and must be a plain literal or a small expression. The scorer itself
+  runs in the sandbox then (:mod:`.reasoning_gym_sandbox`). Three others take forever over a long number.
 * Some pay for answers that are not right: a share of 0.01 to 0.05 for any text, ``len(gold) / len(answer)`` for one
   that holds the right answer somewhere (ask for the whole score, 1.0), and all of it in three cases; those are closed.
 * Some raise on what they do not expect. An answer that its scorer cannot read is a wrong one, provided that the scorer
@@ -19,6 +20,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Protocol
+
+from ..sandbox import SandboxFailure
 
 #: An answer longer than this, and than four times the right one, is not read.
 MAX_CHARS = 20_000
@@ -38,16 +41,22 @@ _FUNCTIONS = frozenset(
     ("sin", "cos", "tan", "sec", "csc", "cot", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh")
     + ("atanh", "exp", "log", "ln", "sqrt", "Abs", "Rational")
 )
+# What else is evaluated: the row's right answer as a literal, and fields of its metadata.
+_EVALUATED_GOLD = frozenset({"number_sorting"})
+_PARSED_FIELD = {"simple_integration": "integrand", "intermediate_integration": "integrand"}
+_BITS_FIELD = {"bitwise_arithmetic": "problem"}
 # Limits on an expression, so that sympy is done with it soon.
 _MAX_EXPRESSION_CHARS = 2_000
 _MAX_NODES = 400
 _MAX_NUMBER = 10**12
 _MAX_EXPONENT = 20
 _MAX_NESTED_CALLS = 3
+_MAX_SHIFT = 1_000
 
 
 # Numbers that a scorer would work on without end: with long exponents everywhere, and how far or often to move.
 _ENDLESS = re.compile(r"[0-9.][eE][+-]?[0-9]{4}")
+_HEXADECIMAL = frozenset({"base_conversion", "bitwise_arithmetic"})  # where 1e2345 is short
 _ENDLESS_IN = dict.fromkeys(("rubiks_cube", "rush_hour"), re.compile(r"[0-9]{2}"))
 
 
@@ -110,18 +119,16 @@ def score(dataset: Scorer, answer: str, entry: Mapping[str, Any]) -> Score:
 
     Raises:
         ScorerError: The scorer raises on the right answer as well.
+        ValueError: As of :func:`check_entry`.
+        SandboxFailure: The sandbox that the dataset's scorer runs in failed.
     """
-    name, gold = entry["metadata"].get("source_dataset"), entry["answer"]
-    if answer != gold and (
-        len(answer) > max(MAX_CHARS, 4 * len(gold or ""))
-        or _ENDLESS.search(answer)
-        or (name in _ENDLESS_IN and _ENDLESS_IN[name].search(answer))
-        or (name in _EVALUATED and not is_literal(answer))
-        or (name in _PARSED and not is_small_expression(answer, _PARSED[name]))
-    ):
+    name, gold = check_entry(entry), entry["answer"]
+    if not _may_be_read(name, answer, gold):
         return Score(0.0, refused=True)
     try:
         value = float(dataset.score_answer(answer, dict(entry)))
+    except SandboxFailure:
+        raise
     except Exception as error:
         if gold is not None and not _can_score(dataset, gold, entry):
             raise ScorerError(f"reasoning-gym's scorer of {name!r} raised {type(error).__name__}: {error}") from error
@@ -129,6 +136,52 @@ def score(dataset: Scorer, answer: str, entry: Mapping[str, Any]) -> Score:
     if name in _CHECKS and not _CHECKS[name](answer, entry):
         return Score(0.0)
     return Score(min(max(value, 0.0), 1.0))
+
+
+def check_entry(entry: Mapping[str, Any]) -> str:
+    """Check what a scorer would evaluate of an entry, which may come from anywhere: the right answer, and the metadata.
+
+    Args:
+        entry: As of :func:`score`.
+
+    Returns:
+        The name of its dataset.
+
+    Raises:
+        ValueError: A part of it is not what the dataset makes; the message says which.
+    """
+    name, gold = entry["metadata"].get("source_dataset"), entry["answer"]
+    if not isinstance(name, str) or not isinstance(gold, (str, type(None))):
+        raise ValueError("an entry of reasoning-gym has text as its 'source_dataset' and its 'answer'")
+    found: list[tuple[str, Any, bool]] = []
+    if gold is not None:
+        literal = name not in _EVALUATED_GOLD or is_literal(gold)
+        found.append(("answer", gold, literal and _may_be_read(name, gold, gold)))
+    if (field := _PARSED_FIELD.get(name)) is not None:
+        text = entry["metadata"].get(field)
+        found.append((f"metadata.{field}", text, isinstance(text, str) and is_small_expression(text)))
+    if (field := _BITS_FIELD.get(name)) is not None:
+        text = entry["metadata"].get(field)
+        found.append((f"metadata.{field}", text, isinstance(text, str) and is_integer_arithmetic(text)))
+    for what, text, harmless in found:
+        if not harmless:
+            raise ValueError(f"reasoning-gym's {name!r} evaluates {what}, and {text!r:.80} is not what it makes there")
+    return name
+
+
+def _may_be_read(name: str, text: str, gold: str | None) -> bool:
+    """Whether the scorer may see this answer."""
+    if (
+        len(text) > max(MAX_CHARS, 4 * len(gold or ""))
+        or (name not in _HEXADECIMAL and _ENDLESS.search(text))
+        or (name in _ENDLESS_IN and _ENDLESS_IN[name].search(text))
+        or (name in _EVALUATED and not is_literal(text))
+    ):
+        return False
+    if name not in _PARSED:
+        return True
+    # Where sympy could not solve an integral, the right answer has it as it was; that of a policy would be no answer.
+    return is_small_expression(text, _PARSED[name] | ({"integrals"} if text == gold else set()))
 
 
 def _can_score(dataset: Scorer, gold: str, entry: Mapping[str, Any]) -> bool:
@@ -151,13 +204,34 @@ def is_literal(text: str) -> bool:
     return all(isinstance(node, (*harmless, ast.UnaryOp, ast.USub)) for node in ast.walk(tree))
 
 
+def is_integer_arithmetic(text: str) -> bool:
+    """Whether ``eval(text)`` is harmless and soon done: operators of integers and of their bits, without powers."""
+    if len(text) > _MAX_EXPRESSION_CHARS:
+        return False
+    try:
+        tree = ast.parse(text.strip(), mode="eval")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    harmless = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.Constant, ast.operator, ast.unaryop)
+    for node in ast.walk(tree):
+        if not isinstance(node, harmless) or isinstance(node, (ast.Pow, ast.MatMult)):
+            return False
+        if isinstance(node, ast.Constant) and type(node.value) is not int:
+            return False
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.LShift):
+            shift = node.right
+            if not isinstance(shift, ast.Constant) or type(shift.value) is not int or shift.value > _MAX_SHIFT:
+                return False
+    return True
+
+
 def is_small_expression(text: str, allowed: Collection[str] = ("variables", "functions")) -> bool:
     """Whether ``text`` is arithmetic or algebra that sympy can read safely and soon.
 
     Args:
         text: The expression: numbers and ``+ - * / **``, in a few hundred operations, with small exponents.
         allowed: ``"variables"`` (names of up to two letters), ``"functions"`` (the elementary ones, of expressions with
-            variables).
+            variables), ``"integrals"`` (unsolved ones: ``Integral(x, x)``).
     """
     text = text.strip()
     if len(text) > _MAX_EXPRESSION_CHARS:
@@ -178,6 +252,9 @@ def _is_algebra(node: ast.expr, allowed: Collection[str], power: float, calls: i
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.UAdd, ast.USub)):
         return _is_algebra(node.operand, allowed, power, calls)
     if isinstance(node, ast.Call):
+        if isinstance(node.func, ast.Name) and node.func.id == "Integral":
+            whole = "integrals" in allowed and len(node.args) == 2 and not node.keywords and _is_variable(node.args[1])
+            return whole and _is_algebra(node.args[0], set(allowed) - {"integrals"}, power, calls)
         called = isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS and not node.keywords
         return (
             called

@@ -36,6 +36,11 @@ class Limits:
         grace_s: One whose WebSocket was lost ends after so long, unless it is used again.
         linger_s: One whose episode is over ends after so long: until then its last answer can be asked for again.
         max_age_s: However it is used, a session ends after so long.
+        max_reply_bytes: Of one reply of an assistant, as JSON.
+        max_session_bytes: Memory of one session: its conversation, and its last answer.
+        max_bytes_per_token: Memory that is held for one token: sessions, requests at work, answers that are not read;
+            ``None`` for all.
+        max_bytes: Memory that is held for all.
 
     Raises:
         ValueError: A number is not above 0.
@@ -48,11 +53,15 @@ class Limits:
     grace_s: float = 60.0
     linger_s: float = 60.0
     max_age_s: float = 86_400.0
+    max_reply_bytes: int = 2**20
+    max_session_bytes: int = 16 * 2**20
+    max_bytes_per_token: int | None = None
+    max_bytes: int = 2**30
 
     def __post_init__(self) -> None:
         for each in fields(self):
             value = getattr(self, each.name)
-            if value is None and each.name == "max_sessions_per_token":
+            if value is None and each.name in ("max_sessions_per_token", "max_bytes_per_token"):
                 continue
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
                 raise ValueError(f"{each.name} must be a number above 0, not {value!r}")

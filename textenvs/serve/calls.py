@@ -1,4 +1,7 @@
-"""How the environments of a server are called: under a deadline, on the event loop or, where they block, in a thread.
+"""How the environments of a server are called: under a deadline, plain hooks in a thread, coroutines on the event loop.
+
+A plain hook may compute for long, and the other sessions must not wait for it. What a hook leaves to be awaited is
+awaited on the loop; where the environment blocks (``env.blocking``), in the thread, too.
 
 What goes wrong becomes a :class:`~textenvs.serve.protocol.Refusal`. The text of an exception that is not meant for
 clients may have anything in it, so only its class crosses, and the log has the rest.
@@ -7,11 +10,14 @@ clients may have anything in it, so only its class crosses, and the log has the 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import math
 import secrets
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -112,9 +118,16 @@ class Calls:
             Refusal: Whatever the environment raised, or it is late.
         """
         env = played.env
-        call = getattr(env, method if env.blocking else f"a{method}")
+        halves = {"reset": (env._begin_episode, env._opened_or_not), "step": (env._play, env._played_or_not)}
+        begin, whole = halves[method]
+        if env.blocking:
+            begin, whole = getattr(env, method), nullcontext
+        hook = {"reset": env.opening, "step": env.respond}[method]
         try:
-            return await self._within(deadline, played, method, lambda: call(*args, **kwargs))
+            with whole():
+                return await self._within(
+                    deadline, played, method, partial(begin, *args, **kwargs), inspect.iscoroutinefunction(hook)
+                )
         except gymnasium.error.InvalidAction as error:
             raise Refusal("invalid_action", str(error)) from error
         except gymnasium.error.ResetNeeded as error:
@@ -135,8 +148,11 @@ class Calls:
             Refusal: As of :meth:`act`, or the environment does not have the hook.
         """
         env = played.env
+        call = getattr(env, hook)
         try:
-            return await self._within(self.deadline(), played, hook, lambda: getattr(env, hook)(*args))
+            return await self._within(
+                self.deadline(), played, hook, partial(call, *args), inspect.iscoroutinefunction(call)
+            )
         except NotImplementedError as error:
             raise Refusal("forbidden", str(error), exception="NotImplementedError") from error
         except Refusal:
@@ -144,8 +160,10 @@ class Calls:
         except Exception as error:
             raise logged(error, f"{type(env).__name__}.{hook}") from error
 
-    async def _within(self, deadline: float, played: Played, what: str, call: Callable[[], Any]) -> Any:
-        """The call's result, awaited, in a thread where the environment blocks."""
+    async def _within(
+        self, deadline: float, played: Played, what: str, call: Callable[[], Any], asynchronous: bool
+    ) -> Any:
+        """The call's result, awaited; ``asynchronous`` where the call itself does nothing yet."""
         env = played.env
         name = f"{type(env).__name__}.{what}"
         clock: asyncio.Timeout | None = None
@@ -153,8 +171,13 @@ class Calls:
             if env.blocking:
                 played.thread = await self.begin(lambda: wait_for(call()), deadline)
                 return await self.result(played.thread, deadline, name)
+            if asynchronous:
+                begun = call()
+            else:
+                played.thread = await self.begin(call, deadline)
+                begun = await self.result(played.thread, deadline, name)
             async with asyncio.timeout_at(deadline) as clock:
-                return await settle(call())
+                return await settle(begun)
         except EnvironmentFailure as error:
             raise Refusal("environment_failure", error.reason, stop=error.stop) from error
         except StillAtWork as error:

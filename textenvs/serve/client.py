@@ -180,12 +180,18 @@ class Client:
         body = encode({name: value for name, value in message.items() if name != "op"}).encode()
         self._check_size(len(body))
         request = urllib.request.Request(f"{self.url}{PREFIX}/{message['op']}", body, headers)
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy, as for the WebSocket
+        # No proxy, as for the WebSocket; and no redirection, which would carry the token to another server.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Stay)
         while True:
             try:
                 return tries.told(_received(opener, request, self.timeout_s))
             except _Lost as lost:
                 time.sleep(tries.pause(lost))
+
+
+class _Stay(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *args: Any, **kwargs: Any) -> None:
+        """Nowhere: the answer is an error."""
 
 
 def _received(opener: urllib.request.OpenerDirector, request: urllib.request.Request, timeout_s: float) -> Any:

@@ -23,6 +23,7 @@ from ..env import TextEnv
 from ..messages import Messages
 from .book import Book, Join, Limits, Repeat, Start, Verdict
 from .calls import Calls, Played, StillAtWork, ended, logged, seen
+from .memory import SESSION, Memory, weigh
 from .protocol import (
     ALLOWANCES,
     PROTOCOL,
@@ -51,10 +52,12 @@ _JOINS_HTTP = 8
 
 @dataclass(kw_only=True)
 class _Playing(Played):
-    """What a session has: a fork of a variant, and how much of its conversation was told."""
+    """What a session has: a fork of a variant, how much of its conversation was told, and how many bytes it takes."""
 
     variant: Variant
     told: int = 0
+    conversation: int = SESSION
+    answer: int = 0
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,9 @@ class Host:
         if unknown := self.allow - set(ALLOWANCES):
             raise ValueError(f"allow has {sorted(unknown)}; what can be allowed is {', '.join(ALLOWANCES)}")
         self.offers = dict(offers)
-        self.book = Book(limits or Limits())
+        self.limits = limits or Limits()
+        self.book = Book(self.limits)
+        self.memory = Memory(self.limits)
         self.counts = Counts()
         self.clock = clock
         self.max_message_bytes: int | None = None  # of the transport, if it has a limit; clients are told
@@ -205,7 +210,12 @@ class Host:
         if isinstance(verdict, Join):
             self.counts.repeated += 1
         else:
-            work = self._work[verdict.session] = asyncio.create_task(self._work_on(request, verdict.session))
+            try:
+                self._check_memory(request, verdict.session, owner)
+            except Refusal:
+                self._release(self.book.fail(now, verdict.session))
+                raise
+            work = self._work[verdict.session] = asyncio.create_task(self._work_on(request, verdict.session, owner))
             work.add_done_callback(seen)
         return verdict
 
@@ -243,7 +253,7 @@ class Host:
             self._release(book.close(owner, replaced))
         return verdict
 
-    async def _work_on(self, request: Open | Step | Script | Score, session: str) -> str:
+    async def _work_on(self, request: Open | Step | Script | Score, session: str, owner: str) -> str:
         turns = 0
         try:
             if isinstance(request, Open):
@@ -265,9 +275,14 @@ class Host:
             self._work.pop(session, None)
             if isinstance(error, StillAtWork) or (turns and isinstance(request, Step)):
                 self.book.give_up(session, "broken")  # what its environment is at cannot be told any more
+            if (known := self._playing.get(session)) is not None:
+                self.memory.record(session, owner, known.conversation + known.answer)
             self._release(self.book.fail(self.clock(), session))
             raise
-        over = self._playing[session].env.state.done
+        known = self._playing[session]
+        known.answer = len(answer)
+        self.memory.record(session, owner, known.conversation + known.answer)
+        over = known.env.state.done
         self.counts.episodes += over and turns > 0
         self._work.pop(session, None)
         self._release(self.book.finish(self.clock(), session, answer, turns=turns, over=over))
@@ -302,6 +317,7 @@ class Host:
             messages, *_ = await self._calls.act("step", playing, deadline, event.action)
             turn += 1
         playing.told = len(messages)
+        playing.conversation = SESSION + weigh(messages)
         return {"session": session, "turn": turn, "seed": seed, "messages": list(messages), "info": dict(info)}
 
     async def _step(self, request: Step, playing: _Playing) -> Json:
@@ -311,6 +327,7 @@ class Host:
         )
         news: Messages = conversation[playing.told :]
         playing.told = len(conversation)
+        playing.conversation += weigh(news)
         return {
             "session": request.session,
             "turn": request.turn + 1,
@@ -329,7 +346,12 @@ class Host:
         for name in names:
             async with self._variants.use(name, request.kwargs, deadline) as variant:
                 environments[name] = _facts(variant.env, self.offers[name])
-        told = {"protocol": PROTOCOL, "allows": sorted(self.allow), "environments": environments}
+        told = {
+            "protocol": PROTOCOL,
+            "allows": sorted(self.allow),
+            "max_reply_bytes": self.limits.max_reply_bytes,
+            "environments": environments,
+        }
         return told if self.max_message_bytes is None else {**told, "max_message_bytes": self.max_message_bytes}
 
     async def _task(self, request: TaskKey) -> Json:
@@ -351,10 +373,16 @@ class Host:
     def _check_open(self, request: Open) -> None:
         self._check_kwargs(request.kwargs)
         self._variants.check(request.env)
+        if (request.options or {}).keys() - {"task_index"} and "tasks" not in self.allow:
+            raise Refusal(
+                "forbidden", "clients choose 'task_index' and bring no task of their own (textenvs serve --allow tasks)"
+            )
         if any((event.action is None) == (event.reseed is None) for event in request.replay):
             raise Refusal("bad_request", "an event of 'replay' has either an action or a reseed")
         if request.replay and self.offers[request.env].nondeterministic:
             raise Refusal("replay_failed", f"{request.env} is not deterministic, so no episode of it can be continued")
+        for event in request.replay:
+            self._check_reply(event.action)
         if request.replay and request.seed is None:
             raise Refusal("bad_request", "'replay' needs the seed of the episode that it continues")
 
@@ -365,8 +393,30 @@ class Host:
     def _check_allowed(self, request: Step | Script | Score) -> None:
         if isinstance(request, Script) and "expert" not in self.allow:
             raise Refusal("forbidden", "this server shows no scripted replies (textenvs serve --allow expert)")
+        if isinstance(request, Step):
+            self._check_reply(request.action)
         if isinstance(request, Score) and "scores" not in self.allow:
             raise Refusal("forbidden", "this server gives no scores but rewards (textenvs serve --allow scores)")
+
+    def _check_reply(self, action: str | Json | None) -> None:
+        most = self.limits.max_reply_bytes
+        if action is not None and (size := len(encode({"": action})) - len('{"":}')) > most:
+            raise Refusal("too_large", f"a reply has at most {most} bytes as JSON, and this one has {size}")
+
+    def _check_memory(self, request: Open | Step | Script | Score, session: str, owner: str) -> None:
+        """Take the memory that a request may need: what is said stays, and the answer says it again."""
+        if isinstance(request, Open):
+            said = SESSION + weigh([event.action for event in request.replay])
+        else:
+            said = weigh(request.action) if isinstance(request, Step) else 0
+        known = self._playing.get(session)
+        size = 2 * said + (known.conversation if known is not None else 0)
+        most = self.limits.max_session_bytes
+        if size > most:
+            raise Refusal(
+                "too_large", f"a session has at most {most} bytes, and this one would have {size}; open another session"
+            )
+        self.memory.hold(session, owner, max(size, self.memory.held(session)))
 
     # ------------------------------------------------------------------ environments
 
@@ -378,6 +428,7 @@ class Host:
 
     def _release(self, sessions: Iterable[str]) -> None:
         for session in sessions:
+            self.memory.free(session)
             playing = self._playing.pop(session, None)
             if playing is not None:
                 playing.variant.leave()
@@ -410,6 +461,8 @@ class Host:
             "repeated": counts.repeated,
             "errors": dict(counts.errors),
             "draining": book.draining,
+            "held_bytes": self.memory.total,
+            "most_held_bytes": self.memory.most,
         }
 
 

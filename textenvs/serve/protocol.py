@@ -28,7 +28,7 @@ PREFIX = "/v1"
 MAX_REPLAY = 10_000
 
 #: What an operator may allow beyond playing; see ``docs/serving.md``.
-ALLOWANCES: tuple[str, ...] = ("kwargs", "expert", "scores")
+ALLOWANCES: tuple[str, ...] = ("tasks", "kwargs", "expert", "scores")
 
 #: The kinds of errors, and the HTTP status of each.
 STATUS: Mapping[str, int] = {

@@ -1,25 +1,29 @@
 """The transport: HTTP and WebSocket around a :class:`~textenvs.serve.host.Host`.
 
-What one client does must not be felt by another: each message has a largest size, each connection a largest number of
-requests at work and of bytes that it has not read; who does not read is disconnected, and finds its answers again when
-it comes back.
+What one client does must not be felt by another: connections are counted and timed (:mod:`.gate`), each message has a
+largest size, each connection a largest number of requests at work and of bytes that it has not read, and all that is
+held counts (:mod:`.memory`); who does not read is disconnected, and finds its answers again when it comes back.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hmac
+import itertools
 import json
 import logging
 import math
+import re
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from .gate import Gate
 from .host import Answer, Host
+from .memory import reserve
 from .protocol import OPS, PREFIX, PROTOCOL, Refusal, decode
 
 if TYPE_CHECKING:
@@ -27,6 +31,9 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("textenvs.serve")
 _EXPIRE_EVERY_S = 1.0
+# Bytes around a message of a WebSocket, at most; and those of a connection that are never the reason to end it.
+_FRAME, _READ_BUFFER = 14, 2**16
+_FIRST_ID = re.compile(r'\s*\{\s*"id"\s*:\s*"([^"\\]{1,128})"')
 #: The owner of all sessions where no token is asked for.
 ANYBODY = "anybody"
 
@@ -43,9 +50,10 @@ class Transport:
             more.
         max_unread_bytes: Answers that one WebSocket may leave unread before it is disconnected.
         send_timeout_s: A client that takes longer to read a message is disconnected.
+        header_timeout_s: A client that takes longer to send the header of a request is disconnected.
         receive_timeout_s: A client that takes longer to send the body of an HTTP request is disconnected.
         heartbeat_s: A WebSocket is asked so often whether it is still there.
-        max_connections: WebSockets at a time.
+        max_connections: Connections at a time, of either kind.
 
     Raises:
         ValueError: A number is not above 0.
@@ -56,6 +64,7 @@ class Transport:
     max_pending_bytes: int = 64 * 2**20
     max_unread_bytes: int = 64 * 2**20
     send_timeout_s: float = 30.0
+    header_timeout_s: float = 10.0
     receive_timeout_s: float = 30.0
     heartbeat_s: float = 20.0
     max_connections: int = 1024
@@ -90,10 +99,15 @@ class Server:
             raise ValueError("tokens must not be empty, and must differ")
         self._web = aiohttp_web()
         self._runner: web.AppRunner | None = None
+        self._listening: asyncio.Server | None = None
         self._clock: asyncio.Task[None] | None = None
         self._channels: set[_Channel] = set()
         self._posted = 0  # requests over HTTP that are being answered
         self._started = time.monotonic()
+        self._numbers = itertools.count()
+        self.gate = Gate(
+            self._protocol, self.transport.max_connections, self.transport.header_timeout_s, self._no_connection
+        )
         self.port = 0
 
     async def start(self, bind: str = "127.0.0.1", port: int = 0) -> None:
@@ -112,12 +126,16 @@ class Server:
         app.router.add_get("/metrics", self._guarded(self._metrics))
         app.router.add_get(f"{PREFIX}/ws", self._guarded(self._websocket))
         app.router.add_post(f"{PREFIX}/{{op}}", self._guarded(self._http))
-        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            handle_signals=False,
+            shutdown_timeout=1.0,
+            keepalive_timeout=self.transport.header_timeout_s,
+        )
         await self._runner.setup()
-        site = web.TCPSite(self._runner, bind, port, backlog=1024)
-        await site.start()
-        assert site._server is not None
-        self.port = site._server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
+        self._listening = await asyncio.get_running_loop().create_server(self.gate, bind, port, backlog=1024)
+        self.port = self._listening.sockets[0].getsockname()[1]
         self._clock = asyncio.create_task(self._expire())
 
     async def drain(self, grace_s: float) -> bool:
@@ -144,10 +162,29 @@ class Server:
         """Disconnect everybody, and close the environments."""
         if self._clock is not None:
             self._clock.cancel()
+        if self._listening is not None:
+            self._listening.close()
         await asyncio.gather(*(channel.close(1001, b"the server is shutting down") for channel in self._channels))
         if self._runner is not None:
             await self._runner.cleanup()
         await self.host.close()
+
+    # ------------------------------------------------------------------ connections
+
+    def _protocol(self) -> asyncio.BaseProtocol:
+        assert self._runner is not None
+        assert self._runner.server is not None
+        return self._runner.server()
+
+    def _no_connection(self) -> bytes:
+        """The answer to a connection that is one too many."""
+        most = self.transport.max_connections
+        refusal = Refusal("full", f"all {most} connections are taken", retry_after_s=1.0)
+        body = self.host.refuse(refusal).text.encode()
+        return (
+            b"HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
+            b"Connection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+        )
 
     # ------------------------------------------------------------------ who may
 
@@ -184,6 +221,7 @@ class Server:
 
     async def _in_json(self, request: web.Request, handler: Callable[[web.Request], Awaitable[Any]]) -> Any:
         """What aiohttp refuses by itself, as an error of this protocol."""
+        self.gate.arrived(request.transport)
         try:
             return await handler(request)
         except self._web.HTTPException as problem:
@@ -218,7 +256,9 @@ class Server:
     async def _metrics(self, request: web.Request, owner: str) -> web.Response:
         told = {
             **self.host.metrics(),
-            "connections": len(self._channels),
+            "connections": len(self.gate.connections),
+            "websockets": len(self._channels),
+            "slow_headers": self.gate.late,
             "uptime_s": round(time.monotonic() - self._started, 1),
             "memory_bytes": _memory(),
         }
@@ -228,6 +268,32 @@ class Server:
         op = request.match_info["op"]
         if op not in OPS:
             return self._response(self.host.refuse(Refusal("bad_request", f"there is {PREFIX}/{{{','.join(OPS)}}}")))
+        holder = ("HTTP", next(self._numbers))
+        memory = self.host.memory
+        most = self.transport.max_message_bytes
+        try:
+            memory.admit(holder, owner, most if request.content_length is None else min(request.content_length, most))
+            body = await self._body(request)
+            if isinstance(body, self._web.Response):
+                return body
+            memory.admit(holder, owner, reserve(body))
+            self._posted += 1
+            try:
+                message = decode(body)
+                del body
+                if isinstance(message, dict):
+                    message = {**({"id": "http"} if op in ("describe", "close") else {}), **message, "op": op}
+                answer = await self.host.answer(message, owner)
+                del message
+                memory.record(holder, owner, len(answer.text))
+                return await self._sent(request, self._response(answer))
+            finally:
+                self._posted -= 1
+        finally:
+            memory.free(holder)
+
+    async def _body(self, request: web.Request) -> bytes | web.Response:
+        """What was posted, or the refusal."""
         try:
             async with asyncio.timeout(self.transport.receive_timeout_s):
                 body = await request.read()
@@ -243,14 +309,19 @@ class Server:
             return self._bad_request(400, f"the body cannot be read: {told}", close=True)
         if len(body) > self.transport.max_message_bytes:
             raise self._too_large()
-        message = decode(body)
-        if isinstance(message, dict):
-            message = {"id": "http", **message, "op": op} if op in ("describe", "close") else {**message, "op": op}
-        self._posted += 1
+        return body
+
+    async def _sent(self, request: web.Request, response: web.Response) -> web.Response:
+        """Send a response here and now, so that who does not read it is disconnected."""
         try:
-            return self._response(await self.host.answer(message, owner))
-        finally:
-            self._posted -= 1
+            async with asyncio.timeout(self.transport.send_timeout_s):
+                await response.prepare(request)
+                await response.write_eof()
+        except TimeoutError:
+            _LOG.warning("a client does not read its answer, and is disconnected")
+            if request.transport is not None:
+                request.transport.abort()
+        return response
 
     def _too_large(self) -> Refusal:
         return Refusal("too_large", f"a message has at most {self.transport.max_message_bytes} bytes")
@@ -258,8 +329,6 @@ class Server:
     # ------------------------------------------------------------------ WebSocket
 
     async def _websocket(self, request: web.Request, owner: str) -> Any:
-        if len(self._channels) >= self.transport.max_connections:
-            raise Refusal("full", f"all {self.transport.max_connections} connections are taken", retry_after_s=1.0)
         transport = self.transport
         ws = _speaking_websocket(transport.max_message_bytes)(
             heartbeat=transport.heartbeat_s,
@@ -272,11 +341,13 @@ class Server:
         await ws.prepare(request)
         channel = _Channel(ws, request, owner, self)
         self._channels.add(channel)
+        self.gate.watch(request.transport, channel.received)
         try:
             await channel.serve()
         finally:
             self._channels.discard(channel)
             self.host.lose(channel)
+            self.host.memory.free(channel)
         return ws
 
     async def _expire(self) -> None:
@@ -314,7 +385,9 @@ class _Channel:
         self._room.set()
         self._gone = False
         self._unread = 0  # bytes
+        self._received = 0  # bytes of a message that is not whole yet
         self._asked = 0  # bytes of the requests at work
+        self._numbers = itertools.count()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def serve(self) -> None:
@@ -331,17 +404,22 @@ class _Channel:
                 if self._gone:
                     break
                 if message.type is not WSMsgType.TEXT:
+                    self._received = 0
                     self._put(host.refuse(Refusal("bad_request", "a message is a text frame with a JSON object")).text)
                     continue
                 size = len(message.data) if message.data.isascii() else len(message.data.encode())
+                self._received = max(0, self._received - size - _FRAME)
+                holder = (self, next(self._numbers))
                 try:
                     self._check_room(size)
+                    host.memory.admit(holder, self._owner, reserve(message.data))
                     decoded = decode(message.data)
                 except Refusal as refusal:
+                    host.memory.free(holder)
                     self._put(host.refuse(refusal, _read_id(message.data)).text)
                     continue
                 self._asked += size
-                task = asyncio.create_task(self._answer(decoded, size))
+                task = asyncio.create_task(self._answer(decoded, size, holder))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
         finally:
@@ -376,15 +454,30 @@ class _Channel:
                 retry_after_s=0.25,
             )
 
-    async def _answer(self, message: Any, size: int) -> None:
+    async def _answer(self, message: Any, size: int, holder: Hashable) -> None:
         try:
             self._put((await self._server.host.answer(message, self._owner, self)).text)
         finally:
             self._asked -= size
+            self._server.host.memory.free(holder)
+
+    def received(self, size: int) -> None:
+        """Bytes have come, of a message or of several."""
+        self._received += size
+        self._account("sends more than there is memory for")
+
+    def _account(self, why: str) -> None:
+        """Count what waits here; who has too much of it is disconnected, if that is the reason for there being none."""
+        memory, waits = self._server.host.memory, self._received + self._unread
+        growing = waits > memory.held(self)
+        memory.record(self, self._owner, waits)
+        if growing and waits > _READ_BUFFER and memory.over(self._owner):
+            self._drop(why)
 
     def _put(self, text: str) -> None:
         self._unread += len(text)
         self._answers.put_nowait(text)
+        self._account("leaves its answers unread, and there is no memory for them")
         if self._answers.qsize() >= self._server.transport.max_pending:
             self._room.clear()
         if self._unread > self._server.transport.max_unread_bytes and self._answers.qsize() > 1:
@@ -402,6 +495,7 @@ class _Channel:
             except (ConnectionError, RuntimeError):  # it is closing; the reader sees it
                 return
             self._unread -= len(text)
+            self._account("")
             self._room.set()
 
     def _drop(self, why: str) -> None:
@@ -430,7 +524,10 @@ def aiohttp_web() -> Any:
 
 
 def _read_id(text: str) -> Any:
-    """The request that cannot be looked at, if it is one: its id is all that is asked."""
+    """The id of a request that is not looked at, as far as it is told without decoding what is long."""
+    if len(text) > _READ_BUFFER:
+        found = _FIRST_ID.match(text)
+        return None if found is None else {"id": found[1]}
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -107,7 +107,11 @@ class ReasoningGymTasks:
 
     def opened(self) -> Any:
         """The dataset itself, opened once per process."""
-        return _open(self.dataset, json.dumps(self.config, sort_keys=True), self.seed, 2 * self.size)
+        return _open(*self.opening())
+
+    def opening(self) -> tuple[str, str, int, int]:
+        """What the dataset is opened with: its name, its options as JSON text, its seed and how many items it has."""
+        return self.dataset, json.dumps(self.config, sort_keys=True), self.seed, 2 * self.size
 
     def __getitem__(self, index: int) -> Task:
         """The task at ``index``.

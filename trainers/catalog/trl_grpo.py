@@ -180,6 +180,7 @@ class TRLGRPOTrainer:
             step_timeout=config.rollout.step_timeout_s,
             generation_timeout=config.rollout.generation_timeout_s,
             episode_timeout=config.rollout.episode_timeout_s,
+            environments={config.env.id: [training_kwargs(config), validation_kwargs(config)]},
         )
         done = 0 if checkpoint is None else int(checkpoint.name.rpartition("-")[2]) // steps_an_iteration(config)
         self._report = _report_of(config, self.folder, first_step=0 if checkpoint is None else done + 1)

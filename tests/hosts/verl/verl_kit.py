@@ -53,7 +53,7 @@ def make_loop(config, tokenizer, server, hf_model_type="qwen2", **options):
         dataset_cls=RLHFDataset,
         data_config=DictConfigWrap(config.data),
         tools=ToolListWrap([]),
-        **options,
+        **{"environments": {"textenv/shaky-verl": {}}, **options},
     )
 
 

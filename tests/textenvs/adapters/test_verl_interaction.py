@@ -40,7 +40,7 @@ def say(interaction, name, text):
 
 def test_of_two_that_start_one_name_at_once_one_is_refused(fragile, monkeypatch):
     """And nothing is left open, nor is the name taken by a start that came to nothing."""
-    interaction = TextEnvInteraction({})
+    interaction = TextEnvInteraction({"environments": {fragile_env.ID: {}}})
     begin, fails = Session.aof, False
 
     async def slow(spec):
@@ -72,7 +72,7 @@ def test_of_two_that_start_one_name_at_once_one_is_refused(fragile, monkeypatch)
 @pytest.mark.parametrize(("word", "error"), [("fail", EnvironmentFailure), ("crash", ZeroDivisionError), ("end", None)])
 def test_what_it_holds_is_released_without_being_finalized(word, error, fragile):
     """verl never finalizes an interaction."""
-    interaction = TextEnvInteraction({})
+    interaction = TextEnvInteraction({"environments": {fragile_env.ID: {}}})
     name = asyncio.run(interaction.start_interaction(episode=fragile))
     assert say(interaction, name, "more") == (
         False,
@@ -99,7 +99,7 @@ def test_what_it_holds_is_released_without_being_finalized(word, error, fragile)
 
 
 def test_episodes_that_verl_stops_by_its_own_limits_are_released_with_the_interaction(fragile):
-    interaction = TextEnvInteraction({})
+    interaction = TextEnvInteraction({"environments": {fragile_env.ID: {}}})
     for _ in range(3):
         asyncio.run(interaction.start_interaction(episode=fragile))
     assert Fragile.open == 3
@@ -109,7 +109,7 @@ def test_episodes_that_verl_stops_by_its_own_limits_are_released_with_the_intera
 
 
 def test_the_last_assistant_message_is_judged_whatever_stands_behind_it(fragile):
-    interaction = TextEnvInteraction({})
+    interaction = TextEnvInteraction({"environments": {fragile_env.ID: {}}})
     name = asyncio.run(interaction.start_interaction("mine", episode=fragile, name="textenv"))
     assert name == "mine"
     parts = [{"type": "text", "text": "e"}, {"type": "text", "text": "nd"}]
@@ -120,11 +120,13 @@ def test_the_last_assistant_message_is_judged_whatever_stands_behind_it(fragile)
 def test_mistakes_are_named(fragile):
     with pytest.raises(ValueError, match=r"unknown keys \['model'\].*options belong to the rows"):
         TextEnvInteraction({"name": "textenv", "model": "gpt"})
-    interaction = TextEnvInteraction({})
+    interaction = TextEnvInteraction({"environments": {fragile_env.ID: {}}})
     with pytest.raises(SpecError, match="interaction_kwargs has no 'episode'"):
         asyncio.run(interaction.start_interaction("a", name="textenv"))
     with pytest.raises(SpecError, match="interaction_kwargs.episode: not JSON"):
         asyncio.run(interaction.start_interaction("a", episode="{"))
+    with pytest.raises(SpecError, match="a row may not name the environment"):
+        asyncio.run(TextEnvInteraction({}).start_interaction("a", episode=fragile))
     asyncio.run(interaction.start_interaction("a", episode=fragile))
     with pytest.raises(ValueError, match="'a' already"):
         asyncio.run(interaction.start_interaction("a", episode=fragile))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from textenvs.scoring.gsm8k import MAX_DIGITS, compare, extract, judge, normalize, score
+from textenvs.scoring.gsm8k import _ANYWHERE, MAX_DIGITS, _canonical, compare, extract, judge, normalize, score
 
 ROWS = Path(__file__).resolve().parents[3].parent / "shared" / "data" / "gsm8k"
 
@@ -153,3 +153,11 @@ def test_every_real_answer_scores_itself(split):
         assert score(row["answer"], gold, "flexible") == 1.0
         assert Decimal(normalize(gold)) == Decimal(gold.replace(",", ""))
         assert score(row["answer"], str(Decimal(gold.replace(",", "")) + 1), "strict") == 0.0
+
+
+@given(st.text(alphabet="0123459.,$-\u2212\u20ac%#+ )a\n", max_size=60))
+def test_the_last_number_is_found_from_the_end_as_by_reading_everything(text):
+    last = None
+    for last in _ANYWHERE.finditer(text):  # noqa: B007
+        pass
+    assert extract(text, "flexible") == (_canonical(last) if last else None)

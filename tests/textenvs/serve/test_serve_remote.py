@@ -39,7 +39,7 @@ def shipped():
 
 @pytest.fixture(scope="module")
 def toys():
-    with running(allow=["scores"]) as server:
+    with running(allow=["scores", "tasks"]) as server:
         yield server
 
 

@@ -154,6 +154,8 @@ def test_pages_in_browsers_are_not_spoken_with():
         (b'{"id": "1", "env": "guess", "seed": 1}', 400, "use a UUID"),
         (b'{"id": "more than sixteen", "env": "guess", "options": {"task_index": 99}}', 422, "7 tasks"),
         (b'{"id": "1", "env": "guess", "kwargs": {"a": 1}}', 403, "--allow kwargs"),
+        (b'{"id": "a UUID of our own", "env": "guess", "options": {"task": {}}}', 403, "--allow tasks"),
+        (b'{"id": "a UUID of our own", "env": "guess", "options": {"other": 1}}', 403, "--allow tasks"),
         (b'"' + b"x" * 30_000 + b'"', 413, "at most 20000 bytes"),
     ],
 )

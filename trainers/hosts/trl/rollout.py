@@ -23,6 +23,7 @@ from transformers import PreTrainedTokenizerBase
 
 from textenvs.adapters import EpisodeSpec
 from textenvs.adapters.trl import same_messages, spec_of
+from textenvs.trust import Environments
 
 from ...engines.base import Engine, Sampling
 from ...engines.torch_engine import TorchEngine
@@ -81,6 +82,8 @@ class TextEnvRollout:
         step_timeout: Seconds for a step of an environment.
         generation_timeout: Seconds for a reply; ``None`` for no limit.
         episode_timeout: Seconds for an episode; ``None`` for no limit.
+        environments: By id, what prompts may name and set beyond the environments that ship and their harmless options
+            (docs/security.md).
 
     Raises:
         ValueError: A value outside its range.
@@ -102,6 +105,7 @@ class TextEnvRollout:
         step_timeout: float = 60.0,
         generation_timeout: float | None = None,
         episode_timeout: float | None = None,
+        environments: Environments | None = None,
     ) -> None:
         if engine not in ("auto", "torch", "trl"):
             raise ValueError(f"engine must be auto, torch or trl, not {engine!r}")
@@ -115,6 +119,7 @@ class TextEnvRollout:
         self._max_running, self._max_turn_tokens, self._max_context = max_running, max_turn_tokens, max_context
         self._threads, self._retries, self._step_timeout = threads, retries, step_timeout
         self._generation_timeout, self._episode_timeout = generation_timeout, episode_timeout
+        self._environments = environments
         self._loop = _Loop()
         self._backends: dict[tuple[str, str], Backend] = {}
         self._trainer: weakref.ref[Any] | None = None
@@ -138,7 +143,7 @@ class TextEnvRollout:
             RolloutError: The prompts are not such rows, or no episode of a training batch could be played.
             ValueError: The engine cannot serve this trainer.
         """
-        specs = _specs(prompts)
+        specs = _specs(prompts, self._environments)
         training = bool(trainer.model.training)
         group = trainer.num_generations if training else trainer.num_generations_eval
         check_groups(specs, group, whole=trainer.accelerator.num_processes == 1)
@@ -174,7 +179,7 @@ class TextEnvRollout:
             RolloutError: The prompts are not such rows, or TRL generates, which samples as it is configured.
             ValueError: The engine cannot serve this trainer.
         """
-        specs, player = _specs(prompts), self._player(trainer)
+        specs, player = _specs(prompts, self._environments), self._player(trainer)
         if isinstance(player.engine, RoundEngine):
             raise RolloutError("TRL's own generation samples as TRL is configured: validate needs engine='torch'")
         episodes = [
@@ -402,8 +407,8 @@ class TextEnvRollout:
 # ------------------------------------------------------------------ checks, and the rows for TRL
 
 
-def _specs(prompts: Sequence[Any]) -> list[EpisodeSpec]:
-    return [spec_of(prompt, f"prompt {number} of the batch") for number, prompt in enumerate(prompts)]
+def _specs(prompts: Sequence[Any], environments: Environments | None) -> list[EpisodeSpec]:
+    return [spec_of(prompt, f"prompt {number} of the batch", environments) for number, prompt in enumerate(prompts)]
 
 
 def check_groups(specs: Sequence[EpisodeSpec], group: int, *, whole: bool) -> None:

@@ -95,6 +95,8 @@ class TextEnvAgentLoop(AgentLoopBase):  # type: ignore[misc]
         arguments: verl's own.
         max_reply_tokens: At most so many tokens a reply; ``None`` for what is left of ``rollout.response_length``.
         attempts: How often an episode is played, at most, when a simulator, judge or server gives up.
+        environments: By id, what rows may name and set beyond the environments that ship and their harmless options
+            (docs/security.md).
         options: verl's own.
 
     Raises:
@@ -102,8 +104,18 @@ class TextEnvAgentLoop(AgentLoopBase):  # type: ignore[misc]
         RendererError: The chat template cannot be continued turn by turn; says why.
     """
 
-    def __init__(self, *arguments: Any, max_reply_tokens: int | None = None, attempts: int = 2, **options: Any) -> None:
+    def __init__(
+        self,
+        *arguments: Any,
+        max_reply_tokens: int | None = None,
+        attempts: int = 2,
+        environments: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__(*arguments, **options)
+        if OmegaConf.is_config(environments):
+            environments = OmegaConf.to_container(environments, resolve=True)
+        self.environments = environments or {}
         given = {"attempts": attempts} | ({} if max_reply_tokens is None else {"max_reply_tokens": max_reply_tokens})
         for name, number in given.items():
             if isinstance(number, bool) or not isinstance(number, int) or number < 1:
@@ -139,7 +151,7 @@ class TextEnvAgentLoop(AgentLoopBase):  # type: ignore[misc]
             EpisodeFailedError: All attempts failed.
             ValueError: The opening is longer than ``rollout.prompt_length``, or leaves no room for a reply.
         """
-        spec = _spec_of(row)
+        spec = _spec_of(row, self.environments)
         for attempt in range(1, self.attempts + 1):
             try:
                 return await self._play(spec, sampling_params, row, attempt)
@@ -276,13 +288,13 @@ def _renderer(tokenizer: Any, template_kwargs: str) -> Renderer:
     return renderer
 
 
-def _spec_of(row: Mapping[str, Any]) -> EpisodeSpec:
+def _spec_of(row: Mapping[str, Any], environments: Mapping[str, Any]) -> EpisodeSpec:
     about = row.get("extra_info")
     if not isinstance(about, Mapping) or "textenv" not in about:
         raise SpecError(
             "the row has no extra_info.textenv, which says what episode to play; `textenvs rows verl` writes such rows"
         )
-    return EpisodeSpec.from_row(about["textenv"], "extra_info.textenv")
+    return EpisodeSpec.from_row(about["textenv"], "extra_info.textenv", environments)
 
 
 def _check_prompt(spec: EpisodeSpec, opening: Messages, row: Mapping[str, Any]) -> None:

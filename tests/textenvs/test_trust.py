@@ -1,0 +1,193 @@
+"""What a row may choose: harmless options of environments that ship, and what the person who runs the program said."""
+
+import http.server
+import importlib
+import inspect
+import json
+import threading
+from contextlib import contextmanager
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import textenvs
+from textenvs.adapters import EpisodeSpec, SpecError
+from textenvs.background import wait_for
+from textenvs.cli import main
+from textenvs.registry import describe, list_environments
+from textenvs.serve.client import Client, RemoteError
+from textenvs.trust import ROW_OPTIONS, Trust, origin
+
+#: What only the person who runs the program chooses; together with ROW_OPTIONS, every option that there is.
+PERSON_OPTIONS = frozenset(
+    ("config", "corpus", "env_kwargs", "equality", "grader_timeout_s", "judge", "max_concurrency")
+    + ("options", "render_mode", "retry_s", "sandbox", "tasks", "timeout_s", "token", "url", "user")
+)
+
+
+def options_of(env_id):
+    """The names of an environment's options, those of base classes with them."""
+    module, name = describe(env_id).entry_point.split(":")
+    names = set()
+    for kind in getattr(importlib.import_module(module), name).__mro__:
+        parameters = inspect.signature(kind.__init__).parameters.values() if "__init__" in vars(kind) else ()
+        names |= {each.name for each in parameters if each.kind in (each.KEYWORD_ONLY, each.POSITIONAL_OR_KEYWORD)}
+        if kind.__name__ in ("ToolEnv", "TextEnv"):
+            break
+    return names - {"self"}
+
+
+def row(env_id, /, **options):
+    return json.dumps({"env": env_id, "seed": 0, "env_kwargs": options})
+
+
+# ------------------------------------------------------------------ rows
+
+
+@pytest.mark.parametrize("env_id", list_environments(with_arguments=True))
+def test_every_option_is_either_a_rows_or_a_persons(env_id):
+    """A new option must be put on one side: this fails until it is."""
+    names = options_of(env_id)
+    assert names <= ROW_OPTIONS | PERSON_OPTIONS
+    assert not ROW_OPTIONS & PERSON_OPTIONS
+    for name in names & PERSON_OPTIONS:
+        with pytest.raises(SpecError, match=f"a row may not set '{name}'"):
+            EpisodeSpec.from_row(row(env_id, **{name: "x"}))
+
+
+@pytest.mark.parametrize(
+    ("env", "options"),
+    [
+        ("textenv/service-desk", {"user": {"model": "m", "base_url": "http://evil.test", "api_key_env": "HOME"}}),
+        ("textenv/service-desk", {"user": "gpt-5"}),
+        ("textenv/collab-math", {"user": {"model": "m", "base_url": "http://evil.test"}}),
+        ("textenv/remote", {"url": "http://evil.test"}),
+        ("textenv/remote", {"token": "x"}),
+        ("textenv/remote", {"env": "textenv/clarify", "env_kwargs": {"tasks": "/etc/passwd"}}),
+        ("textenv/gsm8k", {"tasks": "/etc/passwd"}),
+        ("textenv/math-python", {"sandbox": {"allow_unsafe": True}}),
+        ("textenv/search-qa", {"corpus": "/etc"}),
+        ("textenv/reasoning-gym", {"config": {"x": 1}}),
+        ("textenv/clarify", {"level": {"base_url": "http://evil.test"}}),
+        ("textenv/clarify", {"level": "x" * 20_000}),
+        ("textenv/clarify", {"no_such_option": 1}),
+    ],
+)
+def test_a_row_chooses_no_address_key_path_or_sandbox(env, options):
+    with pytest.raises(SpecError, match="row 7: a row may not set"):
+        EpisodeSpec.from_row(row(env, **options), "row 7")
+
+
+@pytest.mark.parametrize("env", ["os:textenv/clarify", "textenvs.nothing:x", "CartPole-v1", "GymV21Environment-v0"])
+def test_a_row_names_no_environment_of_its_own(env):
+    with pytest.raises(SpecError, match="a row may not name the environment"):
+        EpisodeSpec.from_row(row(env))
+    assert EpisodeSpec.from_row(row(env), environments={env: {}}).env == env
+
+
+def test_a_module_that_a_row_names_is_not_imported(tmp_path, monkeypatch):
+    (tmp_path / "named_by_a_row.py").write_text(f"open({str(tmp_path / 'proof')!r}, 'w')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(SpecError):
+        EpisodeSpec.from_row(row("named_by_a_row:x"))
+    assert not (tmp_path / "proof").exists()
+
+
+def test_a_row_may_repeat_what_the_person_said_and_nothing_else():
+    user = {"model": "m", "base_url": "http://localhost:1/v1"}
+    given = {"textenv/service-desk": {"user": user}, "textenv/gsm8k": [{"tasks": "a"}, {"tasks": "b", "x": 1}]}
+    assert EpisodeSpec.from_row(row("textenv/service-desk", user=user, level=None), environments=given)
+    assert EpisodeSpec.from_row(row("textenv/gsm8k", tasks="b"), environments=given)
+    for env, options in (
+        ("textenv/service-desk", {"user": {**user, "base_url": "http://evil.test"}}),
+        ("textenv/service-desk", {"user": {**user, "api_key_env": "HOME"}}),
+        ("textenv/gsm8k", {"tasks": "c"}),
+        ("textenv/gsm8k", {"x": True}),  # not 1
+        ("textenv/clarify", {"user": user}),
+    ):
+        with pytest.raises(SpecError, match="a row may not set"):
+            EpisodeSpec.from_row(row(env, **options), environments=given)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8), lambda each: st.lists(each, max_size=3) |
+    st.dictionaries(st.text(max_size=4), each, max_size=3), max_leaves=6
+)  # fmt: skip
+
+
+@given(st.sampled_from(sorted(PERSON_OPTIONS)), JSON)
+def test_what_a_person_chooses_is_refused_whatever_its_value(name, value):
+    assert Trust().problem("textenv/gsm8k", {name: value})
+    assert Trust({"textenv/gsm8k": {name: value}}).problem("textenv/gsm8k", {name: value}) is None
+
+
+def test_the_command_that_writes_rows_says_what_their_reader_must_be_given(tmp_path, capsys):
+    arguments = ["-n", "1", "-o", str(tmp_path / "rows.parquet")]
+    assert main(["rows", "verl", "textenv/clarify", "level=easy", *arguments]) == 0
+    assert "environments=" not in capsys.readouterr().out
+    assert main(["rows", "verl", "textenv/clarify", "render_mode=ansi", *arguments]) == 0
+    assert 'environments={"textenv/clarify": {"render_mode": "ansi"}}' in capsys.readouterr().out
+
+
+# ------------------------------------------------------------------ the token
+
+
+@contextmanager
+def listening(location=None):
+    """An HTTP server that keeps the headers it was sent, and redirects where ``location`` says."""
+    seen = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            seen.append(dict(self.headers))
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            self.send_response(302 if location else 404)
+            if location:
+                self.send_header("Location", location)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        do_POST = do_GET
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", seen
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_the_token_of_the_environment_goes_to_its_own_server_only(monkeypatch):
+    monkeypatch.setenv("TEXTENVS_TOKEN", "a secret")
+    monkeypatch.delenv("TEXTENVS_URL", raising=False)
+    with pytest.raises(ValueError, match="set TEXTENVS_URL to it, or give token") as raised:
+        textenvs.make("textenv/remote", url="http://192.0.2.1:8123", env="x")
+    assert "a secret" not in str(raised.value)
+    monkeypatch.setenv("TEXTENVS_URL", "http://192.0.2.1:9")
+    with pytest.raises(ValueError, match="another one"):
+        textenvs.make("textenv/remote", url="https://192.0.2.1:9", env="x")
+
+
+@pytest.mark.parametrize("posting", [False, True])
+def test_a_redirection_carries_no_token_to_another_server(posting):
+    with listening() as (other, seen), listening(other) as (first, asked):
+        client = Client(first, "a secret", timeout_s=5.0, retry_s=0.1)
+
+        def describe():
+            return client._post({"id": "1", "op": "describe"}) if posting else wait_for(client.call("describe"))
+
+        with pytest.raises(RemoteError):
+            describe()
+        assert asked[0]["Authorization"] == "Bearer a secret"
+        assert not any("a secret" in json.dumps(headers) for headers in seen)
+
+
+def test_an_origin_is_scheme_host_and_port():
+    assert origin("http://a.test/x") == origin("http://A.test:80/y")
+    assert origin("http://a.test") != origin("https://a.test")
+    assert origin("http://a.test:1") != origin("http://a.test:2")

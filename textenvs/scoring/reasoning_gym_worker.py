@@ -1,0 +1,115 @@
+"""Runs in the sandbox, as a program that stays: calls reasoning-gym's scorers on text that they evaluate.
+
+It runs on its own (see :mod:`.reasoning_gym_sandbox`). A question is JSON with ``dataset``, ``config``, ``seed`` and
+``size`` (which dataset to open), ``answer`` and ``entry`` (what to score), and ``timeout_s``. The answer to it is JSON:
+``{"score": x}``, ``{"error": "Class: message"}`` or ``{"late": true}``. Every question is scored in a process of its
+own, which ends with it: nothing that an answer does is there for the next.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import math
+import os
+import random
+import resource
+import select
+import signal
+import sys
+import time
+from typing import Any
+
+#: Bytes that a score or an error may have.
+_MOST = 4096
+
+
+def main() -> None:
+    """Answer until standard input ends."""
+    import numpy.random  # noqa: F401
+    import reasoning_gym  # noqa: F401
+    import sympy.simplify  # noqa: F401
+
+    answers = os.fdopen(os.dup(1), "w")
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 1)  # what a package prints is no answer
+    print("ready", file=answers, flush=True)
+    os.dup2(nothing, 2)
+    for line in sys.stdin:
+        question = json.loads(line)
+        try:
+            dataset = _open(question["dataset"], question["config"], question["seed"], question["size"])
+        except Exception as error:
+            said: dict[str, Any] = {"error": _told(error)}
+        else:
+            said = _in_a_process(dataset, question, answers.fileno())
+        print(json.dumps(said), file=answers, flush=True)
+
+
+@functools.lru_cache(maxsize=8)
+def _open(name: str, config: str, seed: int, size: int) -> Any:
+    import reasoning_gym
+
+    options = json.loads(config)
+    if name == "composite":
+        from reasoning_gym.composite import DatasetSpec
+
+        options = {"datasets": [DatasetSpec(**part) for part in options.get("datasets", ())]}
+    return reasoning_gym.create_dataset(name, seed=seed, size=size, **options)
+
+
+def _in_a_process(dataset: Any, question: dict[str, Any], answers: int) -> dict[str, Any]:
+    reads, writes = os.pipe()
+    child = os.fork()
+    if child == 0:
+        for fd in (0, answers, reads):
+            os.close(fd)
+        _score(dataset, question, writes)
+    os.close(writes)
+    text, deadline, late = b"", time.monotonic() + question["timeout_s"], False
+    while len(text) <= _MOST:
+        late = not select.select([reads], [], [], max(0.0, deadline - time.monotonic()))[0]
+        chunk = b"" if late else os.read(reads, _MOST)
+        if not chunk:
+            break
+        text += chunk
+    os.close(reads)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    if late:
+        return {"late": True}
+    try:
+        said = json.loads(text)
+    except ValueError:
+        return {"error": "the scorer ended its process"}
+    score = said.get("score") if isinstance(said, dict) else None
+    if isinstance(score, (int, float)) and math.isfinite(score):
+        return {"score": float(score)}
+    error = said.get("error") if isinstance(said, dict) else None
+    return {"error": error if isinstance(error, str) else "the scorer gave no number"}
+
+
+def _score(dataset: Any, question: dict[str, Any], writes: int) -> None:
+    """In the new process: score, say what came of it, and end."""
+    try:
+        resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))  # it starts no process and no thread that would outlive it
+        seconds = math.ceil(question["timeout_s"])
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+        random.seed(0)
+        sys.modules["numpy.random"].seed(0)
+        said: dict[str, Any] = {"score": float(dataset.score_answer(question["answer"], question["entry"]))}
+    except BaseException as error:
+        said = {"error": _told(error)}
+    with contextlib.suppress(OSError):
+        os.write(writes, json.dumps(said).encode()[:_MOST])
+    os._exit(0)
+
+
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:500]
+
+
+if __name__ == "__main__":
+    main()
