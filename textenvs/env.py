@@ -67,9 +67,9 @@ FAILURE_STOPS: frozenset[str] = frozenset({"user_failed", "judge_failed", "tool_
 #: Stops set here when a budget ran out.
 BUDGET_STOPS: frozenset[str] = frozenset({"max_assistant_turns", "max_user_turns"})
 
-#: The largest reward or metric, in magnitude. Sums and squares of larger ones overflow in a learner's float32, and of
-#: much larger ones in float64: one episode would make every mean infinite.
-LARGEST = 1e18
+#: The largest reward or metric, in magnitude. Sums of squares of larger ones overflow in a learner's float32: one
+#: episode would make every mean infinite.
+LARGEST = 1e12
 
 _OPTIONS = {"task_index", "task"}  # of reset
 # How many indices an endless task set is sampled from: large enough that repeats are rare, small enough for int32.

@@ -36,6 +36,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from textenvs.env import LARGEST
+
 if TYPE_CHECKING:
     import pyarrow
 
@@ -57,18 +59,14 @@ _ARRAYS: dict[str, type[np.generic]] = {
 _OPTIONAL = ("kept_ids", "kept_counts")
 _PER_TOKEN = ("token_ids", "action_mask", "logprobs", "weight_version", "turn_id")
 
-#: The largest absolute value of a reward or of one of its terms. Beyond it, squares and sums over a batch lose their
-#: digits in float32, and at last overflow: such a reward is a mistake, of its episode alone.
-MAX_REWARD = 1e9
-
 # Bumped when a table written before could be read wrongly.
 _FORMAT = b"1"
 _FORMAT_KEY = b"textenvs.trajectory.format"
 
 
 def is_reward(value: Any) -> bool:
-    """Whether ``value`` is a number that a reward may be: finite, and at most :data:`MAX_REWARD` in absolute value."""
-    return isinstance(value, numbers.Real) and not isinstance(value, bool) and abs(float(value)) <= MAX_REWARD
+    """Whether ``value`` is a number that a reward may be: finite, and not too large to be summed and squared."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool) and abs(float(value)) <= LARGEST
 
 
 class Status(StrEnum):

@@ -31,7 +31,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from trainers.trajectory import MAX_REWARD, Trajectory
+from textenvs.env import LARGEST
+from trainers.trajectory import Trajectory
 
 #: From an episode to the same with other turn rewards.
 Redistribution: TypeAlias = Callable[[Trajectory], Trajectory]
@@ -188,11 +189,11 @@ def _of_user(function: Callable[[Trajectory], Any], name: str) -> Redistribution
                 f"{where}: it returned {rewards!r:.200}; an episode of {trajectory.num_turns} turns needs as many "
                 "numbers, in a list"
             )
-        good = np.abs(numbers_) <= MAX_REWARD
+        good = np.abs(numbers_) <= LARGEST
         if not good.all():
             turn = int(np.argmin(good))
             raise RedistributionError(
-                f"{where}: its reward of turn {turn} is {numbers_[turn]}, not a finite number of at most {MAX_REWARD:g}"
+                f"{where}: its reward of turn {turn} is {numbers_[turn]}, not a finite number of at most {LARGEST:g}"
             )
         return moved_to(trajectory, numbers_)
 

@@ -19,11 +19,12 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any, Literal, Self
 
+from textenvs.env import LARGEST
 from textenvs.messages import Messages, check_conversation
 from textenvs.text import quoted
 from textenvs.tools.formats.native import Native
 
-from ..trajectory import MAX_REWARD, is_reward
+from ..trajectory import is_reward
 from .ray_worker import RayWorker
 from .workers import EnvError, EnvSpec, EnvTimeoutError, InlineWorker, ProcessWorker, ThreadWorker, Worker
 
@@ -94,7 +95,7 @@ class Lease:
             if isinstance(reward, bool):
                 reward = float(reward)
             if not is_reward(reward):
-                raise ValueError(f"the reward is {reward!r:.200}, not a finite number of at most {MAX_REWARD:g}")
+                raise ValueError(f"the reward is {reward!r:.200}, not a finite number of at most {LARGEST:g}")
             over = bool(terminated)
             self._seen = _conversation(conversation, self._seen)
             return self._seen, float(reward), over, bool(truncated) and not over, _info(info)

@@ -30,10 +30,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from textenvs.env import LARGEST
 from textenvs.messages import Message, Messages, assistant, clean_text
 
 from ..engines.base import Generation
-from ..trajectory import MAX_REWARD, Status, Trajectory, is_reward
+from ..trajectory import Status, Trajectory, is_reward
 from .renderer import Renderer
 
 
@@ -154,7 +155,7 @@ class EpisodeTokens:
         """
         if not is_reward(reward):
             raise ValueError(
-                f"reward: turn {len(self._rewards)} earned {reward}; a reward must be finite, at most {MAX_REWARD:g}"
+                f"reward: turn {len(self._rewards)} earned {reward}; a reward must be finite, at most {LARGEST:g}"
             )
         if len(self._rewards) == self._turns:
             raise RuntimeError("reward: there is no turn without a reward (a reply without tokens is no turn)")
@@ -171,7 +172,7 @@ class EpisodeTokens:
         if not 0 <= turn < len(self._rewards):
             raise RuntimeError(f"add_reward: turn {turn} has no reward yet, which others could add to")
         if bad := {name: value for name, value in terms.items() if not is_reward(value)}:
-            raise ValueError(f"add_reward: turn {turn} earned {bad}; rewards must be finite, at most {MAX_REWARD:g}")
+            raise ValueError(f"add_reward: turn {turn} earned {bad}; rewards must be finite, at most {LARGEST:g}")
         self._rewards[turn] += math.fsum(terms.values())
         for name, value in terms.items():
             self._terms[turn][name] = self._terms[turn].get(name, 0.0) + float(value)

@@ -26,9 +26,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from textenvs.env import LARGEST
 from textenvs.messages import Messages
 
-from ..trajectory import MAX_REWARD, is_reward
+from ..trajectory import is_reward
 from .slots import CollectionError
 from .timeline import loop_time
 from .trace import Lane
@@ -210,7 +211,7 @@ def _terms(name: str, turn: int, earned: Any) -> dict[str, float]:
         if not isinstance(term, str) or not is_reward(value):
             raise RewardError(
                 f"the reward {name!r} of turn {turn} is {earned!r:.200}: it must be a finite number of at most "
-                f"{MAX_REWARD:g}, or a mapping of names to such numbers",
+                f"{LARGEST:g}, or a mapping of names to such numbers",
                 "reward_nonsense",
             )
     return {term: float(value) for term, value in terms.items()}
