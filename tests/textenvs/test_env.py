@@ -569,9 +569,9 @@ def test_a_turn_without_terms_has_one(reward):
     [
         ({"reward": 1.0, "terms": {"a": 0.5}}, "sum to 0.5"),
         ({"reward": float("nan")}, "finite"),
-        ({"reward": 1e308}, "at most 1e\\+18"),
-        ({"terms": {"a": 1e308, "b": -1e308}}, "at most 1e\\+18"),
-        ({"metrics": {"a": -1e308}}, "at most 1e\\+18"),
+        ({"reward": 1e308}, "at most 1e\\+12"),
+        ({"terms": {"a": 1e308, "b": -1e308}}, "at most 1e\\+12"),
+        ({"metrics": {"a": -1e308}}, "at most 1e\\+12"),
         ({"terms": {"a": float("inf")}}, "finite"),
         ({"metrics": {"seconds": float("nan")}}, "metrics.*finite"),
         ({"terminated": True}, "needs a stop"),
