@@ -198,15 +198,15 @@ def _remove(folder: Path, owner: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _create(space: spaces.Space[Any], n: int = 1, ctx: Any = None) -> SharedText:
+def _create(space: spaces.Space[Any], n: int = 1, ctx: Any = None) -> Any:
     return SharedText(n, () if isinstance(space, Conversation) else "")
 
 
-def _read(space: spaces.Space[Any], shared_memory: SharedText, n: int = 1) -> SharedText:
+def _read(space: spaces.Space[Any], shared_memory: Any, n: int = 1) -> Any:
     return shared_memory
 
 
-def _write(space: spaces.Space[Any], index: int, value: Any, shared_memory: SharedText) -> None:
+def _write(space: spaces.Space[Any], index: int, value: Any, shared_memory: Any) -> None:
     shared_memory.write(index, value)
 
 

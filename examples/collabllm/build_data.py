@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from textenvs.commands.common import CommandError, import_from_here, open_environment, parse_options, printable
+from textenvs.commands.common import CommandError, import_from_here, open_environment, parse_options
 from textenvs.commands.policies import add_policy_arguments, check_policy_arguments, policy_of
 from textenvs.env import TextEnv
 from textenvs.evaluate.best_of_n import BestOfN, preference_pairs, sft_row
@@ -35,6 +35,7 @@ from textenvs.evaluate.summary import summarize
 from textenvs.lookahead import FORMULAS
 from textenvs.tasks import TaskError
 from textenvs.tasks.files import write_rows
+from textenvs.text import printable
 
 #: Where the reward of a conversation's last reply stands among a row's scores.
 REWARD = "reward"

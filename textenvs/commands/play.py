@@ -106,7 +106,7 @@ class Game:
             elif command in (":undo", ":hint", ":tools", ":help"):
                 getattr(self, f"_{command[1:]}")()
             else:
-                print(f"There is no {command}; :help lists the commands.")
+                _say(f"There is no {command}; :help lists the commands.")
 
     def _open(self, seed: int | None) -> None:
         try:
@@ -114,7 +114,7 @@ class Game:
         except (ValueError, ImportError, ChatError, ConnectionError, EnvironmentFailure) as error:
             raise CommandError(f"the episode cannot be opened: {error}", 2) from error
         self._before, self._return, self._shown = [], 0.0, 0
-        print(f"Type a reply, or :help.\n--- task {info['task_key']} ---")
+        _say(f"Type a reply, or :help.\n--- task {info['task_key']} ---")
         if tools_of(self.env):
             self._tools()
         self._show_new()
@@ -125,7 +125,7 @@ class Game:
             self._open(None)
         except CommandError as error:  # the server is away, say; the person can go on where they were
             self.env.restore(before)
-            print(f"There is no other episode: {error}")
+            _say(f"There is no other episode: {error}")
 
     def _read_reply(self) -> str:
         """One line, or the lines between two fences."""
@@ -142,13 +142,13 @@ class Game:
 
     def _step(self, action: str | Message) -> None:
         if self.env.state.done:
-            print("The episode is over: :next, :undo or :quit.")
+            _say("The episode is over: :next, :undo or :quit.")
             return
         before = self.env.snapshot(), self._return, self._shown
         try:
             _, reward, terminated, truncated, info = self.env.step(action)
         except (ChatError, ImportError, ConnectionError) as error:  # a user, a judge or a server that cannot be asked
-            print(f"The reply was not taken: {error}")
+            _say(f"The reply was not taken: {error}")
             return
         self._before.append(before)
         self._return += reward
@@ -156,16 +156,16 @@ class Game:
         self._show_new()
         terms = ", ".join(f"{name} {value:+g}" for name, value in info["terms"].items())
         metrics = "".join(f"; {name} {value:g}" for name, value in info["metrics"].items())
-        print(f"[reward {reward:+g} = {terms}{metrics}]")
+        _say(f"[reward {reward:+g} = {terms}{metrics}]")
         if terminated or truncated:
             how = "terminated" if terminated else "truncated"
             why = f" ({info['failure']})" if info["failed"] else ""
-            print(f"--- {how}: {info['stop']}{why}; return {self._return:+g} ---\n:next, :undo or :quit")
+            _say(f"--- {how}: {info['stop']}{why}; return {self._return:+g} ---\n:next, :undo or :quit")
 
     def _call(self, words: str) -> None:
         name, _, arguments = words.strip().partition(" ")
         if not name:
-            print(':call needs the tool\'s name and its arguments: :call search {"query": "Rome"}')
+            _say(':call needs the tool\'s name and its arguments: :call search {"query": "Rome"}')
             return
         self._calls += 1
         call_id = f"typed_{self._calls}"
@@ -177,40 +177,45 @@ class Game:
 
     def _undo(self) -> None:
         if not self._before:
-            print("There is nothing to take back.")
+            _say("There is nothing to take back.")
             return
         snapshot, self._return, self._shown = self._before.pop()
         self.env.restore(snapshot)
-        print(f"Taken back. Return so far {self._return:+g}. The last message was:")
-        print(printable(transcript(self.env.state.messages[-1:])))
+        _say(f"Taken back. Return so far {self._return:+g}. The last message was:")
+        _say(transcript(self.env.state.messages[-1:]))
 
     def _hint(self) -> None:
         if self.env.state.done:
-            print("The episode is over: :next, :undo or :quit.")
+            _say("The episode is over: :next, :undo or :quit.")
         elif not has_script(self.env, "expert"):
-            print("This environment has no scripted expert.")
+            _say("This environment has no scripted expert.")
         else:
             try:
                 hint = self.env.demonstration(np.random.default_rng(0))
             except (NotImplementedError, ConnectionError) as error:  # not with these options, or not from this server
-                print(f"There is no hint: {error}")
+                _say(f"There is no hint: {error}")
                 return
-            print(printable(hint if isinstance(hint, str) else transcript([hint])))
+            _say(hint if isinstance(hint, str) else transcript([hint]))
 
     def _tools(self) -> None:
         schemas = getattr(self.env, "tool_schemas", ())
         for schema in schemas:
             function = schema["function"]
-            print(f"{function['name']}: {function.get('description', '')}")
-            print(f"  {json.dumps(function.get('parameters', {}), ensure_ascii=False)}")
+            _say(f"{function['name']}: {function.get('description', '')}")
+            _say(f"  {json.dumps(function.get('parameters', {}), ensure_ascii=False)}")
         if not schemas:
-            print("This environment has no tools.")
+            _say("This environment has no tools.")
 
     def _help(self) -> None:
-        print(HELP)
+        _say(HELP)
 
     def _show_new(self) -> None:
         messages = self.env.state.messages
         if new := messages[self._shown :]:
-            print(printable(transcript(new)))
+            _say(transcript(new))
         self._shown = len(messages)
+
+
+def _say(text: str) -> None:
+    """Print what may be the words of a model, a server or a file: they must not drive the terminal."""
+    print(printable(text))

@@ -167,7 +167,12 @@ class Remote(TextEnv[RemoteState]):
             raise self._nonsense(f"what {self.remote_env} is ({error})") from error
         tasks = RemoteTasks(facts, self._client_arguments, self.remote_env, self.env_kwargs)
         self.tool_schemas, self.tools_apart = tools
-        super().__init__(tasks, **limits, render_mode=render_mode)
+        super().__init__(
+            tasks,
+            max_assistant_turns=limits["max_assistant_turns"],
+            max_user_turns=limits["max_user_turns"],
+            render_mode=render_mode,
+        )
         self._lease: _Lease | None = None
         self._asked: tuple[int | None, dict[str, Any]] = (None, {})  # of the reset that is going on
 

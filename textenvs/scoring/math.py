@@ -208,10 +208,10 @@ class _Worker:
             self.process.stdin.write(line.encode())  # which does not wait: an idle process reads
         except OSError as error:
             raise _Died from error
-        line = self._line(timeout_s)
-        if line is None:
+        answer = self._line(timeout_s)
+        if answer is None:
             return "timeout", ""
-        said, read = json.loads(line)
+        said, read = json.loads(answer)
         return said, read
 
     def _line(self, timeout_s: float) -> str | None:

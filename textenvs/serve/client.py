@@ -468,8 +468,8 @@ async def _read(ws: Any, waiting: dict[str, _Waiting]) -> None:
     try:
         async for message in ws:
             if getattr(message.data, "code", None) == _TOO_LARGE:  # theirs: ws holds the error in the message's place
-                for asked in waiting.values():
-                    _fail(asked.answer, _answer_too_large("the server"))
+                for each in waiting.values():
+                    _fail(each.answer, _answer_too_large("the server"))
                 break
             try:
                 answer = json.loads(message.data)

@@ -184,3 +184,26 @@ def test_play_alone_is_enough_for_one_episode():
 
     with FakeService("4") as service:
         assert asyncio.run(main(service)).success
+
+
+@pytest.mark.parametrize("passes", [True, False])
+async def test_null_content_is_asked_for_again_and_then_a_failure_of_the_endpoint(passes):
+    from fake_service import garbage
+
+    null = garbage(b'{"choices": [{"message": {"role": "assistant", "content": null}, "finish_reason": "stop"}]}')
+    with FakeService("4") as service:
+        if passes:
+            service.script(null)
+        else:
+            service.answer = null
+        policy = EndpointPolicy(spec(service, max_retries=1))
+        try:
+            record = await play(Job(0, 0, 4, 0), Calls(Say(), Threads(1)), policy)
+        finally:
+            await policy.aclose()
+        assert len(service.requests) == 2
+        assert (record.failed, record.success) == (not passes, passes)
+        if not passes:
+            assert record.stop == "policy_failed"
+            assert "content is null" in record.failure
+            assert policy.client.statistics.failures == 1
