@@ -97,6 +97,13 @@ def _is_plain(value: Any) -> bool:
 def _same(left: Any, right: Any) -> bool:
     """Whether two values are the same JSON; 1 and true are not."""
     try:
-        return json.dumps(left, sort_keys=True) == json.dumps(right, sort_keys=True)
+        return json.dumps(_as_json(left), sort_keys=True) == json.dumps(_as_json(right), sort_keys=True)
     except (TypeError, ValueError):
         return False
+
+
+def _as_json(value: Any) -> Any:
+    """Plain containers for those of configuration libraries."""
+    if isinstance(value, Mapping):
+        return {str(name): _as_json(each) for name, each in value.items()}
+    return [_as_json(each) for each in value] if isinstance(value, Sequence) and not isinstance(value, str) else value

@@ -6,6 +6,7 @@ import inspect
 import json
 import threading
 from contextlib import contextmanager
+from types import MappingProxyType
 
 import pytest
 from hypothesis import given
@@ -108,6 +109,15 @@ def test_a_row_may_repeat_what_the_person_said_and_nothing_else():
     ):
         with pytest.raises(SpecError, match="a row may not set"):
             EpisodeSpec.from_row(row(env, **options), environments=given)
+
+
+def test_a_persons_options_may_come_from_any_configuration_library():
+    """Whose mappings are no dict, and whose lists no list."""
+    user = MappingProxyType({"model": "m", "stop": ("a", "b")})
+    given = {"textenv/service-desk": MappingProxyType({"user": user})}
+    assert EpisodeSpec.from_row(row("textenv/service-desk", user={"model": "m", "stop": ["a", "b"]}), "", given)
+    with pytest.raises(SpecError):
+        EpisodeSpec.from_row(row("textenv/service-desk", user={"model": "m", "stop": ["a"]}), "", given)
 
 
 JSON = st.recursive(

@@ -15,7 +15,7 @@ import logging
 import math
 import secrets
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -118,13 +118,17 @@ class Calls:
             Refusal: Whatever the environment raised, or it is late.
         """
         env = played.env
-        halves = {"reset": (env._begin_episode, env._opened_or_not), "step": (env._play, env._played_or_not)}
-        begin, whole = halves[method]
+        begin: Callable[..., Any]
+        whole: AbstractContextManager[None]
         if env.blocking:
-            begin, whole = getattr(env, method), nullcontext
-        hook = {"reset": env.opening, "step": env.respond}[method]
+            begin, whole = getattr(env, method), nullcontext()
+        elif method == "reset":
+            begin, whole = env._begin_episode, env._opened_or_not()
+        else:
+            begin, whole = env._play, env._played_or_not()
+        hook = env.opening if method == "reset" else env.respond
         try:
-            with whole():
+            with whole:
                 return await self._within(
                     deadline, played, method, partial(begin, *args, **kwargs), inspect.iscoroutinefunction(hook)
                 )

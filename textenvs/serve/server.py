@@ -274,7 +274,7 @@ class Server:
         try:
             memory.admit(holder, owner, most if request.content_length is None else min(request.content_length, most))
             body = await self._body(request)
-            if isinstance(body, self._web.Response):
+            if not isinstance(body, bytes):
                 return body
             memory.admit(holder, owner, reserve(body))
             self._posted += 1

@@ -113,8 +113,6 @@ class TextEnvAgentLoop(AgentLoopBase):  # type: ignore[misc]
         **options: Any,
     ) -> None:
         super().__init__(*arguments, **options)
-        if OmegaConf.is_config(environments):
-            environments = OmegaConf.to_container(environments, resolve=True)
         self.environments = environments or {}
         given = {"attempts": attempts} | ({} if max_reply_tokens is None else {"max_reply_tokens": max_reply_tokens})
         for name, number in given.items():
