@@ -151,7 +151,7 @@ def test_a_killed_rank_is_named_at_once_ends_the_group_and_leaves_the_last_good_
     saving.checkpoints.wait()
     (tmp_path / "go").unlink()
     saving.begin(2)
-    while not list(tmp_path.glob(".iteration_000002.partial/**/*.distcp")):
+    while not list(tmp_path.glob(".iteration_000002.partial/**/*.safetensors")):
         time.sleep(0.01)
     names = [f"/proc/{pid(two, rank)}" for rank in range(2)]
     os.kill(pid(two, 1), signal.SIGKILL)
