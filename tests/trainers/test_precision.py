@@ -14,6 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from trainers import tiny
 from trainers.assembly.learner import learner_options
+from trainers.config import ConfigError, render, resolve
 from trainers.config.model import ModelSection
 from trainers.config.running import RunSection
 from trainers.engines.decoder import FAMILIES, Decoder
@@ -113,3 +114,25 @@ def test_a_model_whose_buffers_were_rounded_is_refused():
     model = tiny.build_model(300, hidden=32, layers=1).to(torch.bfloat16)
     with pytest.raises(ValueError, match=r"buffer model\.rotary_emb\.\w*inv_freq was rounded to bfloat16.*from_pretra"):
         load_causal_lm(model)
+
+
+# ------------------ where the ratio starts
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("loss", ["ppo", "cispo", "gspo", "gspo_token"])
+def test_the_default_of_old_logprobs_follows_precision_and_loss(loss, dtype):
+    """A value that is given stays; what is chosen is shown, read back as given, and what the checks see."""
+    chosen = "recompute" if loss.startswith("gspo") and dtype == "bfloat16" else "rollout"
+    given = [f"actor.policy_loss={loss}", f"model.dtype={dtype}", "algorithm.adv_estimator=grpo"]
+    config, sources = resolve(given)
+    assert config.actor.old_logprobs == chosen
+    assert f"old_logprobs: {chosen}  # set by the program (default null)" in render(config, sources)
+    for value in ("rollout", "recompute"):
+        assert resolve([*given, f"actor.old_logprobs={value}"])[0].actor.old_logprobs == value
+    corrected = [*given, "actor.importance_correction=sequence_tis"]
+    if chosen == "recompute":
+        assert resolve(corrected)[0].actor.importance_correction == "sequence_tis"
+    else:
+        with pytest.raises(ConfigError, match=r"needs actor\.old_logprobs=recompute"):
+            resolve(corrected)

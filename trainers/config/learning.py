@@ -100,10 +100,11 @@ class ActorSection(Section):
         gt=1,
         description="Dual clip of `ppo`: with a negative advantage the ratio counts up to this; null is no limit.",
     )
-    old_logprobs: Literal["rollout", "recompute"] = Field(
-        "rollout",
+    old_logprobs: Literal["rollout", "recompute"] | None = Field(
+        None,
         description="What the loss's ratio starts from: the log-probabilities the engine sampled with, or the "
-        "learner's own before the first step.",
+        "learner's own before the first step. null is `recompute` for `gspo` and `gspo_token` with "
+        "`model.dtype=bfloat16`, where rounding alone would put most episodes outside the clip range, else `rollout`.",
     )
     importance_correction: Literal["none", "token_tis", "sequence_tis", "decoupled"] = Field(
         "none",
