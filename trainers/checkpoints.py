@@ -2,12 +2,18 @@
 
 ``checkpoints/iteration_000050/`` holds ``state.json`` (where the run stands) and whatever its writers put beside it. It
 is written under another name, synced and renamed; one that is to go is renamed before it is deleted. So a kill at any
-moment leaves the last good one, and never half a one. Names that start with a dot are no checkpoints.
+moment leaves the last good one, and never half a one. Where writing fails, what was written is deleted. Names that
+start with a dot are no checkpoints.
+
+``state.json`` has the checksums of all other files (:mod:`trainers.learner.checksums`) and one of itself. All are
+verified before anything of a checkpoint is used. It is JSON, like everything but the tensors: reading runs no code.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import logging
 import os
 import re
 import shutil
@@ -17,13 +23,22 @@ from pathlib import Path
 from typing import Any
 
 from .learner.checkpoint import Background
+from .learner.checksums import DamagedError, UnlistedFileError, checksums, sha256, verify_listed
+from .learner.state import OTHER_FORMAT
+
+log = logging.getLogger("trainers")
 
 _NAME = re.compile(r"iteration_(\d{6,})")
 _STATE = "state.json"
+_FORMAT = 3
 
 
 class CheckpointError(ValueError):
     """A checkpoint is missing or cannot be used; the message says which and what to do."""
+
+
+class DamagedCheckpointError(CheckpointError):
+    """A file of a checkpoint is not as it was written; the message names it."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +84,9 @@ class Checkpoints:
 
         Returns:
             The checkpoint's folder.
+
+        Raises:
+            OSError: It cannot be written, for example because the disk is full; nothing of it is left.
         """
         final = self.folder / f"iteration_{iteration:06d}"
         partial = self.folder / f".{final.name}.partial"
@@ -76,11 +94,16 @@ class Checkpoints:
         self._finish_replacing()
         for leftover in self.folder.glob(".iteration_*"):  # of a process that was killed
             shutil.rmtree(leftover)
-        partial.mkdir(parents=True)
-        for write in writers:
-            write(partial)
-        (partial / _STATE).write_text(json.dumps(dict(state), indent=1), encoding="utf-8")
-        _sync(partial)
+        try:
+            partial.mkdir(parents=True)
+            for write in writers:
+                write(partial)
+            listed = checksums(partial)
+            (partial / _STATE).write_text(_sealed(state, listed), encoding="utf-8")
+            _sync(partial)
+        except Exception:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
         if final.exists():  # left by a run that was started afresh in the same folder
             final.rename(previous)
         partial.rename(final)
@@ -109,16 +132,25 @@ class Checkpoints:
         self._background.start(lambda: self.save(iteration, state, *writers), "checkpoint")
 
     def amend(self, iteration: int, more: Mapping[str, Any]) -> None:
-        """Put more into the state of a checkpoint, if it is there; its file is replaced in one go."""
+        """Put more into the state of a checkpoint, if it is there; its file is replaced in one go.
+
+        Raises:
+            CheckpointError: Its state is damaged.
+            OSError: It cannot be written; the old state stays.
+        """
         path = self.folder / f"iteration_{iteration:06d}" / _STATE
         if not path.is_file():
             return
-        state = json.loads(path.read_text(encoding="utf-8")) | dict(more)
+        state, listed = _unsealed(path)
         fresh = path.with_name(f".{_STATE}.new")
-        with fresh.open("w", encoding="utf-8") as file:
-            file.write(json.dumps(state, indent=1))
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with fresh.open("w", encoding="utf-8") as file:
+                file.write(_sealed({**state, **more}, listed))
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            fresh.unlink(missing_ok=True)
+            raise
         fresh.replace(path)
 
     def wait(self) -> None:
@@ -130,14 +162,33 @@ class Checkpoints:
         self._background.wait()
 
     def newest(self) -> Checkpoint | None:
-        """The newest complete checkpoint, or ``None``.
+        """The newest checkpoint that is as it was written, or ``None`` where there is none. Damaged ones are logged.
 
         Raises:
-            CheckpointError: Its state is damaged.
+            CheckpointError: There are only damaged ones, or the newest is not one that can be used.
         """
         self._finish_replacing()
-        found = self._all()
-        return load(found[-1][1]) if found else None
+        damaged: list[str] = []
+        for _, path in reversed(self._all()):
+            try:
+                checkpoint = load(path)
+            except DamagedCheckpointError as error:
+                damaged.append(str(error))
+                continue
+            for said in damaged:
+                log.warning("%s; using %s instead", said, path.name)
+            return checkpoint
+        if damaged:
+            raise CheckpointError(
+                f"no checkpoint in {self.folder} can be used: {'; '.join(damaged)}. Restore the files from a copy, or "
+                "start afresh with trainer.resume_mode=disable"
+            )
+        return None
+
+    def newest_path(self) -> Path | None:
+        """The folder of the newest checkpoint, which is not read; ``None`` where there is none."""
+        self._finish_replacing()
+        return next((path for _, path in reversed(self._all())), None)
 
     def _finish_replacing(self) -> None:
         """Put back what :meth:`save` had moved aside when it was killed between its two renames."""
@@ -150,29 +201,66 @@ class Checkpoints:
         if not self.folder.is_dir():
             return []
         matches = ((_NAME.fullmatch(path.name), path) for path in self.folder.iterdir())
-        return sorted((int(match[1]), path) for match, path in matches if match and (path / _STATE).is_file())
+        return sorted((int(match[1]), path) for match, path in matches if match and path.is_dir())
 
 
 def load(path: Path) -> Checkpoint:
-    """Read the state of one checkpoint.
+    """Read the state of one checkpoint, and verify all of its files.
 
     Raises:
-        CheckpointError: It is not a checkpoint, or its state is damaged.
+        DamagedCheckpointError: A file is damaged or missing.
+        CheckpointError: It is not a checkpoint, has a file that is not its own, or another version wrote it.
     """
     match = _NAME.fullmatch(path.name)
-    if match is None or not (path / _STATE).is_file():
+    if match is None or not path.is_dir():
         raise CheckpointError(
             f"{path} is not a checkpoint: expected a folder named iteration_NNNNNN with a {_STATE} in it"
         )
+    if not (path / _STATE).is_file():
+        raise DamagedCheckpointError(f"{path / _STATE} is missing")
+    state, listed = _unsealed(path / _STATE)
     try:
-        state = json.loads((path / _STATE).read_text(encoding="utf-8"))
-        if not isinstance(state, dict):
-            raise ValueError(f"a {type(state).__name__}, not an object")
-    except ValueError as error:
-        raise CheckpointError(
-            f"{path / _STATE} cannot be read ({error}); move {path.name} away to go on from the checkpoint before it"
-        ) from error
+        verify_listed(path, {**listed, _STATE: sha256(path / _STATE)})
+    except DamagedError as error:
+        raise DamagedCheckpointError(str(error)) from error
+    except UnlistedFileError as error:
+        raise CheckpointError(str(error)) from error
     return Checkpoint(path, int(match[1]), state)
+
+
+def _sealed(state: Mapping[str, Any], listed: Mapping[str, str]) -> str:
+    """The text of ``state.json``."""
+    body = json.loads(json.dumps({"format": _FORMAT, "state": dict(state), "files": dict(listed)}))
+    return json.dumps({"sha256": _checksum(body), **body}, indent=1)
+
+
+def _unsealed(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """The state in a ``state.json``, and the checksums of the other files.
+
+    Raises:
+        DamagedCheckpointError: It is damaged.
+        CheckpointError: Another version wrote it.
+    """
+    try:
+        given = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(given, dict):
+            raise ValueError(f"a {type(given).__name__}, not an object")
+    except (OSError, ValueError) as error:
+        raise DamagedCheckpointError(f"{path} cannot be read ({error})") from error
+    if "iteration" in given and "sha256" not in given:
+        raise CheckpointError(f"{path.parent}: {OTHER_FORMAT}")
+    body = {name: given.get(name) for name in ("format", "state", "files")}
+    if given.get("sha256") != _checksum(body):
+        raise DamagedCheckpointError(f"{path} is damaged: it differs from its checksum")
+    if body["format"] != _FORMAT:
+        raise CheckpointError(f"{path.parent} has format {body['format']!r}: {OTHER_FORMAT}")
+    if not isinstance(body["state"], dict) or not isinstance(body["files"], dict):
+        raise DamagedCheckpointError(f"{path} is damaged: it is not the state of a run")
+    return body["state"], body["files"]
+
+
+def _checksum(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
 def _delete(path: Path) -> None:

@@ -20,14 +20,14 @@ class PolicyError(ValueError):
 
 @dataclass(frozen=True)
 class Policy:
-    """A causal language model and its tokenizer, which has a chat template."""
+    """A causal language model in float32 on the CPU, and its tokenizer, which has a chat template.
+
+    Learner and engines copy the model to the device and the type that they compute in. It is float32 whatever
+    ``model.dtype`` is: the learner's master weights are copies of it, and must be what the file holds.
+    """
 
     model: PreTrainedModel
     tokenizer: Any
-
-    def to(self, device: torch.device) -> None:
-        """Move the model, in place."""
-        self.model.to(device)  # type: ignore[arg-type]  # transformers' wrapper hides the signature
 
 
 def resolve_device(name: str) -> torch.device:
@@ -44,7 +44,7 @@ def resolve_device(name: str) -> torch.device:
 
 
 def load(section: ModelSection, texts: Callable[[], Iterable[str]], *, max_context: int, seed: int) -> Policy:
-    """Load or build the policy, on the CPU in ``section.dtype``.
+    """Load or build the policy, in float32 on the CPU. No code of the folder is run, and no pickle of it is read.
 
     Args:
         section: Which model.
@@ -55,7 +55,6 @@ def load(section: ModelSection, texts: Callable[[], Iterable[str]], *, max_conte
     Raises:
         PolicyError: The folder is missing or incomplete, its tokenizer has no chat template or is another model's.
     """
-    dtype = getattr(torch, section.dtype)
     if section.path == "tiny":
         tokenizer: Any = tiny.build_tokenizer(texts(), section.vocab_size)
         model = tiny.build_model(
@@ -70,14 +69,16 @@ def load(section: ModelSection, texts: Callable[[], Iterable[str]], *, max_conte
             eos_token_id=tokenizer.eos_token_id,
             seed=seed,
         )
-        return Policy(model.to(dtype), tokenizer)  # type: ignore[arg-type]  # as above
+        return Policy(model, tokenizer)
     path = Path(section.path).expanduser()
     # A name of the hub ("Qwen/Qwen2.5-0.5B-Instruct") is no local folder; transformers finds it or says why not.
     if path.is_absolute() and not path.is_dir():
         raise PolicyError(f"model.path={section.path}: no such folder")
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path)
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+        model = AutoModelForCausalLM.from_pretrained(
+            path, dtype=torch.float32, trust_remote_code=False, use_safetensors=True
+        )
     except (OSError, ValueError) as error:
         raise PolicyError(
             f"model.path={section.path}: transformers cannot load it ({error}); give a folder with config.json, "

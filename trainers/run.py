@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import pickle
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -14,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint.api import CheckpointException
 
 from . import checkpoints, sft
 from .algorithms.kl import AdaptiveKL, FixedKL, KLController
@@ -69,6 +67,7 @@ class Run:
     sleepers: Sequence[Any] = ()  # engine and reward models, where they give memory back while the learner learns
     reward_models: RewardModels | None = None
     trace: TraceFile | None = None
+    resumed_from: Path | None = None  # the checkpoint
     reward_stats: Mapping[str, Callable[[], Mapping[str, float]]] = field(default_factory=dict)  # of later rewards
     iteration: int = 0  # iterations done
     validated: int = 0  # at which of them the last validation was; 0 also before any
@@ -116,7 +115,6 @@ async def _assembled(config: PPOConfig, folder: Path) -> AsyncIterator[Run]:
         checkpoint=checkpoint,
     )
     check_learner(config.model, config.trainer, policy, config.cluster.learner_ranks)
-    policy.to(driver_device(config))
     set_threads(policy, config.trainer.threads)
     renderer = Renderer(policy.tokenizer, template_kwargs=config.data.chat_template_kwargs)
     check_tools(config, renderer)
@@ -212,6 +210,7 @@ async def _assembled(config: PPOConfig, folder: Path) -> AsyncIterator[Run]:
             sleepers=sleepers,
             reward_models=models,
             trace=trace,
+            resumed_from=None if checkpoint is None else checkpoint.path,
             reward_stats=reward_stats,
             given_up=given_up,
         )
@@ -258,7 +257,15 @@ def warm_up(
                 raise asyncio.CancelledError
             report(step, metrics)
 
-        sft.fit(policy, examples, part, seed=part_seed, on_step=on_step, options=options)
+        sft.fit(
+            policy,
+            examples,
+            part,
+            seed=part_seed,
+            on_step=on_step,
+            device=driver_device(config),
+            options=options,
+        )
 
 
 def warm_start_wanted(config: PPOConfig) -> bool:
@@ -310,16 +317,8 @@ def resume(run: Run, checkpoint: checkpoints.Checkpoint) -> None:
     run.validated = int(state.get("validated", run.iteration))  # before it was noted, it was taken to be done
 
 
-# What a file that is missing or cut leads to, here or in torch.
-_UNREADABLE = (
-    OSError,
-    ValueError,
-    EOFError,
-    LookupError,
-    RuntimeError,
-    pickle.UnpicklingError,
-    CheckpointException,
-)
+# What a checkpoint leads to that is whole and yet not what this version writes.
+_UNREADABLE = (OSError, ValueError, TypeError, LookupError, RuntimeError)
 
 # What a checkpoint is made of. Another learning rate may go on from it, another model may not.
 _FIXED = (

@@ -40,8 +40,9 @@ from .assembly.policy import demonstrations_of, policy_of, set_threads
 from .config.schema import SupervisedSection
 from .demonstrations import DemonstrationError, Example, encode
 from .learner import Learner, OptimizerSettings
-from .learner.checkpoint import replace_folder, system_errors
+from .learner.checkpoint import replace_folder
 from .learner.fsdp import Ranks
+from .learner.system_errors import system_errors
 from .policy import Policy, PolicyError, resolve_device
 from .report.loggers import MetricsError, open_loggers
 from .rollout.renderer import Renderer, RendererError
@@ -58,17 +59,19 @@ def fit(
     *,
     seed: int,
     on_step: OnStep,
+    device: torch.device | str = "cpu",
     options: Mapping[str, Any] | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> None:
     """Train ``policy.model`` in place.
 
     Args:
-        policy: Its model is updated, and stays on its device.
+        policy: Its model is updated.
         examples: Drawn in a new order every epoch.
         section: Steps, batch size, learning rate.
         seed: Decides the order.
         on_step: Called after every step with its number (from 1) and metrics.
+        device: Where to compute.
         options: More of the learner's, see :mod:`trainers.assembly.learner`. Adapters are merged in the end.
         stop: Asked after every step whether it was the last.
 
@@ -90,8 +93,7 @@ def fit(
             grad_clip=section.grad_clip,
         ),
         max_tokens_per_micro_batch=section.max_tokens_per_micro_batch,
-        dtype="bfloat16" if policy.model.dtype == torch.bfloat16 else "float32",
-        device=policy.model.device,
+        device=device,
         **(options or {}),
     )
     order: list[int] = []
@@ -152,7 +154,7 @@ def _run(config: SFTConfig, folder: Path) -> bool:
     kwargs = env_kwargs(config.env, config.data.train_files)
     seed = config.trainer.seed
     policy = policy_of(config.model, config.env.id, kwargs, config.sft, max_context=config.sft.max_context, seed=seed)
-    policy.to(resolve_device(config.model.device))
+    device = resolve_device(config.model.device)
     check_learner(config.model, config.trainer, policy)
     set_threads(policy, config.trainer.threads)
     renderer = Renderer(policy.tokenizer, template_kwargs=config.data.chat_template_kwargs)
@@ -179,7 +181,7 @@ def _run(config: SFTConfig, folder: Path) -> bool:
     refuse_full_disk(folder, policy)
     with logger, interrupts() as stop:
         options = learner_options(config.model, config.trainer)
-        fit(policy, examples, config.sft, seed=seed, on_step=on_step, options=options, stop=stop)
+        fit(policy, examples, config.sft, seed=seed, on_step=on_step, device=device, options=options, stop=stop)
     with replace_folder(folder / "model", Ranks(None)) as written, system_errors(folder / "model"):
         policy.model.save_pretrained(written)
         policy.tokenizer.save_pretrained(written)

@@ -57,11 +57,6 @@ def test_the_seed_decides_the_weights():
     assert not torch.equal(weights(3), weights(4))
 
 
-def test_the_type_to_compute_in():
-    assert build(dtype="bfloat16").model.dtype == torch.bfloat16
-    assert build().model.dtype == torch.float32
-
-
 @pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama"])
 def test_a_saved_folder_loads_as_the_same_policy(tmp_path, family):
     policy = build(family=family)
@@ -76,7 +71,6 @@ def test_a_saved_folder_loads_as_the_same_policy(tmp_path, family):
     ):
         assert name == other
         assert torch.equal(before, after), name
-    assert open_folder(tmp_path, dtype="bfloat16").model.dtype == torch.bfloat16
 
 
 def test_a_home_folder(tmp_path, monkeypatch):

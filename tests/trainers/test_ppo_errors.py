@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import shutil
 
 import pytest
 import torch
@@ -178,9 +177,10 @@ def test_a_checkpoint_of_another_run_is_refused_and_nothing_is_lost(tmp_path, ca
         ("critic.warmup=1", "critic.warmup was 0 and is now 1"),
     ):
         refused(capsys, [*quick, *change.split(" ")], words, "trainer.resume_mode=disable")
-    state = checkpoints.Checkpoints(tmp_path / "checkpoints", 2).newest().path / "state.json"
-    state.write_text("{")
-    refused(capsys, quick, "state.json cannot be read")
+    newest = checkpoints.Checkpoints(tmp_path / "checkpoints", 2).newest().path
+    (newest / "state.json").write_text("{")
+    back = ["trainer.resume_mode=resume_path", f"trainer.resume_from_path={newest}"]
+    refused(capsys, [*quick, *back], "state.json cannot be read")
     back = ["trainer.resume_mode=resume_path", f"trainer.resume_from_path={tmp_path}"]
     refused(capsys, [*quick, *back], "is not a checkpoint")
     assert (tmp_path / "metrics.jsonl").read_bytes() == before
@@ -202,18 +202,34 @@ def test_a_folder_that_takes_no_files_any_more_is_said_plainly(tmp_path, capsys,
     refused(capsys, arguments(tmp_path, *QUICK), "Permission denied", "see to it that the run's folder can be written")
 
 
-@pytest.mark.parametrize("damage", ["gone", "cut", "no config"])
-def test_a_damaged_checkpoint_is_named(tmp_path, capsys, damage):
-    in_process(tmp_path, "trainer.total_iterations=1")
-    newest = checkpoints.Checkpoints(tmp_path / "checkpoints", 2).newest().path
+@pytest.mark.parametrize("damage", ["gone", "cut", "flipped", "export", "state"])
+def test_a_run_whose_newest_checkpoint_is_damaged_resumes_from_the_one_before(tmp_path, capsys, caplog, damage):
+    in_process(tmp_path, "trainer.total_iterations=2", "trainer.save_freq=1")
+    before, newest = sorted((tmp_path / "checkpoints").iterdir())
+    (file,) = (newest / "learner" / "tensors").glob("*.safetensors")
     if damage == "gone":
-        shutil.rmtree(newest / "learner")
+        file.unlink()
     elif damage == "cut":
-        for path in (newest / "learner").rglob("*.distcp"):
-            path.write_bytes(path.read_bytes()[:100])
+        file.write_bytes(file.read_bytes()[:1000])
+    elif damage == "flipped":
+        content = bytearray(file.read_bytes())
+        content[-2] ^= 0x40
+        file.write_bytes(content)
+    elif damage == "export":
+        file = newest / "model" / "tokenizer.json"
+        file.write_text(file.read_text().replace("9", "8"))
     else:
-        (newest / "state.json").write_text("{}")
-    refused(capsys, arguments(tmp_path, *QUICK), f"{newest} is damaged (", "move it away to go on from the one before")
+        file = newest / "state.json"
+        file.write_text("{}")
+    caplog.clear()
+    in_process(tmp_path, "trainer.total_iterations=3", "trainer.save_freq=1")
+    (said,) = [record.getMessage() for record in caplog.records if "instead" in record.getMessage()]
+    assert said.startswith(str(file))
+    assert said.endswith("using iteration_000001 instead")
+    assert [row["step"] for row in training_of(tmp_path)] == [1, 2, 3]
+    for path in (tmp_path / "checkpoints").iterdir():
+        (path / "learner" / "learner.json").unlink()
+    refused(capsys, arguments(tmp_path, *QUICK), "no checkpoint in", "learner.json is missing", "resume_mode=disable")
 
 
 def test_damaged_metrics_are_named_before_anything_is_done(tmp_path, capsys):

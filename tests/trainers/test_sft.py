@@ -170,11 +170,23 @@ def test_with_nothing_to_imitate_there_is_nothing_to_learn():
             fit(who, given)
 
 
-def test_a_bfloat16_policy_stays_one():
+def test_what_is_learned_in_bfloat16_is_kept_in_float32():
+    """The weights that are trained are float32, and nothing rounds them on their way into the policy."""
     who = policy(dtype="bfloat16")
     given = examples(who, (RIGHT,))
-    assert fit(who, given, steps=20)[-1]["loss"] < 3
-    assert who.model.dtype == torch.bfloat16
+    steps: list[float] = []
+    sft.fit(
+        who,
+        given,
+        section(steps=20),
+        seed=0,
+        on_step=lambda step, metrics: steps.append(metrics["loss"]),
+        options={"dtype": "bfloat16"},
+    )
+    assert steps[-1] < 3
+    weight = who.model.get_input_embeddings().weight
+    assert weight.dtype == torch.float32
+    assert not torch.equal(weight, weight.bfloat16().float())
 
 
 # ------------------------------------------------------------------ the program

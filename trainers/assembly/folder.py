@@ -102,10 +102,10 @@ def checkpoint_to_resume(section: TrainerSection, saved: Checkpoints) -> Checkpo
         if section.resume_from_path is None:
             raise CheckpointError("trainer.resume_mode=resume_path needs trainer.resume_from_path")
         given = load(Path(section.resume_from_path).expanduser())
-        mine = saved.newest()
+        mine = saved.newest_path()
         elsewhere = given.path.resolve().parent != saved.folder.resolve()
         if mine is not None and elsewhere and not section.val_only:  # which saves nothing
-            raise SetupError(would_replace(saved.folder, mine.path, given.path))
+            raise SetupError(would_replace(saved.folder, mine, given.path))
         return given
     return saved.newest()
 

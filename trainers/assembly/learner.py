@@ -27,7 +27,7 @@ from .policy import threads_for
 
 
 def learner_options(model: ModelSection, run: RunSection) -> dict[str, Any]:
-    """What every learner of a run is made with: adapters, memory, how ranks share the work."""
+    """What every learner of a run is made with: precision, adapters, memory, how ranks share the work."""
     lora, adapter = None, model.lora_adapter_path
     if model.lora_rank:
         lora = LoRASettings(
@@ -39,6 +39,7 @@ def learner_options(model: ModelSection, run: RunSection) -> dict[str, Any]:
             adapter=adapter and str(Path(adapter).expanduser().absolute()),
         )
     return {
+        "dtype": model.dtype,
         "lora": lora,
         "parallel": parallel_of(run),
         "gradient_checkpointing": model.enable_gradient_checkpointing,
@@ -157,6 +158,5 @@ def learner_settings(config: PPOConfig) -> dict[str, Any]:
         ),
         "max_tokens_per_micro_batch": actor.max_tokens_per_micro_batch,
         "temperature": config.rollout.temperature,
-        "dtype": config.model.dtype,
         **learner_options(config.model, config.trainer),
     }

@@ -13,7 +13,6 @@ from typing import Any, Self, TypeVar
 from transformers.utils.logging import disable_progress_bar
 
 from .. import ppo
-from ..assembly.folder import checkpoint_to_resume
 from ..config import PPOConfig, resolve
 from ..interrupts import Interrupts
 from ..registry import Result
@@ -80,15 +79,10 @@ class PPOTrainer:
             return self._result(run)
 
     def _result(self, run: Run) -> Result:
-        newest, given = run.saved.newest(), self.config.trainer.resume_from_path
         if self.config.trainer.val_only:  # nothing is saved: what was validated may be a checkpoint's
-            validated = checkpoint_to_resume(self.config.trainer, run.saved)
-            self._trained = None if validated is None else validated.path
-        elif newest is None:  # a run saves one at its end, unless it was over when it resumed from elsewhere
-            assert given is not None
-            self._trained = Path(given).expanduser()
-        else:
-            self._trained = newest.path
+            self._trained = run.resumed_from
+        else:  # a run saves one at its end, unless it was over when it resumed from elsewhere
+            self._trained = run.saved.newest_path() or run.resumed_from
         return Result(
             metrics=dict(run.reporter.latest),
             model=None if self._trained is None else self._trained / "model",

@@ -203,9 +203,11 @@ class TRLGRPOTrainer:
         return trainer
 
     def _policy(self) -> Policy:
-        config, kwargs = self.config, training_kwargs(self.config)
+        # TRL computes in bfloat16 by autocast; a warm start needs no autocast.
+        model = self.config.model.model_copy(update={"dtype": "float32"})
+        config, kwargs = self.config.model_copy(update={"model": model}), training_kwargs(self.config)
         policy = policy_of(
-            config.model.model_copy(update={"dtype": "float32"}),  # TRL computes in bfloat16 by autocast
+            config.model,
             config.env.id,
             kwargs,
             config.warm_start,

@@ -34,7 +34,9 @@ def shape_of(section: ModelSection) -> ModelShape | None:
         return None
     try:
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(path))
+            model = AutoModelForCausalLM.from_config(
+                AutoConfig.from_pretrained(path, trust_remote_code=False), trust_remote_code=False
+            )
         return _shape(model)
     except Exception:  # loading the model will say what is wrong with it
         return None

@@ -122,10 +122,11 @@ class ActorSection(Section):
     clip_cov_ub: float = Field(5.0, description="and below this.")
     kl_cov_ratio: float = Field(0.0002, gt=0, le=1, description="Of `kl_cov`: share of tokens with the penalty.")
     ppo_kl_coef: float = Field(0.1, ge=0, description="Of `kl_cov`: weight of the penalty (the paper: 1).")
-    old_logprobs: Literal["rollout", "recompute"] = Field(
-        "rollout",
+    old_logprobs: Literal["rollout", "recompute"] | None = Field(
+        None,
         description="What the loss's ratio starts from: the log-probabilities the engine sampled with, or the "
-        "learner's own before the first step.",
+        "learner's own before the first step. null is `recompute` for `gspo` and `gspo_token` with "
+        "`model.dtype=bfloat16`, where rounding alone would put most episodes outside the clip range, else `rollout`.",
     )
     importance_correction: Literal["none", "token_tis", "sequence_tis", "decoupled"] = Field(
         "none",

@@ -38,8 +38,12 @@ class RunConfig(Section):
         """What does not go together: pairs of a key and what is wrong, in words."""
         return iter(())
 
+    def choose_defaults(self) -> None:
+        """Fill in, in place, the defaults that depend on other keys; the checks see them."""
+
     @model_validator(mode="after")
     def _goes_together(self) -> RunConfig:
+        self.choose_defaults()
         if conflicts := list(self.checks()):
             raise ConflictError(conflicts)
         return self
@@ -74,6 +78,13 @@ class PPOConfig(RunConfig):
     def checks(self) -> Iterator[tuple[str, str]]:
         """What does not go together: pairs of a key and what is wrong, in words."""
         return ppo_checks(self)
+
+    def choose_defaults(self) -> None:
+        """See :class:`RunConfig`; measured by ``benchmarks/precision_gap.py``."""
+        if self.actor.old_logprobs is None:
+            by_episode = self.actor.policy_loss in ("gspo", "gspo_token")
+            chosen = "recompute" if by_episode and self.model.dtype == "bfloat16" else "rollout"
+            object.__setattr__(self, "actor", self.actor.model_copy(update={"old_logprobs": chosen}))
 
 
 class SFTSection(SupervisedSection):

@@ -4,26 +4,24 @@ A checkpoint is a folder. It is written next to its final place, flushed to the 
 existing one, that is first renamed out of the way; a process killed between the two renames leaves it there, and
 :func:`recover` puts it back. So whenever a process is killed, ``path`` is a whole checkpoint after ``recover``.
 
-Tensors are written by torch.distributed.checkpoint: every rank writes what it holds, and another number of ranks can
-read it.
+It has a list of its files' checksums (:mod:`trainers.learner.checksums`). Where writing fails, nothing is left of it.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import threading
-import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-import torch.distributed.checkpoint as dcp
 from torch import Tensor
 
+from trainers.learner.checksums import seal
 from trainers.learner.fsdp import Ranks
+from trainers.learner.tensors import write_tensors
 
 
 def _aside(path: Path) -> tuple[Path, Path]:
@@ -45,6 +43,7 @@ def replace_folder(path: str | Path, ranks: Ranks) -> Iterator[Path]:
 
     Raises:
         NotADirectoryError: ``path`` is a file.
+        OSError: It cannot be written, for example because the disk is full; the old folder stays.
         RuntimeError: Another rank failed; the old folder stays.
     """
     path = Path(path).absolute()
@@ -60,6 +59,7 @@ def replace_folder(path: str | Path, ranks: Ranks) -> Iterator[Path]:
         partial.mkdir()
 
     def finish() -> None:
+        seal(partial)
         _flush(partial)
         if path.exists():
             path.rename(previous)
@@ -70,31 +70,18 @@ def replace_folder(path: str | Path, ranks: Ranks) -> Iterator[Path]:
 
     ranks.first_does(prepare)
     try:
-        yield partial
-    except BaseException as error:
-        ranks.agree(error)
-    else:
-        ranks.agree()
-    ranks.first_does(finish)
-
-
-@contextmanager
-def system_errors(path: Path) -> Iterator[None]:
-    """Turn what a library in Rust says of the system, in words (safetensors, tokenizers), into the OSError that it is.
-
-    Raises:
-        OSError: With its errno, and ``path``.
-    """
-    try:
-        yield
-    except OSError:
+        try:
+            yield partial
+        except BaseException as error:
+            ranks.agree(error)
+        else:
+            ranks.agree()
+        ranks.first_does(finish)
+    except Exception:
+        if ranks.first:
+            shutil.rmtree(partial, ignore_errors=True)
+            recover(path)
         raise
-    except Exception as error:
-        found = re.search(r"\(os error (\d+)\)", str(error))
-        if found is None:
-            raise
-        number = int(found[1])
-        raise OSError(number, os.strerror(number), str(path)) from error
 
 
 def recover(path: str | Path) -> None:
@@ -192,30 +179,6 @@ class Background:
         error, self._error = self._error, None
         if error is not None:
             raise error
-
-
-def write_tensors(folder: Path, tensors: Mapping[str, Tensor], ranks: Ranks) -> None:
-    """Write this rank's shards; all ranks write together."""
-    with _without_advice():
-        dcp.save(dict(tensors), checkpoint_id=folder, process_group=ranks.group, no_dist=ranks.world == 1)
-
-
-def read_tensors(folder: Path, tensors: Mapping[str, Tensor], ranks: Ranks) -> None:
-    """Read into ``tensors``, in place, whatever number of ranks wrote them; all ranks read together.
-
-    Raises:
-        torch.distributed.checkpoint.api.CheckpointException: A tensor is not there, or has another shape.
-    """
-    with _without_advice():
-        dcp.load(dict(tensors), checkpoint_id=folder, no_dist=ranks.world == 1)
-
-
-@contextmanager
-def _without_advice() -> Iterator[None]:
-    """Without torch's note that a single process writes alone, which is meant."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="torch.distributed is .*single process")
-        yield
 
 
 def _flush(folder: Path) -> None:

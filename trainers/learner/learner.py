@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trainers.engines.adapters import compact
-from trainers.learner.checkpoint import Background, replace_folder, system_errors
+from trainers.learner.checkpoint import Background, replace_folder
 from trainers.learner.flops import peak_tflops as peak_tflops_of
 from trainers.learner.fsdp import Ranks, offload_policy, rank_device, whole
 from trainers.learner.inputs import inputs_of
@@ -51,6 +51,7 @@ from trainers.learner.per_token import Floats, KeptSets, PerToken, column, some_
 from trainers.learner.prefixes import can_share
 from trainers.learner.setup import Setup, attention_of
 from trainers.learner.state import LearnerState
+from trainers.learner.system_errors import system_errors
 from trainers.trajectory import Trajectory
 
 #: Named numbers of a micro-batch's ``n`` action tokens, each ``[n]``: those given to the update, and ``trajectory``,
@@ -504,7 +505,9 @@ class Learner:
 
         Raises:
             FileNotFoundError: There is no checkpoint at ``path``.
-            ValueError: It holds other models or adapters than this learner has, or is of another format.
+            DamagedError: A file of it is damaged or missing; nothing was loaded.
+            ValueError: It holds other models or adapters than this learner has, has a file that is not its own, or is
+                of another format.
         """
         self.wait_until_saved()
         return self._state.load(path)

@@ -28,16 +28,36 @@ Source = str | Path | PreTrainedModel
 def load_causal_lm(source: Source) -> Any:
     """A causal language model in float32 (the optimizer's precision), from a folder or name, or a copy of an object.
 
+    No code of the folder is run, and no pickle of it is read.
+
     Raises:
-        ValueError: See :func:`check_head`.
+        ValueError: See :func:`check_head`, or a buffer of an object was rounded.
     """
     if isinstance(source, PreTrainedModel):
+        _refuse_rounded_buffers(source)
         model = copy.deepcopy(source).float()
     else:
-        model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+        model = AutoModelForCausalLM.from_pretrained(
+            source, dtype=torch.float32, trust_remote_code=False, use_safetensors=True
+        )
     model.requires_grad_(True).eval()
     check_head(model)
     return model
+
+
+def _refuse_rounded_buffers(model: PreTrainedModel) -> None:
+    """Raise ``ValueError`` where ``model.to(dtype)`` rounded what no file holds, such as rotary frequencies.
+
+    A folder saved from such a model would have others when it is loaded, which makes them from the configuration.
+    """
+    stored = model.state_dict().keys()
+    for name, value in model.named_buffers():
+        if name not in stored and value.is_floating_point() and value.dtype != torch.float32:
+            raise ValueError(
+                f"the model's buffer {name} was rounded to {str(value.dtype).removeprefix('torch.')}, and no saved "
+                "folder holds it: load the model with from_pretrained(dtype=...), which leaves buffers as they are, "
+                "instead of model.to(dtype)"
+            )
 
 
 @torch.no_grad()

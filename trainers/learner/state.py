@@ -3,6 +3,7 @@
 ``learner.json`` says what it is; ``tensors/`` has what learns: trained parameters, optimizer states, torch's random
 state. ``frozen/`` has what does not: a reference model, the matrices under LoRA adapters. It is written once and then
 linked (:class:`trainers.learner.checkpoint.LinkedTensors`), so a checkpoint of adapters costs what adapters weigh.
+``checksums.json`` has a checksum of each file; all are verified before anything is loaded.
 """
 
 from __future__ import annotations
@@ -15,12 +16,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainers.learner.checkpoint import LinkedTensors, read_tensors, recover, replace_folder, write_tensors
+from trainers.learner.checkpoint import LinkedTensors, recover, replace_folder
+from trainers.learner.checksums import CHECKSUMS, DamagedError, verify
 from trainers.learner.fsdp import Ranks
 from trainers.learner.optim import Optimizer
+from trainers.learner.tensors import read_tensors, write_tensors
 
-_FORMAT = 2
+_FORMAT = 3
 _RECORD = "learner.json"
+
+
+#: What to do about a checkpoint of another version.
+OTHER_FORMAT = (
+    "another version wrote it, and its files are not read (older ones hold pickles, which can run code); resume with "
+    "that version, or start a new run from its model (model.path=CHECKPOINT/model)"
+)
 
 
 class LearnerState:
@@ -88,15 +98,19 @@ class LearnerState:
 
         Raises:
             FileNotFoundError: There is no checkpoint at ``path``.
-            ValueError: It holds other models or adapters than these, or is of another format.
+            DamagedError: A file of it is damaged or missing; nothing was loaded.
+            ValueError: It holds other models or adapters than these, has a file that is not its own, or is of another
+                format.
         """
         self._ranks.first_does(lambda: recover(path))
         path = Path(path)
         if not (path / _RECORD).is_file():
             raise FileNotFoundError(f"no checkpoint of a learner at {path}: {_RECORD} is not there")
-        record = json.loads((path / _RECORD).read_text(encoding="utf-8"))
-        if record["format"] not in (1, _FORMAT):
-            raise ValueError(f"{path} has checkpoint format {record['format']}; this version reads 1 and {_FORMAT}")
+        record = _read(path / _RECORD)
+        if record["format"] == _FORMAT or (path / CHECKSUMS).is_file():
+            self._ranks.first_does(lambda: verify(path))
+        if record["format"] != _FORMAT:
+            raise ValueError(f"{path} has checkpoint format {record['format']!r}: {OTHER_FORMAT}")
         if record["models"] != sorted(self._models):
             raise ValueError(
                 f"{path} holds {', '.join(record['models'])}, but this learner has "
@@ -107,13 +121,10 @@ class LearnerState:
                 f"{path} has adapters {theirs}, but this learner has {self._adapters}; they must be the same"
             )
         learned, frozen = self._tensors()
-        if record["format"] == 1:  # everything together
-            read_tensors(path / "tensors", {**learned, **frozen}, self._ranks)
-        else:
-            read_tensors(path / "tensors", learned, self._ranks)
-            if frozen:
-                read_tensors(path / "frozen", frozen, self._ranks)
-                self._frozen.remember(path / "frozen", self._ranks)
+        read_tensors(path / "tensors", learned, self._ranks)
+        if frozen:
+            read_tensors(path / "frozen", frozen, self._ranks)
+            self._frozen.remember(path / "frozen", self._ranks)
         torch.set_rng_state(learned["rng"])
         for name, optimizer in self._optimizers.items():
             optimizer.progress = record["optimizers"][name]
@@ -134,3 +145,13 @@ class LearnerState:
             for key, moments in optimizer.state().items():
                 learned |= {f"{name}/{key}/{moment}": value for moment, value in moments.items()}
         return learned, frozen
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DamagedError(f"{path} cannot be read: {error}") from error
+    if not isinstance(record, dict) or "format" not in record:
+        raise DamagedError(f"{path} is damaged: it is not the record of a learner")
+    return record

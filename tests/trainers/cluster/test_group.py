@@ -19,6 +19,7 @@ from trainers.cluster.group import LearnerGroup, RankError
 from trainers.cluster.local import local_group
 from trainers.cluster.recipe import MadeThere
 from trainers.learner import Learner
+from trainers.learner.checksums import DamagedError
 from trainers.tiny import build_tokenizer
 
 # One process of the tests starts all these groups, one after the other.
@@ -100,6 +101,18 @@ def test_what_is_wrong_with_a_folder_is_said_by_the_writer(two, tmp_path):
     assert (tmp_path / "y" / "learner.json").is_file()
 
 
+def test_ranks_find_a_damaged_file_of_another_before_they_load(two, tmp_path):
+    two.save(tmp_path / "x")
+    file = tmp_path / "x" / "tensors" / "rank_00001_000.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 0x40
+    file.write_bytes(content)
+    before = two.weights()
+    with pytest.raises((DamagedError, RuntimeError), match=r"rank_00001_000\.safetensors is damaged"):
+        two.load(tmp_path / "x")
+    assert all(torch.equal(value, before[name]) for name, value in two.weights().items()), "the group goes on"
+
+
 class Saving:
     """As a run saves: state and export, in a thread of the driver."""
 
@@ -151,7 +164,7 @@ def test_a_killed_rank_is_named_at_once_ends_the_group_and_leaves_the_last_good_
     saving.checkpoints.wait()
     (tmp_path / "go").unlink()
     saving.begin(2)
-    while not list(tmp_path.glob(".iteration_000002.partial/**/*.distcp")):
+    while not list(tmp_path.glob(".iteration_000002.partial/**/*.safetensors")):
         time.sleep(0.01)
     names = [f"/proc/{pid(two, rank)}" for rank in range(2)]
     os.kill(pid(two, 1), signal.SIGKILL)

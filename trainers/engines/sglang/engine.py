@@ -132,7 +132,7 @@ class SGLangEngine:
         folder = Path(model).expanduser()
         if not (folder / "config.json").is_file():
             raise ValueError(f"{folder} is not a folder with a config.json")
-        config = AutoConfig.from_pretrained(folder)
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         if not 2 <= max_context <= config.max_position_embeddings:
             raise ValueError(
                 f"max_context must be from 2 to the model's {config.max_position_embeddings}, not {max_context}"

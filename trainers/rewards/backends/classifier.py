@@ -240,7 +240,7 @@ def classifier_problems(options: ClassifierOptions) -> Iterator[tuple[str, str]]
 
     factory, more = _factory(options)
     try:
-        config = AutoConfig.from_pretrained(options.path, **more)
+        config = AutoConfig.from_pretrained(options.path, trust_remote_code=False, **more)
     except Exception as error:  # whatever a broken file makes transformers raise
         yield "path", f"{options.path}: its config.json cannot be used: {_first_line(error)}"
         return
@@ -253,7 +253,7 @@ def classifier_problems(options: ClassifierOptions) -> Iterator[tuple[str, str]]
         yield "transform" if options.label is None and config.num_labels == 1 else "label", str(error)
     try:
         with _LOADING, torch.device("meta"):  # its shape alone
-            model = factory.from_config(config)
+            model = factory.from_config(config, trust_remote_code=False)
     except Exception as error:  # numbers that do not go together
         yield "path", f"{options.path}: its config.json cannot be used: {_first_line(error)}"
         return
@@ -298,7 +298,14 @@ def _load(options: ClassifierOptions) -> Any:
     factory, more = _factory(options)
     try:
         with _LOADING:
-            model, info = factory.from_pretrained(options.path, dtype=options.dtype, output_loading_info=True, **more)
+            model, info = factory.from_pretrained(
+                options.path,
+                dtype=options.dtype,
+                trust_remote_code=False,
+                use_safetensors=True,
+                output_loading_info=True,
+                **more,
+            )
     except Exception as error:  # OSError, ValueError, RuntimeError, safetensors' own, and what a broken file brings up
         raise ValueError(f"the reward model {options.path} cannot be loaded: {error}") from error
     # What files lack is drawn at random, with a warning: such a head pays for nothing at all.

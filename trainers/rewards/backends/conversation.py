@@ -116,7 +116,7 @@ def load_tokenizer(path: str) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(path)
+        return AutoTokenizer.from_pretrained(path, trust_remote_code=False)
     except Exception as error:  # a broken file makes tokenizers raise a plain Exception
         raise ValueError(f"the tokenizer {path} cannot be loaded: {error}") from error
 

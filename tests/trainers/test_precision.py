@@ -1,0 +1,138 @@
+"""What a file holds is what is trained and what is written again, whatever the computation's precision."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from safetensors.torch import load_file
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from trainers import tiny
+from trainers.assembly.learner import learner_options
+from trainers.config import ConfigError, render, resolve
+from trainers.config.model import ModelSection
+from trainers.config.running import RunSection
+from trainers.engines.decoder import FAMILIES, Decoder
+from trainers.learner import Learner
+from trainers.learner.models import load_causal_lm
+from trainers.policy import Policy, load
+
+SHAPE = {"hidden": 32, "layers": 2, "heads": 4, "kv_heads": 2, "vocab_size": 300}
+DTYPES = ("float32", "bfloat16")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_process_group_is_left():
+    yield
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def open_policy(path: str | Path = "tiny", **values: Any) -> Policy:
+    section = ModelSection(path=str(path), **{**SHAPE, **values})
+    return load(section, lambda: ["How many? 12 apples."] * 3, max_context=64, seed=0)
+
+
+def learner_of(policy: Policy, dtype: str) -> Learner:
+    return Learner(policy.model, **learner_options(ModelSection(dtype=dtype), RunSection()))
+
+
+def tensors_of(model: Any) -> dict[str, torch.Tensor]:
+    """Parameters and all buffers, also those that no file holds."""
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def assert_same(one: Any, two: Any) -> None:
+    ours, theirs = tensors_of(one), tensors_of(two)
+    assert ours.keys() == theirs.keys()
+    for name, value in ours.items():
+        assert value.dtype == theirs[name].dtype == torch.float32, name
+        assert torch.equal(value, theirs[name]), name
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_loading_and_exporting_change_no_bit(tmp_path, family, dtype):
+    """From scratch, exported, loaded, exported again: parameters and buffers, and transformers makes the same."""
+    first = open_policy(family=family, dtype=dtype)
+    folder = tmp_path / "0"
+    tiny.save(folder, first.model, first.tokenizer)
+    for number in (1, 2):
+        policy = open_policy(folder, dtype=dtype)
+        learner = learner_of(policy, dtype)
+        folder = tmp_path / str(number)
+        learner.export_hf(folder, policy.tokenizer)
+        again = open_policy(folder, dtype=dtype)
+        assert_same(first.model, policy.model)
+        assert_same(first.model, again.model)
+        made = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), dtype=torch.float32)
+        for name, value in made.named_buffers():
+            assert torch.equal(value, again.model.get_buffer(name)), name
+            assert torch.equal(value, learner.actor.lm.get_buffer(name)), name
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("stored", [*DTYPES, "float16"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_master_weights_are_what_the_file_holds(tmp_path, family, stored, dtype):
+    """Of any type; also where config.json names another type than the tensors have."""
+    made = open_policy(family=family)
+    tiny.save(tmp_path, made.model, made.tokenizer)
+    file = tmp_path / "model.safetensors"
+    values = {name: value.to(getattr(torch, stored)) for name, value in load_file(file).items()}
+    from safetensors.torch import save_file
+
+    save_file(values, file, metadata={"format": "pt"})
+    config = tmp_path / "config.json"
+    config.write_text(config.read_text().replace('"float32"', '"bfloat16"'))
+    assert "bfloat16" in config.read_text()
+    learner = learner_of(open_policy(tmp_path, dtype=dtype), dtype)
+    masters = learner.weights()
+    for name, value in values.items():
+        assert masters[name].dtype == torch.float32
+        assert torch.equal(masters[name], value.float()), name
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_engine_and_learner_turn_by_the_same_angles(family):
+    """The engine's tables are the float32 angles, rounded once at the end where it computes in bfloat16."""
+    policy = open_policy(family=family, dtype="bfloat16")
+    for dtype in (torch.float32, torch.bfloat16):
+        decoder = Decoder(policy.model, 1, 64, dtype=dtype)
+        rotary: Any = policy.model.get_submodule("model.rotary_emb")
+        exact = np.outer(np.arange(64), rotary.inv_freq.double().numpy())
+        cosines = decoder._cos[:, 0, : exact.shape[1]].double().numpy()
+        assert np.abs(cosines - np.cos(exact)).max() < (1e-5 if dtype == torch.float32 else 2**-8)
+
+
+def test_a_model_whose_buffers_were_rounded_is_refused():
+    model = tiny.build_model(300, hidden=32, layers=1).to(torch.bfloat16)
+    with pytest.raises(ValueError, match=r"buffer model\.rotary_emb\.\w*inv_freq was rounded to bfloat16.*from_pretra"):
+        load_causal_lm(model)
+
+
+# ------------------ where the ratio starts
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("loss", ["ppo", "cispo", "gspo", "gspo_token"])
+def test_the_default_of_old_logprobs_follows_precision_and_loss(loss, dtype):
+    """A value that is given stays; what is chosen is shown, read back as given, and what the checks see."""
+    chosen = "recompute" if loss.startswith("gspo") and dtype == "bfloat16" else "rollout"
+    given = [f"actor.policy_loss={loss}", f"model.dtype={dtype}", "algorithm.adv_estimator=grpo"]
+    config, sources = resolve(given)
+    assert config.actor.old_logprobs == chosen
+    assert f"old_logprobs: {chosen}  # set by the program (default null)" in render(config, sources)
+    for value in ("rollout", "recompute"):
+        assert resolve([*given, f"actor.old_logprobs={value}"])[0].actor.old_logprobs == value
+    corrected = [*given, "actor.importance_correction=sequence_tis"]
+    if chosen == "recompute":
+        assert resolve(corrected)[0].actor.importance_correction == "sequence_tis"
+    else:
+        with pytest.raises(ConfigError, match=r"needs actor\.old_logprobs=recompute"):
+            resolve(corrected)

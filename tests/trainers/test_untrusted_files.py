@@ -1,0 +1,121 @@
+"""Models, adapters and tokenizers of others: no code and no pickle of theirs runs when they are read."""
+
+from __future__ import annotations
+
+import ast
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+
+from trainers import tiny
+from trainers.config.model import ModelSection
+from trainers.learner.models import load_causal_lm
+from trainers.policy import PolicyError, load
+from trainers.rewards.backends.conversation import load_tokenizer
+from trainers.saved_adapter import read_adapter
+
+TRAINERS = Path(__file__).parents[2] / "trainers"
+#: Where pickles are read that processes of one run send each other.
+BETWEEN_OUR_PROCESSES = {
+    "engines/vllm/server/transfer.py",
+    "rewards/function_worker.py",
+    "cluster/parcel.py",
+    "cluster/pipe.py",
+    "cluster/rank.py",
+}
+
+
+def calls_of(path: Path) -> list[tuple[str, dict[str, object]]]:
+    """Every call in a file: the last part of what is called, and its keywords."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            named = {k.arg: k.value.value for k in node.keywords if k.arg and isinstance(k.value, ast.Constant)}
+            owner = node.func.value.id if isinstance(node.func.value, ast.Name) else ""
+            found.append((f"{owner}.{node.func.attr}", named))
+    return found
+
+
+SOURCES = sorted(path for path in TRAINERS.rglob("*.py"))
+
+
+def test_every_call_that_reads_files_of_others_forbids_their_code():
+    """The next one that is written must, too."""
+    seen = 0
+    for path in SOURCES:
+        for name, given in calls_of(path):
+            owner, _, method = name.rpartition(".")
+            if method in ("from_pretrained", "from_config"):
+                seen += 1
+                assert given.get("trust_remote_code") is False or method == "from_config" and path.name == "tiny.py", (
+                    f"{path}: {name} needs trust_remote_code=False"
+                )
+                if method == "from_pretrained" and owner not in ("AutoConfig", "AutoTokenizer"):
+                    assert given.get("use_safetensors") is True, f"{path}: {name} needs use_safetensors=True"
+            if str(path.relative_to(TRAINERS)) not in BETWEEN_OUR_PROCESSES:
+                assert name not in ("pickle.load", "pickle.loads", "torch.load"), f"{path}: {name} reads a pickle"
+    assert seen >= 10
+
+
+class Attack:
+    """Its pickle writes a file when it is read."""
+
+    def __init__(self, proof: Path) -> None:
+        self.proof = proof
+
+    def __reduce__(self):
+        return Path.touch, (self.proof,)
+
+
+@pytest.fixture
+def model(tmp_path):
+    """A model folder that would run code in every way that transformers has, were it let."""
+    folder, proof = tmp_path / "model", tmp_path / "proof"
+    tokenizer = tiny.build_tokenizer(["How many? 12 apples."] * 3, 300)
+    tiny.save(folder, tiny.build_model(len(tokenizer), hidden=32, layers=1), tokenizer)
+    (folder / "evil.py").write_text(f"import pathlib; pathlib.Path({str(proof)!r}).touch()\n")
+    for name, entries in (
+        ("config.json", {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"}),
+        ("tokenizer_config.json", {"AutoTokenizer": ["evil.Tokenizer", "evil.Tokenizer"]}),
+    ):
+        config = json.loads((folder / name).read_text())
+        (folder / name).write_text(json.dumps({**config, "auto_map": entries}))
+    for name in ("pytorch_model.bin", "training_args.bin", "optimizer.pt"):
+        (folder / name).write_bytes(pickle.dumps(Attack(proof)))
+    return folder
+
+
+def test_code_and_pickles_beside_a_model_are_not_run(model, tmp_path):
+    section = ModelSection(path=str(model))
+    policy = load(section, lambda: (), max_context=64, seed=0)
+    assert type(policy.model).__name__ == "Qwen2ForCausalLM"
+    assert type(load_causal_lm(str(model))).__name__ == "Qwen2ForCausalLM"
+    load_tokenizer(str(model))
+    (model / "model.safetensors").unlink()
+    with pytest.raises(PolicyError, match="transformers cannot load it"):
+        load(section, lambda: (), max_context=64, seed=0)
+    with pytest.raises(OSError, match="safetensors"):
+        load_causal_lm(str(model))
+    assert not (tmp_path / "proof").exists()
+
+
+def test_a_model_that_is_only_its_own_code_is_refused(model, tmp_path):
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "model_type": "evil", "architectures": ["Evil"]}))
+    with pytest.raises(PolicyError, match="transformers cannot load it"):
+        load(ModelSection(path=str(model)), lambda: (), max_context=64, seed=0)
+    assert not (tmp_path / "proof").exists()
+
+
+def test_pickles_beside_an_adapter_are_not_read(tmp_path):
+    proof = tmp_path / "proof"
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 2, "lora_alpha": 4}))
+    (tmp_path / "adapter_model.bin").write_bytes(pickle.dumps(Attack(proof)))
+    with pytest.raises(ValueError, match=r"has no adapter_model\.safetensors"):
+        read_adapter(tmp_path)
+    (tmp_path / "adapter_model.safetensors").write_bytes(pickle.dumps(Attack(proof)))
+    with pytest.raises(ValueError, match="cannot be read"):
+        read_adapter(tmp_path).tensors()
+    assert not proof.exists()

@@ -1,0 +1,222 @@
+"""Tensors of a checkpoint on disk: safetensors files of every rank, and ``tensors.json``, which says what is where.
+
+torch.distributed.checkpoint plans which rank writes and reads what, so that another number of ranks, cut in another
+way, can read what was written. Its own files hold pickles; these hold numbers and JSON, and reading them runs no code.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem, SavePlan, SavePlanner
+from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
+from torch.futures import Future
+
+from trainers.learner.checksums import DamagedError, seal, sha256
+from trainers.learner.fsdp import Ranks
+from trainers.learner.system_errors import system_errors
+
+_INDEX = "tensors.json"
+_FILE_BYTES = 2 * 2**30  #: of tensors in a file, about: so much of a GPU's memory is copied to the CPU at a time
+
+
+def write_tensors(folder: Path, tensors: Mapping[str, Tensor], ranks: Ranks) -> None:
+    """Write this rank's pieces, with their checksums; all ranks write together.
+
+    Raises:
+        OSError: On any rank; all ranks raise it.
+    """
+    with _without_wrapping():
+        dcp.save(dict(tensors), storage_writer=_Writer(folder), process_group=ranks.group, no_dist=ranks.world == 1)
+
+
+def read_tensors(folder: Path, tensors: Mapping[str, Tensor], ranks: Ranks) -> None:
+    """Read into ``tensors``, in place, whatever number of ranks wrote them; all ranks read together.
+
+    Raises:
+        RuntimeError: A tensor is not there.
+        ValueError: A tensor has another shape, or ``tensors.json`` cannot be read.
+    """
+    with _without_wrapping():
+        dcp.load(dict(tensors), storage_reader=_Reader(folder), no_dist=ranks.world == 1)
+
+
+class _Writer(StorageWriter):
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def reset(self, checkpoint_id: Any = None) -> None:
+        pass
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
+        return True
+
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        return plan
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        return [SavePlan(plan.items, storage_data=rank) for rank, plan in enumerate(plans)]
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        results: list[WriteResult] = []
+        pieces: dict[str, Tensor] = {}
+        waiting: list[tuple[MetadataIndex, Tensor]] = []
+        files = size = 0
+
+        def flush() -> None:
+            nonlocal files, size
+            if not pieces:
+                return
+            path = self._folder / f"rank_{plan.storage_data:05d}_{files:03d}.safetensors"
+            with system_errors(path):
+                save_file(pieces, path)
+            checksum = sha256(path)
+            for index, piece in waiting:
+                stored = {"shape": list(piece.shape), "file": path.name, "sha256": checksum}
+                results.append(WriteResult(index, piece.nbytes, stored))
+            files, size = files + 1, 0
+            pieces.clear()
+            waiting.clear()
+
+        for item in plan.items:
+            piece = planner.resolve_data(item)
+            assert isinstance(piece, Tensor)
+            piece = piece.detach().cpu().contiguous()
+            if piece.untyped_storage().nbytes() != piece.nbytes:
+                piece = piece.clone()
+            if size and size + piece.nbytes > _FILE_BYTES:
+                flush()
+            pieces[_key(item.index)] = piece
+            waiting.append((item.index, piece))
+            size += piece.nbytes
+        flush()
+        done: Future[list[WriteResult]] = Future()
+        done.set_result(results)
+        return done
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        index: dict[str, Any] = {
+            name: {
+                "dtype": str(found.properties.dtype).removeprefix("torch."),
+                "shape": list(found.size),
+                "pieces": [],
+            }
+            for name, found in metadata.state_dict_metadata.items()
+            if isinstance(found, TensorStorageMetadata)
+        }
+        checksums: dict[str, str] = {}
+        for result in (each for theirs in results for each in theirs):
+            stored = dict(result.storage_data)
+            checksums[stored["file"]] = stored.pop("sha256")
+            index[result.index.fqn]["pieces"].append({"offset": list(result.index.offset or ()), **stored})
+        (self._folder / _INDEX).write_text(json.dumps(index, indent=1), encoding="utf-8")
+        seal(self._folder, checksums)
+
+
+class _Reader(StorageReader):
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        # Here and not when torch asks for it, which would hide what is wrong.
+        self._metadata = _index_of(folder / _INDEX)
+        self._files: Mapping[MetadataIndex, str] = self._metadata.storage_data
+
+    def reset(self, checkpoint_id: Any = None) -> None:
+        pass
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
+        return True
+
+    def read_metadata(self, *args: Any) -> Metadata:  # type: ignore[override]
+        return self._metadata
+
+    def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        return plan
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        return plans
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        by_file: dict[str, list[ReadItem]] = {}
+        for item in plan.items:
+            by_file.setdefault(self._files[item.storage_index], []).append(item)
+        for name, items in by_file.items():
+            with system_errors(self._folder / name), safe_open(self._folder / name, framework="pt") as file:
+                for item in items:
+                    where = tuple(
+                        slice(begin, begin + length)
+                        for begin, length in zip(item.storage_offsets, item.lengths, strict=True)
+                    )
+                    key = _key(item.storage_index)
+                    piece = file.get_slice(key)[where] if where else file.get_tensor(key)  # a number has no slices
+                    target = planner.resolve_tensor(item).detach()
+                    target.copy_(piece)
+                    planner.commit_tensor(item, target)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+
+def _index_of(path: Path) -> Metadata:
+    """What ``tensors.json`` says; ``storage_data`` has the file of each piece.
+
+    Raises:
+        DamagedError: It cannot be read.
+    """
+    tensors: dict[str, Any] = {}
+    files: dict[MetadataIndex, str] = {}
+    try:
+        for name, found in json.loads(path.read_text(encoding="utf-8")).items():
+            pieces = [
+                ChunkStorageMetadata(torch.Size(piece["offset"]), torch.Size(piece["shape"]))
+                for piece in found["pieces"]
+            ]
+            if not isinstance(dtype := getattr(torch, found["dtype"]), torch.dtype):
+                raise TypeError(f"{found['dtype']} is not a type of numbers")
+            tensors[name] = TensorStorageMetadata(TensorProperties(dtype), torch.Size(found["shape"]), pieces)
+            for piece in found["pieces"]:
+                files[MetadataIndex(name, piece["offset"])] = Path(piece["file"]).name  # in this folder
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedError(f"{path} cannot be read: {error!r}") from error
+    return Metadata(tensors, storage_data=files)
+
+
+def _key(index: MetadataIndex) -> str:
+    """The name of a piece in its file: of the tensor, and where it begins in that."""
+    return f"{index.fqn}[{','.join(map(str, index.offset or ()))}]"
+
+
+@contextmanager
+def _without_wrapping() -> Iterator[None]:
+    """Raise what a rank raised, which torch wraps; and without torch's note that a single process writes alone."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is .*single process")
+        try:
+            yield
+        except CheckpointException as error:
+            raise next(iter(error.failures.values()))[0] from error
