@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..chat_template import refused
+from ..engines.vllm.arguments import refused_arguments
 from ..saved_adapter import read_adapter
 from .reward_model import reward_model_checks, sections_of
 from .section import Problems
 from .section import changed as _changed
-from .unread import SECTIONS, WITH_CRITIC, unread
+from .unread import DISCOUNTED, SECTIONS, WITH_CRITIC, unread
 from .user_functions import function_problem
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ _RUNNING = {"vllm": ("transport", "update_folder", "health_timeout_s", "stall_ti
 # Keys of `algorithm` that only some estimators read. Elsewhere they would silently do nothing.
 _ONLY_WITH = {
     "lam": WITH_CRITIC,
-    "gamma": (*WITH_CRITIC, "reinforce_pp", "turn_grpo", "gigpo"),
+    "gamma": DISCOUNTED,
     "turn_gamma": ("bilevel_gae",),
     "turn_lam": ("bilevel_gae",),
     "norm_by_std": ("grpo", "turn_grpo", "gigpo"),
@@ -245,6 +246,9 @@ def _server_checks(engine: ServingSection) -> Problems:
                 if urls
                 else f"is for a server that runs already; give engine.{name}.base_url",
             )
+    if name == "vllm":
+        for argument, reason in refused_arguments(engine.vllm.args).items():
+            yield f"engine.vllm.args.{argument}", reason
     if engine.replicas > 1 and urls:
         yield "engine.replicas", f"is {engine.replicas}; each address in engine.{name}.base_url is a replica already"
     if len(set(urls)) < len(urls):
