@@ -14,12 +14,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from .algorithms import off_policy
-from .algorithms.advantages import ESTIMATORS, NEEDS_ANCHOR, NEEDS_GREEDY, Advantages, normalize, restrict
-from .algorithms.batch import ActionBatch, anchor_states, gather, shared_anchors
+from .algorithms import covariance, off_policy
+from .algorithms.advantages import ESTIMATORS, NEEDS_ANCHOR, NEEDS_GREEDY, NEEDS_TERMS, Advantages, normalize, restrict
+from .algorithms.batch import ActionBatch, anchor_states, episode_terms, gather, shared_anchors
 from .algorithms.kl import KLController, kl_estimate, mean_kl
+from .algorithms.policy_losses import LOSS_OPTIONS, value_loss
 from .algorithms.policy_losses import policy_loss as policy_loss_of
-from .algorithms.policy_losses import value_loss
 from .cluster.group import LearnerGroup
 from .config import PPOConfig
 from .config.checks import estimator_keys
@@ -103,10 +103,13 @@ def off_policy_correction(
     """From the policy that sampled to the one that the update starts from: weights, tokens to keep, metrics."""
     mode, cap = section.importance_correction, section.tis_cap
     weights = off_policy.importance_weights(mode, old, rollout, offsets, cap)
-    kept = off_policy.kept(section.rejection, old, rollout, offsets, section.rejection_low, section.rejection_high)
+    band = section.rejection_low, section.rejection_high
+    kept = off_policy.kept(section.rejection, old, rollout, offsets, *band, section.rejection_kl)
     metrics = off_policy.mismatch(old, rollout)
     if weights is not None:
         metrics |= off_policy.weight_metrics(weights, mode, cap)
+        if section.importance_batch_normalize:
+            weights = off_policy.batch_normalized(weights, offsets, mode)
     if section.rejection != "none" and kept.size:
         metrics["rejected"] = 1.0 - float(kept.mean())
     return weights, kept, metrics
@@ -122,20 +125,63 @@ def compared_with(
     if section.adv_estimator in NEEDS_ANCHOR:
         batch = replace(batch, anchor=anchor_states(trajectories, section.anchor))
         return batch, {"anchored": float(np.mean(shared_anchors(batch)))}
+    if section.adv_estimator in NEEDS_TERMS:
+        names, terms = episode_terms(trajectories, section.gdpo_reward_keys)
+        deviations = {f"term_std/{name}": float(term.std()) for name, term in zip(names, terms.T, strict=True)}
+        return replace(batch, terms=terms), deviations
     return batch, {}
 
 
 def estimator_options(section: AlgorithmSection) -> dict[str, Any]:
     """The keys that the chosen estimator reads."""
     options = {name: getattr(section, name) for name in estimator_keys(section.adv_estimator)}
-    options.pop("anchor", None)  # it says what the batch holds
+    for name in ("anchor", "gdpo_reward_keys"):  # they say what the batch holds
+        options.pop(name, None)
     if options.get("norm_by_std", False) is None:
         del options["norm_by_std"]  # the estimator's own habit
     return options
 
 
+def selected_tokens(
+    section: ActorSection, columns: Mapping[str, Floats], mask: NDArray[np.bool_], rng: np.random.Generator
+) -> dict[str, Floats]:
+    """The tokens that ``clip_cov`` and ``kl_cov`` treat differently, chosen once from the whole batch.
+
+    Args:
+        section: Which loss, and its options.
+        columns: Of :func:`credit`.
+        mask: bool ``[N]``; the tokens that the policy is trained on.
+        rng: Draws those of ``clip_cov``.
+
+    Returns:
+        The column ``selected`` ``[N]``, 1 where a token is chosen; nothing for other losses.
+    """
+    given = columns["old_logprobs"], columns["advantages"], mask
+    if section.policy_loss == "clip_cov":
+        low, high = section.clip_cov_lb, section.clip_cov_ub
+        chosen = covariance.clip_cov_tokens(*given, ratio=section.clip_cov_ratio, low=low, high=high, rng=rng)
+    elif section.policy_loss == "kl_cov":
+        chosen = covariance.kl_cov_tokens(*given, ratio=section.kl_cov_ratio)
+    else:
+        return {}
+    return {"selected": chosen.astype(np.float64)}
+
+
+#: The key of ``actor`` that is each option of a loss.
+LOSS_KEYS = {
+    "clip_low": "clip_ratio_low",
+    "clip_high": "clip_ratio_high",
+    "dual_clip": "clip_ratio_c",
+    "ratio_cap": "clip_ratio_c",
+    "tau_pos": "tau_pos",
+    "tau_neg": "tau_neg",
+    "kl_coef": "ppo_kl_coef",
+}
+
+
 def policy_loss(section: ActorSection) -> Any:
     """The policy's loss, an entropy bonus, and the KL to the reference if asked for; see ``Learner``."""
+    options = {name: getattr(section, LOSS_KEYS[name]) for name in LOSS_OPTIONS[section.policy_loss]}
 
     def loss(logprobs: Tensor, entropy: Tensor, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         surrogate = policy_loss_of(
@@ -144,10 +190,9 @@ def policy_loss(section: ActorSection) -> Any:
             batch["old_logprobs"],
             batch["advantages"],
             batch["trajectory"],
-            clip_low=section.clip_ratio_low,
-            clip_high=section.clip_ratio_high,
-            dual_clip=section.clip_ratio_c,
+            selected=batch.get("selected"),
             importance=batch.get("importance"),
+            **options,
         )
         per_token = surrogate.loss
         if section.entropy_coeff:  # a gradient of 0 would be computed all the same

@@ -39,7 +39,7 @@ from .cluster.plan import describe
 from .cluster.recipe import MadeThere
 from .config import PPOConfig, load_config
 from .config.running import TrainerSection
-from .credit import credit, critic_loss, norm_length, offsets_of, policy_loss
+from .credit import credit, critic_loss, norm_length, offsets_of, policy_loss, selected_tokens
 from .engines.base import EngineError, Sampling
 from .plain import SAID_PLAINLY, disk_full, terminated_like_interrupted
 from .report.metrics import Phases, episode_metrics
@@ -173,6 +173,7 @@ def learn(
     config, learner = run.config, run.learner
     columns, advantages, metrics = credit(config, learner, run.kl, paid, greedy)
     rng = np.random.default_rng((config.trainer.seed, run.iteration))
+    columns |= selected_tokens(config.actor, columns, advantages.policy_mask, rng)
     train_actor = run.iteration >= config.critic.warmup or learner.critic is None
     steps: dict[str, list[float]] = {}
     offsets = offsets_of(trajectories)

@@ -150,9 +150,15 @@ def test_a_configuration_cannot_be_changed_by_accident():
         ("algorithm.turn_gamma=0.5", "has no effect with algorithm.adv_estimator=turn_grpo; it is read by bilevel_gae"),
         ("algorithm.anchor=history", "it is read by gigpo"),
         ("actor.policy_loss=gspo", "algorithm.adv_estimator=turn_grpo gives turns or tokens their own"),
+        ("actor.policy_loss=geo_mean", "geo_mean spreads each advantage over its whole episode"),
+        ("actor.tau_neg=2", "actor.tau_neg: has no effect with actor.policy_loss=ppo"),
+        ("actor.clip_cov_ub=2", "actor.clip_cov_ub: has no effect with actor.policy_loss=ppo"),
+        ("actor.ppo_kl_coef=2", "actor.ppo_kl_coef: has no effect with actor.policy_loss=ppo"),
         ("actor.rejection=token", "needs actor.old_logprobs=recompute"),
         ("actor.importance_correction=decoupled", "needs actor.old_logprobs=recompute"),
         ("actor.rejection_high=2", "has no effect with actor.rejection=none"),
+        ("actor.rejection_kl=2", "has no effect with actor.rejection=none"),
+        ("actor.importance_batch_normalize=true", "has no effect with actor.importance_correction=none"),
         ("actor.tis_cap=3", "has no effect with actor.importance_correction=none"),
         ("algorithm.reward_credit=sideways", "must be one of as_earned, last, spread, discounted, or FILE.py:FUNCTION"),
         ("algorithm.reward_credit=none/there.py:f", "there is no file none/there.py"),
@@ -177,6 +183,7 @@ def test_conflicts_between_keys_name_the_one_to_change():
 
 
 VLLM = "engine.name=vllm engine.vllm.args"
+GDPO = "algorithm.adv_estimator=gdpo"
 ADAPTIVE = "algorithm.use_kl_in_reward=true algorithm.kl_ctrl.type=adaptive"
 
 
@@ -187,6 +194,27 @@ ADAPTIVE = "algorithm.use_kl_in_reward=true algorithm.kl_ctrl.type=adaptive"
         ("trainer.rollout_data_dir=a trainer.validation_data_dir=./a", "trainer.validation_data_dir: is trainer.roll"),
         (f"{ADAPTIVE} algorithm.kl_ctrl.kl_coef=0", "algorithm.kl_ctrl.kl_coef: is 0, and"),
         (f"{ADAPTIVE} algorithm.kl_ctrl.horizon=25.6", "algorithm.kl_ctrl.horizon: is 25.6; with 128 episodes a batch"),
+        ("algorithm.adv_estimator=passk rollout.n=4", "algorithm.pass_k: is 4; it must be below rollout.n=4"),
+        (
+            f"{GDPO} algorithm.gdpo_reward_weights=[1]",
+            "algorithm.gdpo_reward_weights: needs algorithm.gdpo_reward_keys",
+        ),
+        (
+            "actor.old_logprobs=recompute actor.rejection=token_k3",
+            "actor.rejection_kl: is null; actor.rejection=token_k3",
+        ),
+        (
+            "actor.old_logprobs=recompute actor.rejection=token_k2 actor.rejection_kl=1 actor.rejection_low=0.1",
+            "actor.rejection_low: has no effect with actor.rejection=token_k2",
+        ),
+        (f"{GDPO} algorithm.gdpo_reward_keys=[a,a]", "algorithm.gdpo_reward_keys: names a term twice"),
+        (f"{GDPO} algorithm.use_kl_in_reward=true", "algorithm.use_kl_in_reward: has no effect with gdpo"),
+        (f"{GDPO} algorithm.norm_adv=false", "algorithm.norm_adv: cannot be false: gdpo is defined by"),
+        (f"{GDPO} algorithm.reward_credit=spread", "algorithm.reward_credit: has no effect with algorithm.adv_estim"),
+        ("algorithm.gdpo_reward_keys=[a]", "algorithm.gdpo_reward_keys: has no effect with algorithm.adv_estimator=t"),
+        ("actor.policy_loss=sapo actor.clip_ratio_high=0.1", "actor.clip_ratio_high: has no effect with actor.policy_"),
+        ("actor.policy_loss=sapo actor.clip_ratio_c=3", "actor.clip_ratio_c: has no effect with actor.policy_loss=sap"),
+        ("actor.policy_loss=clip_cov actor.clip_cov_lb=5", "actor.clip_cov_lb: is 5; it must be below actor.clip_cov"),
         ("critic.lr=0.1", "critic.lr: has no effect with algorithm.adv_estimator=turn_grpo"),
         ("actor.kl_loss_coef=0.1", "actor.kl_loss_coef: has no effect with actor.use_kl_loss=false"),
         ("actor.kl_loss_type=k1", "actor.kl_loss_type: has no effect with actor.use_kl_loss=false"),
@@ -205,13 +233,16 @@ def test_keys_that_do_nothing_or_would_break_a_run_in_its_middle(arguments, said
 
 def test_losses_and_estimators_must_suit_each_other():
     corrected = ("actor.old_logprobs=recompute", "actor.importance_correction=token_tis", "actor.rejection=token")
-    lines = problems("actor.policy_loss=gspo", "algorithm.adv_estimator=rloo", "actor.clip_ratio_c=3", *corrected)
-    assert [line.partition(":")[0] for line in lines] == [
-        *("actor.clip_ratio_c", "actor.importance_correction", "actor.rejection")
-    ]
+    for loss in ("gspo", "geo_mean"):
+        lines = problems(
+            f"actor.policy_loss={loss}", "algorithm.adv_estimator=rloo", "actor.clip_ratio_c=3", *corrected
+        )
+        assert [line.partition(":")[0] for line in lines] == [
+            *("actor.clip_ratio_c", "actor.importance_correction", "actor.rejection")
+        ]
     (line,) = problems("algorithm.adv_estimator=reinforce_pp", "algorithm.norm_adv=false")
     assert "defined by that normalisation" in line
-    for estimator in ("grpo", "dr_grpo", "reinforce_pp_baseline", "gigpo"):
+    for estimator in ("grpo", "dr_grpo", "opo", "gdpo", "grpo_passk", "passk", "reinforce_pp_baseline", "gigpo"):
         (line,) = problems("rollout.n=1", f"algorithm.adv_estimator={estimator}")
         assert "one alone teaches nothing" in line
     load_config(["rollout.n=1", "algorithm.adv_estimator=remax", "rollout.filter_zero_variance=true"])

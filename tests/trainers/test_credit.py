@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,10 +10,12 @@ import numpy as np
 import pytest
 import torch
 
+from trainers.algorithms import policy_losses
+from trainers.algorithms.covariance import clip_cov_tokens, kl_cov_tokens
 from trainers.algorithms.kl import FixedKL
 from trainers.config import PPOConfig
 from trainers.config.load import resolve
-from trainers.credit import credit, critic_loss, policy_loss
+from trainers.credit import credit, critic_loss, policy_loss, selected_tokens
 from trainers.trajectory import Trajectory
 
 SIZES = ((2, 1), (3,), (1, 2), (2,))  # action tokens by turn; two groups of two
@@ -177,6 +180,48 @@ def test_the_policys_loss_is_the_surrogate_minus_the_bonus_plus_the_kl(importanc
     torch.testing.assert_close(sums["kl_loss"], (given["share"] * kl).sum().detach())
     torch.testing.assert_close(sums["ratio"], (given["share"] * ratio).sum().detach())
     assert not any(each.requires_grad for each in sums.values())
+
+
+@pytest.mark.parametrize(
+    ("keys", "options"),
+    [
+        ("geo_mean clip_ratio_low=0.1 clip_ratio_high=0.3", {"clip_low": 0.1, "clip_high": 0.3}),
+        ("sapo tau_pos=0.5 tau_neg=2", {"tau_pos": 0.5, "tau_neg": 2.0}),
+        ("dppo_tv clip_ratio_low=0.1 clip_ratio_c=1.5", {"clip_low": 0.1, "clip_high": 0.28, "ratio_cap": 1.5}),
+        ("dppo_kl clip_ratio_high=0.01", {"clip_low": 0.2, "clip_high": 0.01}),
+        ("clip_cov clip_ratio_low=0.1", {"clip_low": 0.1, "clip_high": 0.28}),
+        ("kl_cov ppo_kl_coef=2", {"kl_coef": 2.0}),
+    ],
+)
+def test_each_loss_has_its_keys(keys, options):
+    name, *rest = keys.split(" ")
+    section = config(
+        *(f"actor.{key}" for key in (f"policy_loss={name}", "entropy_coeff=0", *rest)), "algorithm.adv_estimator=rloo"
+    ).actor
+    given = batch(selected=(torch.arange(COUNT) % 2).double())
+    logprobs = (given["old_logprobs"] + torch.linspace(-1.5, 1.5, COUNT, dtype=torch.float64)).requires_grad_()
+    loss, sums = policy_loss(section)(logprobs, torch.zeros(COUNT), given)
+    columns = (given[key] for key in ("old_logprobs", "advantages", "trajectory"))
+    expected = policy_losses.policy_loss(name, logprobs, *columns, selected=given["selected"], **options)
+    torch.testing.assert_close(loss, (given["weight"] * expected.loss).sum())
+    torch.testing.assert_close(sums["clipped"], (given["share"] * expected.stats["clipped"]).sum())
+
+
+@pytest.mark.parametrize("name", ["clip_cov", "kl_cov", "ppo"])
+def test_tokens_are_selected_once_from_the_whole_batch(name):
+    more = [f"actor.{name}_ratio=0.5"] if name != "ppo" else []
+    more += ["actor.clip_cov_lb=0.1"] if name == "clip_cov" else []
+    section = config(f"actor.policy_loss={name}", *more).actor
+    rng = np.random.default_rng(0)
+    columns = {key: rng.normal(size=12) for key in ("old_logprobs", "advantages")}
+    mask = np.arange(12) % 4 > 0
+    found = selected_tokens(section, columns, mask, np.random.default_rng(3))
+    expected = {
+        "ppo": lambda *given: None,
+        "kl_cov": partial(kl_cov_tokens, ratio=0.5),
+        "clip_cov": partial(clip_cov_tokens, ratio=0.5, low=0.1, high=5.0, rng=np.random.default_rng(3)),
+    }[name](columns["old_logprobs"], columns["advantages"], mask)
+    assert (found == {}) if expected is None else (found["selected"].tolist() == expected.tolist())
 
 
 def test_without_a_bonus_or_a_kl_nothing_of_them_is_computed():

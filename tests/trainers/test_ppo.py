@@ -129,6 +129,7 @@ def test_every_estimator_trains(tmp_path, estimator):
     run = in_process(
         tmp_path,
         *(f"algorithm.adv_estimator={estimator}", "trainer.total_iterations=2"),
+        *(["algorithm.pass_k=2", "rollout.n=4"] if estimator == "passk" else []),
         look=lambda run: before.update(run.learner.weights()),
     )
     rows = training_of(tmp_path)
@@ -153,14 +154,25 @@ OPTIONS = [
     ["algorithm.adv_estimator=turn_gae algorithm.gamma=0.9 algorithm.lam=0.8 critic.cliprange_value=null"],
     ["actor.old_logprobs=recompute actor.importance_correction=sequence_tis actor.rejection=geometric"],
     ["actor.old_logprobs=recompute actor.importance_correction=decoupled actor.tis_cap=null actor.rejection=token"],
+    ["actor.old_logprobs=recompute actor.importance_correction=token_tis actor.importance_batch_normalize=true"],
+    [
+        "actor.old_logprobs=recompute actor.importance_correction=sequence_tis actor.rejection=seq_max_k3 "
+        "actor.rejection_kl=0.1 actor.importance_batch_normalize=true"
+    ],
     ["actor.policy_loss=gspo_token actor.clip_ratio_low=0.001 actor.clip_ratio_high=0.002 actor.ppo_epochs=2"],
     ["actor.policy_loss=gspo algorithm.adv_estimator=dr_grpo actor.loss_agg_mode=seq-mean-token-mean"],
     ["actor.policy_loss=cispo actor.clip_ratio_low=1.0"],
+    ["actor.policy_loss=geo_mean actor.clip_ratio_low=0.4 algorithm.adv_estimator=rloo actor.ppo_epochs=2"],
+    ["actor.policy_loss=sapo actor.tau_neg=1.5"],
+    ["actor.policy_loss=dppo_kl actor.clip_ratio_low=0.05 actor.clip_ratio_high=0.05 actor.clip_ratio_c=20"],
+    ["actor.policy_loss=clip_cov actor.clip_cov_ratio=0.1 actor.clip_cov_lb=0.01"],
+    ["actor.policy_loss=kl_cov actor.kl_cov_ratio=0.1 actor.ppo_kl_coef=1.0 actor.ppo_epochs=2"],
     ["algorithm.adv_estimator=bilevel_gae algorithm.turn_gamma=0.9 algorithm.turn_lam=0.8 algorithm.lam=0.7"],
     ["algorithm.adv_estimator=gigpo algorithm.step_weight=0.5 algorithm.anchor=history algorithm.norm_by_std=false"],
     ["algorithm.adv_estimator=remax rollout.n=1 rollout.groups_per_batch=4 rollout.filter_zero_variance=true"],
     ["algorithm.adv_estimator=grpo algorithm.norm_by_std=false algorithm.truncated=drop"],
     ["algorithm.adv_estimator=rloo algorithm.baseline=mixed algorithm.norm_adv=false"],
+    ["algorithm.adv_estimator=passk rollout.n=4 algorithm.pass_k=3 algorithm.norm_by_std=false"],
     ["algorithm.adv_estimator=turn_grpo algorithm.zero_pad=true algorithm.outcome_mix=0.3 algorithm.norm_by_std=true"],
     ["actor.clip_ratio_c=3.0 actor.entropy_coeff=0 actor.lr_warmup_steps=3 actor.weight_decay=0.1"],
     ["rollout.top_p=0.9 rollout.top_k=50 rollout.temperature=0.7 rollout.retries=0"],
@@ -185,6 +197,8 @@ def test_every_option_trains(tmp_path, options):
     assert row["actor/grad_norm"] > 0
     if "use_kl" in options:  # before the first update the policy is the reference
         assert row["actor/ref_kl"] == pytest.approx(0.0, abs=1e-5)
+    if "_cov" in options:
+        assert row["actor/selected"] == pytest.approx(0.1, abs=0.03)
     if "recompute" in options:
         assert row["actor/importance_mean"] == pytest.approx(1.0, abs=1e-4)
         assert row["actor/importance_clipped"] == 0.0

@@ -21,6 +21,7 @@ from typing import Literal
 import numpy as np
 
 from trainers.algorithms.batch import ActionBatch, Bools, Floats, Ints
+from trainers.algorithms.best_of_group import best_of_k, best_over_second
 
 Truncated = Literal["count", "drop"]
 Baseline = Literal["group", "mixed"]
@@ -216,6 +217,102 @@ def dr_grpo(batch: ActionBatch, *, truncated: Truncated = "count") -> Advantages
     return grpo(batch, norm_by_std=False, truncated=truncated)
 
 
+def opo(batch: ActionBatch, *, truncated: Truncated = "count") -> Advantages:
+    """On-policy RL with the optimal baseline (OPO, arXiv 2505.23585): ``A = R - sum(n R) / sum(n)`` over the group.
+
+    ``n`` are the episodes' action tokens. The baseline of least variance weighs returns by the squared norm of the
+    episode's score; the paper takes that to grow with the length. The sums hold the episode itself, with its own
+    length: biased, less the larger the group.
+
+    Args:
+        batch: Episodes in groups. A group of one gets 0.
+        truncated: Whether truncated episodes count as they are or are left out.
+    """
+    kept = _kept(batch, truncated)
+    group, returns = batch.group[kept], _totals(batch)[kept]
+    lengths = np.diff(batch.token_offsets)[kept].astype(np.float64)
+    return _to_tokens(batch, kept, returns - _sums(lengths * returns, group) / _sums(lengths, group))
+
+
+def gdpo(
+    batch: ActionBatch,
+    *,
+    gdpo_reward_weights: tuple[float, ...] | None = None,
+    norm_by_std: bool = True,
+    truncated: Truncated = "count",
+    eps: float = 1e-6,
+) -> Advantages:
+    """Group reward-decoupled normalisation (GDPO, arXiv 2601.05242): each named reward by itself, then the batch.
+
+    ``A = sum_m w_m (R_m - mean(R_m)) / (std(R_m) + eps)``, with ``R_m`` the sum of the term ``m`` over the *whole
+    episode* and means over its group; then :func:`normalize`. Where GRPO divides the sum of the rewards, two episodes
+    that earn the same sum by different terms are the same to it; here a term that hardly varies counts as much as one
+    that varies a lot. Weights multiply the normalised terms. (The paper's second normalisation is over episodes; its
+    released code's, and this one, over tokens.)
+
+    No per-turn reward is normalised (rule B). ``batch.penalty`` is in no term and does not count.
+
+    Args:
+        batch: Episodes in groups, with ``terms``. A group of one gets what is left of 0 after the batch's mean.
+        gdpo_reward_weights: ``w``, one a term; ``None`` is 1 for each.
+        norm_by_std: Divide by the standard deviations; for this, ``truncated`` and ``eps`` see :func:`grpo`.
+        truncated: ``count`` or ``drop``.
+        eps: Keeps the divisions finite.
+
+    Raises:
+        ValueError: ``terms`` is missing, or there is not one weight a term.
+    """
+    if batch.terms is None:
+        raise ValueError("gdpo needs terms [E, M], what each episode earned by name (see batch.episode_terms)")
+    weights = np.ones(batch.terms.shape[1]) if gdpo_reward_weights is None else np.array(gdpo_reward_weights, float)
+    if weights.shape != batch.terms.shape[1:]:
+        raise ValueError(f"gdpo_reward_weights has {len(weights)} numbers for {batch.terms.shape[1]} terms")
+    kept = _kept(batch, truncated)
+    total = np.zeros(int(kept.sum()))
+    for weight, term in zip(weights, batch.terms.T, strict=True):
+        total += weight * _relative(term[kept], batch.group[kept], norm_by_std, eps)
+    return normalize(_to_tokens(batch, kept, total))
+
+
+def grpo_passk(
+    batch: ActionBatch, *, norm_by_std: bool = True, truncated: Truncated = "count", eps: float = 1e-6
+) -> Advantages:
+    """The best episode's lead over the second best of its group; 0 for the others (arXiv 2503.19595, verl's form).
+
+    The options are those of :func:`grpo`. Without the division by the group's standard deviation this is unbiased for
+    the expected best return of a whole group, divided by its size: each is compared with the best of the *others*. A
+    group of one gets 0, and so does one whose best are equal.
+    """
+    return _by_group(
+        batch, truncated, lambda returns: best_over_second(returns) / (returns.std() + eps if norm_by_std else 1.0)
+    )
+
+
+def passk(
+    batch: ActionBatch, *, pass_k: int = 4, norm_by_std: bool = True, truncated: Truncated = "count", eps: float = 1e-6
+) -> Advantages:
+    """Pass@k training, the analytic advantage (arXiv 2508.10751), for rewards of any kind.
+
+    Over all sets ``S`` of ``k`` episodes of the group, the reward is ``M(S) = max R``, and
+    ``A_i = (E[M(S) | i in S] - E[M(S)]) / (std(M(S)) + eps)``; see :func:`.best_of_group.best_of_k`. With returns 0 and
+    1 it is the paper's closed form, and with ``k = 1`` :func:`grpo`. Without the division it is right in direction for
+    the expected best of ``k``: the gradient times ``(1 - k / G) / k``.
+
+    A group of at most ``k`` gets 0. ``pass_k`` is ``k`` (the paper: 4); the other options are those of :func:`grpo`.
+
+    Raises:
+        ValueError: ``pass_k`` is below 1.
+    """
+    if pass_k < 1:
+        raise ValueError(f"pass_k must be at least 1, not {pass_k}")
+
+    def gains(returns: Floats) -> Floats:
+        by_episode, deviation = best_of_k(returns, pass_k)
+        return by_episode / (deviation + eps) if norm_by_std else by_episode
+
+    return _by_group(batch, truncated, gains)
+
+
 def reinforce_pp(batch: ActionBatch, *, gamma: float = 1.0, truncated: Truncated = "count") -> Advantages:
     """REINFORCE++ (arXiv 2501.03262): each token's reward-to-go, normalised over the whole batch.
 
@@ -399,6 +496,17 @@ def _to_tokens(batch: ActionBatch, kept: Bools, by_episode: Floats) -> Advantage
     return Advantages(advantages[batch.episode_of_token], kept[batch.episode_of_token])
 
 
+def _by_group(batch: ActionBatch, truncated: Truncated, of_returns: Callable[[Floats], Floats]) -> Advantages:
+    """One number an episode, from the returns of its group's episodes that count."""
+    kept = _kept(batch, truncated)
+    returns, group = _totals(batch)[kept], batch.group[kept]
+    out = np.zeros(len(returns))
+    for number in np.unique(group):
+        members = np.flatnonzero(group == number)
+        out[members] = of_returns(returns[members])
+    return _to_tokens(batch, kept, out)
+
+
 def _baseline(x: Floats, group: Ints, turn: Ints, kind: Baseline, zero_pad: bool = False) -> Floats:
     """The mean of the other entries at the same turn, in the group or mixed with that in the batch."""
     if kind not in ("group", "mixed"):
@@ -471,6 +579,10 @@ ESTIMATORS: dict[str, Estimator] = {
     "bilevel_gae": bilevel_gae,
     "grpo": grpo,
     "dr_grpo": dr_grpo,
+    "opo": opo,
+    "gdpo": gdpo,
+    "grpo_passk": grpo_passk,
+    "passk": passk,
     "rloo": rloo,
     "reinforce_pp": reinforce_pp,
     "reinforce_pp_baseline": reinforce_pp_baseline,
@@ -483,3 +595,5 @@ NEEDS_CRITIC = frozenset({"gae", "turn_gae", "bilevel_gae"})
 NEEDS_GREEDY = frozenset({"remax"})
 #: These compare turns that began in the same state.
 NEEDS_ANCHOR = frozenset({"gigpo"})
+#: These see the named parts of rewards.
+NEEDS_TERMS = frozenset({"gdpo"})

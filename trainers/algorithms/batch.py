@@ -44,6 +44,7 @@ class ActionBatch:
         anchor: int ``[K]``, at least 0; the turns of a group with the same number began in the same state; see
             :func:`anchor_states`.
         greedy: float ``[E]``; the total reward that greedy decoding earned on each episode's task.
+        terms: float ``[E, M]``; what each episode earned by each of ``M`` named rewards; see :func:`episode_terms`.
 
     Raises:
         ValueError: Shapes do not fit, a turn has no token, an episode with tokens neither terminated nor was truncated,
@@ -62,6 +63,7 @@ class ActionBatch:
     penalty: Floats | None = None
     anchor: Ints | None = None
     greedy: Floats | None = None
+    terms: Floats | None = None
 
     @classmethod
     def from_trajectories(
@@ -72,6 +74,7 @@ class ActionBatch:
         penalty: ArrayLike | None = None,
         anchor: ArrayLike | None = None,
         greedy: ArrayLike | None = None,
+        terms: ArrayLike | None = None,
     ) -> ActionBatch:
         """Leave out the observations. An empty ``group_id`` means that the episode is a group of its own.
 
@@ -82,6 +85,7 @@ class ActionBatch:
             penalty: ``[N]``, see the class.
             anchor: ``[K]``, see the class.
             greedy: ``[E]``, see the class.
+            terms: ``[E, M]``, see the class.
 
         Raises:
             ValueError: An episode failed (its rewards do not mean what they say), or see the class.
@@ -107,6 +111,7 @@ class ActionBatch:
             penalty=None if penalty is None else np.asarray(penalty, np.float64),
             anchor=None if anchor is None else np.asarray(anchor, np.int64),
             greedy=None if greedy is None else np.asarray(greedy, np.float64),
+            terms=None if terms is None else np.asarray(terms, np.float64),
         )
 
     def __post_init__(self) -> None:
@@ -131,6 +136,12 @@ class ActionBatch:
                     f"{name} has the shape {array.shape}, but {episodes} episodes with {turns} turns and "
                     f"{tokens} action tokens need ({length},)"
                 )
+        if self.terms is not None:
+            if self.terms.ndim != 2 or len(self.terms) != episodes:
+                raise ValueError(
+                    f"terms has the shape {self.terms.shape}, but {episodes} episodes need ({episodes}, M)"
+                )
+            self._refuse(~np.isfinite(self.terms).all(1), np.arange(episodes), "has a term that is not finite")
         self._refuse(self.group < 0, np.arange(episodes), "has a negative group")
         self._check_turns()
         open_ended = ~self.terminated & ~self.truncated & (np.diff(self.token_offsets) > 0)
@@ -260,6 +271,31 @@ def anchor_states(trajectories: Sequence[Trajectory], kind: Anchor = "observatio
             state = trajectory.token_ids[begin:start].tobytes()
             states.append(numbers.setdefault(state, len(numbers)))
     return np.array(states, np.int64)
+
+
+def episode_terms(
+    trajectories: Sequence[Trajectory], names: Sequence[str] | None = None
+) -> tuple[tuple[str, ...], Floats]:
+    """What each episode earned by name, summed over its turns.
+
+    Args:
+        trajectories: ``E`` episodes.
+        names: ``M`` terms, in this order; ``None`` takes all that any episode has, sorted.
+
+    Returns:
+        The names, and float ``[E, M]``; an episode without a term earned 0 by it.
+
+    Raises:
+        ValueError: No episode has a term of that name: it is misspelt, or the environment does not pay it.
+    """
+    present = sorted({name for t in trajectories for turn in t.turn_terms for name in turn})
+    chosen = tuple(present if names is None else names)
+    if trajectories and (missing := [name for name in chosen if name not in present]):
+        raise ValueError(
+            f"no episode of the batch was paid {', '.join(map(repr, missing))}; its terms are {', '.join(present)}"
+        )
+    sums = [[sum(turn.get(name, 0.0) for turn in t.turn_terms) for name in chosen] for t in trajectories]
+    return chosen, np.array(sums, np.float64).reshape(len(trajectories), len(chosen))
 
 
 def shared_anchors(batch: ActionBatch) -> Bools:

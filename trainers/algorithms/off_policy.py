@@ -22,7 +22,12 @@ import numpy as np
 from trainers.algorithms.batch import Bools, Floats, Ints
 
 Importance = Literal["none", "token_tis", "sequence_tis", "decoupled"]
-Rejection = Literal["none", "token", "sequence", "geometric"]
+# fmt: off
+Rejection = Literal[
+    "none", "token", "sequence", "geometric", "token_k2", "token_k3", "seq_sum_k2", "seq_sum_k3", "seq_mean_k2",
+    "seq_mean_k3", "seq_max_k2", "seq_max_k3",
+]
+# fmt: on
 
 #: Log-ratios, also those of whole sequences, are clamped to +-20 before ``exp``: beyond, they only say "far off".
 MAX_LOG_RATIO = 20.0
@@ -73,15 +78,50 @@ def importance_weights(
     return np.where(weights <= cap, weights, 0.0) if mode == "decoupled" else np.minimum(weights, cap)
 
 
-def kept(
-    mode: Rejection, proximal: Floats, behaviour: Floats, token_offsets: Ints, low: float = 0.5, high: float = 5.0
-) -> Bools:
-    """Which tokens to train on: those whose ratio of proximal to behaviour policy is in ``[low, high]``.
+def batch_normalized(weights: Floats, token_offsets: Ints, mode: Importance) -> Floats:
+    """Importance weights divided by their mean: over tokens, or for ``sequence_tis`` over episodes with tokens.
 
+    Self-normalised importance sampling: the mean weight is 1 in expectation, and dividing by what it came out as keeps
+    the size of a step apart from how stale a batch is. Biased by the order of ``1 / batch``; where the cap cuts much it
+    undoes the shrinking, and not what was cut.
+
+    Args:
+        weights: ``[N]``, of :func:`importance_weights` for the *global* batch.
+        token_offsets: int ``[E + 1]``.
+        mode: What the weights were made by.
+
+    Returns:
+        ``[N]``; as they were if all are 0.
+    """
+    if mode == "sequence_tis":
+        mean = weights[token_offsets[:-1][np.diff(token_offsets) > 0]].mean() if weights.size else 0.0
+    else:
+        mean = weights.mean() if weights.size else 0.0
+    return weights / mean if mean > 0 else weights
+
+
+def kept(
+    mode: Rejection,
+    proximal: Floats,
+    behaviour: Floats,
+    token_offsets: Ints,
+    low: float = 0.5,
+    high: float = 5.0,
+    most: float | None = None,
+) -> Bools:
+    """Which tokens to train on: those whose proximal and behaviour policies are near each other.
+
+    The first three modes keep ratios of proximal to behaviour policy in ``[low, high]``.
     ``token``: the token's own ratio (with ``decoupled`` weights this is IcePop, arXiv 2510.18855; 0.5 to 5 is usual).
     ``sequence``: the product over its episode (with ``sequence_tis``, masked importance sampling). ``geometric``: the
     geometric mean over its episode, which does not depend on its length; .99 to 1.01 is usual. (Both: J. Liu, Y. Li et
     al., "When Speed Kills Stability", 2025.)
+
+    The other modes bound an estimate of KL(behaviour, proximal) from the token, in nats: ``k2``, ``l^2 / 2``, or
+    ``k3``, ``exp(l) - 1 - l``, neither of which is negative, so that what is too likely and what is too unlikely do not
+    cancel. ``token_*`` is each token's own; of ``seq_sum_*``, ``seq_mean_*`` and ``seq_max_*`` the sum, mean and
+    greatest over its episode decide about the episode. (The names are verl's, which calls the first three ``token_k1``,
+    ``seq_sum_k1`` and ``seq_mean_k1``, with the band on the inverse ratio.)
 
     Rejection is biased: what the two policies disagree about most is not learned from. It bounds what single tokens can
     do to an update. (The papers give rejected tokens the weight 0 and count them in the mean; here they do not count.)
@@ -91,8 +131,9 @@ def kept(
         proximal: ``[N]``, as in :func:`importance_weights`.
         behaviour: ``[N]``.
         token_offsets: int ``[E + 1]``.
-        low: In [0, 1].
+        low: In [0, 1]. Of the modes of ratios, as ``high``.
         high: At least 1.
+        most: Positive, in nats. Of the modes of KL estimates, which need it.
 
     Returns:
         bool ``[N]``.
@@ -107,11 +148,29 @@ def kept(
     log_ratio = _log_ratio(proximal, behaviour, token_offsets)
     if mode == "none":
         return np.ones(len(log_ratio), np.bool_)
+    if mode.endswith(("_k2", "_k3")):
+        if most is None or not most > 0:
+            raise ValueError(f"the rejection {mode} needs most, a positive number of nats, not {most!r}")
+        return _divergence(mode, log_ratio, token_offsets) <= most
     if mode != "token":
         total = _sequence_sum(log_ratio, token_offsets)
         log_ratio = total / np.repeat(np.diff(token_offsets), np.diff(token_offsets)) if mode == "geometric" else total
     ratio = _exp(log_ratio)
     return (low <= ratio) & (ratio <= high)
+
+
+def _divergence(mode: str, log_ratio: Floats, token_offsets: Ints) -> Floats:
+    """For each token what is bounded: its own estimate, or one for its whole episode."""
+    scope, _, kind = mode.rpartition("_")
+    clamped = log_ratio.clip(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    found = 0.5 * clamped**2 if kind == "k2" else np.expm1(clamped) - clamped
+    if scope == "token" or not found.size:
+        return np.asarray(found, np.float64)
+    lengths = np.diff(token_offsets)
+    if scope == "seq_max":
+        return np.repeat(np.maximum.reduceat(found, token_offsets[:-1][lengths > 0]), lengths[lengths > 0])
+    total = _sequence_sum(found, token_offsets)
+    return total / np.repeat(lengths, lengths) if scope == "seq_mean" else total
 
 
 def mismatch(proximal: Floats, behaviour: Floats) -> dict[str, float]:

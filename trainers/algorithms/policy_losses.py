@@ -2,14 +2,14 @@
 
 Nothing is averaged here. ``(weights * loss).sum()``, with :func:`trainers.algorithms.aggregation.token_weights`, makes
 one number of them; :func:`summarize` makes metrics of the per-token statistics. Neither depends on micro-batches, as
-long as an episode is in one of them as a whole where the loss is of whole episodes (:func:`gspo`).
+long as an episode is in one of them as a whole where the loss is of whole episodes (:func:`gspo`, :func:`geo_mean`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -175,7 +175,251 @@ def cispo(
     return TokenLoss(_weighed(loss, importance), _stats(log_ratio, ratio, weight != ratio))
 
 
-PolicyLossName = Literal["ppo", "gspo", "gspo_token", "cispo"]
+def geo_mean(
+    logprobs: Tensor,
+    old_logprobs: Tensor,
+    advantages: Tensor,
+    sequence: Tensor,
+    *,
+    clip_low: float = 0.4,
+    clip_high: float = 0.4,
+    importance: Tensor | None = None,
+) -> TokenLoss:
+    """Geometric-mean policy optimisation (GMPO, arXiv 2507.20673): token ratios are clipped, then averaged by geometry.
+
+    With ``l = logprobs - old_logprobs`` and ``c = clip(l, -clip_low, clip_high)``, a token counts as ``min(l, c)``
+    where ``A > 0`` and as ``max(l, c)`` where ``A < 0``. ``s = exp(mean of these over the episode)`` and a token's loss
+    is ``-s A``. The bounds are of the *logarithm* of the ratio (the paper: 0.4, so the ratio is in [0.67, 1.49]).
+    :func:`gspo` clips the mean as a whole; here one far-off token loses its own gradient and the others keep theirs.
+    As in :func:`gspo`, the gradient of every token's loss reaches the whole episode, which is right where all its
+    tokens have the same advantage; with ``seq-mean-token-mean`` the loss is then the paper's.
+
+    Args:
+        logprobs: ``[n]``, of the policy in training. Each episode must be here whole, or not at all.
+        old_logprobs: ``[n]``, of the policy before this batch's first update.
+        advantages: ``[n]``.
+        sequence: int ``[n]``; the episode of each token, in any numbering.
+        clip_low: In [0, 1].
+        clip_high: At least 0.
+        importance: ``[n]``; multiplies the loss, see :mod:`trainers.algorithms.off_policy`.
+
+    Returns:
+        The loss, with the statistics of :func:`ppo_clip`; ``ratio`` is the episode's ``s``, ``clipped`` the token's.
+
+    Raises:
+        ValueError: Shapes differ, or a bound is outside its range.
+    """
+    _same_shape(
+        logprobs=logprobs, old_logprobs=old_logprobs, advantages=advantages, sequence=sequence, importance=importance
+    )
+    _check_clip(clip_low, clip_high)
+    log_ratio = _log_ratio(logprobs, old_logprobs)
+    bounded = log_ratio.clamp(-clip_low, clip_high)
+    counted = torch.where(advantages < 0, torch.maximum(log_ratio, bounded), torch.minimum(log_ratio, bounded))
+    ratio = _sequence_mean(counted, sequence).exp()
+    return TokenLoss(_weighed(-ratio * advantages, importance), _stats(log_ratio, ratio, counted != log_ratio))
+
+
+def sapo(
+    logprobs: Tensor,
+    old_logprobs: Tensor,
+    advantages: Tensor,
+    *,
+    tau_pos: float = 1.0,
+    tau_neg: float = 1.05,
+    importance: Tensor | None = None,
+) -> TokenLoss:
+    """Soft adaptive policy optimisation (SAPO, arXiv 2511.20347): a smooth gate in place of clipping.
+
+    With the ratio ``rho``: ``-(4 / tau) sigmoid(tau (rho - 1)) A``, where ``tau`` is ``tau_pos`` for ``A > 0`` and
+    ``tau_neg`` else. The gradient is the policy gradient's times ``4 p (1 - p) rho``, ``p = sigmoid(tau (rho - 1))``:
+    1 at the ratio 1, and it fades in both directions, faster with a greater ``tau``.
+
+    Args:
+        logprobs: ``[n]``, of the policy in training.
+        old_logprobs: ``[n]``, of the policy before this batch's first update.
+        advantages: ``[n]``.
+        tau_pos: Above 0.
+        tau_neg: Above 0; the paper's is a little greater, because negative advantages raise many unlikely tokens.
+        importance: ``[n]``; multiplies the loss, see :mod:`trainers.algorithms.off_policy`.
+
+    Returns:
+        The loss, with the statistics of :func:`ppo_clip`; nothing is ever ``clipped``.
+
+    Raises:
+        ValueError: Shapes differ, or a temperature is not positive.
+    """
+    _same_shape(logprobs=logprobs, old_logprobs=old_logprobs, advantages=advantages, importance=importance)
+    if not (tau_pos > 0 and tau_neg > 0):
+        raise ValueError(f"tau_pos and tau_neg must be positive, not {tau_pos!r} and {tau_neg!r}")
+    log_ratio = _log_ratio(logprobs, old_logprobs)
+    ratio = log_ratio.exp()
+    tau = tau_neg + (tau_pos - tau_neg) * (advantages > 0).to(ratio.dtype)
+    loss = -(4.0 / tau) * torch.sigmoid(tau * (ratio - 1.0)) * advantages
+    return TokenLoss(_weighed(loss, importance), _stats(log_ratio, ratio, torch.zeros_like(ratio, dtype=torch.bool)))
+
+
+def dppo(
+    logprobs: Tensor,
+    old_logprobs: Tensor,
+    advantages: Tensor,
+    *,
+    divergence: Literal["tv", "kl"] = "tv",
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+    ratio_cap: float | None = None,
+    importance: Tensor | None = None,
+) -> TokenLoss:
+    """Divergence PPO (DPPO, arXiv 2602.04879): the trust region is of the distribution's change, not of the ratio.
+
+    The change is estimated by two outcomes, "this token" with the probability ``p = exp(logprobs)`` and "another", from
+    ``q = exp(old_logprobs)``: ``tv``: ``|p - q|``; ``kl``: ``q log(q / p) + (1 - q) log((1 - q) / (1 - p))``. A token
+    that has moved where its advantage pushes it (``A > 0`` and ``p > q`` by more than ``clip_high``, or ``A < 0`` and
+    ``p < q`` by more than ``clip_low``) has the loss 0. The others have ``-sg[min(rho, ratio_cap)] A logprobs`` (``sg``
+    stops the gradient). An unlikely token may thus multiply its probability, which PPO's ratio forbids, and a likely
+    one may not move far, which the ratio allows.
+
+    Args:
+        logprobs: ``[n]``, of the policy in training.
+        old_logprobs: ``[n]``, of the policy before this batch's first update; the paper's is the one that sampled.
+        advantages: ``[n]``.
+        divergence: Which.
+        clip_low: In [0, 1]; the greatest divergence downwards.
+        clip_high: At least 0; the greatest upwards.
+        ratio_cap: At least 1; ``None`` for no limit.
+        importance: ``[n]``; multiplies the loss, see :mod:`trainers.algorithms.off_policy`.
+
+    Returns:
+        The loss, with the statistics of :func:`ppo_clip`; ``clipped`` where the loss is 0 for the divergence, and
+        ``dual_clipped`` where the ratio was cut.
+
+    Raises:
+        ValueError: Shapes differ, the divergence is unknown, or a bound is outside its range.
+    """
+    _same_shape(logprobs=logprobs, old_logprobs=old_logprobs, advantages=advantages, importance=importance)
+    _check_clip(clip_low, clip_high)
+    if ratio_cap is not None and not ratio_cap >= 1.0:
+        raise ValueError(f"ratio_cap must be at least 1, not {ratio_cap!r}")
+    log_ratio = _log_ratio(logprobs, old_logprobs).detach()
+    ratio, up = log_ratio.exp(), log_ratio > 0
+    p, q = logprobs.detach().exp(), old_logprobs.exp()
+    if divergence == "tv":
+        moved = (p - q).abs()
+    elif divergence == "kl":
+        # log1p(-p) is -inf for a certain token; the clamp keeps 0 * inf out.
+        rest_p, rest_q = ((1.0 - x).clamp_min(1e-8) for x in (p, q))
+        moved = -q * log_ratio + rest_q * (rest_q / rest_p).log()
+    else:
+        raise ValueError(f"divergence must be tv or kl, not {divergence!r}")
+    outside = (advantages > 0) & up & (moved > clip_high) | (advantages < 0) & ~up & (moved > clip_low)
+    weight = ratio if ratio_cap is None else ratio.clamp_max(ratio_cap)
+    loss = torch.where(outside, 0.0, -weight * advantages * logprobs)
+    stats = _stats(log_ratio, ratio, outside) | {"dual_clipped": (weight != ratio).to(ratio.dtype)}
+    return TokenLoss(_weighed(loss, importance), stats)
+
+
+def clip_cov(
+    logprobs: Tensor,
+    old_logprobs: Tensor,
+    advantages: Tensor,
+    selected: Tensor,
+    *,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+    importance: Tensor | None = None,
+) -> TokenLoss:
+    """:func:`ppo_clip` without the selected tokens (Clip-Cov, arXiv 2505.22617).
+
+    Entropy falls by the covariance of log-probability and advantage, and few tokens carry most of it. Some of those
+    (:func:`trainers.algorithms.covariance.clip_cov_tokens`) have the loss 0 here; they still count in means.
+
+    Args:
+        logprobs: As in :func:`ppo_clip`; likewise ``old_logprobs``, ``advantages``, the bounds and ``importance``.
+        old_logprobs: ``[n]``.
+        advantages: ``[n]``.
+        selected: ``[n]``; not 0 where the token gets no gradient.
+        clip_low: In [0, 1].
+        clip_high: At least 0.
+        importance: ``[n]``.
+
+    Returns:
+        The loss, with the statistics of :func:`ppo_clip` and ``selected``.
+
+    Raises:
+        ValueError: Shapes differ, or a bound is outside its range.
+    """
+    _same_shape(logprobs=logprobs, selected=selected)
+    result = ppo_clip(logprobs, old_logprobs, advantages, clip_low=clip_low, clip_high=clip_high, importance=importance)
+    chosen = selected != 0
+    return TokenLoss(
+        torch.where(chosen, 0.0, result.loss), {**result.stats, "selected": chosen.to(result.loss.dtype).detach()}
+    )
+
+
+def kl_cov(
+    logprobs: Tensor,
+    old_logprobs: Tensor,
+    advantages: Tensor,
+    selected: Tensor,
+    *,
+    kl_coef: float = 1.0,
+    importance: Tensor | None = None,
+) -> TokenLoss:
+    """The unclipped surrogate with a penalty on the selected tokens (KL-Cov, arXiv 2505.22617).
+
+    ``-rho A``, plus ``kl_coef |logprobs - old_logprobs|`` on the tokens of
+    :func:`trainers.algorithms.covariance.kl_cov_tokens`: the absolute value is the released code's estimate of the KL
+    to the policy before the update. Its slope is 0 where the two are equal, so the penalty acts from the second
+    optimizer step of a batch on.
+
+    Args:
+        logprobs: ``[n]``, of the policy in training.
+        old_logprobs: ``[n]``, of the policy before this batch's first update.
+        advantages: ``[n]``.
+        selected: ``[n]``; not 0 where the penalty applies.
+        kl_coef: At least 0.
+        importance: ``[n]``; multiplies the loss, see :mod:`trainers.algorithms.off_policy`.
+
+    Returns:
+        The loss, with the statistics of :func:`ppo_clip` and ``selected``; nothing is ``clipped``.
+
+    Raises:
+        ValueError: Shapes differ, or the coefficient is negative.
+    """
+    _same_shape(
+        logprobs=logprobs, old_logprobs=old_logprobs, advantages=advantages, selected=selected, importance=importance
+    )
+    if not kl_coef >= 0:
+        raise ValueError(f"kl_coef must be at least 0, not {kl_coef!r}")
+    log_ratio = _log_ratio(logprobs, old_logprobs)
+    ratio, chosen = log_ratio.exp(), selected != 0
+    loss = -ratio * advantages + torch.where(chosen, kl_coef * log_ratio.abs(), 0.0)
+    stats = _stats(log_ratio, ratio, torch.zeros_like(chosen)) | {"selected": chosen.to(ratio.dtype)}
+    return TokenLoss(_weighed(loss, importance), stats)
+
+
+PolicyLossName = Literal[
+    "ppo", "gspo", "gspo_token", "cispo", "geo_mean", "sapo", "dppo_tv", "dppo_kl", "clip_cov", "kl_cov"
+]
+
+_CLIP = ("clip_low", "clip_high")
+#: The options that each loss reads, besides ``importance``.
+LOSS_OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "ppo": (*_CLIP, "dual_clip"),
+    "gspo": _CLIP,
+    "gspo_token": _CLIP,
+    "cispo": _CLIP,
+    "geo_mean": _CLIP,
+    "sapo": ("tau_pos", "tau_neg"),
+    "dppo_tv": (*_CLIP, "ratio_cap"),
+    "dppo_kl": (*_CLIP, "ratio_cap"),
+    "clip_cov": _CLIP,
+    "kl_cov": ("kl_coef",),
+}
+#: Losses whose gradient reaches the whole episode from every token.
+OF_EPISODES = frozenset({"gspo", "geo_mean"})
+#: Losses that treat some tokens differently, which :mod:`trainers.algorithms.covariance` selects.
+OF_SELECTED = frozenset({"clip_cov", "kl_cov"})
 
 
 def policy_loss(
@@ -185,38 +429,43 @@ def policy_loss(
     advantages: Tensor,
     sequence: Tensor,
     *,
-    clip_low: float,
-    clip_high: float,
-    dual_clip: float | None = None,
+    selected: Tensor | None = None,
     importance: Tensor | None = None,
+    **options: float | None,
 ) -> TokenLoss:
     """The loss of this name.
 
     Args:
-        name: ``ppo`` (:func:`ppo_clip`), ``gspo``, ``gspo_token`` (:func:`gspo`) or ``cispo``.
+        name: ``ppo`` is :func:`ppo_clip`, ``gspo_token`` is :func:`gspo` by token, ``dppo_tv`` and ``dppo_kl`` are
+            :func:`dppo`; the others are the functions of their names.
         logprobs: As the loss takes them; likewise what follows.
         old_logprobs: ``[n]``.
         advantages: ``[n]``.
-        sequence: int ``[n]``; the episode of each token. Read by ``gspo`` and ``gspo_token``.
-        clip_low: In [0, 1].
-        clip_high: At least 0.
-        dual_clip: For ``ppo`` only.
+        sequence: int ``[n]``; the episode of each token. Read by ``gspo``, ``gspo_token`` and ``geo_mean``.
+        selected: ``[n]``. Read by ``clip_cov`` and ``kl_cov``, which need it.
         importance: ``[n]``.
+        **options: Those of :data:`LOSS_OPTIONS`.
 
     Raises:
-        ValueError: The name is unknown, ``dual_clip`` goes with another loss than ``ppo``, or as the loss says.
+        ValueError: The name is unknown, an option is for another loss, ``selected`` is missing, or as the loss says.
     """
-    if dual_clip is not None and name != "ppo":
-        raise ValueError(f"dual_clip is for the loss ppo, not for {name}")
+    if name not in LOSS_OPTIONS:
+        raise ValueError(f"unknown policy loss {name!r}: choose one of {', '.join(LOSS_OPTIONS)}")
+    if wrong := sorted(set(options) - set(LOSS_OPTIONS[name])):
+        raise ValueError(f"the loss {name} does not read {', '.join(wrong)}; it reads {', '.join(LOSS_OPTIONS[name])}")
     given = (logprobs, old_logprobs, advantages)
-    if name == "ppo":
-        return ppo_clip(*given, clip_low=clip_low, clip_high=clip_high, dual_clip=dual_clip, importance=importance)
+    more: dict[str, Any] = {**options, "importance": importance}
+    if name in OF_SELECTED:
+        if selected is None:
+            raise ValueError(f"the loss {name} needs selected [n], see trainers.algorithms.covariance")
+        return (clip_cov if name == "clip_cov" else kl_cov)(*given, selected, **more)
     if name in ("gspo", "gspo_token"):
-        by_token = name == "gspo_token"
-        return gspo(*given, sequence, clip_low=clip_low, clip_high=clip_high, by_token=by_token, importance=importance)
-    if name == "cispo":
-        return cispo(*given, clip_low=clip_low, clip_high=clip_high, importance=importance)
-    raise ValueError(f"unknown policy loss {name!r}: choose one of {', '.join(get_args(PolicyLossName))}")
+        return gspo(*given, sequence, by_token=name == "gspo_token", **more)
+    if name == "geo_mean":
+        return geo_mean(*given, sequence, **more)
+    if name in ("dppo_tv", "dppo_kl"):
+        return dppo(*given, divergence="tv" if name == "dppo_tv" else "kl", **more)
+    return {"ppo": ppo_clip, "cispo": cispo, "sapo": sapo}[name](*given, **more)
 
 
 def _log_ratio(logprobs: Tensor, old_logprobs: Tensor) -> Tensor:

@@ -35,30 +35,37 @@ _STARTING = {
 }
 _RUNNING = {"vllm": ("transport", "update_folder", "health_timeout_s", "stall_timeout_s"), "sglang": ()}
 
+#: Estimators that compare the sums of whole episodes within their group.
+_GROUPWISE = ("grpo", "dr_grpo", "rloo", "opo", "gdpo", "grpo_passk", "passk", "reinforce_pp_baseline")
 # Keys of `algorithm` that only some estimators read. Elsewhere they would silently do nothing.
 _ONLY_WITH = {
     "lam": WITH_CRITIC,
     "gamma": DISCOUNTED,
     "turn_gamma": ("bilevel_gae",),
     "turn_lam": ("bilevel_gae",),
-    "norm_by_std": ("grpo", "turn_grpo", "gigpo"),
+    "norm_by_std": ("grpo", "gdpo", "grpo_passk", "passk", "turn_grpo", "gigpo"),
     "baseline": ("rloo", "turn_grpo"),
     "zero_pad": ("turn_grpo",),
     "outcome_mix": ("turn_grpo",),
     "step_weight": ("gigpo",),
     "anchor": ("gigpo",),
-    "truncated": ("grpo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "remax", "turn_grpo", "gigpo"),
+    "gdpo_reward_keys": ("gdpo",),
+    "gdpo_reward_weights": ("gdpo",),
+    "pass_k": ("passk",),
+    "truncated": (*_GROUPWISE, "reinforce_pp", "remax", "turn_grpo", "gigpo"),
 }
 #: Estimators whose discount is a turn's and that add up nothing else.
 _TURN_DISCOUNT = ("turn_grpo", "turn_gae")
 #: Estimators that learn nothing from a group of one.
-_COMPARE_SIBLINGS = frozenset({"grpo", "dr_grpo", "reinforce_pp_baseline", "gigpo"})
+_COMPARE_SIBLINGS = frozenset({*_GROUPWISE, "gigpo"} - {"rloo"})
 #: Estimators that give all tokens of an episode the same advantage.
-_BY_EPISODE = ("grpo", "dr_grpo", "rloo", "reinforce_pp_baseline", "remax")
+_BY_EPISODE = (*_GROUPWISE, "remax")
+#: Losses of whole episodes.
+_EPISODE_LOSSES = ("gspo", "geo_mean")
 #: Where rewards may be moved without a function of the user's; all keep an episode's sum.
 _CREDITS = ("as_earned", "last", "spread", "discounted")
 #: Estimators that normalise over the batch by definition.
-NORMALISED = frozenset({"reinforce_pp", "reinforce_pp_baseline"})
+NORMALISED = frozenset({"reinforce_pp", "reinforce_pp_baseline", "gdpo"})
 _TINY_ONLY = ("family", "hidden", "intermediate", "layers", "heads", "kv_heads", "vocab_size")
 _FILES = (".jsonl", ".parquet")
 _NO_FILES = ("generated:", "hub:")  # sources of tasks that are not on this disk
@@ -131,6 +138,12 @@ def ppo_checks(config: PPOConfig) -> Problems:
             yield "rollout.n", "must be at least 2 with rollout.filter_zero_variance: one episode alone never differs"
         if (estimator := config.algorithm.adv_estimator) in _COMPARE_SIBLINGS:
             yield "rollout.n", f"must be at least 2 with algorithm.adv_estimator={estimator}: one alone teaches nothing"
+    if config.algorithm.adv_estimator == "passk" and 1 < rollout.n <= config.algorithm.pass_k:
+        yield (
+            "algorithm.pass_k",
+            f"is {config.algorithm.pass_k}; it must be below rollout.n={rollout.n}, or no set of so many is without an "
+            "episode to compare it with",
+        )
     episodes = rollout.groups_per_batch * rollout.n
     if config.actor.mini_batches > episodes:
         yield (
@@ -440,8 +453,24 @@ def _estimator_checks(algorithm: AlgorithmSection) -> Problems:
             )
 
     yield from _credit_checks(algorithm)
+    yield from _gdpo_checks(algorithm)
     if algorithm.adv_estimator in NORMALISED and not algorithm.norm_adv:
         yield "algorithm.norm_adv", f"cannot be false: {algorithm.adv_estimator} is defined by that normalisation"
+
+
+def _gdpo_checks(algorithm: AlgorithmSection) -> Problems:
+    """Terms that `gdpo` is to see, and rewards that it would not."""
+    if algorithm.adv_estimator != "gdpo":
+        return
+    names, weights = algorithm.gdpo_reward_keys, algorithm.gdpo_reward_weights
+    if names is not None and len(set(names)) < len(names):
+        yield "algorithm.gdpo_reward_keys", "names a term twice"
+    if weights is not None and (names is None or len(weights) != len(names)):
+        yield "algorithm.gdpo_reward_weights", "needs algorithm.gdpo_reward_keys, with one weight for each"
+    if algorithm.use_kl_in_reward:
+        yield "algorithm.use_kl_in_reward", "has no effect with gdpo, which sees terms alone: use actor.use_kl_loss"
+    if algorithm.reward_credit not in _CREDITS:
+        yield "algorithm.reward_credit", "has no effect with gdpo, which sees the terms as they were earned"
 
 
 def _credit_checks(algorithm: AlgorithmSection) -> Problems:
@@ -477,26 +506,31 @@ def _loss_checks(actor: ActorSection, estimator: str) -> Problems:
     for name in ("importance_correction", "rejection"):
         if getattr(actor, name) != "none" and actor.old_logprobs != "recompute":
             yield f"actor.{name}", "needs actor.old_logprobs=recompute: otherwise both policies are the same"
-    if actor.importance_correction == "none" and _changed(actor, "tis_cap"):
-        yield "actor.tis_cap", "has no effect with actor.importance_correction=none"
-    for name in ("rejection_low", "rejection_high"):
-        if actor.rejection == "none" and _changed(actor, name):
-            yield f"actor.{name}", "has no effect with actor.rejection=none"
-    if actor.clip_ratio_c is not None and actor.policy_loss != "ppo":
-        yield "actor.clip_ratio_c", f"is for actor.policy_loss=ppo; {actor.policy_loss} has no dual clip"
-    if actor.policy_loss != "gspo":
+    for name in ("tis_cap", "importance_batch_normalize"):
+        if actor.importance_correction == "none" and _changed(actor, name):
+            yield f"actor.{name}", "has no effect with actor.importance_correction=none"
+    by_kl = actor.rejection.endswith(("_k2", "_k3"))
+    for name, reads in (("rejection_low", not by_kl), ("rejection_high", not by_kl), ("rejection_kl", by_kl)):
+        if _changed(actor, name) and (actor.rejection == "none" or not reads):
+            yield f"actor.{name}", f"has no effect with actor.rejection={actor.rejection}"
+    if by_kl and actor.rejection_kl is None:
+        yield "actor.rejection_kl", f"is null; actor.rejection={actor.rejection} needs it, in nats"
+    if actor.clip_cov_lb >= actor.clip_cov_ub:
+        yield "actor.clip_cov_lb", f"is {actor.clip_cov_lb:g}; it must be below actor.clip_cov_ub={actor.clip_cov_ub:g}"
+    if actor.policy_loss not in _EPISODE_LOSSES:
         return
+    name = actor.policy_loss
     instead = "use actor.policy_loss=gspo_token"
     if estimator not in _BY_EPISODE:
         yield (
             "actor.policy_loss",
-            f"gspo spreads each advantage over its whole episode, and algorithm.adv_estimator={estimator} gives turns "
-            f"or tokens their own: {instead}, or one of {', '.join(_BY_EPISODE)}",
+            f"{name} spreads each advantage over its whole episode, and algorithm.adv_estimator={estimator} gives "
+            f"turns or tokens their own: {instead}, or one of {', '.join(_BY_EPISODE)}",
         )
     if actor.importance_correction in ("token_tis", "decoupled"):
-        yield "actor.importance_correction", f"gspo is of whole episodes: use sequence_tis, or {instead}"
-    if actor.rejection == "token":
-        yield "actor.rejection", f"gspo is of whole episodes: use sequence or geometric, or {instead}"
+        yield "actor.importance_correction", f"{name} is of whole episodes: use sequence_tis, or {instead}"
+    if actor.rejection.startswith("token"):
+        yield "actor.rejection", f"{name} is of whole episodes: use a rejection of sequences, or {instead}"
 
 
 def _adapter_checks(model: ModelSection) -> Problems:

@@ -42,7 +42,7 @@ def take_flags(arguments: Sequence[str], report: Report) -> tuple[list[str], lis
     if path.is_file():
         return rest, [str(path)], [f"{said}: read from {path}, before the keys of the command line"]
     if "ppo" in name and "trainer" in name:
-        text = f"{name} cannot be had: FSDP2 trains here; leave it out, and see trainer.fsdp and tensor_parallel_size"
+        text = f"{name} cannot be had: FSDP2 trains here; leave it out (see trainer.fsdp, trainer.tensor_parallel_size)"
         report("--config-name", text, COMMAND_LINE)
     else:
         text = f"there is no file {path}: give its folder with --config-path, or write its keys on the command line"

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from .fields import DecayRate, Estimator, Fraction, KLEstimate
+from .fields import DecayRate, Estimator, Fraction, KLEstimate, PolicyLossName, Rejection
 from .section import Section
 
 
@@ -40,8 +40,7 @@ class AlgorithmSection(Section):
     norm_adv: bool = Field(True, description="Scale the batch's advantages to mean 0 and variance 1.")
     norm_by_std: bool | None = Field(
         None,
-        description="Divide by the group's deviation; null is the estimator's habit: `grpo` and `gigpo` yes, "
-        "`turn_grpo` no.",
+        description="Divide by the group's deviation; null is the estimator's habit: `turn_grpo` no, the others yes.",
     )
     baseline: Literal["group", "mixed"] = Field(
         "mixed",
@@ -55,6 +54,13 @@ class AlgorithmSection(Section):
         description="Of `gigpo`: turns began in the same state when the last observation was the same, or the whole "
         "conversation.",
     )
+    gdpo_reward_keys: tuple[str, ...] | None = Field(
+        None, min_length=1, description="Of `gdpo`: the reward terms that count, by name; null is all there are."
+    )
+    gdpo_reward_weights: tuple[float, ...] | None = Field(
+        None, min_length=1, description="Of `gdpo`: a weight for each of `gdpo_reward_keys`; null is 1."
+    )
+    pass_k: int = Field(4, ge=1, description="Of `passk`: the best of so many episodes is what counts.")
     truncated: Literal["count", "drop"] = Field(
         "count", description="Without a critic, episodes cut by a budget count as they are, or are left out."
     )
@@ -86,22 +92,38 @@ class ActorSection(Section):
     ppo_epochs: int = Field(1, ge=1, description="Passes over the batch.")
     mini_batches: int = Field(2, ge=1, description="Optimizer steps a pass.")
     max_tokens_per_micro_batch: int = Field(2048, ge=1, description="Tokens in one forward and backward pass at most.")
-    policy_loss: Literal["ppo", "gspo", "gspo_token", "cispo"] = Field(
+    policy_loss: PolicyLossName = Field(
         "ppo",
         description="`ppo` clips the ratio of each token, `gspo` that of the whole episode (`gspo_token` with each "
-        "token's own advantage), `cispo` clips it as a weight and keeps the gradient.",
+        "token's own advantage), `geo_mean` each token's before their geometric mean; `cispo` clips it as a weight and "
+        "keeps the gradient, `sapo` fades it out smoothly; `dppo_tv` and `dppo_kl` bound the change of the "
+        "distribution instead of the ratio; `clip_cov` is `ppo` without some tokens that lower the entropy most, "
+        "`kl_cov` does not clip and holds those back by a KL.",
     )
     clip_ratio_low: Fraction = Field(
-        0.2, description="The ratio is clipped at 1 minus this; 1 is no limit. For `gspo` about 0.0003."
+        0.2,
+        description="The ratio is clipped at 1 minus this; 1 is no limit. For `gspo` about 0.0003; of the ratio's "
+        "logarithm for `geo_mean` (0.4), of the divergence for `dppo_tv` and `dppo_kl`.",
     )
     clip_ratio_high: float = Field(
-        0.28, ge=0, description="The ratio is clipped at 1 plus this. For `gspo` about 0.0004."
+        0.28,
+        ge=0,
+        description="The ratio is clipped at 1 plus this. For `gspo` about 0.0004; for `geo_mean`, `dppo_tv` and "
+        "`dppo_kl` as above.",
     )
     clip_ratio_c: float | None = Field(
         None,
         gt=1,
-        description="Dual clip of `ppo`: with a negative advantage the ratio counts up to this; null is no limit.",
+        description="Dual clip of `ppo`: with a negative advantage the ratio counts up to this; of `dppo_tv` and "
+        "`dppo_kl`: always. null is no limit.",
     )
+    tau_pos: float = Field(1.0, gt=0, description="Of `sapo`: how fast the gradient fades where the advantage is > 0.")
+    tau_neg: float = Field(1.05, gt=0, description="Of `sapo`: the same for the other tokens.")
+    clip_cov_ratio: float = Field(0.0002, gt=0, le=1, description="Of `clip_cov`: share of tokens without a gradient.")
+    clip_cov_lb: float = Field(1.0, description="Of `clip_cov`: drawn among tokens of a covariance above this,")
+    clip_cov_ub: float = Field(5.0, description="and below this.")
+    kl_cov_ratio: float = Field(0.0002, gt=0, le=1, description="Of `kl_cov`: share of tokens with the penalty.")
+    ppo_kl_coef: float = Field(0.1, ge=0, description="Of `kl_cov`: weight of the penalty (the paper: 1).")
     old_logprobs: Literal["rollout", "recompute"] = Field(
         "rollout",
         description="What the loss's ratio starts from: the log-probabilities the engine sampled with, or the "
@@ -113,13 +135,18 @@ class ActorSection(Section):
         "of the whole episode, truncated at `tis_cap`; `decoupled` drops tokens beyond it instead.",
     )
     tis_cap: float | None = Field(2.0, gt=0, description="The greatest such weight; null is no limit.")
-    rejection: Literal["none", "token", "sequence", "geometric"] = Field(
+    importance_batch_normalize: bool = Field(
+        False, description="Divide those weights by their mean over the batch: of tokens, or of episodes."
+    )
+    rejection: Rejection = Field(
         "none",
         description="With `old_logprobs=recompute`: leave out tokens, or whole episodes, whose ratio of learner to "
-        "engine (the token's, the episode's product, or its geometric mean) is outside the band.",
+        "engine (the token's, the episode's product, or its geometric mean) is outside the band; with `k2` and `k3`, "
+        "whose KL estimate (the token's, or its sum, mean or maximum over the episode) is above `rejection_kl`.",
     )
     rejection_low: Fraction = Field(0.5, description="Lower end of that band.")
     rejection_high: float = Field(5.0, ge=1, description="Upper end of that band.")
+    rejection_kl: float | None = Field(None, gt=0, description="The greatest such KL estimate, in nats.")
     loss_agg_mode: Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"] = (
         Field("token-mean", description="How token losses become one; always over the global batch.")
     )

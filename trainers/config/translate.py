@@ -22,7 +22,7 @@ DEFAULT = "verl's default"
 
 
 # Keys with the same names there, which need no rule.
-_SHARED = ("algorithm.kl_ctrl.", "algorithm.gamma", "algorithm.lam", "trainer.resume_from_path")
+_SHARED = ("algorithm.kl_ctrl.", "algorithm.gamma", "algorithm.lam", "algorithm.gdpo_", "trainer.resume_from_path")
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,15 @@ _RULES = (
         "model.lora_rank",
         but=(0,),
     ),
+    OnlyWith(
+        ("actor.clip_ratio_low", "actor.clip_ratio_high"),
+        "actor.policy_loss",
+        ("ppo", "gspo", "gspo_token", "cispo", "geo_mean", "dppo_tv", "dppo_kl", "clip_cov"),
+    ),
+    OnlyWith(("actor.clip_ratio_c",), "actor.policy_loss", ("ppo", "dppo_tv", "dppo_kl")),
+    OnlyWith(("actor.tau_pos", "actor.tau_neg"), "actor.policy_loss", ("sapo",)),
+    OnlyWith(("actor.clip_cov_",), "actor.policy_loss", ("clip_cov",)),
+    OnlyWith(("actor.kl_cov_ratio", "actor.ppo_kl_coef"), "actor.policy_loss", ("kl_cov",)),
 )
 #: The sections that have such keys.
 SECTIONS = ("critic", "actor", "algorithm.kl_ctrl")

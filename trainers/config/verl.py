@@ -85,6 +85,7 @@ _REWARD_MODEL = "a classifier, which scores each episode as it ends; reward_mode
 _REWARD_POOL = "a pool of n_gpus_per_node x nnodes, both above 0, beside the GPUs of the trainer"
 _SERVED = "a classifier is computed by transformers; for one that is served give reward_model.kind=service and its url"
 
+_LOSS_OPTIONS = ("tau_pos", "tau_neg", "clip_cov_ratio", "clip_cov_lb", "clip_cov_ub", "kl_cov_ratio", "ppo_kl_coef")
 _ACTOR, _ROLLOUT, _MODEL = "actor_rollout_ref.actor.", "actor_rollout_ref.rollout.", "actor_rollout_ref.model."
 
 #: Of `python -m trainers.ppo`.
@@ -150,6 +151,7 @@ PPO: Mapping[str, Rule] = {
     f"{_MODEL}lora_alpha": _joint("adapter", "model.lora_alpha"),
     f"{_MODEL}lora_adapter_path": _joint("adapter", "model.lora_adapter_path; rank and alpha are the adapter's"),
     f"{_MODEL}lora.merge": _to("model.lora_publish", words={True: "merged", False: "adapter"}),
+    f"{_MODEL}lora.*": _moot("of Megatron's adapters: write lora_rank and lora_alpha", only=(None,)),
     f"{_MODEL}target_modules": _to("model.target_modules"),
     f"{_MODEL}exclude_modules": _to("model.exclude_modules", words={None: ()}),
     # ---- actor
@@ -191,11 +193,15 @@ PPO: Mapping[str, Rule] = {
     f"{_ACTOR}clip_ratio": _joint("clip", "both sides, where the two below are not given"),
     f"{_ACTOR}clip_ratio_low": _joint("clip", "actor.clip_ratio_low; above 1 it is no limit, which is 1"),
     f"{_ACTOR}clip_ratio_high": _joint("clip", "actor.clip_ratio_high"),
-    f"{_ACTOR}clip_ratio_c": _joint("policy_loss", "actor.clip_ratio_c, where the loss is vanilla"),
+    f"{_ACTOR}clip_ratio_c": _to("actor.clip_ratio_c"),
     f"{_ACTOR}policy_loss.loss_mode": _joint(
         "policy_loss", "actor.policy_loss; vanilla is ppo, and gspo, of each token's own advantage, is gspo_token"
     ),
-    f"{_ACTOR}loss_agg_mode": _joint("policy_loss", "actor.loss_agg_mode; gspo always has seq-mean-token-mean"),
+    **{f"{_ACTOR}policy_loss.{name}": _to(f"actor.{name}") for name in _LOSS_OPTIONS},
+    **{f"{_ACTOR}{name}": _to(f"actor.{name}") for name in _LOSS_OPTIONS[:2]},
+    f"{_ACTOR}loss_agg_mode": _joint(
+        "policy_loss", "actor.loss_agg_mode; gspo, geo_mean and sapo always have seq-mean-token-mean"
+    ),
     f"{_ACTOR}loss_scale_factor": _moot("seq-mean-token-sum-norm divides by rollout.max_response_length", only=(None,)),
     f"{_ACTOR}entropy_coeff": _to("actor.entropy_coeff"),
     f"{_ACTOR}calculate_entropy": _moot("the entropy is always computed"),

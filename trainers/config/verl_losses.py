@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 from . import verl, verl_names
 from .checks import NORMALISED
+from .fields import Rejection
 from .translate import BadValueError, Given, Result
 from .yaml12 import dump
 
@@ -22,35 +23,32 @@ def clip(given: Given) -> Iterator[Result]:
         if given.has(key) or given.has(both):
             source = key if given.has(key) else both
             value = given.value(source)
-            if side == "low" and isinstance(value, int | float) and value > 1:
+            if side == "low" and _loss(given) in verl_names.OF_RATIOS and isinstance(value, int | float) and value > 1:
                 value = 1.0  # a ratio is never below 0: no limit there, and 1 is no limit here
             yield Result(f"actor.clip_ratio_{side}", value, of=(source,))
 
 
 def policy_loss(given: Given) -> Iterator[Result]:
-    """The loss, its dual clip, and how token losses become one."""
-    mode, dual, aggregation = (f"{_ACTOR}{name}" for name in ("policy_loss.loss_mode", "clip_ratio_c", "loss_agg_mode"))
-    theirs = given.value(mode) or "vanilla"
-    ours = verl_names.LOSSES.get(theirs, theirs) if isinstance(theirs, str) else theirs
+    """The loss, and how token losses become one."""
+    mode, aggregation = f"{_ACTOR}policy_loss.loss_mode", f"{_ACTOR}loss_agg_mode"
+    theirs = _loss(given)
     if given.has(mode):
-        yield Result("actor.policy_loss", ours, of=(mode,))
-    if "actor.policy_loss" in given.ours:
-        ours = given.ours["actor.policy_loss"].value
-    if ours != "ppo":
-        yield Result("", f"not used: {dump(ours)} has no dual clip", of=(dual,))
-    elif given.has(dual) or given.whole:
-        yield Result("actor.clip_ratio_c", given.value(dual), of=(dual,) if given.has(dual) else ())
-    if theirs == "gspo":  # whatever is asked for, verl's GSPO has this
+        yield Result("actor.policy_loss", verl_names.LOSSES.get(theirs, theirs), of=(mode,))
+    if theirs in verl_names.OF_EPISODES:  # whatever is asked for, these have it there
         yield Result("actor.loss_agg_mode", "seq-mean-token-mean", of=(mode, aggregation))
     elif given.has(aggregation):
         yield Result("actor.loss_agg_mode", given.value(aggregation), of=(aggregation,))
+
+
+def _loss(given: Given) -> str:
+    return str(given.value(f"{_ACTOR}policy_loss.loss_mode") or "vanilla")
 
 
 def norm_by_std(given: Given) -> Iterator[Result]:
     """Which advantages are normalized."""
     key = "algorithm.norm_adv_by_std_in_grpo"
     estimator = _estimator(given)
-    if estimator == "grpo" and given.has(key):
+    if estimator in ("grpo", "grpo_passk") and given.has(key):
         yield Result("algorithm.norm_by_std", given.value(key), of=(key,))
     elif given.has(key):
         yield Result("", f"not used with algorithm.adv_estimator={estimator}", of=(key,))
@@ -107,10 +105,8 @@ def _weights(given: Given, bypass: bool) -> Iterator[Result]:
             text = "weights outside two bounds are not dropped here: write the upper one, or reject with rollout_rs"
             raise BadValueError(cap, f"is {dump(given.value(cap))}; {text}")
         yield Result("actor.tis_cap", _number(given.value(cap), cap), of=(cap,))
-    if given.value(normalize) is True:
-        yield Result(normalize, problem="is true; weights are as they are: leave it at false")
-    else:
-        yield Result("", "weights are as they are", of=(normalize,))
+    if given.has(normalize):
+        yield Result("actor.importance_batch_normalize", given.value(normalize), of=(normalize,))
 
 
 def _rejection(given: Given, bypass: bool) -> Iterator[Result]:
@@ -137,10 +133,18 @@ def _rejection(given: Given, bypass: bool) -> Iterator[Result]:
         text = "with bypass_mode=true would compare anew at each step; here once, before the first: write bypass_mode="
         raise BadValueError(criterion, f"{text}false")
     name = str(given.value(criterion))
-    if name not in verl_names.REJECTIONS:
-        raise BadValueError(criterion, f"is {name}; it must be one of {', '.join(verl_names.REJECTIONS)}, or null")
+    ours = verl_names.REJECTIONS.get(name, name)
+    if ours not in (known := get_args(Rejection)):
+        text = (
+            f"is {name}; it must be null or one of {', '.join({**verl_names.REJECTIONS, **dict.fromkeys(known[4:])})}"
+        )
+        raise BadValueError(criterion, text)
     if not given.has(high):
         raise BadValueError(high, f"must be given with rollout_rs={name}")
+    yield Result("actor.rejection", ours, of=(criterion,))
+    if ours not in verl_names.REJECTIONS.values():
+        yield Result("actor.rejection_kl", _number(given.value(high), high), of=(high,))
+        return
     turned, bounds = name.endswith("_k1"), str(given.value(high)).split("_")
     if len(bounds) > (2 if turned else 1):
         raise BadValueError(high, f"is {dump(given.value(high))}; it must be {'LOW_HIGH, or ' * turned}a number")
@@ -151,7 +155,6 @@ def _rejection(given: Given, bypass: bool) -> Iterator[Result]:
         lower = _number(given.value(low), low) if given.has(low) and not turned else 1 / upper
     if turned:
         lower, upper = 1 / upper, 1 / lower
-    yield Result("actor.rejection", verl_names.REJECTIONS[name], of=(criterion,))
     yield Result("actor.rejection_low", lower, of=(high, low))
     yield Result("actor.rejection_high", upper, of=(high, low))
 

@@ -20,6 +20,7 @@ DEFAULTS: Mapping[str, Any] = {
     "actor.weight_decay": 0.01,
     "actor.clip_ratio_low": 0.2,
     "actor.clip_ratio_high": 0.2,
+    "actor.clip_ratio_c": 3.0,
     "actor.old_logprobs": "recompute",
     "actor.entropy_coeff": 0.0,
     "actor.kl_loss_type": "low_var_kl",
@@ -37,7 +38,6 @@ VERL_VALUES: Mapping[str, Any] = {
     "data.max_response_length": 512,
     "actor_rollout_ref.actor.ppo_mini_batch_size": 256,
     "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": 16384,
-    "actor_rollout_ref.actor.clip_ratio_c": 3.0,
     "actor_rollout_ref.rollout.agent.default_agent_loop": "single_turn_agent",
     "trainer.total_epochs": 30,
 }
@@ -63,6 +63,10 @@ ENGINES: Mapping[str, str] = {
 
 #: verl's policy losses by our names, where they differ. The same name is the same loss.
 LOSSES: Mapping[str, str] = {"vanilla": "ppo", "gspo": "gspo_token"}
+#: verl's losses whose clipping range is of the ratio itself.
+OF_RATIOS = ("vanilla", "gspo", "cispo", "clip_cov")
+#: verl's losses that are a mean over episodes, whatever `loss_agg_mode` says.
+OF_EPISODES = ("gspo", "geo_mean", "sapo")
 
 #: verl's rejections by ours; those that end in k1 are bounded by engine over learner there, the others as here.
 REJECTIONS: Mapping[str, str] = {

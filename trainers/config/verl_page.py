@@ -51,10 +51,12 @@ _CORRECTIONS = """\
 - `bypass_mode`: `actor.old_logprobs=rollout`, and `recompute` without. With it, `rollout_is` has no effect (the loss's
   ratio is that of learner to engine), and `rollout_rs` and `loss_type=reinforce` are refused.
 - `rollout_is`: `actor.importance_correction=token_tis` or `sequence_tis`, with `rollout_is_threshold` as
-  `actor.tis_cap`. A threshold with two bounds and `rollout_is_batch_normalize=true` are refused.
+  `actor.tis_cap`, and `rollout_is_batch_normalize` as `actor.importance_batch_normalize`. A threshold with two bounds
+  is refused.
 - `rollout_rs`: `actor.rejection`. `token`, `sequence`, `geometric` (0.6, 0.7) bound learner over engine, as here, from
   `rollout_rs_threshold_lower` (or 1 / threshold) to `rollout_rs_threshold`. `token_k1`, `seq_sum_k1`, `seq_mean_k1`
-  (0.8, 0.9) bound *engine over learner*: `LOW_HIGH` becomes `rejection_low=1/HIGH` and `rejection_high=1/LOW`.
+  (0.8, 0.9) bound *engine over learner*: `LOW_HIGH` becomes `rejection_low=1/HIGH` and `rejection_high=1/LOW`. Those of
+  k2 and k3 have the same names here, and `rejection_kl`. Several criteria at once are refused.
 - `rollout_token_veto_threshold` is refused. What stands at its default, or beside a `null`, becomes a line.
 """
 

@@ -177,7 +177,7 @@ def reward_manager(given: Given) -> Iterator[Result]:
     """Who scores an episode, and DAPO's penalty for long replies."""
     names = ("reward_model.reward_manager", "reward.reward_manager.name")
     for key in names:
-        if given.has(key) and given.value(key) not in ("naive", "dapo"):
+        if given.has(key) and given.value(key) not in ("naive", "dapo", "gdpo"):
             text = f"is {dump(given.value(key))}; an environment or custom_reward_function scores here: write naive"
             yield Result(key, problem=text)
     used = any(given.value(key) == "dapo" for key in names)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -199,6 +200,23 @@ def grpo(episodes: list[Episode], episode: Episode, norm_by_std: bool, eps: floa
     centred = episode.total() - mean(rewards)
     std = mean([(r - mean(rewards)) ** 2 for r in rewards]) ** 0.5
     return centred / (std + eps) if norm_by_std else centred
+
+
+def terms(episode: Episode) -> tuple[float, float]:
+    """Two named rewards that add up to the turns': what was gained, and what was lost."""
+    return sum(max(turn.reward, 0.0) for turn in episode.turns), sum(min(turn.reward, 0.0) for turn in episode.turns)
+
+
+def best_of_k(episodes: list[Episode], episode: Episode, k: int, norm_by_std: bool, eps: float) -> float:
+    """One episode's advantage for the best of ``k``: by listing all sets of ``k`` of its group."""
+    members = [e for e in episodes if e.group == episode.group]
+    if len(members) <= k:
+        return 0.0
+    sets = [(chosen, max(e.total() for e in chosen)) for chosen in itertools.combinations(members, k)]
+    all_best = [best for _, best in sets]
+    gain = mean([best for chosen, best in sets if any(e is episode for e in chosen)]) - mean(all_best)
+    deviation = mean([(best - mean(all_best)) ** 2 for best in all_best]) ** 0.5
+    return gain / (deviation + eps) if norm_by_std else gain
 
 
 def turn_baseline(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -21,9 +22,13 @@ from trainers.algorithms.advantages import (
     discounted_sums,
     dr_grpo,
     gae,
+    gdpo,
     gigpo,
     grpo,
+    grpo_passk,
     normalize,
+    opo,
+    passk,
     reinforce_pp,
     reinforce_pp_baseline,
     remax,
@@ -49,6 +54,7 @@ def make(episodes: list[Episode], observation_scale: int = 1, anchor: Any = "obs
         penalty=flatten([e.penalties for e in episodes]),
         anchor=anchor_states(trajectories, anchor),
         greedy=[GREEDY.get(e.group, 0.3) for e in episodes],
+        terms=np.array([oracle.terms(e) for e in episodes]).reshape(len(episodes), 2),
     )
 
 
@@ -171,6 +177,82 @@ def test_bilevel_gae_without_a_discount_or_lambda_is_gae(episodes: list[Episode]
 def test_dr_grpo(episodes: list[Episode], truncated: Any) -> None:
     result = dr_grpo(make(episodes), truncated=truncated)
     check_critic_free(episodes, truncated, result, lambda e, _, kept: oracle.grpo(kept, e, False, 0.0))
+
+
+@forall(batches(), truncated_modes)
+def test_opo(episodes: list[Episode], truncated: Any) -> None:
+    def expected(e: Episode, _: int, kept: list[Episode]) -> float:
+        group = [(sum(t.reply for t in s.turns), s.total()) for s in kept if s.group == e.group]
+        return e.total() - sum(n * r for n, r in group) / sum(n for n, _ in group)
+
+    check_critic_free(episodes, truncated, opo(make(episodes), truncated=truncated), expected)
+
+
+@forall(batches(), truncated_modes, st.booleans(), st.sampled_from([None, (0.5, 2.0), (1.0, 0.0)]))
+def test_gdpo(episodes: list[Episode], truncated: Any, norm_by_std: bool, weights: tuple[float, float] | None) -> None:
+    kept = oracle.counted(episodes, truncated)
+    plain = []
+    for e in kept:
+        a = 0.0
+        for m, weight in enumerate(weights or (1.0, 1.0)):
+            earned = [oracle.terms(s)[m] for s in kept if s.group == e.group]
+            centred = oracle.terms(e)[m] - oracle.mean(earned)
+            std = oracle.mean([(x - oracle.mean(earned)) ** 2 for x in earned]) ** 0.5
+            a += weight * (centred / (std + 1e-3) if norm_by_std else centred)
+        plain.append([a] * sum(t.reply for t in e.turns))
+    hypothesis.assume(np.std([a for row in plain for a in row] or [1.0]) > 1e-3 or not plain)
+    options: dict[str, Any] = {"gdpo_reward_weights": weights, "norm_by_std": norm_by_std, "eps": 1e-3}
+    check_whitened(episodes, truncated, gdpo(make(episodes), truncated=truncated, **options), plain)
+
+
+def test_gdpo_tells_apart_what_grpo_does_not() -> None:
+    """The paper's example: two rewards of 0 or 1, and sums that differ in kind have one advantage in GRPO."""
+    terms = np.array([[0.0, 1.0], [0.0, 2.0], [0.0, 0.0], [0.0, 0.0]])
+    one_of_two = dataclasses.replace(make([one([r]) for r in (1.0, 2.0, 0.0, 0.0)]), terms=terms)
+    both = dataclasses.replace(one_of_two, terms=np.array([[1.0, 0.0], [1.0, 1.0], [0.0, 0.0], [0.0, 0.0]]))
+    assert grpo(one_of_two).advantages.tolist() == grpo(both).advantages.tolist()
+    apart = [gdpo(batch).advantages[::2] for batch in (one_of_two, both)]
+    assert apart[1][1] / apart[1][0] > apart[0][1] / apart[0][0] > 0
+
+
+@forall(batches(), st.booleans(), truncated_modes)
+def test_grpo_passk(episodes: list[Episode], norm_by_std: bool, truncated: Any) -> None:
+    """The best of all minus the best of the others, for whoever is the best; the first of equals."""
+
+    def expected(e: Episode, _: int, kept: list[Episode]) -> float:
+        others = [s.total() for s in kept if s.group == e.group and s is not e]
+        lead = max(e.total() - max(others), 0.0) if others else 0.0
+        earned = [*others, e.total()]
+        std = oracle.mean([(r - oracle.mean(earned)) ** 2 for r in earned]) ** 0.5
+        return lead / (std + 1e-3) if norm_by_std else lead
+
+    result = grpo_passk(make(episodes), norm_by_std=norm_by_std, truncated=truncated, eps=1e-3)
+    check_critic_free(episodes, truncated, result, expected)
+
+
+@forall(batches(), st.integers(1, 4), st.booleans(), truncated_modes)
+def test_passk(episodes: list[Episode], k: int, norm_by_std: bool, truncated: Any) -> None:
+    result = passk(make(episodes), pass_k=k, norm_by_std=norm_by_std, truncated=truncated, eps=1e-3)
+    check_critic_free(episodes, truncated, result, lambda e, _, kept: oracle.best_of_k(kept, e, k, norm_by_std, 1e-3))
+
+
+@pytest.mark.parametrize(("n", "right", "k"), [(8, 1, 4), (8, 3, 4), (8, 5, 4), (6, 2, 2), (5, 5, 3), (5, 0, 3)])
+def test_passk_of_right_and_wrong_is_the_papers_closed_form(n: int, right: int, k: int) -> None:
+    advantages = passk(make([one([float(i < right)]) for i in range(n)]), pass_k=k).advantages[::2]
+    p = 1 - math.comb(n - right, k) / math.comb(n, k)
+    std = math.sqrt(p * (1 - p))
+    if std == 0:
+        assert advantages == pytest.approx([0.0] * n, abs=1e-8)
+        return
+    wrong = 1 - p - math.comb(n - right - 1, k - 1) / math.comb(n - 1, k - 1)
+    np.testing.assert_allclose(advantages, [(1 - p) / std] * right + [wrong / std] * (n - right), rtol=1e-5)
+    assert advantages.sum() == pytest.approx(0.0, abs=1e-9)
+
+
+@forall(batches())
+def test_passk_of_one_is_grpo(episodes: list[Episode]) -> None:
+    batch = make(episodes)
+    np.testing.assert_allclose(passk(batch, pass_k=1, eps=1e-3).advantages, grpo(batch, eps=1e-3).advantages, atol=1e-9)
 
 
 @forall(batches(), truncated_modes)
@@ -367,6 +449,8 @@ def test_bad_hyperparameters_are_named() -> None:
         (bilevel_gae, {"turn_gamma": 1.5}),
         (bilevel_gae, {"turn_lam": -1.0}),
         (gigpo, {"step_weight": -1.0}),
+        (passk, {"pass_k": 0}),
+        (gdpo, {"gdpo_reward_weights": (1.0,)}),
     ]
     for estimator, options in bad:
         with pytest.raises(ValueError, match=next(iter(options))):
@@ -379,6 +463,8 @@ def test_what_estimators_compare_with_must_be_there() -> None:
         remax(bare)
     with pytest.raises(ValueError, match=r"needs anchor \[K\]"):
         gigpo(bare)
+    with pytest.raises(ValueError, match=r"needs terms \[E, M\]"):
+        gdpo(bare)
 
 
 def test_where_no_state_is_met_twice_gigpo_is_grpo() -> None:

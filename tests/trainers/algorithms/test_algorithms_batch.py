@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from algorithm_oracles import Episode, Turn, batches, flatten, forall, trajectory
 
-from trainers.algorithms.batch import ActionBatch, anchor_states, gather, scatter, shared_anchors
+from trainers.algorithms.batch import ActionBatch, anchor_states, episode_terms, gather, scatter, shared_anchors
 from trainers.trajectory import Status, Trajectory
 
 
@@ -50,6 +50,24 @@ def test_turns_start_and_end_where_the_replies_do(episodes: list[Episode]) -> No
     assert batch.turn_starts.tolist() == starts
     assert batch.turn_ends.tolist() == ends
     np.testing.assert_allclose(batch.net_turn_rewards, [r for e in episodes for r in e.net_rewards()], atol=1e-12)
+
+
+def test_terms_are_summed_over_the_episode() -> None:
+    plain = trajectory(episode())
+    first = dataclasses.replace(plain, turn_terms=({"right": 0.5}, {"right": 1.0, "format": -0.25}))
+    second = dataclasses.replace(plain, turn_terms=({"format": 1.0}, {"late": 2.0}))
+    names, terms = episode_terms([first, second])
+    assert names == ("format", "late", "right")
+    assert terms.tolist() == [[-0.25, 0.0, 1.5], [1.0, 2.0, 0.0]]
+    names, terms = episode_terms([first, second], ["right", "format"])
+    assert terms.tolist() == [[1.5, -0.25], [0.0, 1.0]]
+    with pytest.raises(ValueError, match="was paid 'rigth'; its terms are format, late, right"):
+        episode_terms([first, second], ["rigth"])
+    assert episode_terms([], ["right"])[1].shape == (0, 1)
+    with pytest.raises(ValueError, match=r"terms has the shape \(1, 2\), but 2 episodes need \(2, M\)"):
+        ActionBatch.from_trajectories([first, second], terms=[[1.0, 2.0]])
+    with pytest.raises(ValueError, match="episode 1 has a term that is not finite"):
+        ActionBatch.from_trajectories([first, second], terms=[[1.0], [np.nan]])
 
 
 def test_groups_follow_the_group_id_and_an_empty_one_stands_alone() -> None:

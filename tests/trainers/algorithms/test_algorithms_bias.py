@@ -99,6 +99,7 @@ def all_batches(exact: bool) -> list[tuple[float, ActionBatch, np.ndarray]]:
             values=np.concatenate([values[g][[at for at, _ in p.choices]] for g, p in zip(group, chosen, strict=True)]),
             anchor=np.concatenate([np.arange(len(path.turns)) for path in chosen]),
             greedy=np.array([sum(greedy[g].rewards) for g in group]),
+            terms=np.array([[path.rewards[0], sum(path.rewards[1:])] for path in chosen]),
         )
         probability = float(np.prod([path.probability(LOGITS) for path in chosen]))
         found.append((probability, batch, np.concatenate([path.scores(LOGITS) for path in chosen])))
@@ -165,6 +166,8 @@ def test_dr_grpo_is_right_in_direction(batches: Any) -> None:
 
 BIASED: list[tuple[str, dict[str, Any]]] = [
     ("grpo", {}),
+    ("opo", {}),
+    ("gdpo", {}),
     ("reinforce_pp", {}),
     ("reinforce_pp_baseline", {}),
     ("gigpo", {}),
@@ -185,7 +188,49 @@ def test_biased_and_docs_say_so(batches: Any, name: str, options: dict[str, Any]
 
 
 def test_every_estimator_is_judged_here() -> None:
-    assert {name for name, _ in UNBIASED + BIASED} | {"dr_grpo"} == set(ESTIMATORS)
+    others = {"dr_grpo", "grpo_passk", "passk"}  # with tests of their own
+    assert {name for name, _ in UNBIASED + BIASED} | others == set(ESTIMATORS)
+
+
+def best_of(paths: list[Path], k: int, logits: np.ndarray) -> float:
+    """The expected best return of ``k`` episodes of a task."""
+    ordered = sorted(paths, key=lambda path: sum(path.rewards))
+    below = np.cumsum([path.probability(logits) for path in ordered])
+    chances = below**k - np.append(0.0, below[:-1]) ** k
+    return float(chances @ [sum(path.rewards) for path in ordered])
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "size", "k", "scale"),
+    [
+        ("grpo_passk", {"norm_by_std": False}, 3, 3, 1 / 3),
+        ("passk", {"norm_by_std": False, "pass_k": 2}, 3, 2, (1 - 2 / 3) / 2),
+        ("passk", {"norm_by_std": False, "pass_k": 2}, 4, 2, (1 - 2 / 4) / 2),
+        ("passk", {"norm_by_std": False, "pass_k": 1}, 3, 1, 1 - 1 / 3),
+    ],
+)
+def test_passk_climbs_the_expected_best_of_k(
+    name: str, options: dict[str, Any], size: int, k: int, scale: float
+) -> None:
+    """Without the division, the expected gradient is that of the best of ``k``, times a constant that docs say."""
+    paths, found = TASKS[0], np.zeros(4)
+    for chosen in itertools.product(paths, repeat=size):
+        offsets = np.concatenate([[0], np.cumsum([len(path.choices) for path in chosen])])
+        batch = ActionBatch(
+            token_offsets=offsets,
+            turn_offsets=np.concatenate([[0], np.cumsum([len(path.turns) for path in chosen])]),
+            turn_index=np.concatenate([np.repeat(np.arange(len(path.turns)), path.turns) for path in chosen]),
+            turn_rewards=np.concatenate([path.rewards for path in chosen]),
+            terminated=np.ones(size, np.bool_),
+            truncated=np.zeros(size, np.bool_),
+            group=np.zeros(size, np.int64),
+        )
+        advantages = ESTIMATORS[name](batch, **options).advantages
+        scores = np.concatenate([path.scores(LOGITS) for path in chosen])
+        found += np.prod([path.probability(LOGITS) for path in chosen]) * (advantages[:, None] * scores).sum(0) / size
+    steps = np.eye(4) * 1e-5
+    slope = [(best_of(paths, k, LOGITS + step) - best_of(paths, k, LOGITS - step)) / 2e-5 for step in steps]
+    np.testing.assert_allclose(found, scale * np.array(slope), atol=1e-9)
 
 
 def test_normalising_the_batch_is_biased_too(batches: Any) -> None:

@@ -88,6 +88,8 @@ def test_estimators(estimator: str, options: dict[str, Any]) -> None:
         ("rloo", "gspo", (0.05, 0.05)),
         ("turn_grpo", "gspo_token", (0.05, 0.05)),
         ("turn_grpo", "cispo", (1.0, 0.28)),
+        ("rloo", "geo_mean", (0.4, 0.4)),
+        ("turn_grpo", "dppo_tv", (0.1, 0.1)),
     ],
 )
 def test_losses(estimator: str, loss: str, clip: tuple[float, float]) -> None:

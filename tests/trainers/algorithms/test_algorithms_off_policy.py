@@ -10,7 +10,7 @@ import pytest
 from algorithm_oracles import forall
 from hypothesis import strategies as st
 
-from trainers.algorithms.off_policy import importance_weights, kept, mismatch, weight_metrics
+from trainers.algorithms.off_policy import batch_normalized, importance_weights, kept, mismatch, weight_metrics
 
 log_ratio = st.floats(-2, 2).map(lambda x: round(x, 3))
 rows = st.lists(st.lists(log_ratio, max_size=5), max_size=4)
@@ -58,6 +58,50 @@ def test_rejection(batch: list[list[float]], band: tuple[float, float]) -> None:
             assert found.tolist() == expected
 
 
+@forall(rows, st.sampled_from([0.01, 0.3, 2.0]))
+def test_rejection_by_kl(batch: list[list[float]], most: float) -> None:
+    def k2(x: float) -> float:
+        return x * x / 2
+
+    def k3(x: float) -> float:
+        return math.exp(x) - 1 - x
+
+    for kind, estimate in (("k2", k2), ("k3", k3)):
+        found = {"token": [estimate(x) for row in batch for x in row]}
+        for scope, whole in (("seq_sum", sum), ("seq_mean", lambda xs: sum(xs) / len(xs)), ("seq_max", max)):
+            found[scope] = [whole([estimate(x) for x in row]) for row in batch for _ in row]
+        for scope, values in found.items():
+            if not any(abs(value - most) < 1e-9 for value in values):
+                mode: Any = f"{scope}_{kind}"
+                assert kept(mode, *arrays(batch), most=most).tolist() == [value <= most for value in values]
+
+
+@forall(rows, caps)
+def test_batch_normalized_weights(batch: list[list[float]], cap: float | None) -> None:
+    limit = math.inf if cap is None else cap
+    given = arrays(batch)
+    weights = [math.exp(x) if math.exp(x) <= limit else 0.0 for row in batch for x in row]
+    for mode, plain in (("token_tis", [min(math.exp(x), limit) for row in batch for x in row]), ("decoupled", weights)):
+        mean = sum(plain) / max(len(plain), 1)
+        found = importance_weights(mode, *given, cap)  # type: ignore[arg-type]
+        assert found is not None
+        expected = [w / mean for w in plain] if mean else plain
+        np.testing.assert_allclose(batch_normalized(found, given[2], mode), expected, rtol=1e-9)  # type: ignore[arg-type]
+    whole = [min(math.exp(sum(row)), limit) for row in batch if row]
+    found = importance_weights("sequence_tis", *given, cap)
+    assert found is not None
+    expected = [w / (sum(whole) / len(whole)) for w, row in zip(whole, filter(None, batch), strict=True) for _ in row]
+    np.testing.assert_allclose(batch_normalized(found, given[2], "sequence_tis"), expected, rtol=1e-9)
+
+
+def test_normalised_weights_find_the_mean_where_the_plain_ones_are_off_by_a_factor() -> None:
+    """Self-normalisation is exact for a constant: what the weights have in common is no information."""
+    offsets = np.array([0, 1, 3, 3])
+    weights = importance_weights("token_tis", np.full(3, -1.0), np.full(3, -1.5), offsets, None)
+    assert weights is not None
+    assert batch_normalized(weights, offsets, "token_tis") == pytest.approx([1.0, 1.0, 1.0])
+
+
 def test_the_mismatch_is_the_kl_in_expectation() -> None:
     """Of tokens that the behaviour policy draws: ``E[e^l - 1 - l]`` is KL(behaviour, proximal)."""
     behaviour, proximal = np.log([0.7, 0.2, 0.1]), np.log([0.5, 0.3, 0.2])
@@ -89,6 +133,7 @@ def test_ratios_far_off_stay_finite() -> None:
         assert weights == pytest.approx([math.exp(-20), math.exp(20), math.exp(20)])
     assert math.isfinite(mismatch(*given[:2])["mismatch_kl"])
     assert kept("sequence", *given).tolist() == [False, False, False]
+    assert kept("seq_sum_k3", *given, most=1e8).tolist() == [True, False, False]
 
 
 def test_wrong_arguments_are_named() -> None:
@@ -100,6 +145,7 @@ def test_wrong_arguments_are_named() -> None:
         (lambda: kept("icepop", x, x, offsets), "not 'icepop'"),  # type: ignore[arg-type]
         (lambda: kept("token", x, x, offsets, 1.1, 2.0), "the band must hold 1"),
         (lambda: kept("token", x, x, np.array([0, 3])), "for 3 action tokens"),
+        (lambda: kept("token_k3", x, x, offsets), "the rejection token_k3 needs most, a positive number"),
     ]
     for call, message in bad:
         with pytest.raises(ValueError, match=message):

@@ -12,12 +12,19 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from trainers.algorithms.policy_losses import (
+    LOSS_OPTIONS,
+    OF_EPISODES,
     PolicyLossName,
     cispo,
+    clip_cov,
+    dppo,
     entropy,
+    geo_mean,
     gspo,
+    kl_cov,
     policy_loss,
     ppo_clip,
+    sapo,
     summarize,
     value_loss,
 )
@@ -28,6 +35,12 @@ numbers = st.floats(-3, 3).map(lambda x: round(x, 3))
 
 def tensor(*xs: float, grad: bool = False) -> Tensor:
     return torch.tensor(xs, dtype=torch.float64, requires_grad=grad)
+
+
+def options_of(name: str, clip: tuple[float, float]) -> dict[str, float]:
+    """Values for the options that this loss needs; ``dual_clip`` and ``ratio_cap`` are left out."""
+    values = {"clip_low": clip[0], "clip_high": clip[1], "tau_pos": 0.8, "tau_neg": 1.3, "kl_coef": 0.7}
+    return {key: values[key] for key in LOSS_OPTIONS[name] if key in values}
 
 
 def ppo_by_cases(rho: float, a: float, low: float, high: float, dual: float | None) -> tuple[float, float]:
@@ -160,6 +173,7 @@ def test_no_loss_depends_on_micro_batches(
     """Episodes are dealt to micro-batches, or ranks, whole; their tokens carry weights of the whole mini-batch."""
     weights = torch.linspace(0.5, 2.0, sum(map(len, batch)), dtype=torch.float64)
     importance = torch.linspace(1.5, 0.5, len(weights), dtype=torch.float64)
+    selected = (torch.arange(len(weights)) % 3 == 1).double()
     part = data.draw(st.lists(st.integers(0, 2), min_size=len(batch), max_size=len(batch)))
 
     def gradient(parts: list[list[int]]) -> Tensor:
@@ -167,7 +181,8 @@ def test_no_loss_depends_on_micro_batches(
         for chosen in parts:
             where = torch.isin(number, torch.tensor([7 * e for e in chosen]))
             given = (x[where] for x in (logprobs, *others, number))
-            loss = policy_loss(name, *given, clip_low=0.1, clip_high=0.2, importance=importance[where]).loss
+            more = {"importance": importance[where], "selected": selected[where]}
+            loss = policy_loss(name, *given, **more, **options_of(name, (0.1, 0.2))).loss
             (weights[where] * loss).sum().backward()
         assert logprobs.grad is not None
         return logprobs.grad
@@ -182,14 +197,22 @@ def test_a_loss_by_name_is_the_function_of_that_name(
     batch: list[list[tuple[float, float]]], clip: tuple[float, float], dual: float | None
 ) -> None:
     given, bounds = flat(batch), {"clip_low": clip[0], "clip_high": clip[1]}
+    selected = (torch.arange(len(given[0])) % 2).double()
     expected = {
         "ppo": ppo_clip(*given[:3], **bounds, dual_clip=dual),
         "gspo": gspo(*given, **bounds),
         "gspo_token": gspo(*given, **bounds, by_token=True),
         "cispo": cispo(*given[:3], **bounds),
+        "geo_mean": geo_mean(*given, **bounds),
+        "sapo": sapo(*given[:3], tau_pos=0.8, tau_neg=1.3),
+        "dppo_tv": dppo(*given[:3], **bounds, divergence="tv", ratio_cap=dual),
+        "dppo_kl": dppo(*given[:3], **bounds, divergence="kl", ratio_cap=dual),
+        "clip_cov": clip_cov(*given[:3], selected, **bounds),
+        "kl_cov": kl_cov(*given[:3], selected, kl_coef=0.7),
     }
     for name in get_args(PolicyLossName):
-        loss = policy_loss(name, *given, **bounds, dual_clip=dual if name == "ppo" else None).loss
+        more = {key: dual for key in ("dual_clip", "ratio_cap") if key in LOSS_OPTIONS[name]}
+        loss = policy_loss(name, *given, selected=selected, **options_of(name, clip), **more).loss
         (by_name,) = torch.autograd.grad(loss.sum(), given[0], retain_graph=True)
         (direct,) = torch.autograd.grad(expected[name].loss.sum(), given[0], retain_graph=True)
         torch.testing.assert_close((loss, by_name), (expected[name].loss, direct), atol=0, rtol=0)
@@ -197,21 +220,22 @@ def test_a_loss_by_name_is_the_function_of_that_name(
 
 @pytest.mark.parametrize("name", get_args(PolicyLossName))
 def test_importance_weighs_every_loss_and_gets_no_gradient(name: Any) -> None:
-    given, bounds = flat([[(0.1, 2.0), (-0.1, 0.5)], [(0.05, -1.0)]]), {"clip_low": 0.3, "clip_high": 0.3}
-    importance = tensor(0.5, 2.0, 3.0, grad=True)
-    weighed = policy_loss(name, *given, **bounds, importance=importance).loss
-    torch.testing.assert_close(weighed, importance.detach() * policy_loss(name, *given, **bounds).loss)
+    given, options = flat([[(0.1, 2.0), (-0.1, 0.5)], [(0.05, -1.0)]]), options_of(name, (0.3, 0.3))
+    importance, selected = tensor(0.5, 2.0, 3.0, grad=True), tensor(0.0, 1.0, 0.0)
+    weighed = policy_loss(name, *given, selected=selected, **options, importance=importance).loss
+    plain = policy_loss(name, *given, selected=selected, **options).loss
+    torch.testing.assert_close(weighed, importance.detach() * plain)
     weighed.sum().backward()
     assert importance.grad is None
 
 
 @pytest.mark.parametrize("name", get_args(PolicyLossName))
 def test_the_first_step_of_every_loss_is_the_policy_gradient(name: Any) -> None:
-    """Of the advantage; ``gspo`` alone spreads it over the episode."""
+    """Of the advantage; the losses of whole episodes spread it over the episode."""
     logprobs, advantages, number = tensor(-0.3, -2.0, -5.0, grad=True), tensor(1.0, -2.0, 4.0), torch.tensor([0, 0, 1])
-    loss = policy_loss(name, logprobs, logprobs.detach(), advantages, number, clip_low=0.2, clip_high=0.2).loss
-    loss.sum().backward()
-    expected = tensor(0.5, 0.5, -4.0) if name == "gspo" else -advantages
+    given = logprobs, logprobs.detach(), advantages, number
+    policy_loss(name, *given, selected=torch.zeros(3), **options_of(name, (0.2, 0.2))).loss.sum().backward()
+    expected = tensor(0.5, 0.5, -4.0) if name in OF_EPISODES else -advantages
     torch.testing.assert_close(logprobs.grad, expected)
 
 
@@ -219,12 +243,15 @@ def test_the_first_step_of_every_loss_is_the_policy_gradient(name: Any) -> None:
 def test_ratios_far_off_leave_no_nan_in_any_loss(name: Any) -> None:
     logprobs = torch.tensor([0.0, -500.0, 0.0, -500.0], requires_grad=True)
     old, number = torch.tensor([-500.0, 0.0, -500.0, 0.0]), torch.arange(4)
-    result = policy_loss(name, logprobs, old, torch.tensor([1.0, 1.0, -1.0, -1.0]), number, clip_low=0.2, clip_high=0.2)
+    options = options_of(name, (0.2, 0.2))
+    advantages = torch.tensor([1.0, 1.0, -1.0, -1.0])
+    result = policy_loss(name, logprobs, old, advantages, number, selected=torch.ones(4), **options)
     result.loss.sum().backward()
     assert result.loss.isfinite().all()
     assert logprobs.grad is not None
     assert logprobs.grad.isfinite().all()
-    assert policy_loss(name, *(logprobs[:0],) * 3, number[:0], clip_low=0.2, clip_high=0.2).loss.shape == (0,)
+    empty = policy_loss(name, *(logprobs[:0],) * 3, number[:0], selected=number[:0], **options)
+    assert empty.loss.shape == (0,)
 
 
 @forall(numbers, numbers, numbers, st.sampled_from([None, 0.2, 1.0]))
@@ -284,11 +311,25 @@ def test_wrong_arguments_are_named() -> None:
         ppo_clip(x, x, x, dual_clip=1.0)
     with pytest.raises(ValueError, match="the value clip must be positive"):
         value_loss(x, x, x, clip=0.0)
-    with pytest.raises(ValueError, match="dual_clip is for the loss ppo, not for cispo"):
+    with pytest.raises(ValueError, match="the loss cispo does not read dual_clip; it reads clip_low, clip_high"):
         policy_loss("cispo", x, x, x, torch.zeros(1), clip_low=0.2, clip_high=0.2, dual_clip=3.0)
     with pytest.raises(ValueError, match="unknown policy loss 'grpo': choose one of ppo, gspo"):
         policy_loss("grpo", x, x, x, torch.zeros(1), clip_low=0.2, clip_high=0.2)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"'sequence': \(2,\)"):
-        gspo(x, x, x, torch.zeros(2))
+    for of_episodes in (gspo, geo_mean):
+        with pytest.raises(ValueError, match=r"'sequence': \(2,\)"):
+            of_episodes(x, x, x, torch.zeros(2))
+    for of_selected in (clip_cov, kl_cov):
+        with pytest.raises(ValueError, match=r"'selected': \(2,\)"):
+            of_selected(x, x, x, torch.zeros(2))
+    with pytest.raises(ValueError, match="the loss kl_cov needs selected"):
+        policy_loss("kl_cov", x, x, x, torch.zeros(1))
+    with pytest.raises(ValueError, match="tau_pos and tau_neg must be positive, not 1.0 and 0.0"):
+        sapo(x, x, x, tau_neg=0.0)
+    with pytest.raises(ValueError, match="kl_coef must be at least 0"):
+        kl_cov(x, x, x, x, kl_coef=-1.0)
+    with pytest.raises(ValueError, match="ratio_cap must be at least 1"):
+        dppo(x, x, x, ratio_cap=0.5)
+    with pytest.raises(ValueError, match="divergence must be tv or kl, not 'js'"):
+        dppo(x, x, x, divergence="js")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="clip_high at least 0"):
         cispo(x, x, x, clip_high=-1.0)

@@ -127,7 +127,7 @@ def test_how_much_of_a_turns_effect_reaches_its_gradient(name, turn, paid):
     assert gradients(name, 0.6, matters) == pytest.approx(expected, abs=1e-12)
 
 
-@pytest.mark.parametrize("estimator", ["grpo", "dr_grpo", "rloo", "reinforce_pp_baseline"])
+@pytest.mark.parametrize("estimator", ["grpo", "dr_grpo", "rloo", "opo", "passk", "reinforce_pp_baseline"])
 @given(st.lists(st.lists(st.floats(-5, 5), min_size=1, max_size=4), min_size=2, max_size=4))
 @settings(max_examples=20)
 def test_estimators_of_whole_episodes_do_not_notice(estimator, groups):
