@@ -35,7 +35,7 @@ from .assembly.policy import policy_of, set_threads
 from .assembly.publication import Publisher
 from .assembly.reward_checks import check_rewards, try_multiturn
 from .assembly.reward_model import RewardModels, reward_models_of, start_early, try_served
-from .assembly.rewards import custom_reward, multiturn_reward, redistribution_of, reward_function_of
+from .assembly.rewards import custom_reward, multiturn_reward, overlong_reward, redistribution_of, reward_function_of
 from .cluster.group import LearnerGroup, RankError
 from .config import PPOConfig
 from .config.schema import WarmStartSection
@@ -142,6 +142,8 @@ async def _assembled(config: PPOConfig, folder: Path) -> AsyncIterator[Run]:
         if (pool := reward_function_of(config.custom_reward_function)) is not None:
             stack.callback(pool.close)
             rewards["custom"] = custom_reward(config, pool)
+        if config.overlong_buffer.enable:
+            rewards["overlong"] = overlong_reward(config)
         if (elsewhere := other_validation(config)) is not None:
             reporter.say(elsewhere)
         overlong = await overlong_of(config, renderer, reporter.say)

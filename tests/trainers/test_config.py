@@ -183,6 +183,7 @@ def test_conflicts_between_keys_name_the_one_to_change():
 
 
 VLLM = "engine.name=vllm engine.vllm.args"
+OVERLONG = "overlong_buffer.enable=true overlong_buffer.len=8"
 GDPO = "algorithm.adv_estimator=gdpo"
 ADAPTIVE = "algorithm.use_kl_in_reward=true algorithm.kl_ctrl.type=adaptive"
 
@@ -212,6 +213,16 @@ ADAPTIVE = "algorithm.use_kl_in_reward=true algorithm.kl_ctrl.type=adaptive"
         (f"{GDPO} algorithm.norm_adv=false", "algorithm.norm_adv: cannot be false: gdpo is defined by"),
         (f"{GDPO} algorithm.reward_credit=spread", "algorithm.reward_credit: has no effect with algorithm.adv_estim"),
         ("algorithm.gdpo_reward_keys=[a]", "algorithm.gdpo_reward_keys: has no effect with algorithm.adv_estimator=t"),
+        ("overlong_buffer.len=8", "overlong_buffer.len: has no effect without overlong_buffer.enable=true"),
+        (
+            f"{OVERLONG} rollout.max_response_tokens=null",
+            "rollout.max_response_tokens: is null; overlong_buf",
+        ),
+        (f"{OVERLONG} rollout.max_response_tokens=7", "overlong_buffer.len: is 8; it is at most rollout.max_response"),
+        (
+            f"{OVERLONG} rollout.max_response_tokens=8 multiturn_reward.enable=true algorithm.gamma=0",
+            "overlong_buffer.enable: would charge the last turn alone",
+        ),
         ("actor.policy_loss=sapo actor.clip_ratio_high=0.1", "actor.clip_ratio_high: has no effect with actor.policy_"),
         ("actor.policy_loss=sapo actor.clip_ratio_c=3", "actor.clip_ratio_c: has no effect with actor.policy_loss=sap"),
         ("actor.policy_loss=clip_cov actor.clip_cov_lb=5", "actor.clip_cov_lb: is 5; it must be below actor.clip_cov"),

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
@@ -27,7 +28,7 @@ from trainers.config import PPOConfig, SFTConfig, resolve
 from trainers.config.commands import EvaluateConfig, GenerateConfig
 from trainers.config.describe import all_keys
 from trainers.config.section import Section
-from trainers.credit import estimator_options
+from trainers.credit import estimator_options, policy_loss, selected_tokens
 from trainers.policy import Policy
 from trainers.rollout.renderer import Renderer
 
@@ -93,13 +94,19 @@ def test_every_key_of_ppo_is_read(tmp_path):
         *(f"custom_reward_function.path={tmp_path}/reward.py", f"trainer.trace_file={tmp_path}/trace.json"),
         *("reward_model.enable=true", f"reward_model.classifier.path={judge}", "reward_model.replace=false"),
         *("multiturn_reward.enable=true", "multiturn_reward.credit=difference", "multiturn_reward.replace=false"),
+        *("overlong_buffer.enable=true", "overlong_buffer.len=8", "rollout.max_response_tokens=128"),
         f"trainer.default_local_dir={tmp_path}/run",
     ]
     resumed = ["trainer.resume_mode=resume_path", f"trainer.resume_from_path={tmp_path}"]
     with watched() as read:
         assert ppo.main([*SMALL, *first]) == 0
-        for estimator in ("grpo", "rloo", "turn_grpo", "gigpo", "bilevel_gae"):
+        for estimator in ("grpo", "rloo", "gdpo", "passk", "turn_grpo", "gigpo", "bilevel_gae"):
             estimator_options(resolve([f"algorithm.adv_estimator={estimator}"])[0].algorithm)
+        nothing = dict.fromkeys(("old_logprobs", "advantages"), np.zeros(0))
+        for loss in ("sapo", "clip_cov", "kl_cov"):
+            actor = resolve([f"actor.policy_loss={loss}"])[0].actor
+            policy_loss(actor)
+            selected_tokens(actor, nothing, np.zeros(0, np.bool_), np.random.default_rng(0))
         config, _ = resolve([])
         run_folder(config.trainer)  # of the two names
         with_other_reward_models(judge)

@@ -318,6 +318,18 @@ def test_a_cut_prompt_is_refused_unless_long_ones_are_left_out(inside):
     assert command("data.truncation=left", "data.filter_overlong_prompts=True").data.longest_prompt == 512
 
 
+@pytest.mark.parametrize("section", ["reward_model.overlong_buffer.", "+reward.reward_kwargs.overlong_buffer_cfg."])
+def test_dapos_penalty_for_long_replies(inside, section):
+    given = [f"{section}enable=True", f"{section}len=128", f"{section}penalty_factor=0.5", f"{section}log=False"]
+    assert not command(*given).overlong_buffer.enable, "as there, another manager does not read it"
+    dapo = [*given, "reward_model.reward_manager=dapo"]
+    buffer = command(*dapo, "+reward.reward_kwargs.max_resp_len=512").overlong_buffer
+    assert (buffer.enable, buffer.len, buffer.penalty_factor) == (True, 128, 0.5)
+    assert not command(*dapo, f"{section}enable=False").overlong_buffer.enable
+    said = refusal(*dapo, "+reward.reward_kwargs.max_resp_len=400")
+    assert "the penalty ends at data.max_response_length here: write that" in said
+
+
 def test_a_generation_of_the_newer_command(inside):
     arguments = [
         "actor_rollout_ref.model.path=model",

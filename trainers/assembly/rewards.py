@@ -16,6 +16,7 @@ from ..config.rewards import MultiturnRewardSection, RewardFunctionSection
 from ..config.schema import PPOConfig
 from ..engines.base import Engine, EngineError
 from ..rewards import FunctionError, FunctionPool
+from ..rewards.overlong import overlong_penalty
 from ..rewards.redistribution import Redistribution, RedistributionError, redistribution
 from ..rollout.engine_policy import EnginePolicy
 from ..rollout.multiturn import MultiturnScore
@@ -109,6 +110,21 @@ def custom_reward(config: PPOConfig, pool: FunctionPool) -> Score:
     def score(so_far: SoFar, turn: int) -> Awaitable[Mapping[str, float]] | None:
         check_name(config, "custom_reward_function", "custom", so_far)
         return terms(so_far) if so_far.over or (instead and so_far.reward) else None
+
+    return score
+
+
+def overlong_reward(config: PPOConfig) -> Score:
+    """DAPO's penalty of long episodes: the term ``overlong`` of the last turn, in training."""
+    section, limit = config.overlong_buffer, config.rollout.max_response_tokens
+    assert limit is not None  # the configuration was checked
+
+    async def terms(tokens: int) -> dict[str, float]:
+        return {"overlong": overlong_penalty(tokens, limit, section.len, section.penalty_factor)}
+
+    def score(so_far: SoFar, turn: int) -> Awaitable[Mapping[str, float]] | None:
+        check_name(config, "overlong_buffer", "overlong", so_far)
+        return terms(so_far.response_tokens) if so_far.over and so_far.training else None
 
     return score
 

@@ -11,6 +11,7 @@ from ..chat_template import refused
 from ..engines.vllm.arguments import refused_arguments
 from ..saved_adapter import read_adapter
 from .reward_model import reward_model_checks, sections_of
+from .rewards import overlong_checks
 from .section import Problems
 from .section import changed as _changed
 from .unread import DISCOUNTED, SECTIONS, WITH_CRITIC, unread
@@ -114,6 +115,7 @@ def ppo_checks(config: PPOConfig) -> Problems:
             if _changed(config.custom_reward_function, name):
                 yield f"custom_reward_function.{name}", "has no effect without custom_reward_function.path"
     yield from _multiturn_checks(config)
+    yield from overlong_checks(config)
     yield from reward_model_checks(config)
     yield from _servers_on_ray(config.cluster.backend, engine)
     yield from _cluster_checks(config)
@@ -259,9 +261,7 @@ def _server_checks(engine: ServingSection) -> Problems:
                 if urls
                 else f"is for a server that runs already; give engine.{name}.base_url",
             )
-    if name == "vllm":
-        for argument, reason in refused_arguments(engine.vllm.args).items():
-            yield f"engine.vllm.args.{argument}", reason
+    yield from ((f"engine.vllm.args.{key}", why) for key, why in refused_arguments(engine.vllm.args).items())
     if engine.replicas > 1 and urls:
         yield "engine.replicas", f"is {engine.replicas}; each address in engine.{name}.base_url is a replica already"
     if len(set(urls)) < len(urls):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from .section import Section
+from .section import Problems, Section, changed
+
+if TYPE_CHECKING:
+    from .schema import PPOConfig
 
 
 class RewardFunctionSection(Section):
@@ -25,6 +28,40 @@ class EpisodeRewardFunctionSection(RewardFunctionSection):
     """
 
     replace: bool = Field(True, description="What the environment pays does not count then; false adds the two.")
+
+
+class OverlongBufferSection(Section):
+    """DAPO's penalty of episodes that come near `rollout.max_response_tokens`: the last turn's term `overlong`.
+
+    It grows evenly over the last `len` of those tokens, from 0 to `penalty_factor`. In training only.
+    """
+
+    enable: bool = Field(False, description="Take the penalty.")
+    len: int = Field(
+        4096,
+        ge=1,
+        description="Tokens before the limit where it begins; at most `rollout.max_response_tokens`.",
+    )
+    penalty_factor: float = Field(1.0, gt=0, description="What an episode at the limit loses.")
+
+
+def overlong_checks(config: PPOConfig) -> Problems:
+    """Whether there is a limit, and rewards that are added up."""
+    section, limit = config.overlong_buffer, config.rollout.max_response_tokens
+    if not section.enable:
+        for name in type(section).model_fields:
+            if changed(section, name):
+                yield f"overlong_buffer.{name}", "has no effect without overlong_buffer.enable=true"
+    elif limit is None:
+        yield "rollout.max_response_tokens", "is null; overlong_buffer.enable=true needs it: how long a response may be"
+    elif section.len > limit:
+        yield "overlong_buffer.len", f"is {section.len}; it is at most rollout.max_response_tokens={limit}"
+    elif config.multiturn_reward.enable and config.multiturn_reward.credit == "value":
+        yield (
+            "overlong_buffer.enable",
+            "would charge the last turn alone, because nothing is added up over turns with "
+            "multiturn_reward.credit=value; use multiturn_reward.credit=difference",
+        )
 
 
 class MultiturnRewardSection(Section):

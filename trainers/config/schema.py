@@ -17,7 +17,7 @@ from .environment import DataSection, EnvSection, PlayedEnvSection, TrainDataSec
 from .learning import ActorSection, AlgorithmSection, CriticSection
 from .model import ModelSection, SupervisedSection, WarmStartSection
 from .reward_model import RewardModelSection, named
-from .rewards import EpisodeRewardFunctionSection, MultiturnRewardSection
+from .rewards import EpisodeRewardFunctionSection, MultiturnRewardSection, OverlongBufferSection
 from .rollout import RolloutSection, ValidationSection
 from .running import ClusterSection, RayInitSection, SFTRunSection, TrainerSection
 from .section import Section
@@ -57,6 +57,7 @@ class PPOConfig(RunConfig):
     validation: ValidationSection = ValidationSection()
     custom_reward_function: EpisodeRewardFunctionSection = EpisodeRewardFunctionSection()
     multiturn_reward: MultiturnRewardSection = MultiturnRewardSection()
+    overlong_buffer: OverlongBufferSection = OverlongBufferSection()
     reward_model: RewardModelSection = RewardModelSection()
     reward_models: Annotated[dict[str, RewardModelSection], BeforeValidator(named)] = Field(
         default_factory=dict,

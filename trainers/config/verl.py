@@ -393,7 +393,7 @@ PPO: Mapping[str, Rule] = {
     **_each(
         "",
         "reward_model.overlong_buffer.* reward_model.reward_kwargs.* reward.reward_kwargs.*",
-        _joint("reward_manager", "DAPO's penalty for long replies; see *Rewards* below"),
+        _joint("reward_manager", "overlong_buffer, where the manager is dapo"),
     ),
     **_each(
         "",

@@ -38,6 +38,9 @@ _REWARD_MODEL = {
     "forward_max_token_len_per_gpu": "max_batch_tokens",
 }
 
+# Whether there is DAPO's penalty for long replies.
+_OVERLONG = (".overlong_buffer.enable", ".overlong_buffer_cfg.enable")
+
 # Where Nsight's options of a worker are: now, and in versions before.
 _NSIGHT = ("global_profiler.global_tool_config.nsys.worker_nsight_options.", "trainer.worker_nsight_options.")
 
@@ -180,11 +183,18 @@ def reward_manager(given: Given) -> Iterator[Result]:
         if given.has(key) and given.value(key) not in ("naive", "dapo", "gdpo"):
             text = f"is {dump(given.value(key))}; an environment or custom_reward_function scores here: write naive"
             yield Result(key, problem=text)
-    used = any(given.value(key) == "dapo" for key in names)
-    for key in [each for each in given.verls if ".reward_kwargs." in each or ".overlong_buffer." in each]:
-        if used and key.endswith((".overlong_buffer.enable", ".overlong_buffer_cfg.enable")) and given.value(key):
-            yield Result(key, problem="the penalty for long replies is not in this version: write False")
-    yield Result("", "an environment or custom_reward_function scores each episode as it ends", of=tuple(given.verls))
+    sections = ("reward_model.overlong_buffer.", *(f"{name}.reward_kwargs." for name in ("reward_model", "reward")))
+    keys = [each for each in given.verls if each.startswith(sections)]
+    prefixes = {key.removesuffix("enable") for key in keys if key.endswith(_OVERLONG) and given.value(key) is True}
+    for prefix in prefixes if any(given.value(key) == "dapo" for key in names) else ():
+        for name in ("enable", "len", "penalty_factor"):
+            if given.has(f"{prefix}{name}"):
+                yield Result(f"overlong_buffer.{name}", given.value(f"{prefix}{name}"), of=(f"{prefix}{name}",))
+    for key in [each for each in keys if each.endswith(".max_resp_len")]:
+        if prefixes and given.value(key) != given.number("data.max_response_length"):
+            text = f"is {dump(given.value(key))}; the penalty ends at data.max_response_length here: write that"
+            yield Result(key, problem=text)
+    yield Result("", "an environment or custom_reward_function scores each episode as it ends", of=(*names, *keys))
 
 
 def workers(given: Given) -> Iterator[Result]:

@@ -246,6 +246,7 @@ class Player:
             return _End(Status.TRUNCATED_CONTEXT, error=said, cause="no_room")
         for turn in itertools.count():
             text = await self._reply(episode, turn, limit, session, progress)
+            response_tokens = tokens.context_size - opening
             enter("step")
             conversation, reward, terminated, truncated, info = await env.step(text)
             enter("own")
@@ -279,6 +280,7 @@ class Player:
                     spec=progress.spec,
                     task_index=episode.options.get("task_index"),
                     training=episode.training,
+                    response_tokens=response_tokens,
                 )
                 progress.rewards.ask(so_far, turn)
             if end is not None:

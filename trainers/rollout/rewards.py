@@ -57,6 +57,8 @@ class SoFar:
         spec: How the environment is made; its ``tasks`` have the row that is played.
         task_index: Which of them, where the episode was asked to play one.
         training: Whether it is an episode to train on; otherwise it is one of an evaluation.
+        response_tokens: From the opening to the end of the reply, those of the environment included: what
+            ``max_response_tokens`` limits.
     """
 
     episode_id: str
@@ -73,6 +75,7 @@ class SoFar:
     spec: EnvSpec | None = None
     task_index: int | None = None
     training: bool = True
+    response_tokens: int = 0
 
 
 Earned: TypeAlias = float | Mapping[str, float]

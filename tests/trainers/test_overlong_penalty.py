@@ -1,0 +1,54 @@
+"""DAPO's overlong penalty: the formula by cases, and the term that reaches the last turn of a run's episodes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ppo_runs import in_process
+
+from trainers.rewards.overlong import overlong_penalty
+from trainers.trajectory import read_parquet
+
+
+@given(st.integers(0, 300), st.integers(1, 200), st.data())
+@settings(deadline=None, max_examples=100)
+def test_the_penalty_by_cases(tokens, limit, data):
+    buffer = data.draw(st.integers(1, limit))
+    found = overlong_penalty(tokens, limit, buffer, 0.5)
+    if tokens <= limit - buffer:
+        assert found == 0.0
+    elif tokens <= limit:
+        assert found == pytest.approx(0.5 * ((limit - buffer) - tokens) / buffer)
+    else:
+        assert found == -0.5
+
+
+def test_wrong_arguments_are_named():
+    for buffer in (0, 5):
+        with pytest.raises(ValueError, match="buffer must be at least 1 and at most limit=4"):
+            overlong_penalty(1, 4, buffer)
+    with pytest.raises(ValueError, match="factor must be at least 0"):
+        overlong_penalty(1, 4, 4, -1.0)
+
+
+def test_the_last_turn_pays_for_the_whole_response(tmp_path):
+    dumps = [f"trainer.rollout_data_dir={tmp_path}/train", f"trainer.validation_data_dir={tmp_path}/val"]
+    more = ["rollout.max_response_tokens=40", "overlong_buffer.len=30", "overlong_buffer.penalty_factor=2"]
+    in_process(tmp_path / "run", *dumps, *more, "overlong_buffer.enable=true", "trainer.total_iterations=1")
+    episodes = read_parquet(tmp_path / "train" / "000001.parquet")
+    penalties = []
+    for episode in episodes:
+        said = np.flatnonzero(episode.action_mask)
+        assert len(episode.segment_starts) == 1
+        expected = overlong_penalty(int(said[-1] - said[0]) + 1, 40, 30, 2.0)
+        *before, last = episode.turn_terms
+        assert not any("overlong" in terms for terms in before)
+        assert last["overlong"] == pytest.approx(expected)
+        assert episode.turn_rewards[-1] == pytest.approx(sum(last.values()))
+        penalties.append(expected)
+    assert len(set(penalties)) > 2
+    assert min(penalties) == -2.0, "some episode reached the limit"
+    (file,) = (tmp_path / "val").glob("*.parquet")
+    assert not any("overlong" in terms for episode in read_parquet(file) for terms in episode.turn_terms)
