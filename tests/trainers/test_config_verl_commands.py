@@ -1,5 +1,6 @@
 """Commands of verl's own examples resolve, and mean here what they mean there."""
 
+import contextlib
 import re
 import shlex
 from pathlib import Path
@@ -19,10 +20,12 @@ from trainers.config import ConfigError, PPOConfig, resolve
 from trainers.config.commands import EvaluateConfig, GenerateConfig
 from trainers.config.describe import all_keys
 from trainers.config.load import resolve_with_notes
+from trainers.config.tables import TABLES
+from trainers.config.yaml12 import dump
 from trainers.credit import off_policy_correction
 
-DATA = Path(__file__).resolve().parents[1] / "data" / "verl_commands.yaml"
-COMMANDS = yaml.safe_load(DATA.read_text(encoding="utf-8"))
+DATA = Path(__file__).resolve().parents[1] / "data"
+COMMANDS = yaml.safe_load((DATA / "verl_commands.yaml").read_text(encoding="utf-8"))
 SCHEMAS = {"ppo": PPOConfig, "generate": GenerateConfig, "evaluate": EvaluateConfig}
 
 #: The files that the commands name, as far as they are read: the classes of tools and interactions, a Hydra base.
@@ -94,6 +97,48 @@ def test_a_command_of_verls_examples_resolves_or_is_refused_with_what_to_write(i
         name = key.removeprefix("actor_rollout_ref.") if schema is GenerateConfig else key
         answered = any(re.search(rf"(^|, ){re.escape(name)}( ->|:|,|=)", note) for note in flags.notes)
         assert answered or name in own, key
+
+
+# --- every key
+
+
+def leaves(tree, prefix=""):
+    """Dotted keys and values of a nested mapping."""
+    for name, value in tree.items():
+        if isinstance(value, dict) and value:
+            yield from leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+DEFAULTS = {
+    key: value
+    for version in yaml.safe_load((DATA / "verl_defaults.yaml").read_text(encoding="utf-8")).values()
+    for key, value in leaves(version)
+}
+#: Where a run is and what it is called: a command that leaves these out has this project's defaults.
+PLACES = ("model.device", "model.use_remove_padding", "engine.", "cluster.", "trainer.")
+
+
+@pytest.mark.parametrize("estimator", ["gae", "grpo", "reinforce_plus_plus", "rloo", "opo"])
+def test_verls_defaults_written_out_change_nothing(inside, estimator):
+    """Each key of verl's configuration is known, and at its default it means what leaving it out means."""
+    base = [f"algorithm.adv_estimator={estimator}", "algorithm.norm_adv_by_std_in_grpo=True"]
+    base += ["actor_rollout_ref.rollout.n=4", "data.train_batch_size=1024", "actor_rollout_ref.rollout.name=sglang"]
+    written = [f"{key}={dump(value)}" for key, value in DEFAULTS.items()]
+    left_out, written_out = (dict(leaves(command(*each, *base).model_dump())) for each in ((), written))
+    assert {key for key in left_out if left_out[key] != written_out[key] and not key.startswith(PLACES)} == set()
+
+
+@given(st.data())
+def test_no_value_of_a_key_of_verls_crashes(here, data):
+    odd = [1, 0, -1, True, False, None, "text", "0.5_2", [1], [], {}, {"a": 1}, 0.5, 1e400, "${x}"]
+    keys = st.sampled_from(sorted({*DEFAULTS, *TABLES[PPOConfig].rules}))
+    pairs = data.draw(st.lists(st.tuples(keys, st.sampled_from(odd)), min_size=1, max_size=6))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(here)
+        with contextlib.suppress(ConfigError):
+            command(*(f"{key.replace('*', 'any')}={dump(value)}" for key, value in pairs))
 
 
 # --- what a command must become

@@ -164,7 +164,7 @@ def translate(settings: Sequence[Setting], keys: Mapping[str, Key], table: Table
         elif rule.joint is not None:
             given.append([])
         else:
-            given.append(list(_simple(setting, rule, notes, report)))
+            given.append(list(_simple(setting, rule, keys, table, notes, report)))
     for name, function in table.joint.items():
         mine = [key for key in verls if (rule := table.rule(key)) is not None and rule.joint == name]
         if not mine and not whole:
@@ -221,11 +221,15 @@ def _plain(setting: Setting, keys: Mapping[str, Key], table: Table) -> Setting:
     return setting
 
 
-def _simple(setting: Setting, rule: Rule, notes: list[str], report: Report) -> Iterator[Setting]:
+def _simple(
+    setting: Setting, rule: Rule, keys: Mapping[str, Key], table: Table, notes: list[str], report: Report
+) -> Iterator[Setting]:
     """A key that is translated by itself."""
     key, value = setting.key, setting.value
     if rule.to:
         value = _in_our_words(value, rule.words)
+        if value is None and not keys[rule.to[0]].nullable:  # there nothing is said; here a default has a value
+            value = table.defaults.get(rule.to[0], keys[rule.to[0]].default)
         if key in rule.to and value == setting.value:  # the same key with the same value
             yield setting
             return

@@ -78,6 +78,7 @@ _OFFLOAD = "trainer.offload, of parameters, gradients and moments together, wher
 _ENGINE = "for the engine that runs: an option of vLLM, a word of SGLang's command line, nothing for torch"
 _CORRECTION = "see *Corrections* below"
 _PROFILES = "trainer.profile_steps profiles the whole process"
+_NO_MODE = "there is no such mode here"
 _SCORER = "rewards are scored as each episode ends, by the environment or custom_reward_function"
 
 _TEMPLATE = "data.chat_template_kwargs.NAME; one that the template never reads is an error"
@@ -87,6 +88,38 @@ _SERVED = "a classifier is computed by transformers; for one that is served give
 
 _LOSS_OPTIONS = ("tau_pos", "tau_neg", "clip_cov_ratio", "clip_cov_lb", "clip_cov_ub", "kl_cov_ratio", "ppo_kl_coef")
 _ACTOR, _ROLLOUT, _MODEL = "actor_rollout_ref.actor.", "actor_rollout_ref.rollout.", "actor_rollout_ref.model."
+
+#: Of every model: `actor_rollout_ref.model`, `critic.model` and `reward_model.model`.
+_ANY_MODEL = {
+    "tokenizer_path": _moot("the tokenizer is the model's", only=(None,)),
+    "hf_config_path": _moot("the configuration is the model's", only=(None,)),
+    "use_shm": _moot("the model is read from its folder"),
+    "external_lib": _moot("nothing is imported on the side", only=(None,)),
+    "override_config": _moot(_FOLDER, only=({}, None)),
+    **_each(
+        "override_config.",
+        "attention_dropout embd_pdrop resid_pdrop",
+        _moot("there is no dropout in training", only=(0, 0.0, None)),
+    ),
+    "custom_chat_template": _moot("the template is the tokenizer's", only=(None,)),
+    "trust_remote_code": _moot(_CODE, only=_OFF),
+    **_each("", "use_liger use_fused_kernels fused_kernel_options.*", _moot(_KERNELS)),
+    "tiled_mlp.*": _moot("layers are computed whole; it changes no result"),
+    "mtp.enable": _moot("one token is predicted at a time", only=_OFF),
+    "mtp.*": _moot("read with mtp.enable alone"),
+    "lora.rank": _moot("of Megatron's adapters: write lora_rank and lora_alpha", only=(0, None)),
+    "lora.*": _moot("of Megatron's adapters; what engines get of one is model.lora_publish"),
+}
+#: Of the actor's optimizer and the critic's.
+_ANY_OPTIMIZER = {
+    "optimizer": _moot("the optimizer is AdamW", only=("AdamW", None)),
+    "optimizer_impl": _moot("the optimizer is torch's", only=("torch.optim", None)),
+    "override_optimizer_config": _moot("the optimizer is AdamW as it is", only=({}, None)),
+    "total_training_steps": _moot("the schedule ends with the run", only=(-1, None)),
+    "min_lr_ratio": _moot("cosine falls to a tenth", only=(0.0, 0, 0.1, None)),
+    "num_cycles": _moot("half a cycle", only=(0.5, None)),
+    "zero_indexed_step": _moot("the first step has the first learning rate", only=(True, None)),
+}
 
 #: Of `python -m trainers.ppo`.
 PPO: Mapping[str, Rule] = {
@@ -105,7 +138,7 @@ PPO: Mapping[str, Rule] = {
     "data.max_response_length": _joint(
         "lengths", "rollout.max_response_length (a reply) and rollout.max_response_tokens (the whole episode)"
     ),
-    "data.filter_overlong_prompts": _to("data.filter_overlong_prompts", words={None: False}),
+    "data.filter_overlong_prompts": _to("data.filter_overlong_prompts"),
     "data.filter_overlong_prompts_workers": _moot("as many openings are measured at a time as env.workers says"),
     "data.truncation": _joint("lengths", "a prompt is never cut: only `error`, or with filter_overlong_prompts=True"),
     **_each("data.", "return_raw_chat return_raw_input_ids return_full_prompt", _moot(_CHAT)),
@@ -122,6 +155,8 @@ PPO: Mapping[str, Rule] = {
     "data.seed": _moot("trainer.seed decides all randomness", only=(None,)),
     "data.trust_remote_code": _moot(_CODE, only=_OFF),
     "data.custom_cls.*": _moot(_OWN_TASKS, only=(None,)),
+    "data.datagen.*": _moot(_OWN_TASKS, only=(None,)),
+    "data.continuous_token.*": _moot("tokens of a reply are never tokenised again"),
     "data.sampler.*": _moot("rows come in a new order each epoch", only=(None,)),
     "data.apply_chat_template_kwargs": _joint("chat_template", _TEMPLATE),
     "data.apply_chat_template_kwargs.*": _joint("chat_template", _TEMPLATE),
@@ -129,37 +164,19 @@ PPO: Mapping[str, Rule] = {
     "actor_rollout_ref.hybrid_engine": _moot(_SHARE, only=(True, None)),
     "actor_rollout_ref.nccl_timeout": _moot("torch's own time limit holds"),
     f"{_MODEL}path": _to("model.path"),
-    f"{_MODEL}tokenizer_path": _moot("the tokenizer is the model's", only=(None,)),
-    f"{_MODEL}hf_config_path": _moot("the configuration is the model's", only=(None,)),
-    f"{_MODEL}use_shm": _moot("the model is read from its folder"),
-    f"{_MODEL}external_lib": _moot("nothing is imported on the side", only=(None,)),
-    f"{_MODEL}override_config": _moot(_FOLDER, only=({}, None)),
-    **_each(
-        f"{_MODEL}override_config.",
-        "attention_dropout embd_pdrop resid_pdrop",
-        _moot("there is no dropout in training", only=(0, 0.0, None)),
-    ),
-    f"{_MODEL}custom_chat_template": _moot("the template is the tokenizer's", only=(None,)),
-    f"{_MODEL}trust_remote_code": _moot(_CODE, only=_OFF),
+    **{f"{_MODEL}{name}": rule for name, rule in _ANY_MODEL.items()},
     f"{_MODEL}use_remove_padding": _to("model.use_remove_padding"),
     f"{_MODEL}enable_gradient_checkpointing": _to("model.enable_gradient_checkpointing"),
     f"{_MODEL}enable_activation_offload": _to("model.enable_activation_offload"),
-    **_each(_MODEL, "use_liger use_fused_kernels fused_kernel_options.*", _moot(_KERNELS)),
-    f"{_MODEL}tiled_mlp.*": _moot("layers are computed whole; it changes no result"),
-    f"{_MODEL}mtp.*": _moot("one token is predicted at a time", only=_OFF),
     f"{_MODEL}lora_rank": _joint("adapter", "model.lora_rank"),
     f"{_MODEL}lora_alpha": _joint("adapter", "model.lora_alpha"),
     f"{_MODEL}lora_adapter_path": _joint("adapter", "model.lora_adapter_path; rank and alpha are the adapter's"),
-    f"{_MODEL}lora.merge": _to("model.lora_publish", words={True: "merged", False: "adapter"}),
-    f"{_MODEL}lora.*": _moot("of Megatron's adapters: write lora_rank and lora_alpha", only=(None,)),
     f"{_MODEL}target_modules": _to("model.target_modules"),
-    f"{_MODEL}exclude_modules": _to("model.exclude_modules", words={None: ()}),
+    f"{_MODEL}exclude_modules": _to("model.exclude_modules"),
     # ---- actor
     f"{_ACTOR}strategy": _moot("FSDP2 trains here, by trainer.fsdp", only=("fsdp", "fsdp2", None)),
     **_each(_ACTOR, "megatron.* veomni.* mindspeed.* torchtitan.* automodel.*", _moot(_ELSEWHERE)),
-    f"{_ACTOR}optim.optimizer": _moot("the optimizer is AdamW", only=("AdamW", None)),
-    f"{_ACTOR}optim.optimizer_impl": _moot("the optimizer is torch's", only=("torch.optim", None)),
-    f"{_ACTOR}optim.override_optimizer_config": _moot("the optimizer is AdamW as it is", only=({}, None)),
+    **{f"{_ACTOR}optim.{name}": rule for name, rule in _ANY_OPTIMIZER.items()},
     f"{_ACTOR}optim.lr": _to("actor.lr"),
     f"{_ACTOR}optim.weight_decay": _to("actor.weight_decay"),
     f"{_ACTOR}optim.betas": _to("actor.betas"),
@@ -168,10 +185,7 @@ PPO: Mapping[str, Rule] = {
     f"{_ACTOR}optim.lr_warmup_steps_ratio": _joint(
         "actor_warmup", "the share of all optimizer steps; the division by mini-batches and epochs is done here"
     ),
-    f"{_ACTOR}optim.total_training_steps": _moot("the schedule ends with the run", only=(-1, None)),
     **_each(f"{_ACTOR}optim.", "lr_scheduler_type warmup_style lr_decay_style", _to("actor.lr_schedule", why=_DECAY)),
-    f"{_ACTOR}optim.min_lr_ratio": _moot("cosine falls to a tenth", only=(0.0, 0, 0.1, None)),
-    f"{_ACTOR}optim.num_cycles": _moot("half a cycle", only=(0.5, None)),
     f"{_ACTOR}ppo_mini_batch_size": _joint(
         "batch",
         "prompts an optimizer step: actor.mini_batches is train_batch_size / ppo_mini_batch_size, which must be whole. "
@@ -205,16 +219,25 @@ PPO: Mapping[str, Rule] = {
     f"{_ACTOR}loss_scale_factor": _moot("seq-mean-token-sum-norm divides by rollout.max_response_length", only=(None,)),
     f"{_ACTOR}entropy_coeff": _to("actor.entropy_coeff"),
     f"{_ACTOR}calculate_entropy": _moot("the entropy is always computed"),
-    **_each(_ACTOR, "entropy_from_logits_with_chunking entropy_checkpointing", _moot(_ENTROPY)),
+    **_each(
+        _ACTOR,
+        "entropy_from_logits_with_chunking entropy_from_logits_chunk_size entropy_checkpointing",
+        _moot(_ENTROPY),
+    ),
     f"{_ACTOR}calculate_sum_pi_squared": _moot("nothing that can be chosen here reads it"),
-    f"{_ACTOR}use_kl_loss": _to("actor.use_kl_loss", words={None: False}),
+    f"{_ACTOR}use_kl_loss": _to("actor.use_kl_loss"),
     f"{_ACTOR}kl_loss_coef": _to("actor.kl_loss_coef"),
     f"{_ACTOR}kl_loss_type": _to("actor.kl_loss_type", words=_KL_LOSS, why="k3 is clamped at 10 there"),
     f"{_ACTOR}use_torch_compile": _moot("the model is not compiled; it changes no result"),
     f"{_ACTOR}use_prefix_grouper": _moot("every episode is computed by itself; it changes no result"),
     f"{_ACTOR}use_remove_padding": _moot("model.use_remove_padding decides"),
     f"{_ACTOR}freeze_vision_tower": _moot(_IMAGES),
+    **_each(_ACTOR, "qat.enable", _moot("weights are trained as they are", only=_OFF)),
+    **_each(_ACTOR, "qat.*", _moot("read with qat.enable alone")),
+    f"{_ACTOR}pad_to_length": _moot("no sequence is padded; it changes no result"),
+    f"{_ACTOR}policy_loss.dro_beta": _moot("read with loss_mode=dro alone"),
     f"{_ACTOR}router_replay.mode": _moot("experts are chosen anew in training", only=("disabled", None)),
+    f"{_ACTOR}router_replay.*": _moot("read with another mode alone"),
     f"{_ACTOR}ulysses_sequence_parallel_size": _to("trainer.ulysses_sequence_parallel_size"),
     f"{_ACTOR}checkpoint.async_save": _to("trainer.async_save"),
     f"{_ACTOR}checkpoint.*": _moot("a checkpoint has all that resuming needs, and the model as a Hugging Face folder"),
@@ -246,6 +269,11 @@ PPO: Mapping[str, Rule] = {
     ),
     f"{_ROLLOUT}engine_kwargs.vllm.*": _joint("engine", "engine.vllm.args.NAME"),
     f"{_ROLLOUT}engine_kwargs.sglang.*": _joint("engine", "a word of SGLang's command line, --NAME"),
+    **_each(
+        f"{_ROLLOUT}engine_kwargs.",
+        "vllm sglang trtllm",
+        _moot("give options one by one, as engine_kwargs.ENGINE.NAME", only=({}, None)),
+    ),
     f"{_ROLLOUT}engine_kwargs.trtllm.*": _moot("for an engine that is not here"),
     f"{_ROLLOUT}max_num_seqs": _to("engine.max_slots"),
     f"{_ROLLOUT}free_cache_engine": _moot(
@@ -326,7 +354,12 @@ PPO: Mapping[str, Rule] = {
     ),
     f"{_ROLLOUT}trace.*": _moot("trainer.trace_file draws every episode"),
     **_each(_ROLLOUT, "prometheus.* disable_log_stats", _moot("the engine's numbers are among the metrics")),
-    f"{_ROLLOUT}quantization": _moot("weights are as they are trained", only=(None,)),
+    **_each(_ROLLOUT, "quantization quantization_config_file", _moot("weights are as they are trained", only=(None,))),
+    **_each(_ROLLOUT, "enable_rollout_routing_replay skip_rollout disaggregation.enabled", _moot(_NO_MODE, only=_OFF)),
+    **_each(_ROLLOUT, "skip_dump_dir disaggregation.*", _moot("read with that mode alone")),
+    f"{_ROLLOUT}moe_load_balance_metrics_interval": _moot("experts are not measured"),
+    f"{_ROLLOUT}nnodes": _moot("cluster.colocate=false gives engines GPUs of their own", only=(0, None)),
+    f"{_ROLLOUT}agent.custom_async_server.*": _moot("engines are those of engine.name", only=(None,)),
     # ---- critic
     "critic.enable": _moot("there is a critic exactly where the estimator needs one"),
     "critic.strategy": _moot("FSDP2 trains here, by trainer.fsdp", only=("fsdp", "fsdp2", None)),
@@ -336,14 +369,26 @@ PPO: Mapping[str, Rule] = {
     "critic.optim.betas": _to("critic.betas"),
     "critic.optim.lr_warmup_steps": _joint("critic_warmup", "-1 takes lr_warmup_steps_ratio"),
     "critic.optim.lr_warmup_steps_ratio": _joint("critic_warmup", "the share of all optimizer steps"),
-    "critic.optim.lr_scheduler_type": _moot("the critic's learning rate stays", only=("constant", None)),
+    **{f"critic.optim.{name}": rule for name, rule in _ANY_OPTIMIZER.items()},
+    **_each(
+        "critic.optim.",
+        "lr_scheduler_type warmup_style",
+        _moot("the critic's learning rate stays", only=("constant", None)),
+    ),
     "critic.cliprange_value": _to("critic.cliprange_value"),
     "critic.model.path": _joint("critic_model", "the critic starts from the actor's weights, so it must be its model"),
-    "critic.model.tokenizer_path": _moot("the tokenizer is the model's"),
-    **_each("critic.model.", "enable_gradient_checkpointing use_remove_padding", _moot("as the actor's")),
+    **{f"critic.model.{name}": rule for name, rule in _ANY_MODEL.items()},
+    **_each(
+        "critic.model.",
+        "enable_gradient_checkpointing enable_activation_offload use_remove_padding",
+        _moot("as the actor's"),
+    ),
+    **_each("critic.model.", "lora_alpha target_modules exclude_modules", _moot("read with lora_rank alone")),
+    "critic.model.lora_adapter_path": _moot("all of the critic's weights are trained", only=(None,)),
+    "critic.checkpoint.*": _moot("actor and critic are in one checkpoint"),
+    "critic.data_loader_seed": _moot("trainer.seed decides all randomness"),
     **_each("critic.", "model.fsdp_config.* fsdp.*", _moot(_FSDP)),
     "critic.megatron.*": _moot(_ELSEWHERE),
-    "critic.model.trust_remote_code": _moot(_CODE, only=_OFF),
     "critic.model.lora_rank": _moot("all of the critic's weights are trained", only=(0, None)),
     "critic.ppo_mini_batch_size": _joint("critic_batch", "the critic's mini-batches are the actor's"),
     **_each(
@@ -364,9 +409,8 @@ PPO: Mapping[str, Rule] = {
     "reward.reward_model.enable": _joint("reward_model", _REWARD_MODEL),
     "reward_model.model.path": _joint("reward_model", "reward_model.classifier.path"),
     "reward.reward_model.model_path": _joint("reward_model", "reward_model.classifier.path"),
+    **{f"reward_model.model.{name}": rule for name, rule in _ANY_MODEL.items()},
     "reward_model.model.input_tokenizer": _moot(_CHAT),
-    "reward_model.model.external_lib": _moot("nothing is imported on the side", only=(None,)),
-    "reward_model.model.trust_remote_code": _moot(_CODE, only=_OFF),
     "reward_model.model.use_remove_padding": _moot("lengths are padded to reward_model.classifier.bucket"),
     **_each(
         "reward_model.", "model.fsdp_config.* strategy param_offload megatron.*", _moot("a worker has the whole model")
@@ -389,7 +433,11 @@ PPO: Mapping[str, Rule] = {
         _joint("reward_model", "above 0 with enable_resource_pool"),
     ),
     **_each("", "reward_model.rollout.* reward.reward_model.rollout.*", _moot(_SERVED)),
-    **_each("", "reward_model.reward_manager reward.reward_manager.name", _joint("reward_manager", _SCORER)),
+    **_each(
+        "",
+        "reward_model.reward_manager reward.reward_manager.name reward_manager.name",
+        _joint("reward_manager", _SCORER),
+    ),
     **_each(
         "",
         "reward_model.overlong_buffer.* reward_model.reward_kwargs.* reward.reward_kwargs.*",
@@ -407,9 +455,18 @@ PPO: Mapping[str, Rule] = {
     ),
     **_each(
         "",
-        "reward_model.sandbox_fusion.* reward.sandbox_fusion.*",
-        _moot("programs run in the sandbox of this machine; leave it out", only=(None,)),
+        "reward_model.sandbox_fusion.url reward.sandbox_fusion.url sandbox_fusion.url",
+        _moot("programs run in the sandbox of this machine", only=(None,)),
     ),
+    **_each(
+        "",
+        "reward_model.sandbox_fusion.* reward.sandbox_fusion.* sandbox_fusion.*",
+        _moot("read with sandbox_fusion.url alone"),
+    ),
+    **_each("", "reward.reward_manager.source reward_manager.source", _moot(_SCORER, only=("register", None))),
+    **_each("", "reward.reward_manager.module.* reward_manager.module.*", _moot("read with source=importlib alone")),
+    "reward_model.reward_loop_source": _moot(_SCORER, only=("register", None)),
+    **_each("reward_model.", "reward_loop_module_path reward_loop_class_name", _moot(_SCORER, only=(None,))),
     # ---- algorithm
     "algorithm.adv_estimator": _to(
         "algorithm.adv_estimator",
@@ -427,6 +484,7 @@ PPO: Mapping[str, Rule] = {
     "algorithm.filter_groups.max_num_gen_batches": _joint(
         "filtered", "rollout.max_consecutive_filtered, in prompts: so many generated batches, 0 leaves it as it is"
     ),
+    "algorithm.filter_groups.max_inflight_gen_batches": _moot("groups are replaced one by one"),
     "algorithm.rollout_correction.*": _joint("rollout_correction", _CORRECTION),
     "algorithm.use_pf_ppo": _moot("batches are used as they are", only=_OFF),
     "algorithm.pf_ppo.*": _moot("read with use_pf_ppo alone"),
@@ -445,7 +503,7 @@ PPO: Mapping[str, Rule] = {
     "trainer.nnodes": _joint("cluster", "cluster.nnodes; several need cluster.backend=ray"),
     "trainer.device": _to("model.device"),
     "trainer.balance_batch": _moot("processes share every mini-batch by tokens anyhow"),
-    "trainer.max_actor_ckpt_to_keep": _to("trainer.keep_last_n"),
+    "trainer.max_actor_ckpt_to_keep": _to("trainer.keep_last_n", why="all are kept there by default"),
     "trainer.max_critic_ckpt_to_keep": _moot("actor and critic are in one checkpoint"),
     "trainer.default_hdfs_dir": _moot("checkpoints are folders on this disk", only=(None,)),
     "trainer.del_local_ckpt_after_load": _moot("trainer.keep_last_n decides", only=_OFF),
@@ -453,11 +511,16 @@ PPO: Mapping[str, Rule] = {
     "trainer.ray_wait_register_center_timeout": _moot("the trainer is one process, without Ray"),
     **_each("trainer.", "use_v1 use_legacy_worker_impl", _moot("there is one trainer")),
     "trainer.v1.trainer_mode": _moot("rollout.staleness makes a run asynchronous", only=("sync", None)),
+    "trainer.v1.sampler.custom_sampler.*": _moot(_OWN_TASKS, only=(None,)),
+    "trainer.v1.*": _moot("read in that mode alone"),
+    "trainer.v1.sync": _moot("it has no options", only=({}, None)),
     "trainer.esi_redundant_time": _moot("a checkpoint is saved when the process is asked to stop"),
     "distillation.enabled": _moot("there is no distillation from another model", only=_OFF),
     "distillation.*": _moot("read with distillation.enabled alone"),
+    **_each("skip.", "rollout.enable rollout_tq.enable async_rollout.enable", _moot(_NO_MODE, only=_OFF)),
+    "skip.*": _moot("read with that mode alone"),
     "transfer_queue.*": _moot("batches stay in the trainer's memory"),
-    "global_profiler.steps": _to("trainer.profile_steps", words={None: ()}),
+    "global_profiler.steps": _to("trainer.profile_steps"),
     "global_profiler.tool": _joint("nsight", "`torch` is the default, and `nsys` sets cluster.nsight"),
     "global_profiler.global_tool_config.nsys.worker_nsight_options.*": _joint("nsight", "cluster.nsight.NAME"),
     "global_profiler.global_tool_config.nsys.controller_nsight_options.*": _moot(_DRIVER),
@@ -499,6 +562,7 @@ GENERATE: Mapping[str, Rule] = {
         "tensor_model_parallel_size gpu_memory_utilization enforce_eager max_num_batched_tokens enable_chunked_prefill",
         _joint("engine", _ENGINE),
     ),
+    "rollout.data_parallel_size": _moot("trainer.n_gpus_per_node decides how many engines there are", only=_ONE),
     "rollout.max_num_seqs": _to("engine.max_slots"),
     "rollout.max_model_len": _moot("prompt_length + response_length", only=(None,)),
     "rollout.temperature": _to("rollout.temperature"),
@@ -515,15 +579,18 @@ GENERATE: Mapping[str, Rule] = {
         "rollout.log_prob_", "micro_batch_size micro_batch_size_per_gpu", _moot("nothing is computed a second time")
     ),
     "actor.*": _moot("nothing is trained"),
-    "ray_init.num_cpus": _joint("cluster", "ray_init.num_cpus, where Ray is used"),
-    "ray_init.timeline_json_file": _joint("cluster", "ray_init.timeline_json_file, where Ray is used"),
+    **_each(
+        "",
+        "ray_init.num_cpus ray_init.timeline_json_file ray_kwargs.ray_init.num_cpus ray_kwargs.timeline_json_file",
+        _joint("cluster", "ray_init.NAME, where Ray is used"),
+    ),
 }
 
 #: Of `python -m trainers.evaluate`.
 EVALUATE: Mapping[str, Rule] = {
     "data.prompt_key": _moot("prompts are not read: extra_info is what a function gets beside the reply"),
-    "ray_init.num_cpus": _to("custom_reward_function.workers", words={None: 2}),
-    "ray_kwargs.ray_init.num_cpus": _to("custom_reward_function.workers", words={None: 2}),
+    "ray_init.num_cpus": _to("custom_reward_function.workers"),
+    "ray_kwargs.ray_init.num_cpus": _to("custom_reward_function.workers"),
     "ray_init.timeline_json_file": _moot("processes of this machine score, without Ray", only=(None,)),
     "ray_kwargs.timeline_json_file": _moot("processes of this machine score, without Ray", only=(None,)),
 }

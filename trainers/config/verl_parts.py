@@ -178,7 +178,7 @@ def adapter(given: Given) -> Iterator[Result]:
 
 def reward_manager(given: Given) -> Iterator[Result]:
     """Who scores an episode, and DAPO's penalty for long replies."""
-    names = ("reward_model.reward_manager", "reward.reward_manager.name")
+    names = ("reward_model.reward_manager", "reward.reward_manager.name", "reward_manager.name")
     for key in names:
         if given.has(key) and given.value(key) not in ("naive", "dapo", "gdpo"):
             text = f"is {dump(given.value(key))}; an environment or custom_reward_function scores here: write naive"
@@ -284,9 +284,11 @@ def generating_cluster(given: Given) -> Iterator[Result]:
             yield Result("cluster.nnodes", count[0], of=(nodes,))
         if given.has(gpus):
             yield Result("cluster.n_gpus_per_node", count[1], of=(gpus,))
-    for key in ("ray_init.num_cpus", "ray_init.timeline_json_file"):
+    names = ("ray_init.num_cpus", "ray_init.timeline_json_file")
+    older = ("ray_kwargs.ray_init.num_cpus", "ray_kwargs.timeline_json_file")
+    for key, ours in zip((*names, *older), names * 2, strict=True):
         if on_ray and given.has(key):
-            yield Result(key, given.value(key), of=(key,))
+            yield Result(ours, given.value(key), of=(key,))
         else:
             yield Result("", "this command is without Ray" if given.has(key) else "the default", of=(key,))
 
@@ -318,7 +320,8 @@ def nsight(given: Given) -> Iterator[Result]:
         for key in [each for each in given.verls if each.startswith(prefix)]:
             ours[key.removeprefix(prefix)] = given.value(key) if given.has(key) else None
             used.append(key)
-    if given.value(tool) == "nsys" or any(value is not None for value in ours.values()):
+    steps = given.value("global_profiler.steps") or given.our("trainer.profile_steps")
+    if given.value(tool) == "nsys" or (steps and any(value is not None for value in ours.values())):
         if given.value(tool) == "torch":
             yield Result("", "not used: global_profiler.tool=torch", of=(tool, *used))
             return
