@@ -15,13 +15,15 @@ _HEAD = """\
 Made by `make docs` from `trainers/config/verl.py`; do not edit it here.
 
 verl's commands run as they stand, with `python -m trainers.ppo` in the place of verl's module, for a model folder and
-files that exist. `--dry-run` prints the resolved configuration, which can be fed back with `--config`, and a line for
-each of verl's keys: what it became, or why it has no meaning here. Nothing is accepted silently: a key that neither
-verl nor this library has is an error that names the nearest, and so is a value that would change what is trained and
-cannot be had. What the other keys leave without effect, such as a critic's options beside `grpo`, becomes a line too.
+files that exist; or they are refused before anything starts, with what to write instead. `--dry-run` prints the
+resolved configuration, which can be fed back with `--config`, and a line for each of verl's keys: what it became, or
+why it has no meaning here. Nothing is accepted silently: a key that neither verl nor this library has is an error that
+names the nearest, and so is a value that would change what is trained and cannot be had. What the other keys leave
+without effect, such as a critic's options beside `grpo`, becomes a line too. A list of verl's own example commands is
+among the tests.
 
 `--config-path` and `--config-name` are read as Hydra reads them: the YAML file that they name comes before the keys of
-the command line. Keys may have Hydra's `+`; values with `${...}` must be written out.
+the command line. Keys may have Hydra's `+`; values with `${...}` must be written out; `null` is as a key left out.
 
 A command with a key of `actor_rollout_ref` is taken as a whole command of verl. What it leaves out is then as in verl:
 the keys under *Defaults* below, no warm start, and as many iterations as `total_epochs` of the rows make. Our own keys
