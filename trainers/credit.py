@@ -5,6 +5,7 @@ Estimators, losses and corrections themselves are :mod:`trainers.algorithms`; he
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -26,6 +27,8 @@ from .config.checks import estimator_keys
 from .config.schema import ActorSection, AlgorithmSection, CriticSection
 from .learner import Learner
 from .trajectory import Trajectory
+
+log = logging.getLogger(__name__)
 
 Floats = NDArray[np.float64]
 
@@ -127,6 +130,9 @@ def compared_with(
         return batch, {"anchored": float(np.mean(shared_anchors(batch)))}
     if section.adv_estimator in NEEDS_TERMS:
         names, terms = episode_terms(trajectories, section.gdpo_reward_keys)
+        paid = {name for each in trajectories for turn in each.turn_terms for name in turn}
+        if missing := sorted(set(names) - paid):
+            log.warning("no episode of this batch was paid %s; its terms are %s", missing, sorted(paid))
         deviations = {f"term_std/{name}": float(term.std()) for name, term in zip(names, terms.T, strict=True)}
         return replace(batch, terms=terms), deviations
     return batch, {}

@@ -49,7 +49,11 @@ _ARRAYS: dict[str, type[np.generic]] = {
     "turn_id": np.int32,
     "turn_rewards": np.float64,
     "segment_starts": np.int32,
+    "kept_ids": np.int32,
+    "kept_counts": np.int32,
 }
+#: Columns that older files lack; they mean that nothing was cut.
+_OPTIONAL = ("kept_ids", "kept_counts")
 _PER_TOKEN = ("token_ids", "action_mask", "logprobs", "weight_version", "turn_id")
 
 # Bumped when a table written before could be read wrongly.
@@ -85,7 +89,8 @@ class Trajectory:
         token_ids: int32 ``[T]``.
         action_mask: bool ``[T]``; true where the policy sampled the token.
         logprobs: float32 ``[T]``; natural log, of the policy that sampled the token, at the sampling temperature over
-            the full vocabulary (see :mod:`trainers.engines.base`); 0 elsewhere.
+            the full vocabulary (see :mod:`trainers.engines.base`), or over the tokens that the cuts left, where
+            ``kept_counts`` says so; 0 elsewhere.
         weight_version: int32 ``[T]``; the weights that sampled the token; -1 elsewhere.
         turn_id: int32 ``[T]``; the assistant turn of an action token, from 0; -1 elsewhere.
         turn_rewards: float64 ``[K]``.
@@ -100,6 +105,10 @@ class Trajectory:
         task_key: The task's stable name.
         data_source: The task's source.
         segment_starts: int32 ``[S]``, ``S >= 1`` and the first is 0; without tokens it is always empty.
+        kept_ids: int32 ``[m]``; the tokens that top-k, top-p and min-p left when each token was sampled, of one token
+            after another (the sampling mask). Empty where that was not recorded.
+        kept_counts: int32 ``[T]``; how many of ``kept_ids`` each token has, 0 where it was drawn from the full
+            vocabulary or not sampled. Empty as above.
         messages: The conversation, for people and for judges.
         metrics: Numbers worth reporting.
         error: What went wrong, where the status is an error.
@@ -124,6 +133,8 @@ class Trajectory:
     task_key: str = ""
     data_source: str = ""
     segment_starts: NDArray[np.int32] = field(default_factory=lambda: np.zeros(1, np.int32))
+    kept_ids: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
+    kept_counts: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
     messages: Messages = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
     error: str | None = None
@@ -192,7 +203,12 @@ def _problem_with(t: Trajectory) -> str | None:
     for name in _PER_TOKEN:
         if len(getattr(t, name)) != size:
             return f"{name} has {len(getattr(t, name))} entries for {size} tokens"
-    return _problem_with_tokens(t) or _problem_with_turns(t, turns) or _problem_with_ends(t, size)
+    return (
+        _problem_with_tokens(t)
+        or _problem_with_kept(t, size)
+        or _problem_with_turns(t, turns)
+        or _problem_with_ends(t, size)
+    )
 
 
 def _problem_with_tokens(t: Trajectory) -> str | None:
@@ -207,6 +223,21 @@ def _problem_with_tokens(t: Trajectory) -> str | None:
             i = int(np.argmin(good))
             kind, wanted = ("an action token", action) if t.action_mask[i] else ("not an action token", other)
             return f"{name}[{i}] is {getattr(t, name)[i]}, but token {i} is {kind}: it must be {wanted} there"
+    return None
+
+
+def _problem_with_kept(t: Trajectory, size: int) -> str | None:
+    counts = t.kept_counts
+    if len(counts) not in (0, size) or (counts < 0).any() or counts.sum() != len(t.kept_ids):
+        return f"kept_counts has {len(counts)} entries for {size} tokens and {len(t.kept_ids)} kept ids"
+    if len(counts) == 0 or not size:
+        return None
+    if (counts[~t.action_mask] > 0).any():
+        return "kept_counts is above 0 where the policy sampled nothing"
+    owner = np.repeat(np.arange(size), counts)
+    found = np.bincount(owner, t.kept_ids == t.token_ids[owner], minlength=size)
+    if (missing := (counts > 0) & (found != 1)).any():
+        return f"token {int(np.argmax(missing))} was sampled and is not once among those that the cuts kept there"
     return None
 
 
@@ -303,6 +334,7 @@ def from_table(table: pyarrow.Table) -> list[Trajectory]:
             f"a table of trajectories needs format version {_FORMAT.decode()} in its metadata; this {found}"
         )
     names = [f.name for f in fields(Trajectory)]
+    names = [name for name in names if name not in _OPTIONAL or name in table.column_names]
     if missing := [name for name in names if name not in table.column_names]:
         raise ValueError(f"the table of trajectories lacks the columns {missing}; it has {table.column_names}")
     columns = {name: _column(table, name) for name in names}

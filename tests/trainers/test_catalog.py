@@ -123,8 +123,14 @@ def test_every_key_is_used_or_refused_by_name():
     [
         (["algorithm.adv_estimator=gae", "critic.lr=1e-4"], "critic.lr", "GRPO has no critic"),
         (["rollout.staleness=0"], "rollout.staleness", "TRL generates, then learns"),  # also where it is the default
-        (["engine.vllm.args.max_num_batched_tokens=64", "engine.name=vllm"], "engine.vllm.args", "configure TRL itself"),
+        (
+            ["engine.vllm.args.x=1", "engine.name=vllm"],
+            "engine.vllm.args",
+            "configure TRL itself",
+        ),
         (["algorithm.adv_estimator=gae"], "algorithm.adv_estimator", "gae needs what TRL does not have"),
+        (["algorithm.adv_estimator=gdpo"], "algorithm.adv_estimator", "gdpo needs what TRL does not have"),
+        (["rollout.keep_sampling_mask=true", "rollout.top_k=9"], "rollout.keep_sampling_mask", "TRL asks for a batch"),
         (["actor.policy_loss=cispo"], "actor.policy_loss", "use ppo or gspo"),
         (["actor.loss_agg_mode=seq-mean-token-sum"], "actor.loss_agg_mode", "use token-mean"),
         (["actor.mini_batches=3"], "actor.mini_batches", "must divide the 128 episodes"),

@@ -183,6 +183,7 @@ def test_conflicts_between_keys_name_the_one_to_change():
 
 
 VLLM = "engine.name=vllm engine.vllm.args"
+MASK = "rollout.keep_sampling_mask=true rollout.top_k=50"
 OVERLONG = "overlong_buffer.enable=true overlong_buffer.len=8"
 GDPO = "algorithm.adv_estimator=gdpo"
 ADAPTIVE = "algorithm.use_kl_in_reward=true algorithm.kl_ctrl.type=adaptive"
@@ -213,6 +214,15 @@ ADAPTIVE = "algorithm.use_kl_in_reward=true algorithm.kl_ctrl.type=adaptive"
         (f"{GDPO} algorithm.norm_adv=false", "algorithm.norm_adv: cannot be false: gdpo is defined by"),
         (f"{GDPO} algorithm.reward_credit=spread", "algorithm.reward_credit: has no effect with algorithm.adv_estim"),
         ("algorithm.gdpo_reward_keys=[a]", "algorithm.gdpo_reward_keys: has no effect with algorithm.adv_estimator=t"),
+        (
+            "rollout.keep_sampling_mask=true",
+            "rollout.top_k: is 0; rollout.keep_sampling_mask=true needs it from 1 to 1024",
+        ),
+        (
+            f"{MASK} rollout.top_k=1025",
+            "rollout.top_k: is 1025; rollout.keep_sampling_mask=true needs it from 1 to 1024",
+        ),
+        (f"{MASK} engine.name=vllm", "rollout.keep_sampling_mask: needs engine.name=torch"),
         ("overlong_buffer.len=8", "overlong_buffer.len: has no effect without overlong_buffer.enable=true"),
         (
             f"{OVERLONG} rollout.max_response_tokens=null",

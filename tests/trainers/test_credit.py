@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,8 @@ import pytest
 import torch
 
 from trainers.algorithms import policy_losses
+from trainers.algorithms.advantages import gdpo
+from trainers.algorithms.batch import ActionBatch
 from trainers.algorithms.covariance import clip_cov_tokens, kl_cov_tokens
 from trainers.algorithms.kl import FixedKL
 from trainers.config import PPOConfig
@@ -222,6 +225,28 @@ def test_tokens_are_selected_once_from_the_whole_batch(name):
         "clip_cov": partial(clip_cov_tokens, ratio=0.5, low=0.1, high=5.0, rng=np.random.default_rng(3)),
     }[name](columns["old_logprobs"], columns["advantages"], mask)
     assert (found == {}) if expected is None else (found["selected"].tolist() == expected.tolist())
+
+
+def test_gdpo_sees_the_terms_of_whole_episodes_by_name(caplog):
+    paid = [
+        {"right": 1.0, "format": 0.5},
+        {"right": 0.0, "format": 0.5},
+        {"right": 3.0},
+        {"right": 3.0, "format": -1.0},
+    ]
+    batch = [
+        dataclasses.replace(episode, turn_terms=tuple([terms] + [{"format": 0.25}] * (episode.num_turns - 1)))
+        for episode, terms in zip(episodes(), paid, strict=True)
+    ]
+    keys = ["algorithm.gdpo_reward_keys=[right,format,tone]", "algorithm.gdpo_reward_weights=[2,1,1]"]
+    run = config("algorithm.adv_estimator=gdpo", *keys)
+    columns, result, metrics = credit(run, learner(), FixedKL(0.0), batch)
+    terms = [[1.0, 0.75, 0.0], [0.0, 0.5, 0.0], [3.0, 0.25, 0.0], [3.0, -1.0, 0.0]]
+    expected = gdpo(ActionBatch.from_trajectories(batch, terms=terms), gdpo_reward_weights=(2.0, 1.0, 1.0))
+    np.testing.assert_allclose(columns["advantages"], expected.advantages, atol=1e-6)
+    assert metrics["actor/term_std/right"] == pytest.approx(np.std([1.0, 0.0, 3.0, 3.0]))
+    assert metrics["actor/term_std/tone"] == 0.0
+    assert "no episode of this batch was paid ['tone']; its terms are ['format', 'right']" in caplog.text
 
 
 def test_without_a_bonus_or_a_kl_nothing_of_them_is_computed():

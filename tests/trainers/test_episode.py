@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from functools import cache
 from typing import Any, Literal
 
@@ -42,6 +43,38 @@ def sampled(
     return Generation(
         np.array(ids, np.int32), np.full(n, logprob, np.float32), np.full(n, version, np.int32), finish_reason=reason
     )
+
+
+def test_log_probabilities_are_over_the_kept_tokens_where_the_engine_reports_them() -> None:
+    tokens = start()
+    opening = len(tokens.context)
+    cut = replace(
+        sampled([5, 6], "abort", logprob=-3.0),
+        sampled_logprobs=np.array([-0.5, -0.25], np.float32),
+        kept_ids=np.array([5, 9, 6], np.int32),
+        kept_counts=np.array([2, 1], np.int32),
+    )
+    tokens.reply(cut)
+    tokens.reply(
+        replace(
+            cut,
+            token_ids=np.array([9, 7], np.int32),
+            kept_ids=np.array([5, 9], np.int32),
+            kept_counts=np.array([2, 0], np.int32),
+            finish_reason="stop",
+        )
+    )
+    tokens.reward(1.0, {})
+    tokens.observe((*QUESTION, assistant("x"), user("more")))
+    tokens.reply(sampled([8]))
+    tokens.reward(1.0, {})
+    trajectory = tokens.finish(**DONE)
+    said = np.flatnonzero(trajectory.action_mask)
+    assert said[0] == opening
+    assert trajectory.logprobs[said].tolist() == [-0.5, -0.25, -0.5, -3.0, -1.0]
+    assert trajectory.kept_counts[said].tolist() == [2, 1, 2, 0, 0]
+    assert trajectory.kept_ids.tolist() == [5, 9, 6, 5, 9]
+    assert len(trajectory.kept_counts) == len(trajectory.token_ids)
 
 
 def say(name: str, text: str, stopped: bool = True) -> list[int]:

@@ -176,6 +176,10 @@ OPTIONS = [
     ["algorithm.adv_estimator=turn_grpo algorithm.zero_pad=true algorithm.outcome_mix=0.3 algorithm.norm_by_std=true"],
     ["actor.clip_ratio_c=3.0 actor.entropy_coeff=0 actor.lr_warmup_steps=3 actor.weight_decay=0.1"],
     ["rollout.top_p=0.9 rollout.top_k=50 rollout.temperature=0.7 rollout.retries=0"],
+    [
+        "rollout.top_p=0.8 rollout.top_k=20 rollout.min_p=0.01 rollout.keep_sampling_mask=true rollout.temperature=1.3 "
+        "actor.old_logprobs=recompute actor.importance_correction=token_tis actor.use_kl_loss=true"
+    ],
     ["env.backend=thread env.workers=2"],
     ["env.id=program_envs:tests/blocking env.backend=thread"],
     ["env.backend=process env.workers=1"],
@@ -197,6 +201,8 @@ def test_every_option_trains(tmp_path, options):
     assert row["actor/grad_norm"] > 0
     if "use_kl" in options:  # before the first update the policy is the reference
         assert row["actor/ref_kl"] == pytest.approx(0.0, abs=1e-5)
+    if "keep_sampling_mask" in options:
+        assert row["actor/entropy"] < np.log(20), "of the 20 likeliest tokens"
     if "_cov" in options:
         assert row["actor/selected"] == pytest.approx(0.1, abs=0.03)
     if "recompute" in options:

@@ -20,6 +20,7 @@ def rows(count: int, uniform: np.ndarray | float = 0.5, **same: float) -> Sampli
         top_p=np.full(count, values["top_p"], np.float32),
         min_p=np.full(count, values["min_p"], np.float32),
         uniform=np.broadcast_to(uniform, count).astype(np.float64),
+        return_kept=np.zeros(count, np.bool_),
     )
 
 
@@ -73,9 +74,25 @@ def test_rows_of_different_kinds_equal_the_oracle_one_by_one(parameters: list[di
             top_p=columns["top_p"].astype(np.float32),
             min_p=columns["min_p"].astype(np.float32),
             uniform=columns["uniform"].astype(np.float64),
+            return_kept=np.ones(len(parameters), np.bool_),
         ),
     )
-    for row, at, token, logprob, sampled in zip(parameters, logits, *(x.tolist() for x in drawn), strict=True):
+    left = drawn[3].tolist()
+    for i, (row, at, token, logprob, sampled) in enumerate(
+        zip(parameters, logits, *(x.tolist() for x in drawn[:3]), strict=True)
+    ):
+        kept = [t for number, t in left if number == i]
+        if row["temperature"] == 0 or (row["top_k"] == 0 and row["top_p"] == 1 and row["min_p"] == 0):
+            assert kept == [], "nothing is cut"
+        else:
+            p = np.exp(at / np.float32(row["temperature"]), dtype=np.float64)
+            p /= p.sum()
+            assert token in kept
+            assert sampled == pytest.approx(np.log(p[token] / p[kept].sum()), abs=1e-4)
+            lowest, others = min(p[kept]), [p[t] for t in range(12) if t not in kept]
+            assert lowest >= max(others, default=0.0) - 1e-9, "the likeliest stay"
+            assert row["top_k"] == 0 or len(kept) <= row["top_k"]
+            assert lowest >= row["min_p"] * max(p) - 1e-6
         row = {**row, "top_p": float(np.float32(row["top_p"])), "min_p": float(np.float32(row["min_p"]))}
         wanted = oracle(at.tolist(), {**row, "temperature": float(np.float32(row["temperature"]))})
         if token != wanted[0]:  # only a draw on a boundary may go to its neighbour
@@ -90,7 +107,7 @@ def test_the_draws_follow_the_probabilities() -> None:
     """A grid of uniforms must hit each token in proportion to its probability, to the grid's width."""
     logits = torch.tensor([0.3, -1.0, 2.0, 0.0, -3.0])
     count = 10_000
-    tokens, _, _ = sample(logits.expand(count, -1), rows(count, (np.arange(count) + 0.5) / count))
+    tokens, *_ = sample(logits.expand(count, -1), rows(count, (np.arange(count) + 0.5) / count))
     np.testing.assert_allclose(np.bincount(tokens, minlength=5) / count, logits.softmax(0), atol=2 / count)
 
 
@@ -99,7 +116,7 @@ def test_a_token_of_probability_zero_is_never_drawn() -> None:
     logits = torch.tensor([[-inf, 1.0, -inf, 2.0, -inf]]).repeat(4, 1)
     extremes = np.array([0.0, 2.0**-52, 0.5, 1 - 2.0**-52])
     for cuts in ({}, {"top_p": 0.999}, {"min_p": 1e-6}):
-        tokens, logprobs, _ = sample(logits, rows(4, extremes, **cuts))
+        tokens, logprobs, *_ = sample(logits, rows(4, extremes, **cuts))
         assert set(tokens.tolist()) <= {1, 3}
         assert torch.isfinite(logprobs).all()
 
@@ -107,10 +124,11 @@ def test_a_token_of_probability_zero_is_never_drawn() -> None:
 def test_the_smallest_cuts_leave_the_most_likely_token() -> None:
     logits = torch.randn(3, 50, generator=torch.Generator().manual_seed(0))
     for cuts in ({"top_k": 1}, {"top_p": 1e-9}, {"min_p": 1.0}):
-        tokens, logprobs, sampled = sample(logits, rows(3, 0.999, **cuts))
+        tokens, logprobs, sampled, left = sample(logits, rows(3, 0.999, **cuts))
         assert tokens.tolist() == logits.argmax(-1).tolist()
         torch.testing.assert_close(logprobs, logits.log_softmax(-1).max(-1).values)
         torch.testing.assert_close(sampled, torch.zeros(3))
+        assert left.shape == (0, 2), "it was not asked for"
 
 
 def test_equal_logits_are_cut_to_exactly_k() -> None:

@@ -91,6 +91,10 @@ def changed(name: str, index: int, value: Any) -> dict[str, Any]:
     return {name: array}
 
 
+def kept(counts: list[int], ids: list[int]) -> dict[str, Any]:
+    return {"kept_counts": np.array(counts, np.int32), "kept_ids": np.array(ids, np.int32)}
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -119,6 +123,10 @@ def changed(name: str, index: int, value: Any) -> dict[str, Any]:
         ({"terminated": True}, "must end with an action token"),
         ({"terminated": True, "truncated": False}, "must end with an action token"),
         ({"status": "completed"}, "must be a Status"),
+        (kept([0, 2, 0], []), "kept_counts has 3 entries for 5 tokens and 0 kept ids"),
+        (kept([0, 2, 0, 1, 0], [7, 8]), "kept_counts has 5 entries for 5 tokens and 2 kept ids"),
+        (kept([1, 0, 0, 0, 0], [7]), "kept_counts is above 0 where the policy sampled nothing"),
+        (kept([0, 2, 0, 0, 0], [70, 80]), "token 1 was sampled and is not once among those that the cuts kept"),
     ],
 )
 def test_each_invariant_is_checked_and_named(changes: dict[str, Any], message: str) -> None:
@@ -151,6 +159,12 @@ MESSAGE = st.fixed_dictionaries(
 )
 
 
+def per_sampled(mask: np.ndarray, values: list[int]) -> np.ndarray:
+    out = np.zeros(len(mask), np.int32)
+    out[mask] = values
+    return out
+
+
 @st.composite
 def trajectories(draw: st.DrawFn) -> Trajectory:
     turns = draw(st.lists(st.integers(1, 3), max_size=3))
@@ -170,8 +184,13 @@ def trajectories(draw: st.DrawFn) -> Trajectory:
         return np.array([draw(values) if acted else other for acted in mask], dtype)
 
     terminated = tail == 0 and draw(st.booleans())
+    token_ids = np.array(draw(st.lists(st.integers(9, 2**31 - 1), min_size=size, max_size=size)), np.int32)
+    sets: list[list[int]] = [[*range(draw(st.integers(0, 2))), int(token)] for token in token_ids[mask]]
+    with_mask = draw(st.booleans())
     return Trajectory(
-        token_ids=np.array(draw(st.lists(st.integers(0, 2**31 - 1), min_size=size, max_size=size)), np.int32),
+        token_ids=token_ids,
+        kept_ids=np.array([token for one in sets for token in one] if with_mask else [], np.int32),
+        kept_counts=per_sampled(mask, [len(one) for one in sets]) if with_mask else np.zeros(0, np.int32),
         action_mask=mask,
         logprobs=per_token(st.floats(width=32, allow_nan=False, allow_infinity=False), 0, np.float32),
         weight_version=per_token(st.integers(0, 2**31 - 1), -1, np.int32),
@@ -281,6 +300,10 @@ def test_a_row_that_breaks_an_invariant_is_not_read() -> None:
 
 def test_added_columns_are_left_aside() -> None:
     assert from_table(to_table([make()]).append_column("step", pa.array([7]))) == [make()]
+
+
+def test_files_from_before_sampling_masks_are_read() -> None:
+    assert from_table(to_table([make()]).drop_columns(["kept_ids", "kept_counts"])) == [make()]
 
 
 def test_replace_checks_again() -> None:

@@ -141,7 +141,8 @@ class ActionBatch:
                 raise ValueError(
                     f"terms has the shape {self.terms.shape}, but {episodes} episodes need ({episodes}, M)"
                 )
-            self._refuse(~np.isfinite(self.terms).all(1), np.arange(episodes), "has a term that is not finite")
+            unfit = np.bincount(np.nonzero(~np.isfinite(self.terms))[0], minlength=episodes) > 0
+            self._refuse(unfit, np.arange(episodes), "has a term that is not finite")
         self._refuse(self.group < 0, np.arange(episodes), "has a negative group")
         self._check_turns()
         open_ended = ~self.terminated & ~self.truncated & (np.diff(self.token_offsets) > 0)
@@ -286,13 +287,13 @@ def episode_terms(
         The names, and float ``[E, M]``; an episode without a term earned 0 by it.
 
     Raises:
-        ValueError: No episode has a term of that name: it is misspelt, or the environment does not pay it.
+        ValueError: No episode has any of these terms: they are misspelt, or the environment does not pay them.
     """
     present = sorted({name for t in trajectories for turn in t.turn_terms for name in turn})
     chosen = tuple(present if names is None else names)
-    if trajectories and (missing := [name for name in chosen if name not in present]):
+    if trajectories and not set(chosen) & set(present):
         raise ValueError(
-            f"no episode of the batch was paid {', '.join(map(repr, missing))}; its terms are {', '.join(present)}"
+            f"no episode of the batch was paid {' or '.join(map(repr, chosen))}; its terms are {', '.join(present)}"
         )
     sums = [[sum(turn.get(name, 0.0) for turn in t.turn_terms) for name in chosen] for t in trajectories]
     return chosen, np.array(sums, np.float64).reshape(len(trajectories), len(chosen))

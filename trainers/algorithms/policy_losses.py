@@ -7,7 +7,7 @@ long as an episode is in one of them as a whole where the loss is of whole episo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -465,7 +465,8 @@ def policy_loss(
         return geo_mean(*given, sequence, **more)
     if name in ("dppo_tv", "dppo_kl"):
         return dppo(*given, divergence="tv" if name == "dppo_tv" else "kl", **more)
-    return {"ppo": ppo_clip, "cispo": cispo, "sapo": sapo}[name](*given, **more)
+    plain: Mapping[str, Callable[..., TokenLoss]] = {"ppo": ppo_clip, "cispo": cispo, "sapo": sapo}
+    return plain[name](*given, **more)
 
 
 def _log_ratio(logprobs: Tensor, old_logprobs: Tensor) -> Tensor:

@@ -32,6 +32,7 @@ def sampling_of(config: PPOConfig) -> Sampling:
         top_k=rollout.top_k,
         min_p=rollout.min_p,
         max_new_tokens=rollout.max_response_length,
+        return_kept=rollout.keep_sampling_mask,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ..algorithms.advantages import NEEDS_ANCHOR, NEEDS_CRITIC, NEEDS_GREEDY
+from ..algorithms.advantages import NEEDS_ANCHOR, NEEDS_CRITIC, NEEDS_GREEDY, NEEDS_TERMS
 from ..assembly.folder import run_folder
 from ..config import ConfigError, PPOConfig, resolve
 from ..config.describe import all_keys
@@ -67,7 +67,7 @@ READ: frozenset[str] = frozenset(
             temperature top_p
         """,
         "algorithm": """
-            adv_estimator gamma norm_adv norm_by_std baseline zero_pad outcome_mix truncated
+            adv_estimator gamma norm_adv norm_by_std baseline zero_pad outcome_mix pass_k truncated
         """,
         "actor": """
             betas lr_warmup_steps lr_schedule mini_batches max_tokens_per_micro_batch use_kl_loss kl_loss_coef
@@ -141,7 +141,7 @@ def _problems(config: PPOConfig, given: Mapping[str, str]) -> Iterator[tuple[str
 def _values(config: PPOConfig) -> Iterator[tuple[str, str]]:
     """Values that TRL has nothing for, and those that do not divide as it wants."""
     actor, rollout, estimator = config.actor, config.rollout, config.algorithm.adv_estimator
-    if estimator in NEEDS_CRITIC | NEEDS_GREEDY | NEEDS_ANCHOR:
+    if estimator in NEEDS_CRITIC | NEEDS_GREEDY | NEEDS_ANCHOR | NEEDS_TERMS:
         yield "algorithm.adv_estimator", f"{estimator} needs what TRL does not have; use turn_grpo, grpo, rloo, ..."
     if actor.policy_loss not in ("ppo", "gspo"):
         yield "actor.policy_loss", f"{actor.policy_loss} is not computed so by TRL; use ppo or gspo"

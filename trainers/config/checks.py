@@ -12,6 +12,7 @@ from ..engines.vllm.arguments import refused_arguments
 from ..saved_adapter import read_adapter
 from .reward_model import reward_model_checks, sections_of
 from .rewards import overlong_checks
+from .rollout import sampling_mask_checks
 from .section import Problems
 from .section import changed as _changed
 from .unread import DISCOUNTED, SECTIONS, WITH_CRITIC, unread
@@ -131,6 +132,7 @@ def ppo_checks(config: PPOConfig) -> Problems:
         yield "rollout.window", "has no meaning with rollout.oversampling_factor: groups are taken as they complete"
     if config.env.backend == "ray" and config.env.workers is None:
         yield "env.workers", "must be a number with env.backend=ray: how many actors the cluster is to hold at most"
+    yield from sampling_mask_checks(rollout, engine.name)
     if rollout.partial and rollout.update_mode != "abort":
         yield "rollout.partial", "needs rollout.update_mode=abort: in the other modes no reply is cut"
     if rollout.partial_max_age is not None and not rollout.partial:
@@ -252,9 +254,8 @@ def _server_checks(engine: ServingSection) -> Problems:
         yield "engine.replicas", f"is {engine.replicas}; engine.name={name} is one engine"
     if name not in _STARTING:
         return
-    options = getattr(engine, name)
     for key in _STARTING[name] if urls else _RUNNING[name]:
-        if _changed(options, key):
+        if _changed(getattr(engine, name), key):
             yield (
                 f"engine.{name}.{key}",
                 f"starts a server, and engine.{name}.base_url names one that runs already"

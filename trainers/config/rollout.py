@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from .fields import Fraction
-from .section import Section
+from .section import Problems, Section
 
 
 class RolloutSection(Section):
@@ -19,6 +19,11 @@ class RolloutSection(Section):
     top_p: float = Field(1.0, gt=0, le=1, description="Sample from the smallest set with this probability; 1 is all.")
     top_k: int = Field(0, ge=0, description="Sample from the k likeliest tokens; 0 is all.")
     min_p: Fraction = Field(0.0, description="Leave out tokens below this times the likeliest one's probability.")
+    keep_sampling_mask: bool = Field(
+        False,
+        description="With `top_k` from 1 to 1024 (and `top_p`, `min_p`) and `engine.name=torch`: record which tokens "
+        "the cuts left, and train the policy over those; otherwise cuts are not corrected.",
+    )
     max_response_length: int = Field(64, ge=1, description="Tokens a reply has at most (each turn).")
     max_response_tokens: int | None = Field(
         None,
@@ -65,6 +70,28 @@ class RolloutSection(Section):
     step_timeout_s: float = Field(60.0, gt=0, description="Seconds that a reset or a step may take.")
     generation_timeout_s: float = Field(300.0, gt=0, description="Seconds that a reply may take.")
     episode_timeout_s: float = Field(900.0, gt=0, description="Seconds that an episode may take.")
+
+
+#: Tokens of a sampling mask at most, for each sampled token.
+LARGEST_MASK = 1024
+
+
+def sampling_mask_checks(rollout: RolloutSection, engine: str) -> Problems:
+    """Who can report the mask, and how large it may be."""
+    if not rollout.keep_sampling_mask:
+        return
+    if engine != "torch":
+        yield (
+            "rollout.keep_sampling_mask",
+            f"needs engine.name=torch: the server behind engine.name={engine} does not report which tokens its cuts "
+            "left. Sample without cuts there (top_p=1, top_k=0, min_p=0)",
+        )
+    if not 1 <= rollout.top_k <= LARGEST_MASK:
+        yield (
+            "rollout.top_k",
+            f"is {rollout.top_k}; rollout.keep_sampling_mask=true needs it from 1 to {LARGEST_MASK}: what top_p and "
+            "min_p alone leave may be as large as the vocabulary, for every token",
+        )
 
 
 class ValidationSection(Section):

@@ -7,6 +7,8 @@ Conventions, which the conformance suite checks on every engine:
   a learner recomputes from a forward pass, and what SGLang reports; the ratio of PPO is 1 before the first update.
   ``Generation.sampled_logprobs`` is the log-probability under the distribution that was really sampled from (after the
   cuts, renormalised): equal to ``logprobs`` when nothing is cut, 0 for greedy, ``None`` from engines that cannot say.
+  With ``Sampling.return_kept``, ``Generation.kept_ids`` are the tokens that the cuts left, so that a learner can
+  renormalise its own probabilities over the same set; engines that cannot say refuse the request.
 * **Stop tokens** that were sampled are part of ``token_ids`` and have a log-probability; ``finish_reason`` is
   ``"stop"``.
 * **Context.** A prompt that leaves no room for a new token within ``max_context`` is a :class:`RequestError`; a
@@ -65,6 +67,7 @@ class Sampling:
         max_new_tokens: At most this many tokens.
         stop_token_ids: Stop after any of these (the token is kept).
         ignore_stop: Generate exactly ``max_new_tokens`` tokens (benchmarks).
+        return_kept: Report which tokens the cuts left at every step.
         seed: Makes the request's randomness its own: the same ids, weights and seed give the same tokens however
             requests are batched. ``None`` draws from the engine's stream.
 
@@ -79,6 +82,7 @@ class Sampling:
     max_new_tokens: int = 256
     stop_token_ids: tuple[int, ...] = ()
     ignore_stop: bool = False
+    return_kept: bool = False
     seed: int | None = None
 
     def __post_init__(self) -> None:
@@ -104,6 +108,8 @@ class Generation:
         weight_version: int32 ``[n]``.
         finish_reason: ``stop`` (a stop token), ``length`` (``max_new_tokens``), ``abort``.
         sampled_logprobs: float32 ``[n]`` or ``None``; see the module's convention.
+        kept_ids: int32 ``[m]``, with ``return_kept``: the tokens that could be drawn, of one step after another.
+        kept_counts: int32 ``[n]``; how many of ``kept_ids`` each token has; 0 where nothing was cut.
         metrics: For example ``cached_tokens`` (prompt tokens whose KV was reused), ``queue_s``, ``prefill_s``,
             ``decode_s``.
     """
@@ -113,6 +119,8 @@ class Generation:
     weight_version: NDArray[np.int32]
     finish_reason: FinishReason
     sampled_logprobs: NDArray[np.float32] | None = None
+    kept_ids: NDArray[np.int32] | None = None
+    kept_counts: NDArray[np.int32] | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -184,9 +192,9 @@ MIN_TEMPERATURE = 1e-5  #: below it (and above 0) a float32 logit divided by the
 
 
 def check_request(
-    token_ids: Sequence[int], sampling: Sampling, *, vocab_size: int, max_context: int
+    token_ids: Sequence[int], sampling: Sampling, *, vocab_size: int, max_context: int, reports_kept: bool = False
 ) -> NDArray[np.int32]:
-    """What every engine refuses before it starts.
+    """What every engine refuses before it starts; ``reports_kept`` says that it can do ``return_kept``.
 
     Returns:
         The prompt, int32 ``[n]``, ``n >= 1``.
@@ -203,6 +211,8 @@ def check_request(
     for name, low, high in (("token id", min(some), max(some)), ("stop token id", min(stops), max(stops))):
         if not 0 <= low <= high < vocab_size:
             raise RequestError(f"{name} {low if low < 0 else high} is outside the vocabulary of {vocab_size}")
+    if sampling.return_kept and not reports_kept:
+        raise RequestError("return_kept: this engine does not report which tokens the cuts left; the torch engine does")
     if 0 < sampling.temperature < MIN_TEMPERATURE:
         raise RequestError(f"temperature {sampling.temperature} is too small; 0 decodes greedily")
     if len(ids) >= max_context:

@@ -208,6 +208,12 @@ def check_reply(reply: Any, sampling: Sampling, oldest: int, newest: int) -> Non
             shapes = {"token_ids": tokens, "logprobs": logprobs[0], "weight_version": versions}
             said = ", ".join(f"{name} {list(array.shape)}" for name, array in shapes.items())
             raise BadReplyError(f"the reply's arrays do not go together: {said}")
+    if reply.kept_counts is not None or reply.kept_ids is not None:
+        counts, kept = np.asarray(reply.kept_counts), np.asarray(reply.kept_ids)
+        if counts.shape != (size,) or kept.shape != (counts.sum(),):
+            raise BadReplyError(
+                f"the reply's kept_counts {list(counts.shape)} and kept_ids {list(kept.shape)} do not fit"
+            )
     if size > sampling.max_new_tokens:
         raise BadReplyError(f"the reply has {size} tokens, and max_new_tokens is {sampling.max_new_tokens}")
     if size and (tokens.dtype.kind not in "iu" or tokens.min() < 0):

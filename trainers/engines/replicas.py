@@ -165,7 +165,8 @@ class Replicas:
         """
         prompt = np.asarray(token_ids)
         if prompt.ndim != 1 or prompt.dtype.kind not in "iu" or not 0 < len(prompt) < self._max_context:
-            check_request(token_ids, sampling, vocab_size=2**62, max_context=self._max_context)  # raises, and says why
+            # This raises, and says why.
+            check_request(token_ids, sampling, vocab_size=2**62, max_context=self._max_context, reports_kept=True)
         self._check_open()
         self._counters["requests"] += 1
         failed: dict[int, EngineError] = {}  # what replicas said that are none the worse for it

@@ -43,9 +43,10 @@ class SamplingRows:
     top_p: NDArray[np.float32]
     min_p: NDArray[np.float32]
     uniform: NDArray[np.float64]
+    return_kept: NDArray[np.bool_]
 
 
-def sample(logits: Tensor, rows: SamplingRows) -> tuple[Tensor, Tensor, Tensor]:
+def sample(logits: Tensor, rows: SamplingRows) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Draw a token for each row.
 
     Args:
@@ -53,8 +54,9 @@ def sample(logits: Tensor, rows: SamplingRows) -> tuple[Tensor, Tensor, Tensor]:
         rows: The parameters.
 
     Returns:
-        int64 tokens ``[n]``, their float32 log-probs ``[n]`` at the temperature over the full vocabulary, and float32
-        log-probs ``[n]`` under the distribution after the cuts (0 for greedy rows).
+        int64 tokens ``[n]``, their float32 log-probs ``[n]`` at the temperature over the full vocabulary, float32
+        log-probs ``[n]`` under the distribution after the cuts (0 for greedy rows), and int64 ``[m, 2]``: row and token
+        of all that the cuts left in the rows with ``return_kept`` that are cut, in order.
     """
     device = logits.device
 
@@ -68,14 +70,17 @@ def sample(logits: Tensor, rows: SamplingRows) -> tuple[Tensor, Tensor, Tensor]:
     if greedy.all():
         tokens = logprobs.argmax(-1)
         logprob = logprobs.gather(1, tokens[:, None]).squeeze(1)
-        return tokens, logprob, torch.zeros_like(logprob)
+        return tokens, logprob, torch.zeros_like(logprob), tokens.new_zeros(0, 2)
 
     weights = logprobs.exp()  # of the draw: probabilities, 0 where cut
+    left = torch.zeros(0, 2, dtype=torch.int64, device=device)
     cut = ((rows.top_k > 0) | (rows.top_p < 1) | (rows.min_p > 0)) & ~greedy
     if cut.any():
         which = put(np.flatnonzero(cut))
         kept = _cut(weights[which], put(rows.top_k[cut]), put(rows.top_p[cut]), put(rows.min_p[cut]))
         weights = weights.index_copy(0, which, kept)
+        if (reported := rows.return_kept & cut).any():
+            left = ((weights > 0) & put(reported)[:, None]).nonzero()
     cumulative = weights.cumsum(-1, dtype=torch.float64)
     total = cumulative[:, -1:]
     # The first token whose cumulative weight exceeds the draw, so never one of weight 0.
@@ -88,7 +93,7 @@ def sample(logits: Tensor, rows: SamplingRows) -> tuple[Tensor, Tensor, Tensor]:
         sampled = torch.where(put(cut), logprob - total.squeeze(1).log().float(), sampled)
     if greedy.any():
         sampled = sampled.masked_fill(put(greedy), 0.0)
-    return tokens, logprob, sampled
+    return tokens, logprob, sampled, left
 
 
 def _cut(probs: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor:

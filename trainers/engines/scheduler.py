@@ -113,6 +113,8 @@ class Scheduler:
         self._top_k = np.zeros(slots, np.int64)
         self._top_p = np.zeros(slots, np.float32)
         self._min_p = np.zeros(slots, np.float32)
+        self._return_kept = np.zeros(slots, np.bool_)
+        self._kept: list[list[NDArray[np.int32]]] = [[] for _ in range(slots)]  # of each new token, where asked for
 
     @property
     def has_work(self) -> bool:
@@ -224,6 +226,8 @@ class Scheduler:
             self._temperature[row] = sampling.temperature
             self._top_k[row] = min(sampling.top_k, 2**62)
             self._top_p[row], self._min_p[row] = sampling.top_p, sampling.min_p
+            self._return_kept[row] = sampling.return_kept
+            self._kept[row] = []
             request.row = row
             request.times.append(self._clock())
             self._running[row] = request
@@ -252,12 +256,16 @@ class Scheduler:
         metrics = {"cached_tokens": float(request.cached), "queue_s": admitted - submitted}
         if first:
             metrics |= {"prefill_s": first[0] - admitted, "decode_s": now - first[0]}
+        kept = self._kept[row] if self._return_kept[row] else None
+        self._kept[row] = []
         return request, Generation(
             token_ids=self._ids[row, new].copy(),
             logprobs=self._logprobs[row, new].copy(),
             weight_version=self._versions[row, new].copy(),
             finish_reason=reason,
             sampled_logprobs=self._sampled[row, new].copy(),
+            kept_ids=None if kept is None else np.concatenate([np.zeros(0, np.int32), *kept]),
+            kept_counts=None if kept is None else np.array([len(ids) for ids in kept], np.int32),
             metrics=metrics,
         )
 
@@ -325,13 +333,17 @@ class Scheduler:
             top_p=self._top_p[rows],
             min_p=self._min_p[rows],
             uniform=uniforms(self._seed[rows], at),
+            return_kept=self._return_kept[rows],
         )
-        tokens, logprobs, sampled = (result.cpu().numpy() for result in sample(logits, parameters))
+        tokens, logprobs, sampled, left = (result.cpu().numpy() for result in sample(logits, parameters))
         if not np.isfinite(logprobs).all():
             raise EngineError(f"the model's output with weights of version {self.version} is not finite")
         self._ids[rows, at] = tokens
         self._logprobs[rows, at] = logprobs
         self._sampled[rows, at] = sampled
+        for i in np.flatnonzero(self._return_kept[rows]):
+            start, stop = np.searchsorted(left[:, 0], (i, i + 1))
+            self._kept[rows[i]].append(left[start:stop, 1].astype(np.int32))
         self._versions[rows, at] = self.version
         self._length[rows] = at + 1
         self.counters["generated_tokens"] += len(rows)

@@ -115,7 +115,8 @@ class TorchEngine:
 
     async def generate(self, token_ids: Sequence[int], sampling: Sampling, session: str | None = None) -> Generation:
         """See :meth:`trainers.engines.base.Engine.generate`."""
-        prompt = check_request(token_ids, sampling, vocab_size=self._vocab_size, max_context=self._max_context)
+        size, context = self._vocab_size, self._max_context
+        prompt = check_request(token_ids, sampling, vocab_size=size, max_context=context, reports_kept=True)
         request = Request(prompt, sampling, session)
         return await self._call(request, Scheduler.add, Scheduler.cancel)
 

@@ -47,7 +47,7 @@ from trainers.learner.packing import (
     value_rows,
 )
 from trainers.learner.parallel import FSDPMode, Parallel, check_model, make_meshes
-from trainers.learner.per_token import Floats, PerToken, column, some_names, split
+from trainers.learner.per_token import Floats, KeptSets, PerToken, column, some_names, split
 from trainers.learner.prefixes import can_share
 from trainers.learner.setup import Setup, attention_of
 from trainers.learner.state import LearnerState
@@ -213,6 +213,9 @@ class Learner:
     ) -> list[Floats] | tuple[list[Floats], list[Floats]]:
         """Log-probabilities of the action tokens, at the learner's temperature.
 
+        Where a trajectory has its sampling mask (``kept_ids``), they are over the tokens that it keeps: of the actor
+        and of the reference, so that both are policies of the same actions.
+
         Args:
             trajectories: ``E`` of them.
             model: Whose.
@@ -228,9 +231,9 @@ class Learner:
         if policy is None:
             raise ValueError("this learner has no reference model; construct it with reference=True or a path")
         offsets = action_offsets(trajectories)
-        results = torch.zeros(2, int(offsets[-1]), device=self.device)
+        results, kept = torch.zeros(2, int(offsets[-1]), device=self.device), KeptSets(trajectories)
         for batch in self._cut(action_rows(trajectories)):
-            logprobs, entropies = self._score(policy, batch, self.temperature)
+            logprobs, entropies = self._score(policy, batch, self.temperature, kept)
             index = self._tensor(batch.index)
             results[0, index], results[1, index] = logprobs, entropies
         scores, spread = (split(row, offsets) for row in self.ranks.add(results).cpu().numpy())
@@ -335,10 +338,10 @@ class Learner:
         loss_fn: PolicyLoss,
         temperature: float,
     ) -> dict[str, float]:
-        total = int(action_offsets(trajectories)[-1])
+        total, kept = int(action_offsets(trajectories)[-1]), KeptSets(trajectories)
 
         def forward(batch: MicroBatch) -> tuple[Tensor, Tensor]:
-            return self._score(self.actor, batch, temperature)
+            return self._score(self.actor, batch, temperature, kept)
 
         def loss_and_entropy(logprobs: Tensor, entropy: Tensor, tokens: TokenBatch) -> Loss:
             loss, sums = loss_fn(logprobs, entropy, tokens)
@@ -557,9 +560,13 @@ class Learner:
     def _tensor(self, array: NDArray[np.generic]) -> Tensor:
         return torch.from_numpy(array).to(self.device)
 
-    def _score(self, policy: Policy | WithoutAdapters, batch: MicroBatch, temperature: float) -> tuple[Tensor, Tensor]:
+    def _score(
+        self, policy: Policy | WithoutAdapters, batch: MicroBatch, temperature: float, kept: KeptSets
+    ) -> tuple[Tensor, Tensor]:
         given = inputs_of(batch, self.device, self._sequence)
-        logprobs, entropy = policy(given.input_ids, given.positions, given.targets, temperature, **given.attention)
+        index = batch.index if given.places is None else batch.index[given.places.cpu().numpy()]
+        some = {"kept": kept.of(index, self.device), **given.attention}
+        logprobs, entropy = policy(given.input_ids, given.positions, given.targets, temperature, **some)
         return given.join(logprobs), given.join(entropy)
 
     def _value(self, critic: nn.Module, batch: MicroBatch) -> Tensor:

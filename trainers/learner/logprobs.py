@@ -8,6 +8,7 @@ again.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,6 +18,30 @@ from torch.autograd.function import once_differentiable
 #: Logits of a chunk, where its size is not given: 64 MiB on a CPU, where small chunks are as fast; 512 MiB elsewhere.
 _LOGITS = {"cpu": 2**24}
 _LOGITS_ELSEWHERE = 2**27
+#: In place of the logit of a token that is left out: its exponential is 0, and no product with it is a NaN.
+_LEFT_OUT = -1e30
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The tokens that each of ``n`` distributions is over.
+
+    Args:
+        ids: int64 ``[m]``, on the device of the logits; of one distribution after another.
+        counts: int64 ``[n]``, on the CPU; how many ``ids`` each has. 0: the full vocabulary.
+    """
+
+    ids: Tensor
+    counts: Tensor
+
+    def restrict(self, logits: Tensor, start: int) -> None:
+        """Leave all other tokens out of the logits ``[c, V]`` of the distributions from ``start`` on, in place."""
+        counts = self.counts[start : start + len(logits)]
+        first = int(self.counts[:start].sum())
+        ids = self.ids[first : first + int(counts.sum())]
+        left_out = (counts > 0).to(logits.device)[:, None].repeat(1, logits.shape[1])
+        left_out[torch.arange(len(counts)).repeat_interleave(counts).to(logits.device), ids] = False
+        logits.masked_fill_(left_out, _LEFT_OUT)
 
 
 def positions_at_once(vocab: int, device: str) -> int:
@@ -37,6 +62,7 @@ def token_logprobs(
     bias: Tensor | None = None,
     temperature: float = 1.0,
     chunk_size: int | None = None,
+    kept: Kept | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Log-probability of the targets, and the entropy of the distribution they come from; differentiable.
 
@@ -52,6 +78,7 @@ def token_logprobs(
         temperature: Above 0.
         chunk_size: Positions with logits at the same time; ``None`` takes as many as go into 64 MiB on a CPU, and into
             512 MiB elsewhere.
+        kept: Where given, the softmax, and with it the entropy, is over these tokens (each target is one of its own).
 
     Returns:
         ``(logprobs, entropy)``, each ``[n]`` in float32 (float64 for float64), in nats.
@@ -65,7 +92,7 @@ def token_logprobs(
         chunk_size = positions_at_once(len(weight), hidden.device.type)
     if chunk_size < 1:
         raise ValueError(f"chunk_size must be at least 1, not {chunk_size}")
-    logprobs, entropy = _ChunkedHead.apply(hidden, weight, bias, targets, temperature, chunk_size)
+    logprobs, entropy = _ChunkedHead.apply(hidden, weight, bias, targets, temperature, chunk_size, kept)
     return logprobs, entropy
 
 
@@ -88,20 +115,29 @@ class _ChunkedHead(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, temperature: float, chunk: int
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        temperature: float,
+        chunk: int,
+        kept: Kept | None,
     ) -> tuple[Tensor, Tensor]:
         dtype = torch.promote_types(hidden.dtype, torch.float32)
         normaliser, entropy, logprobs = (hidden.new_empty(len(hidden), dtype=dtype) for _ in range(3))
         for start in range(0, len(hidden), chunk):
             part = slice(start, start + chunk)
             logits = _logits(hidden[part], weight, bias, temperature)
+            if kept is not None:
+                kept.restrict(logits, start)
             normaliser[part] = logits.logsumexp(-1)
             logprobs[part] = logits.gather(1, targets[part, None])[:, 0] - normaliser[part]
             weighted = (logits - normaliser[part, None]).exp_().mul_(logits)
             entropy[part] = normaliser[part] - weighted.sum(-1)
             del logits, weighted  # or they would stay while the next chunk's are made
         ctx.save_for_backward(hidden, weight, bias, targets, normaliser, entropy)
-        ctx.temperature, ctx.chunk = temperature, chunk
+        ctx.temperature, ctx.chunk, ctx.kept = temperature, chunk, kept
         ctx.set_materialize_grads(False)
         return logprobs, entropy
 
@@ -117,7 +153,10 @@ class _ChunkedHead(torch.autograd.Function):
             grad_logprobs = torch.zeros_like(normaliser)
         for start in range(0, len(hidden), ctx.chunk):
             part = slice(start, start + ctx.chunk)
-            log_p = _logits(hidden[part], weight, bias, ctx.temperature).sub_(normaliser[part, None])
+            log_p = _logits(hidden[part], weight, bias, ctx.temperature)
+            if ctx.kept is not None:
+                ctx.kept.restrict(log_p, start)
+            log_p.sub_(normaliser[part, None])
             slope = grad_logprobs[part, None]
             if grad_entropy is None:
                 grad = log_p.exp_().mul_(-slope)
@@ -145,4 +184,4 @@ class _ChunkedHead(torch.autograd.Function):
             grad_weight = grad_weight.to(weight.dtype)
         if grad_bias is not None:
             grad_bias = grad_bias.to(bias.dtype)
-        return grad_hidden, grad_weight, grad_bias, None, None, None
+        return grad_hidden, grad_weight, grad_bias, None, None, None, None

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from trainers.learner.logprobs import token_logprobs
+from trainers.learner.logprobs import Kept, token_logprobs
 from trainers.learner.prefixes import SharedInputs, run_shared
 
 Source = str | Path | PreTrainedModel
@@ -74,10 +74,17 @@ class Policy(nn.Module):
         self.chunk_size = chunk_size
 
     def forward(
-        self, input_ids: Tensor, positions: Tensor, targets: Tensor, temperature: float, **attention: Any
+        self,
+        input_ids: Tensor,
+        positions: Tensor,
+        targets: Tensor,
+        temperature: float,
+        kept: Kept | None = None,
+        **attention: Any,
     ) -> tuple[Tensor, Tensor]:
         """Log-probabilities and entropies, each ``[n]``, of the targets after ``positions`` of ``[B, L]`` tokens.
 
+        With ``kept`` they are of distributions over those tokens; see :func:`trainers.learner.logprobs.token_logprobs`.
         ``attention`` is for the backbone; see :meth:`trainers.learner.inputs.Inputs.attention`.
         """
         head = self.lm.get_output_embeddings()
@@ -88,6 +95,7 @@ class Policy(nn.Module):
             bias=getattr(head, "bias", None),
             temperature=temperature,
             chunk_size=self.chunk_size,
+            kept=kept,
         )
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from trainers.learner.logprobs import Kept
 from trainers.trajectory import Trajectory
 
 Floats = NDArray[np.float32]
@@ -17,6 +19,32 @@ PerToken = Sequence[NDArray[np.floating]] | NDArray[np.floating]
 def split(flat: Floats, offsets: NDArray[np.int64]) -> list[Floats]:
     """One array a trajectory; ``offsets``, ``[E + 1]``, are where each begins."""
     return [flat[start:end].copy() for start, end in zip(offsets[:-1], offsets[1:], strict=True)]
+
+
+class KeptSets:
+    """The sampling masks of some trajectories: the tokens that cuts left, by action token.
+
+    Args:
+        trajectories: ``N`` action tokens in all.
+    """
+
+    def __init__(self, trajectories: Sequence[Trajectory]) -> None:
+        nothing = np.zeros(0, np.int64)
+        counts = [
+            t.kept_counts[t.action_mask] if len(t.kept_counts) else np.zeros(int(t.action_mask.sum()), np.int64)
+            for t in trajectories
+        ]
+        self._counts = np.concatenate([nothing, *counts]).astype(np.int64)
+        self._ids = np.concatenate([nothing, *(t.kept_ids for t in trajectories)]).astype(np.int64)
+        self._starts = np.cumsum(self._counts) - self._counts
+
+    def of(self, index: NDArray[np.int64], device: torch.device) -> Kept | None:
+        """Those of some action tokens, by flat index; ``None`` where all were drawn from the full vocabulary."""
+        counts = self._counts[index]
+        if not counts.any():
+            return None
+        places = np.arange(counts.sum()) + np.repeat(self._starts[index] - (np.cumsum(counts) - counts), counts)
+        return Kept(torch.from_numpy(self._ids[places]).to(device), torch.from_numpy(counts))
 
 
 def column(name: str, given: PerToken, offsets: NDArray[np.int64]) -> Floats:

@@ -28,6 +28,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from textenvs.messages import Message, Messages, assistant, clean_text
 
@@ -72,6 +73,8 @@ class EpisodeTokens:
         self._turn_id: list[int] = []
         self._weight_version: list[int] = []
         self._logprobs: list[float] = []
+        self._kept_ids: list[NDArray[np.int32]] = []
+        self._kept_counts: list[int] = []
         self._segment_starts: list[int] = [0]
         self._turn_start = 0
         self._said = ""  # the text of the turn that is being played, or was played last
@@ -135,7 +138,7 @@ class EpisodeTokens:
             versions = generation.weight_version.tolist()
             self._weight_version += versions
             self._oldest = min(versions) if self._oldest is None else min(self._oldest, *versions)
-            self._logprobs += generation.logprobs.tolist()
+            self._logprobs += self._kept(generation).tolist()
             self._phase = "cut"
         if generation.finish_reason != "abort":
             self._phase = "told"
@@ -251,11 +254,24 @@ class EpisodeTokens:
             status=status,
             stop=stop,
             segment_starts=np.array([start for start in self._segment_starts if start < size], np.int32),
+            kept_ids=np.concatenate([np.zeros(0, np.int32), *self._kept_ids]),
+            kept_counts=np.array(self._kept_counts[:size] if self._kept_ids else (), np.int32),
             messages=tuple(messages),
             metrics={name: float(value) for name, value in (metrics or {}).items()},
             error=None if error is None else clean_text(error),
             **self._names,
         )
+
+    def _kept(self, generation: Generation) -> NDArray[np.float32]:
+        """Note which tokens the cuts left; log-probabilities are over those, where the engine reports them."""
+        if generation.kept_counts is None:
+            self._kept_counts += [0] * len(generation.token_ids)
+            return generation.logprobs
+        assert generation.kept_ids is not None
+        assert generation.sampled_logprobs is not None
+        self._kept_ids.append(generation.kept_ids)
+        self._kept_counts += generation.kept_counts.tolist()
+        return np.where(generation.kept_counts > 0, generation.sampled_logprobs, generation.logprobs)
 
     def _hear(self, reply: Message, new: Messages) -> None:
         """What the environment answered to our reply."""
@@ -292,6 +308,7 @@ class EpisodeTokens:
         self._turn_id += [-1] * len(token_ids)
         self._weight_version += [-1] * len(token_ids)
         self._logprobs += [0.0] * len(token_ids)
+        self._kept_counts += [0] * len(token_ids)
         self._phase = "ask"
 
 

@@ -384,5 +384,5 @@ def _cut(trajectory: Trajectory, limit: int) -> Trajectory:
     keep = max(int(trajectory.segment_starts[-1]) + limit, int(sampled[-1]) + 1 if sampled.size else 0)
     if size <= keep:
         return trajectory
-    arrays = ("token_ids", "action_mask", "logprobs", "weight_version", "turn_id")
+    arrays = ("token_ids", "action_mask", "logprobs", "weight_version", "turn_id", "kept_counts")
     return replace(trajectory, **{name: getattr(trajectory, name)[:keep] for name in arrays})

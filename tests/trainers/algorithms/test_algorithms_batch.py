@@ -61,8 +61,9 @@ def test_terms_are_summed_over_the_episode() -> None:
     assert terms.tolist() == [[-0.25, 0.0, 1.5], [1.0, 2.0, 0.0]]
     names, terms = episode_terms([first, second], ["right", "format"])
     assert terms.tolist() == [[1.5, -0.25], [0.0, 1.0]]
-    with pytest.raises(ValueError, match="was paid 'rigth'; its terms are format, late, right"):
-        episode_terms([first, second], ["rigth"])
+    assert episode_terms([first, second], ["late", "early"])[1].tolist() == [[0.0, 0.0], [2.0, 0.0]]
+    with pytest.raises(ValueError, match="was paid 'rigth' or 'lat'; its terms are format, late, right"):
+        episode_terms([first, second], ["rigth", "lat"])
     assert episode_terms([], ["right"])[1].shape == (0, 1)
     with pytest.raises(ValueError, match=r"terms has the shape \(1, 2\), but 2 episodes need \(2, M\)"):
         ActionBatch.from_trajectories([first, second], terms=[[1.0, 2.0]])

@@ -67,6 +67,7 @@ class Kit:
         counts_in_flight: Whether ``stats`` counts tokens of requests that still run.
         joint_cuts: Whether ``top_p`` and ``min_p`` look at the whole distribution instead of what ``top_k`` left.
         refuses_min_p: Whether requests with ``min_p`` are refused.
+        reports_kept: Whether requests may ask which tokens the cuts kept (else they are refused).
         mixes_cuts: Whether a seeded request has the same tokens beside requests with other cuts.
         coldest: Temperatures between 0 and this are refused.
         seconds: No test takes so long; what hangs is a failure.
@@ -85,6 +86,7 @@ class Kit:
     counts_in_flight: bool = True
     joint_cuts: bool = False
     refuses_min_p: bool = False
+    reports_kept: bool = False
     mixes_cuts: bool = True
     coldest: float = MIN_TEMPERATURE
     seconds: float = 30.0
@@ -110,6 +112,7 @@ def _torch_kit(family: str) -> Iterator[Kit]:
         _kill_torch,
         death="injected",
         cause=MemoryError,
+        reports_kept=True,
     )
 
 

@@ -157,6 +157,31 @@ async def test_cuts(computing_kit: Kit, top_k: int, top_p: float, min_p: float) 
                 assert generation.sampled_logprobs[at] == pytest.approx(np.log(kept[token]), abs=1e-4)
 
 
+async def test_what_the_cuts_kept_is_reported_or_refused(computing_kit: Kit) -> None:
+    asked, sampling = prompts(6, seed=5), {"temperature": 1.3, "top_k": 8, "top_p": 0.8, "max_new_tokens": 7}
+    async with running(computing_kit) as engine:
+        if not computing_kit.reports_kept:
+            with pytest.raises(RequestError, match="return_kept"):
+                await engine.generate(asked[0], Sampling(**sampling, return_kept=True))
+            return
+        made = await asyncio.gather(
+            *(engine.generate(p, Sampling(**sampling, return_kept=i > 0, seed=i)) for i, p in enumerate(asked))
+        )
+        again = await engine.generate(asked[1], Sampling(**sampling, seed=1))
+        (greedy,) = await asyncio.gather(engine.generate(asked[0], Sampling(temperature=0, return_kept=True)))
+    assert made[0].kept_ids is made[0].kept_counts is None
+    assert again.token_ids.tolist() == made[1].token_ids.tolist(), "it changes nothing"
+    assert greedy.kept_counts is not None
+    assert not greedy.kept_counts.any()
+    for prompt, generation in zip(asked[1:], made[1:], strict=True):
+        assert generation.kept_ids is not None
+        assert generation.kept_counts is not None
+        full = forward(computing_kit.model, prompt, generation.token_ids, 1.3)
+        sets = np.split(generation.kept_ids, np.cumsum(generation.kept_counts)[:-1])
+        for at, some in enumerate(sets):
+            assert set(some.tolist()) == set(cut_by_hand(full[at].double().exp().numpy(), 8, 0.8, 0.0, False))
+
+
 async def test_samples_follow_the_distribution(computing_kit: Kit) -> None:
     prompt, count = [3, 1, 4], 4000
     async with running(computing_kit, max_slots=256) as engine:

@@ -103,6 +103,9 @@ NONSENSE: dict[str, Callable[[Generation], Any]] = {
     "arrays do not go together": lambda reply: replace(reply, logprobs=reply.logprobs[:-1]),
     "do not go together: token_ids": lambda reply: replace(reply, weight_version=longer(reply.weight_version)),
     r"not go together.*logprobs \[10\]": lambda reply: replace(reply, sampled_logprobs=longer(reply.logprobs)),
+    r"kept_counts \[10\] and kept_ids \[9\] do not fit": lambda reply: replace(
+        reply, kept_counts=np.ones(10, np.int32), kept_ids=np.ones(9, np.int32)
+    ),
     "not finite": lambda reply: replace(reply, logprobs=reply.logprobs * np.nan),
     "or above 0": lambda reply: replace(reply, logprobs=-reply.logprobs),
     "versions 9 to 9": lambda reply: replace(reply, weight_version=reply.weight_version + 9),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -46,6 +47,23 @@ def trajectory(
         episode_id=f"episode-{rng.integers(1 << 30)}",
         segment_starts=np.array(starts, np.int32),
     )
+
+
+def masked(item: Trajectory, rng: np.random.Generator, vocab: int = VOCAB) -> Trajectory:
+    """With a sampling mask of 1 to 9 tokens for most action tokens."""
+    counts = np.where(item.action_mask & (rng.random(len(item.token_ids)) < 0.8), rng.integers(1, 10), 0)
+    sets = []
+    for token, count in zip(item.token_ids, counts, strict=True):
+        others = rng.permutation(np.delete(np.arange(vocab), token))[: max(count - 1, 0)]
+        sets.append(np.sort(np.append(others, token)) if count else others)
+    ids = np.concatenate([np.zeros(0), *sets]).astype(np.int32)
+    return replace(item, kept_ids=ids, kept_counts=counts.astype(np.int32))
+
+
+def some_masked_trajectories() -> list[Trajectory]:
+    """As :func:`some_trajectories`, every second with a sampling mask."""
+    rng = np.random.default_rng(7)
+    return [item if number % 2 else masked(item, rng) for number, item in enumerate(some_trajectories())]
 
 
 def some_trajectories(seed: int = 0) -> list[Trajectory]:

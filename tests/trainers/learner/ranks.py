@@ -12,13 +12,13 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from learner_helpers import VOCAB, some_trajectories
+from learner_helpers import VOCAB, some_masked_trajectories
 
 from trainers.learner import Learner, OptimizerSettings
 from trainers.learner.fsdp import whole
 from trainers.tiny import build_model
 
-TRAJECTORIES = some_trajectories()
+TRAJECTORIES = some_masked_trajectories()
 #: A case is called on every rank with a folder that all ranks see, and returns what can be pickled.
 Case = Callable[[Path], Any]
 

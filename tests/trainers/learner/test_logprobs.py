@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from trainers.learner.logprobs import positions_at_once, token_logprobs
+from trainers.learner.logprobs import Kept, positions_at_once, token_logprobs
 
 
 def inputs(n=13, width=6, vocab=11, dtype=torch.float32, seed=0, bias=True):
@@ -108,3 +108,63 @@ def test_settings_outside_their_range(name, value):
     hidden, weight, _, targets = inputs(bias=False)
     with pytest.raises(ValueError, match=name):
         token_logprobs(hidden, weight, targets, **{name: value})
+
+
+# --- over the tokens that the sampler's cuts left
+
+
+def some_kept(targets, vocab, seed=2):
+    """Sets that hold their targets, of all sizes; every third distribution is over the full vocabulary."""
+    generator = torch.Generator().manual_seed(seed)
+    sets = []
+    for i, target in enumerate(targets.tolist()):
+        others = [t for t in torch.randperm(vocab, generator=generator).tolist() if t != target]
+        sets.append([] if i % 3 == 2 else sorted([target, *others[: i % vocab]]))
+    ids = torch.tensor([t for one in sets for t in one], dtype=torch.int64)
+    return sets, Kept(ids, torch.tensor([len(one) for one in sets]))
+
+
+def full_over(hidden, weight, bias, targets, temperature, sets):
+    logits = (hidden @ weight.T + bias) / temperature
+    logprobs, entropies = [], []
+    for row, target, one in zip(logits, targets.tolist(), sets, strict=True):
+        some = one or list(range(len(row)))
+        log_p = torch.log_softmax(row[some], -1)
+        logprobs.append(log_p[some.index(target)])
+        entropies.append(-(log_p.exp() * log_p).sum())
+    return torch.stack(logprobs), torch.stack(entropies)
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 100])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
+def test_over_kept_tokens_values_and_gradients_are_those_of_the_renormalised_distribution(chunk, dtype, tolerance):
+    hidden, weight, offset, targets = inputs(dtype=dtype)
+    sets, kept = some_kept(targets, len(weight))
+    ours = token_logprobs(hidden, weight, targets, bias=offset, temperature=0.7, chunk_size=chunk, kept=kept)
+    theirs = full_over(hidden, weight, offset, targets, 0.7, sets)
+    scales = torch.randn(2, len(targets), generator=torch.Generator().manual_seed(1))
+    gradients = [
+        torch.autograd.grad((scales[0] * logprobs + scales[1] * entropy).sum(), (hidden, weight, offset))
+        for logprobs, entropy in (ours, theirs)
+    ]
+    for a, b in zip([*ours, *gradients[0]], [*theirs, *gradients[1]], strict=True):
+        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+
+
+def test_with_cuts_only_the_mask_gives_the_gradient_of_what_is_sampled():
+    """The expected reward of the cut policy, by enumeration. Over the full vocabulary there is a term too many."""
+    logits = torch.tensor([1.0, 0.2, 0.1, -0.5], dtype=torch.float64, requires_grad=True)
+    rewards, kept = torch.tensor([1.0, 2.0, 3.0, -1.0], dtype=torch.float64), [0, 1]
+    cut = logits[kept].softmax(0)
+    (truth,) = torch.autograd.grad((cut * rewards[kept]).sum(), logits)
+    hidden = torch.ones(2, 1, dtype=torch.float64)
+    found = []
+    for mask in (Kept(torch.tensor(kept * 2), torch.tensor([2, 2])), None):
+        logprobs, _ = token_logprobs(hidden, logits[:, None], torch.tensor(kept), kept=mask)
+        (gradient,) = torch.autograd.grad((cut.detach() * rewards[kept] * logprobs).sum(), logits)
+        found.append(gradient)
+    torch.testing.assert_close(found[0], truth)
+    mean = (cut.detach() * rewards[kept]).sum()
+    (excess,) = torch.autograd.grad(mean * logits.softmax(0)[kept].sum().log(), logits)
+    torch.testing.assert_close(found[1], truth + excess)
+    assert excess.abs().max() > 0.1
