@@ -18,7 +18,7 @@ from torch import Tensor
 from .algorithms import covariance, off_policy
 from .algorithms.advantages import ESTIMATORS, NEEDS_ANCHOR, NEEDS_GREEDY, NEEDS_TERMS, Advantages, normalize, restrict
 from .algorithms.batch import ActionBatch, anchor_states, episode_terms, gather, shared_anchors
-from .algorithms.kl import KLController, kl_estimate
+from .algorithms.kl import KLController, kl_estimate, mean_kl
 from .algorithms.policy_losses import LOSS_OPTIONS, value_loss
 from .algorithms.policy_losses import policy_loss as policy_loss_of
 from .cluster.group import LearnerGroup
@@ -45,7 +45,7 @@ def credit(
     Args:
         config: Of the run.
         learner: Whose policy, critic and reference say what they think of the batch.
-        kl: The coefficient of a KL in the reward; it is told of this batch.
+        kl: The coefficient of a KL in the reward; it is updated with this batch's :func:`~.algorithms.kl.mean_kl`.
         trajectories: The batch.
         greedy: What a greedy episode earned, by group, where the estimator asks for it.
 
@@ -69,7 +69,7 @@ def credit(
         estimate = kl_estimate(
             torch.from_numpy(old), torch.from_numpy(columns["ref_logprobs"]), config.algorithm.kl_penalty
         ).numpy()
-        metrics["actor/ref_kl"] = float(estimate.mean()) if estimate.size else 0.0
+        metrics["actor/ref_kl"] = mean_kl(estimate, offsets_of(trajectories))
         if config.algorithm.use_kl_in_reward:
             metrics["actor/kl_coef"] = kl.beta
             penalty = kl.beta * estimate

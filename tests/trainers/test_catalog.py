@@ -123,7 +123,11 @@ def test_every_key_is_used_or_refused_by_name():
     [
         (["algorithm.adv_estimator=gae", "critic.lr=1e-4"], "critic.lr", "GRPO has no critic"),
         (["rollout.staleness=0"], "rollout.staleness", "TRL generates, then learns"),  # also where it is the default
-        (["engine.vllm.args.seed=1", "engine.name=vllm"], "engine.vllm.args", "configure TRL itself"),
+        (
+            ["engine.vllm.args.x=1", "engine.name=vllm"],
+            "engine.vllm.args",
+            "configure TRL itself",
+        ),
         (["algorithm.adv_estimator=gae"], "algorithm.adv_estimator", "gae needs what TRL does not have"),
         (["algorithm.adv_estimator=gdpo"], "algorithm.adv_estimator", "gdpo needs what TRL does not have"),
         (["rollout.keep_sampling_mask=true", "rollout.top_k=9"], "rollout.keep_sampling_mask", "TRL asks for a batch"),

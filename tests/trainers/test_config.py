@@ -182,6 +182,7 @@ def test_conflicts_between_keys_name_the_one_to_change():
     assert "model.hidden: only shapes model.path=tiny" in line
 
 
+VLLM = "engine.name=vllm engine.vllm.args"
 MASK = "rollout.keep_sampling_mask=true rollout.top_k=50"
 OVERLONG = "overlong_buffer.enable=true overlong_buffer.len=8"
 GDPO = "algorithm.adv_estimator=gdpo"
@@ -242,6 +243,8 @@ ADAPTIVE = "algorithm.use_kl_in_reward=true algorithm.kl_ctrl.type=adaptive"
         ("trainer.profile_steps=[3,121]", "trainer.profile_steps: has 121, and there are trainer.total_iterations=120"),
         ("model.path=. warm_start.steps=3", "warm_start.steps: has no effect with model.path=., which is trained"),
         ("warm_start.files=a.jsonl warm_start.mistake_rate=0", "warm_start.mistake_rate: has no effect with warm_sta"),
+        (f"{VLLM}.tensor_parallel_size=1", f"{VLLM[17:]}.tensor_parallel_size: a vLLM server computes on one GPU"),
+        (f"{VLLM}.max_num_seqs=4", f"{VLLM[17:]}.max_num_seqs: is decided by other options"),
     ],
 )
 def test_keys_that_do_nothing_or_would_break_a_run_in_its_middle(arguments, said):

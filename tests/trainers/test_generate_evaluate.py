@@ -132,7 +132,7 @@ def test_bad_prompts_are_listed_by_row(model, tmp_path, capsys):
     [
         ("model.path=tiny", "model.path: must be given"),
         ("data.path=", "data.path: must be given"),
-        ("rollout.n=2", "2 cannot be had: data.n_samples decides"),
+        ("rollout.n=2", "is 2, and data.n_samples is 3: write one of them"),
     ],
 )
 def test_mistakes_in_keys(model, prompts, tmp_path, capsys, argument, said):

@@ -24,8 +24,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from trainers.algorithms.batch import Floats, Ints
 
 KLEstimator = Literal["k1", "k2", "k3", "low_var_kl", "abs"]
 
@@ -69,13 +72,31 @@ def kl_estimate(logprobs: Tensor, ref_logprobs: Tensor, kind: KLEstimator) -> Te
     raise ValueError(f"unknown KL estimator {kind!r}: choose k1, k2, k3, low_var_kl or abs")
 
 
+def mean_kl(estimate: Floats, token_offsets: Ints) -> float:
+    """What a batch reports and an adaptive controller is updated with: the mean over episodes of each one's token mean.
+
+    Every episode weighs the same, however long it is. verl's controller is updated with the same quantity, so a target
+    means the same in both.
+
+    Args:
+        estimate: ``[N]``, of :func:`kl_estimate`, over the action tokens of a batch.
+        token_offsets: int ``[E + 1]``; where episodes start.
+
+    Returns:
+        Nats a token. Episodes without action tokens do not count; 0 without any.
+    """
+    lengths = np.diff(token_offsets)
+    sums = np.diff(np.concatenate([[0.0], np.cumsum(estimate, dtype=np.float64)])[token_offsets])
+    return float((sums[lengths > 0] / lengths[lengths > 0]).mean()) if lengths.any() else 0.0
+
+
 class KLController(Protocol):
     """Holds the KL coefficient; part of the checkpoint."""
 
     beta: float
 
     def update(self, kl: float, episodes: int) -> None:
-        """Take note of a batch: its mean KL, in the unit of the target, and its number of episodes."""
+        """Take note of a batch: its :func:`mean_kl`, in the unit of the target, and its number of episodes."""
         ...
 
     def state_dict(self) -> dict[str, float]:
@@ -143,7 +164,7 @@ class AdaptiveKL:
         """Move the coefficient.
 
         Args:
-            kl: The batch's mean KL.
+            kl: The batch's :func:`mean_kl`.
             episodes: In the batch, fewer than ``5 * horizon``.
 
         Raises:

@@ -268,16 +268,14 @@ def _own_pool(config: PPOConfig) -> tuple[str, RewardModelSection] | None:
 
 
 def tensor_parallel_size(config: PPOConfig) -> int:
-    """GPUs of one engine: what its own options say, else 1.
+    """GPUs of one engine: what SGLang's own options say, else 1.
 
     Raises:
         PlanError: It is no positive number.
     """
     engine = config.engine
     value: object = 1
-    if engine.name == "vllm":
-        value = engine.vllm.args.get("tensor_parallel_size", 1)
-    elif engine.name == "sglang":
+    if engine.name == "sglang":
         words = engine.sglang.server_args
         for at, word in enumerate(words):
             name, equals, rest = word.partition("=")

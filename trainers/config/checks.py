@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..chat_template import refused
+from ..engines.vllm.arguments import refused_arguments
 from ..saved_adapter import read_adapter
 from .reward_model import reward_model_checks, sections_of
 from .rewards import overlong_checks
 from .rollout import sampling_mask_checks
 from .section import Problems
 from .section import changed as _changed
-from .unread import SECTIONS, WITH_CRITIC, unread
+from .unread import DISCOUNTED, SECTIONS, WITH_CRITIC, unread
 from .user_functions import function_problem
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ _GROUPWISE = ("grpo", "dr_grpo", "rloo", "opo", "gdpo", "grpo_passk", "passk", "
 # Keys of `algorithm` that only some estimators read. Elsewhere they would silently do nothing.
 _ONLY_WITH = {
     "lam": WITH_CRITIC,
-    "gamma": (*WITH_CRITIC, "reinforce_pp", "turn_grpo", "gigpo"),
+    "gamma": DISCOUNTED,
     "turn_gamma": ("bilevel_gae",),
     "turn_lam": ("bilevel_gae",),
     "norm_by_std": ("grpo", "gdpo", "grpo_passk", "passk", "turn_grpo", "gigpo"),
@@ -253,15 +254,15 @@ def _server_checks(engine: ServingSection) -> Problems:
         yield "engine.replicas", f"is {engine.replicas}; engine.name={name} is one engine"
     if name not in _STARTING:
         return
-    options = getattr(engine, name)
     for key in _STARTING[name] if urls else _RUNNING[name]:
-        if _changed(options, key):
+        if _changed(getattr(engine, name), key):
             yield (
                 f"engine.{name}.{key}",
                 f"starts a server, and engine.{name}.base_url names one that runs already"
                 if urls
                 else f"is for a server that runs already; give engine.{name}.base_url",
             )
+    yield from ((f"engine.vllm.args.{key}", why) for key, why in refused_arguments(engine.vllm.args).items())
     if engine.replicas > 1 and urls:
         yield "engine.replicas", f"is {engine.replicas}; each address in engine.{name}.base_url is a replica already"
     if len(set(urls)) < len(urls):

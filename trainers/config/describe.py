@@ -50,6 +50,11 @@ class Key:
         return self.name.rpartition(".")[0]
 
     @property
+    def nullable(self) -> bool:
+        """Whether it may be null."""
+        return self.default is None or type(None) in typing.get_args(self.annotation)
+
+    @property
     def free_form(self) -> bool:
         """Whether it is a mapping with keys of its own, whose entries can be set one by one."""
         return typing.get_origin(self.annotation) is dict

@@ -16,7 +16,9 @@ class KLControlSection(Section):
     type: Literal["fixed", "adaptive"] = Field("fixed", description="`adaptive` steers the weight towards `target_kl`.")
     kl_coef: float = Field(0.001, ge=0, description="Weight, or where an adaptive one starts.")
     horizon: float = Field(10000.0, gt=0, description="Episodes over which an adaptive weight reacts.")
-    target_kl: float = Field(0.1, gt=0, description="KL that an adaptive weight aims at.")
+    target_kl: float = Field(
+        0.1, gt=0, description="KL that an adaptive weight aims at: nats a token, every episode weighing the same."
+    )
 
 
 class AlgorithmSection(Section):

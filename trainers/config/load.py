@@ -14,6 +14,7 @@ from textenvs.text import reader_may_leave
 
 from .checks import missing_paths
 from .describe import Key, all_keys, groups, help_text, key_at
+from .hydra import take_flags
 from .schema import ConflictError, PPOConfig, RunConfig
 from .settings import COMMAND_LINE, Report, Setting, from_arguments, from_file
 from .tables import NOTHING, table_of
@@ -154,10 +155,11 @@ def resolve_with_notes(
     def report(key: str, text: str, where: str) -> None:
         problems.append(Problem(key, text, where))
 
-    files, values = _split(arguments, report)
-    settings = [setting for file in files for setting in from_file(file, keys, report)]
-    settings += from_arguments(values, keys, report)
     table = table_of(schema)
+    rest, bases, said = take_flags(arguments, report) if table.rules else (arguments, [], [])
+    files, values = _split(rest, report)
+    settings = [setting for file in [*bases, *files] for setting in from_file(file, keys, report)]
+    settings += from_arguments(values, keys, report)
     translated = translate(settings, keys, table, report)
     tree, sources = _merge(translated.settings, keys, report, table)
     config = None
@@ -169,7 +171,7 @@ def resolve_with_notes(
         problems += (Problem(key, text, sources.get(key, "")) for key, text in missing_paths(config))
     if config is None or problems:
         raise ConfigError(problems)
-    return config, Flags(sources, translated.notes)
+    return config, Flags(sources, (*said, *translated.notes))
 
 
 def render(config: RunConfig, sources: Mapping[str, str] | None = None, notes: Sequence[str] = ()) -> str:

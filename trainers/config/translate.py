@@ -1,7 +1,7 @@
 """From verl's keys to ours, by the table of :mod:`.verl`; every key is answered with a line, none silently.
 
 A command with a key of ``actor_rollout_ref`` is taken as a whole command of verl: what it leaves out has verl's
-default where ours is another (:data:`~.verl.DEFAULTS`). Our own keys may stand beside verl's, and the later wins.
+default where ours is another (:data:`~.verl_names.DEFAULTS`). Our own keys may stand beside verl's, and the later wins.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import verl
+from . import verl_names
 from .describe import Key
 from .settings import Report, Setting
 from .unread import unread
@@ -22,7 +22,7 @@ DEFAULT = "verl's default"
 
 
 # Keys with the same names there, which need no rule.
-_SHARED = "algorithm.kl_ctrl."
+_SHARED = ("algorithm.kl_ctrl.", "algorithm.gamma", "algorithm.lam", "algorithm.gdpo_", "trainer.resume_from_path")
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,14 @@ class Table:
         defaults: Of verl, in our keys, for whole commands.
         joint: The functions that rules name, in the order they are used.
         whole: The beginning of keys that make a command one of verl's; ``None`` where there are no defaults.
+        prefix: What keys of some of verl's versions begin with, and those of others do not.
     """
 
     rules: Mapping[str, Rule] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     joint: Mapping[str, Callable[[Given], Iterator[Result]]] = field(default_factory=dict)
     whole: str | None = None
+    prefix: str = ""
 
     def rule(self, name: str) -> Rule | None:
         """The rule for a key, be it that of a whole group."""
@@ -90,7 +92,7 @@ class Given:
         if self.has(name):
             return self.verls[name].value
         if self.whole:
-            return verl.VERL_VALUES.get(name)
+            return verl_names.VERL_VALUES.get(name)
         if name == "data.max_prompt_length":
             return self.our("engine.max_context") - self.our("rollout.max_response_length")
         same = {
@@ -101,14 +103,14 @@ class Given:
         return self.our(same[name]) if name in same else None
 
     def number(self, name: str, least: int = 1) -> int:
-        """Likewise, as a whole number.
+        """Likewise, as an integer.
 
         Raises:
             ValueError: It is none, or too small.
         """
         value = self.value(name)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise BadValueError(name, f"is {dump(value)}; it must be a whole number >= {least}")
+            raise BadValueError(name, f"is {dump(value)}; it must be an integer >= {least}")
         return value
 
     def our(self, name: str) -> Any:
@@ -162,7 +164,7 @@ def translate(settings: Sequence[Setting], keys: Mapping[str, Key], table: Table
         elif rule.joint is not None:
             given.append([])
         else:
-            given.append(list(_simple(setting, rule, keys, notes, report)))
+            given.append(list(_simple(setting, rule, keys, table, notes, report)))
     for name, function in table.joint.items():
         mine = [key for key in verls if (rule := table.rule(key)) is not None and rule.joint == name]
         if not mine and not whole:
@@ -210,23 +212,24 @@ def _read(
 
 
 def _plain(setting: Setting, keys: Mapping[str, Key], table: Table) -> Setting:
-    """Without the signs by which Hydra adds a key that its configuration has not."""
+    """Without the signs by which Hydra adds a key that its configuration has not, and without the table's prefix."""
     name = setting.key.lstrip("+")
+    if table.prefix and name.startswith(table.prefix):
+        name = name.removeprefix(table.prefix)
     if name != setting.key and (name in keys or table.rule(name) is not None):
         return Setting(name, setting.value, setting.where)
     return setting
 
 
 def _simple(
-    setting: Setting, rule: Rule, keys: Mapping[str, Key], notes: list[str], report: Report
+    setting: Setting, rule: Rule, keys: Mapping[str, Key], table: Table, notes: list[str], report: Report
 ) -> Iterator[Setting]:
     """A key that is translated by itself."""
     key, value = setting.key, setting.value
-    if rule.above is not None and (isinstance(value, bool) or not isinstance(value, int) or value <= rule.above):
-        report(key, f"is {dump(value)}; it must be a whole number above {rule.above}", setting.where)
-        return
-    if rule.to and rule.to[0] in keys:
+    if rule.to:
         value = _in_our_words(value, rule.words)
+        if value is None and not keys[rule.to[0]].nullable:  # there nothing is said; here a default has a value
+            value = table.defaults.get(rule.to[0], keys[rule.to[0]].default)
         if key in rule.to and value == setting.value:  # the same key with the same value
             yield setting
             return
@@ -236,11 +239,10 @@ def _simple(
         notes.append(f"{key} -> {said}" + (f" ({rule.why})" if rule.why else ""))
         return
     if rule.only is not None and not _among(value, rule.only):
-        what = "cannot be had in this version" if rule.to else "cannot be had"
         allowed = " or ".join(dump(each) for each in rule.only if each is not None) or "null"
-        report(key, f"{dump(value)} {what}: {rule.why}; leave it at {allowed}", setting.where)
+        report(key, f"{dump(value)} cannot be had: {rule.why}; leave it at {allowed}", setting.where)
         return
-    notes.append(f"{key}: {'not in this version' if rule.to else 'no meaning here'}: {rule.why}")
+    notes.append(f"{key}: no meaning here: {rule.why}")
 
 
 def _in_our_words(value: Any, words: Mapping[Any, Any]) -> Any:

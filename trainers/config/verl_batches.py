@@ -9,6 +9,7 @@ from .translate import BadValueError, Given, Result
 from .yaml12 import dump
 
 _ACTOR = "actor_rollout_ref.actor."
+_ROLLOUT = "actor_rollout_ref.rollout."
 
 
 def _sizes(given: Given) -> tuple[int, int]:
@@ -40,11 +41,29 @@ def critic_batch(given: Given) -> Iterator[Result]:
         )
 
 
-def critic_epochs(given: Given) -> Iterator[Result]:
-    """The critic's passes are the actor's."""
-    key, actors = "critic.ppo_epochs", f"{_ACTOR}ppo_epochs"
-    if given.has(key) and given.number(key) != (given.value(actors) or 1):
-        yield Result(key, problem=f"is {given.value(key)}; the critic's passes are the actor's ({actors})")
+def as_the_actor(given: Given) -> Iterator[Result]:
+    """What the critic has in common with the actor."""
+    for name in ("ppo_epochs", "ulysses_sequence_parallel_size"):
+        key, actors = f"critic.{name}", _parallel(given) if name.startswith("ulysses") else f"{_ACTOR}{name}"
+        if given.has(key) and given.number(key) != (given.value(actors) or 1):
+            text = f"is {given.value(key)}; the critic's is the actor's ({given.value(actors) or 1}): write that"
+            yield Result(key, problem=text)
+
+
+def _parallel(given: Given) -> str:
+    """The key that says how many ranks share a sequence."""
+    name = "ulysses_sequence_parallel_size"
+    return next(
+        (key for key in (f"{_ACTOR}{name}", f"{_ACTOR}fsdp_config.{name}") if given.has(key)), f"{_ACTOR}{name}"
+    )
+
+
+def filtered(given: Given) -> Iterator[Result]:
+    """After how many groups without a difference a run stops; verl counts batches, and 0 there has no limit."""
+    key, size = "algorithm.filter_groups.max_num_gen_batches", "data.gen_batch_size"
+    if given.has(key) and given.number(key, least=0):
+        batch = given.number(size if given.has(size) else "data.train_batch_size")
+        yield Result("rollout.max_consecutive_filtered", given.value(key) * batch, of=(key,))
 
 
 def lengths(given: Given) -> Iterator[Result]:
@@ -55,20 +74,40 @@ def lengths(given: Given) -> Iterator[Result]:
         yield Result("data.longest_prompt", prompt, of=("data.max_prompt_length",))
     for key in ("rollout.max_response_length", "rollout.max_response_tokens"):
         yield Result(key, response, of=("data.max_response_length",))
+    cut, room = "data.truncation", f"{_ROLLOUT}max_model_len"
+    if given.value(cut) in ("error", None) or given.value("data.filter_overlong_prompts") is True:
+        yield Result("", "no prompt is longer than data.max_prompt_length, or it is not cut", of=(cut,))
+    else:
+        text = "a prompt is never cut: write error, or leave long ones out with data.filter_overlong_prompts=True"
+        yield Result(cut, problem=f"is {dump(given.value(cut))}; {text}")
+    if not given.has(room) or given.number(room) >= prompt + response:
+        yield Result("", "engine.max_context is max_prompt_length + max_response_length", of=(room,))
+    else:
+        text = (
+            f"is {given.value(room)}, less than data.max_prompt_length + data.max_response_length: make those smaller"
+        )
+        yield Result(room, problem=text)
 
 
 def micro(given: Given) -> Iterator[Result]:
     """Micro-batches in tokens."""
     sequences, tokens = f"{_ACTOR}ppo_micro_batch_size_per_gpu", f"{_ACTOR}ppo_max_token_len_per_gpu"
+    whole = f"{_ACTOR}ppo_micro_batch_size"
     dynamic = f"{_ACTOR}use_dynamic_bsz"
     longest = given.number("data.max_prompt_length") + given.number("data.max_response_length")
     target = "actor.max_tokens_per_micro_batch"
     if given.has(sequences) and given.value(dynamic) is not True:
         yield Result(target, given.number(sequences) * longest, of=(sequences,))
         yield Result("", "not used, for ppo_micro_batch_size_per_gpu counts without use_dynamic_bsz=true", of=(tokens,))
-        yield Result("", "micro-batches are counted in tokens either way", of=(dynamic,))
+        yield Result("", "micro-batches are counted in tokens either way", of=(dynamic, whole))
+    elif given.has(whole) and given.value(dynamic) is not True:
+        gpus = (given.value("trainer.nnodes") or 1) * (given.value("trainer.n_gpus_per_node") or 1)
+        yield Result(target, max(1, given.number(whole) // gpus) * longest, of=(whole,))
+        yield Result("", "not used: ppo_micro_batch_size counts without use_dynamic_bsz=true", of=(tokens, dynamic))
     else:
-        yield Result(target, given.number(tokens), of=(tokens, dynamic))
+        ranks = given.number(_parallel(given)) if given.has(_parallel(given)) else 1
+        yield Result(target, given.number(tokens) * ranks, of=(tokens, dynamic))
+        yield Result("", "not used, for ppo_max_token_len_per_gpu counts with use_dynamic_bsz=true", of=(whole,))
         yield Result("", "not used, for ppo_max_token_len_per_gpu counts with use_dynamic_bsz=true", of=(sequences,))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from . import verl
+from . import verl_names
 from .describe import Key
 from .translate import Table
 from .yaml12 import dump
@@ -15,10 +15,15 @@ _HEAD = """\
 Made by `make docs` from `trainers/config/verl.py`; do not edit it here.
 
 verl's commands run as they stand, with `python -m trainers.ppo` in the place of verl's module, for a model folder and
-files that exist. `--dry-run` prints the resolved configuration, which can be fed back with `--config`, and a line for
-each of verl's keys: what it became, or why it has no meaning here. Nothing is accepted silently: a key that neither
-verl nor this library has is an error that names the nearest, and so is a value that would change what is trained and
-cannot be had. What the other keys leave without effect, such as a critic's options beside `grpo`, becomes a line too.
+files that exist; or they are refused before anything starts, with what to write instead. `--dry-run` prints the
+resolved configuration, which can be fed back with `--config`, and a line for each of verl's keys: what it became, or
+why it has no meaning here. Nothing is accepted silently: a key that neither verl nor this library has is an error that
+names the nearest, and so is a value that would change what is trained and cannot be had. What the other keys leave
+without effect, such as a critic's options beside `grpo`, becomes a line too. A list of verl's own example commands is
+among the tests.
+
+`--config-path` and `--config-name` are read as Hydra reads them: the YAML file that they name comes before the keys of
+the command line. Keys may have Hydra's `+`; values with `${...}` must be written out; `null` is as a key left out.
 
 A command with a key of `actor_rollout_ref` is taken as a whole command of verl. What it leaves out is then as in verl:
 the keys under *Defaults* below, no warm start, and as many iterations as `total_epochs` of the rows make. Our own keys
@@ -36,6 +41,28 @@ What is the same and what is not:
 """
 
 
+_FILES = (
+    "Classes of an `interaction_config_path` or a `tool_config_path`, by their last name. For others name `env.id`."
+)
+
+_CORRECTIONS = """\
+### Corrections
+
+`algorithm.rollout_correction.` of verl, and what becomes of it:
+
+- `bypass_mode`: `actor.old_logprobs=rollout`, and `recompute` without. With it, `rollout_is` has no effect (the loss's
+  ratio is that of learner to engine), and `rollout_rs` and `loss_type=reinforce` are refused.
+- `rollout_is`: `actor.importance_correction=token_tis` or `sequence_tis`, with `rollout_is_threshold` as
+  `actor.tis_cap`, and `rollout_is_batch_normalize` as `actor.importance_batch_normalize`. A threshold with two bounds
+  is refused.
+- `rollout_rs`: `actor.rejection`. `token`, `sequence`, `geometric` (0.6, 0.7) bound learner over engine, as here, from
+  `rollout_rs_threshold_lower` (or 1 / threshold) to `rollout_rs_threshold`. `token_k1`, `seq_sum_k1`, `seq_mean_k1`
+  (0.8, 0.9) bound *engine over learner*: `LOW_HIGH` becomes `rejection_low=1/HIGH` and `rejection_high=1/LOW`. Those of
+  k2 and k3 have the same names here, and `rejection_kl`. Several criteria at once are refused.
+- `rollout_token_veto_threshold` is refused. What stands at its default, or beside a `null`, becomes a line.
+"""
+
+
 def page(tables: Mapping[str, tuple[Table, Mapping[str, Key]]]) -> str:
     """The whole page.
 
@@ -43,40 +70,40 @@ def page(tables: Mapping[str, tuple[Table, Mapping[str, Key]]]) -> str:
         tables: By command: its table, and the keys of its schema.
     """
     lines = [_HEAD]
-    for command, (table, keys) in tables.items():
+    for command, (table, _) in tables.items():
         lines += [f"## `{command}`", "", "| verl's key | Here | |", "|---|---|---|"]
-        lines += [_row(name, table, keys) for name in table.rules]
+        lines += [_row(name, table) for name in table.rules]
         lines.append("")
         if table.defaults:
             lines += ["### Defaults", "", "What a command of verl leaves out, where our default is another:", ""]
             lines += [f"- `{name}`: `{dump(value)}`" for name, value in table.defaults.items()]
-            lines += [f"- `{name}` (then translated): `{dump(value)}`" for name, value in verl.VERL_VALUES.items()]
-            lines += ["", "### Interactions", "", "Classes of an `interaction_config_path`, by their last name:", ""]
-            lines += [*_interactions(), "", "### Agent loops", ""]
-            lines += [f"- `{name}`: `{env}`" for name, env in verl.AGENT_LOOPS.items()]
-            lines.append("")
+            lines += [
+                f"- `{name}` (then translated): `{dump(value)}`" for name, value in verl_names.VERL_VALUES.items()
+            ]
+            lines += ["", "### Interactions and tools", "", _FILES, ""]
+            lines += [*_classes(), "", "### Agent loops", ""]
+            lines += [f"- `{name}`: `{env}`" for name, env in verl_names.AGENT_LOOPS.items()]
+            lines += ["", _CORRECTIONS]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _row(name: str, table: Table, keys: Mapping[str, Key]) -> str:
+def _row(name: str, table: Table) -> str:
     rule = table.rules[name]
     notes = [rule.why] if rule.why else []
     if rule.joint is not None:
         here = "computed"
-    elif rule.to and rule.to[0] in keys:
+    elif rule.to:
         here = ", ".join(f"`{key}`" for key in rule.to)
         if words := [f"{dump(theirs)} is {dump(ours)}" for theirs, ours in rule.words.items()]:
             notes.append("; ".join(words))
     else:
-        here = "not in this version" if rule.to else "no meaning"
+        here = "no meaning"
         if rule.only is not None:
             notes.append(f"only {' or '.join(f'`{dump(value)}`' for value in rule.only)}")
-        if rule.above is not None:
-            notes.append(f"above {rule.above}")
     return f"| `{name}` | {here} | {'. '.join(notes)} |".replace("||", "| |")
 
 
-def _interactions() -> Iterator[str]:
-    for name, found in verl.INTERACTIONS.items():
+def _classes() -> Iterator[str]:
+    for name, found in {**verl_names.INTERACTIONS, **verl_names.TOOLS}.items():
         options = ", ".join(f"`{key}={dump(value)}`" for key, value in found.kwargs.items())
-        yield f"- `{name}`: `{found.env}` with {options}: {found.why}"
+        yield f"- `{name}`: `{found.env}`{' with ' * bool(options)}{options}: {found.why}"

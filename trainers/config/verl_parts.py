@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
-import yaml
-
-from . import verl
-from .checks import NORMALISED
+from ..saved_adapter import read_adapter
+from . import verl_names
 from .translate import BadValueError, Given, Result
-from .yaml12 import Loader, dump, reason
+from .yaml12 import dump
 
 _ACTOR = "actor_rollout_ref.actor."
 _ROLLOUT = "actor_rollout_ref.rollout."
+_MODEL = "actor_rollout_ref.model."
 
-# Options of the engines by verl's names: our key, or (for SGLang) the word of the server's command line.
-_VLLM: dict[str, str | tuple[str]] = {
-    "tensor_model_parallel_size": "engine.vllm.args.tensor_parallel_size",
+# Options of the engines by verl's names: our key of vLLM's, and the word of SGLang's command line.
+_VLLM = {
     "gpu_memory_utilization": "engine.vllm.gpu_memory_utilization",
     "enforce_eager": "engine.vllm.enforce_eager",
     "max_num_batched_tokens": "engine.vllm.args.max_num_batched_tokens",
     "enable_chunked_prefill": "engine.vllm.args.enable_chunked_prefill",
 }
-_SGLANG: dict[str, str | tuple[str]] = {
-    "tensor_model_parallel_size": ("--tp-size",),
-    "gpu_memory_utilization": ("--mem-fraction-static",),
-    "enforce_eager": ("--disable-cuda-graph",),
+_SGLANG = {
+    "tensor_model_parallel_size": "--tp-size",
+    "gpu_memory_utilization": "--mem-fraction-static",
+    "enforce_eager": "--disable-cuda-graph",
 }
 
 # Of a reward model: the keys of its pool, the same here and there, and verl's others with ours.
@@ -39,6 +37,9 @@ _REWARD_MODEL = {
     "micro_batch_size_per_gpu": "classifier.rows",
     "forward_max_token_len_per_gpu": "max_batch_tokens",
 }
+
+# Whether there is DAPO's penalty for long replies.
+_OVERLONG = (".overlong_buffer.enable", ".overlong_buffer_cfg.enable")
 
 # Where Nsight's options of a worker are: now, and in versions before.
 _NSIGHT = ("global_profiler.global_tool_config.nsys.worker_nsight_options.", "trainer.worker_nsight_options.")
@@ -57,16 +58,6 @@ def chat_template(given: Given) -> Iterator[Result]:
         yield Result(f"data.chat_template_kwargs.{name}", given.verls[key].value, of=(key,))
 
 
-def clip(given: Given) -> Iterator[Result]:
-    """The ratio's bounds, each by its own key or by one for both."""
-    both = f"{_ACTOR}clip_ratio"
-    for side in ("low", "high"):
-        key = f"{both}_{side}"
-        if given.has(key) or given.has(both):
-            source = key if given.has(key) else both
-            yield Result(f"actor.clip_ratio_{side}", given.value(source), of=(source,))
-
-
 def validation(given: Given) -> Iterator[Result]:
     """How validation samples."""
     sample, temperature = f"{_ROLLOUT}val_kwargs.do_sample", f"{_ROLLOUT}val_kwargs.temperature"
@@ -74,63 +65,81 @@ def validation(given: Given) -> Iterator[Result]:
     yield Result("validation.temperature", 0.0 if value is None else value, of=(sample, temperature))
 
 
-def norm_by_std(given: Given) -> Iterator[Result]:
-    """Which advantages are normalized."""
-    key = "algorithm.norm_adv_by_std_in_grpo"
-    estimator = _estimator(given)
-    if estimator == "grpo" and given.has(key):
-        yield Result("algorithm.norm_by_std", given.value(key), of=(key,))
-    elif given.has(key):
-        yield Result("", f"not used with algorithm.adv_estimator={estimator}", of=(key,))
-    # Whitening over the batch is part of verl's GAE and of REINFORCE++, and of none of the others.
-    yield Result("algorithm.norm_adv", estimator == "gae" or estimator in NORMALISED)
-    if estimator == "rloo":
-        yield Result("algorithm.baseline", "group")
-
-
-def _estimator(given: Given) -> Any:
-    name = "algorithm.adv_estimator"
-    given_name = given.verls[name].value if name in given.verls else verl.DEFAULTS[name]
-    return verl.PPO[name].words.get(given_name, given_name) if isinstance(given_name, str) else given_name
-
-
 def engine(given: Given, section: str = _ROLLOUT) -> Iterator[Result]:
     """The engine and its options; ``section`` is where verl has them."""
     key = f"{section}name"
-    if given.has(key) and not _known(given.value(key), verl.ENGINES):
-        raise BadValueError(key, f"is {dump(given.value(key))}; it must be one of {', '.join(verl.ENGINES)}")
-    name = verl.ENGINES[given.value(key)] if given.has(key) else given.our("engine.name")
+    if given.has(key) and not _known(given.value(key), verl_names.ENGINES):
+        raise BadValueError(key, f"is {dump(given.value(key))}; it must be one of {', '.join(verl_names.ENGINES)}")
+    name = verl_names.ENGINES[given.value(key)] if given.has(key) else given.our("engine.name")
     if given.has(key):
         yield Result("engine.name", name, of=(key,))
     if "engine.name" in given.ours:  # for a try on another machine
         name = given.ours["engine.name"].value
-    options = (_VLLM if name == "vllm" else _SGLANG if name == "sglang" else {}).items()
+    parallel = f"{section}tensor_model_parallel_size"
+    wide = given.value(parallel) not in (1, None)
+    if name == "vllm" and wide:
+        text = (
+            "a vLLM server computes on one GPU here; write 1 (engine.replicas uses more GPUs), or rollout.name=sglang"
+        )
+        yield Result(parallel, problem=f"is {dump(given.value(parallel))}; {text}")
+    elif name != "sglang":
+        device = f"engine.name={name} computes on one device"
+        yield Result("", f"not used: {device}" if wide else device, of=(parallel,))
+    bucket = f"{section}update_weights_bucket_megabytes"
+    if name == "sglang":
+        yield from _sglang(given, section)
+        if given.has(bucket):
+            yield Result("engine.sglang.bucket_mib", given.value(bucket), of=(bucket,))
+    for full in [f"{section}{verls}" for verls in _VLLM]:
+        if name == "vllm" and given.has(full):
+            yield Result(_VLLM[full.removeprefix(section)], given.value(full), of=(full,))
+    prefix = f"{section}engine_kwargs.vllm."
+    for full in [each for each in given.verls if each.startswith(prefix) and name == "vllm" and given.has(each)]:
+        yield Result(f"engine.vllm.args.{full.removeprefix(prefix)}", given.value(full), of=(full,))
+    rest = (
+        [f"{section}{verls}" for verls in (*_VLLM, *_SGLANG)]
+        + [bucket]
+        + [each for each in given.verls if _of_engine(each)]
+    )
+    yield Result("", f"no meaning for engine.name={name}", of=tuple(rest))
+
+
+def _sglang(given: Given, section: str) -> Iterator[Result]:
+    """Words of SGLang's command line: of the options of every engine, and of SGLang's own."""
+    prefix = f"{section}engine_kwargs.sglang."
+    own = [each for each in given.verls if each.startswith(prefix)]
+    options = {f"{section}{verls}": word for verls, word in _SGLANG.items()}
+    options |= {full: "--" + full.removeprefix(prefix).replace("_", "-") for full in own}
     words: list[str] = []
     used: list[str] = []
-    for verls, ours in options:
-        full = f"{section}{verls}"
-        if not given.has(full):
-            continue
-        value = given.value(full)
-        if isinstance(ours, str):
-            yield Result(ours, value, of=(full,))
-        elif value is not False:
-            words += [ours[0]] if value is True else [ours[0], str(value)]
+    for full, word in options.items():
+        if given.has(full) and (value := given.value(full)) is not False:
+            words += [word] if value is True else [word, str(value)]
             used.append(full)
     if words:
         yield Result("engine.sglang.server_args", words, of=tuple(used))
-    prefix = f"{section}engine_kwargs.vllm."
-    for full in [each for each in given.verls if each.startswith(prefix)]:
-        if name == "vllm" and given.has(full):
-            yield Result(f"engine.vllm.args.{full.removeprefix(prefix)}", given.value(full), of=(full,))
-    parallel = f"{section}tensor_model_parallel_size"
-    for full in [
-        f"{section}{verls}" for verls in _VLLM if not (name == "vllm" or (name == "sglang" and verls in _SGLANG))
-    ]:
-        if full == parallel and given.value(full) not in (1, None):
-            yield Result("", f"not used: engine.name={name} computes on one device", of=(full,))
-        else:
-            yield Result("", f"no meaning for engine.name={name}", of=(full,))
+
+
+def _of_engine(key: str) -> bool:
+    return ".engine_kwargs." in key
+
+
+def prompts(given: Given) -> Iterator[Result]:
+    """Of the command that generates: the file of prompts, and how many replies each gets."""
+    files, count, ours = "data.train_files", "rollout.n", "data.n_samples"
+    if given.has(files):
+        value = given.value(files)
+        if isinstance(value, list) and len(value) != 1:
+            raise BadValueError(files, f"has {len(value)} files; a command reads one: give each a command of its own")
+        yield Result("data.path", value[0] if isinstance(value, list) else value, of=(files,))
+    if given.value(count) in (1, None):
+        yield Result("", f"{ours} decides", of=(count,))
+    elif ours in given.ours and given.our(ours) != given.value(count):
+        yield Result(
+            count, problem=f"is {dump(given.value(count))}, and {ours} is {given.our(ours)}: write one of them"
+        )
+    else:
+        yield Result(ours, given.value(count), of=(count,))
 
 
 def generating_engine(given: Given) -> Iterator[Result]:
@@ -142,70 +151,6 @@ def _known(name: Any, names: Mapping[str, Any]) -> bool:
     return isinstance(name, str) and name in names
 
 
-def environment(given: Given) -> Iterator[Result]:
-    """The environment, by the interaction or the agent loop."""
-    turns = f"{_ROLLOUT}multi_turn."
-    interaction, loop = f"{turns}interaction_config_path", f"{_ROLLOUT}agent.default_agent_loop"
-    chosen = "env.id" in given.ours
-    if given.has(interaction):
-        found = _interaction(given.value(interaction), interaction)
-        if not chosen:
-            yield Result("env.id", found.env, of=(interaction,))
-            for name, value in found.kwargs.items():
-                yield Result(f"env.kwargs.{name}", value, of=(interaction,))
-        yield Result("", "not used: the interaction names the environment", of=(loop,))
-    elif not chosen:
-        name = given.value(loop)
-        if not _known(name, verl.AGENT_LOOPS):
-            known = ", ".join(verl.AGENT_LOOPS)
-            raise BadValueError(loop, f"is {dump(name)}; known are {known}; or name the environment with env.id")
-        yield Result("env.id", verl.AGENT_LOOPS[name], of=(loop,))
-    else:
-        yield Result("", "not used: env.id is given", of=(loop, interaction))
-    user, assistant, older = f"{turns}max_user_turns", f"{turns}max_assistant_turns", f"{turns}max_turns"
-    if given.has(user):
-        yield Result("env.kwargs.max_user_turns", given.value(user), of=(user,))
-    if given.has(assistant, older):
-        name = assistant if given.has(assistant) else older
-        yield Result("env.kwargs.max_assistant_turns", given.value(name), of=(name,))
-    elif given.has(interaction) and not chosen:
-        yield Result("env.kwargs.max_assistant_turns", None, of=(interaction,))  # there null is the default
-
-
-def _interaction(path: Any, key: str) -> verl.Interaction:
-    """The environment that an interaction file means.
-
-    Raises:
-        BadValueError: It cannot be read, or names no class that is known here.
-    """
-    try:
-        loader = Loader(Path(str(path)).expanduser().read_text(encoding="utf-8"))
-        node = loader.get_single_node()
-        content = None if node is None else loader.construct_object(node, deep=True)  # type: ignore[no-untyped-call]
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadValueError(key, f"{path} cannot be read: {error}") from error
-    except yaml.YAMLError as error:
-        raise BadValueError(key, f"{path} is not YAML: {reason(error)}") from error
-    entries = content.get("interaction") if isinstance(content, dict) else None
-    if not isinstance(entries, list) or not entries or not all(isinstance(each, dict) for each in entries):
-        raise BadValueError(key, f"{path} needs a list 'interaction' of entries with a class_name")
-    found = []
-    for entry in entries:
-        name = str(entry.get("class_name") or "").rpartition(".")[2]
-        if name not in verl.INTERACTIONS:
-            raise BadValueError(
-                key,
-                f"{path} has the class {entry.get('class_name')!r}, which no environment here stands for; known are "
-                f"{', '.join(verl.INTERACTIONS)}. Name the environment with env.id instead",
-            )
-        if entry.get("config"):
-            raise BadValueError(key, f"{path}: give the options of {name} as env.kwargs; its 'config' is not read")
-        found.append(verl.INTERACTIONS[name])
-    if any(each != found[0] for each in found):
-        raise BadValueError(key, f"{path} has interactions of several environments; a run has one")
-    return found[0]
-
-
 def critic_model(given: Given) -> Iterator[Result]:
     """The critic starts from the actor's model."""
     key, actors = "critic.model.path", "actor_rollout_ref.model.path"
@@ -213,6 +158,53 @@ def critic_model(given: Given) -> Iterator[Result]:
         yield Result(key, problem="another model than the actor's: the critic starts from the actor's weights")
     elif given.has(key):
         yield Result("", "the actor's model, whose weights the critic starts from", of=(key,))
+
+
+def adapter(given: Given) -> Iterator[Result]:
+    """A LoRA adapter; what is not said of a saved one is its own."""
+    path = f"{_MODEL}lora_adapter_path"
+    saved = None
+    if given.has(path):
+        yield Result("model.lora_adapter_path", given.value(path), of=(path,))
+        with contextlib.suppress(ValueError):  # the configuration's own check says what is wrong with it
+            saved = read_adapter(str(given.value(path)))
+    for name, its in (("lora_rank", saved and saved.rank), ("lora_alpha", saved and saved.alpha)):
+        key = f"{_MODEL}{name}"
+        if given.has(key):
+            yield Result(f"model.{name}", given.value(key), of=(key,))
+        elif its is not None:
+            yield Result(f"model.{name}", its, of=(path,))
+
+
+def reward_manager(given: Given) -> Iterator[Result]:
+    """Who scores an episode, and DAPO's penalty for long replies."""
+    names = ("reward_model.reward_manager", "reward.reward_manager.name", "reward_manager.name")
+    for key in names:
+        if given.has(key) and given.value(key) not in ("naive", "dapo", "gdpo"):
+            text = f"is {dump(given.value(key))}; an environment or custom_reward_function scores here: write naive"
+            yield Result(key, problem=text)
+    sections = ("reward_model.overlong_buffer.", *(f"{name}.reward_kwargs." for name in ("reward_model", "reward")))
+    keys = [each for each in given.verls if each.startswith(sections)]
+    prefixes = {key.removesuffix("enable") for key in keys if key.endswith(_OVERLONG) and given.value(key) is True}
+    for prefix in prefixes if any(given.value(key) == "dapo" for key in names) else ():
+        for name in ("enable", "len", "penalty_factor"):
+            if given.has(f"{prefix}{name}"):
+                yield Result(f"overlong_buffer.{name}", given.value(f"{prefix}{name}"), of=(f"{prefix}{name}",))
+    for key in [each for each in keys if each.endswith(".max_resp_len")]:
+        if prefixes and given.value(key) != given.number("data.max_response_length"):
+            text = f"is {dump(given.value(key))}; the penalty ends at data.max_response_length here: write that"
+            yield Result(key, problem=text)
+    yield Result("", "an environment or custom_reward_function scores each episode as it ends", of=(*names, *keys))
+
+
+def workers(given: Given) -> Iterator[Result]:
+    """Processes of a reward function."""
+    keys = ("reward_model.num_workers", "reward.num_workers")
+    function = "custom_reward_function.path"
+    for key in keys:
+        if given.has(key) and (given.our(function) is not None or given.has(f"reward.{function}")):
+            yield Result("custom_reward_function.workers", given.value(key), of=(key,))
+    yield Result("", "not used: there is no custom_reward_function", of=keys)
 
 
 def reward_model(given: Given) -> Iterator[Result]:
@@ -292,9 +284,11 @@ def generating_cluster(given: Given) -> Iterator[Result]:
             yield Result("cluster.nnodes", count[0], of=(nodes,))
         if given.has(gpus):
             yield Result("cluster.n_gpus_per_node", count[1], of=(gpus,))
-    for key in ("ray_init.num_cpus", "ray_init.timeline_json_file"):
+    names = ("ray_init.num_cpus", "ray_init.timeline_json_file")
+    older = ("ray_kwargs.ray_init.num_cpus", "ray_kwargs.timeline_json_file")
+    for key, ours in zip((*names, *older), names * 2, strict=True):
         if on_ray and given.has(key):
-            yield Result(key, given.value(key), of=(key,))
+            yield Result(ours, given.value(key), of=(key,))
         else:
             yield Result("", "this command is without Ray" if given.has(key) else "the default", of=(key,))
 
@@ -326,11 +320,12 @@ def nsight(given: Given) -> Iterator[Result]:
         for key in [each for each in given.verls if each.startswith(prefix)]:
             ours[key.removeprefix(prefix)] = given.value(key) if given.has(key) else None
             used.append(key)
-    if given.value(tool) == "nsys" or any(value is not None for value in ours.values()):
+    steps = given.value("global_profiler.steps") or given.our("trainer.profile_steps")
+    if given.value(tool) == "nsys" or (steps and any(value is not None for value in ours.values())):
         if given.value(tool) == "torch":
             yield Result("", "not used: global_profiler.tool=torch", of=(tool, *used))
             return
-        for name, value in {**verl.NSIGHT, **ours}.items():
+        for name, value in {**verl_names.NSIGHT, **ours}.items():
             if value is not None:
                 yield Result(f"cluster.nsight.{name}", value, of=(tool, *used))
     else:

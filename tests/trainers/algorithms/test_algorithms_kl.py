@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
-from trainers.algorithms.kl import AdaptiveKL, FixedKL, KLController, KLEstimator, kl_estimate
+from trainers.algorithms.kl import AdaptiveKL, FixedKL, KLController, KLEstimator, kl_estimate, mean_kl
 
 KINDS: list[KLEstimator] = ["k1", "k2", "k3", "abs"]
 
@@ -152,3 +155,15 @@ def test_fixed_kl_stays_and_controllers_do_not_take_each_others_state() -> None:
         fixed.load_state_dict(adaptive.state_dict())
     with pytest.raises(ValueError, match="no state of an adaptive"):
         adaptive.load_state_dict(fixed.state_dict())
+
+
+@given(st.lists(st.lists(st.floats(-10, 10), max_size=5), max_size=6))
+def test_the_mean_kl_weighs_every_episode_the_same(episodes):
+    """An episode that is repeated token by token changes nothing; one without tokens does not count."""
+    offsets = np.cumsum([0, *map(len, episodes)])
+    flat = np.array([value for episode in episodes for value in episode])
+    means = [sum(episode) / len(episode) for episode in episodes if episode]
+    assert mean_kl(flat, offsets) == pytest.approx(sum(means) / len(means) if means else 0.0, abs=1e-9)
+    doubled = np.repeat(flat, np.repeat(np.arange(len(episodes)) % 2 + 1, np.diff(offsets)))
+    longer = np.cumsum([0, *(len(episode) * (i % 2 + 1) for i, episode in enumerate(episodes))])
+    assert mean_kl(doubled, longer) == pytest.approx(mean_kl(flat, offsets), abs=1e-9)

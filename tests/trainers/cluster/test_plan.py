@@ -62,7 +62,7 @@ def test_a_plan_has_room_for_all_its_actors(nodes, per_node, ranks, replicas, wi
     if device == "cuda":
         options += [f"cluster.n_gpus_per_node={per_node}"]
     if width > 1:
-        options += ["engine.name=vllm", f"engine.vllm.args.tensor_parallel_size={width}"]
+        options += ["engine.name=sglang", f"engine.sglang.server_args=['--tp', '{width}']"]
     try:
         checked = config(*options)
     except ConfigError:
@@ -111,10 +111,10 @@ def test_a_plan_has_room_for_all_its_actors(nodes, per_node, ranks, replicas, wi
         ),
         (("cluster.n_gpus_per_node=2", "engine.replicas=2"), r"at most 1 replicas do"),
         (
-            ("cluster.n_gpus_per_node=6", "engine.name=vllm", "engine.vllm.args.tensor_parallel_size=4"),
+            ("cluster.n_gpus_per_node=6", "engine.name=sglang", "engine.sglang.server_args=[--tp, '4']"),
             r"4 does not divide cluster.n_gpus_per_node=6.*1, 2, 3, 6 do",
         ),
-        (("engine.name=vllm", "engine.vllm.args.tensor_parallel_size=many"), r"'many'; it must be a number from 1"),
+        (("engine.name=sglang", "engine.sglang.server_args=[--tp, many]"), r"'many'; it must be a number from 1"),
         (("cluster.n_gpus_per_node=0",), r"cluster.n_gpus_per_node=0"),
         (("cluster.learner_ranks=2", "ray_init.num_cpus=2"), r"ray_init.num_cpus=2, but 2 learner ranks .*at least 3"),
     ],

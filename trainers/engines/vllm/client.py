@@ -22,21 +22,11 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from trainers.engines.base import EngineDeadError, EngineError, RequestError
+from trainers.engines.vllm.arguments import refused_arguments
 from trainers.engines.vllm.engine import Reply, VLLMBase
 from trainers.engines.vllm.frames import Frame, FrameError, read_frame
 from trainers.engines.vllm.process import ServerProcess
 from trainers.engines.vllm.publish import Publisher
-
-# The arguments of vLLM that have options of their own, or that the conventions of the protocol decide.
-TAKEN = frozenset(
-    (
-        *("model", "tokenizer", "skip_tokenizer_init", "load_format", "dtype", "quantization", "generation_config"),
-        *("max_model_len", "max_num_seqs", "seed", "logprobs_mode", "max_logprobs", "enable_prefix_caching"),
-        *("gpu_memory_utilization", "kv_cache_memory_bytes", "block_size", "enforce_eager", "enable_sleep_mode"),
-        *("worker_extension_cls", "weight_transfer_config", "disable_log_stats"),
-        *("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"),  # checksums know one worker
-    )
-)
 
 
 def start_server(
@@ -83,8 +73,8 @@ def start_server(
     max_context = min(positions, 4096) if max_context is None else max_context
     if not 2 <= max_context <= positions:
         raise ValueError(f"max_context must be from 2 to the model's {positions}, not {max_context}")
-    if taken := sorted(TAKEN & set(args or ())):
-        raise ValueError(f"engine.vllm.args.{taken[0]} is decided by other options, or by the engine protocol")
+    for name, reason in refused_arguments(args or {}).items():
+        raise ValueError(f"engine.vllm.args.{name}: {reason}")
     cpu = not torch.cuda.is_available()
     config = copy.deepcopy(model.config)
     config.architectures = [type(model).__name__]

@@ -1,0 +1,50 @@
+"""Hydra's flags in verl's commands: ``--config-path`` and ``--config-name``, and the YAML file that they name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from . import verl_names
+from .settings import COMMAND_LINE, Report
+
+_FLAGS = {"--config-path": "path", "-cp": "path", "--config-name": "name", "-cn": "name"}
+
+
+def take_flags(arguments: Sequence[str], report: Report) -> tuple[list[str], list[str], list[str]]:
+    """Take Hydra's flags out of a command.
+
+    Args:
+        arguments: Of the command.
+        report: Takes what is wrong: a file that is not there, or a configuration of a trainer that is not here.
+
+    Returns:
+        The other arguments; the files to read before them; what became of the flags, in words.
+    """
+    rest: list[str] = []
+    given: dict[str, str] = {}
+    words = iter(arguments)
+    for argument in words:
+        flag, equals, value = argument.partition("=")
+        if flag not in _FLAGS:
+            rest.append(argument)
+        elif value or (not equals and (value := next(words, ""))):
+            given[_FLAGS[flag]] = value
+        else:
+            report(flag, "needs a value after it", COMMAND_LINE)
+    if not given:
+        return rest, [], []
+    name = given.get("name", verl_names.CONFIGS[0]).removesuffix(".yaml")
+    said = f"--config-name={name}"
+    path = Path(given.get("path", ".")).expanduser() / f"{name}.yaml"
+    if name in verl_names.CONFIGS:
+        return rest, [], [f"{said}: no meaning here: what is left out is as in verl anyhow"]
+    if path.is_file():
+        return rest, [str(path)], [f"{said}: read from {path}, before the keys of the command line"]
+    if "ppo" in name and "trainer" in name:
+        text = f"{name} cannot be had: FSDP2 trains here; leave it out (see trainer.fsdp, trainer.tensor_parallel_size)"
+        report("--config-name", text, COMMAND_LINE)
+    else:
+        text = f"there is no file {path}: give its folder with --config-path, or write its keys on the command line"
+        report("--config-name", text, COMMAND_LINE)
+    return rest, [], []
