@@ -91,7 +91,7 @@ def test_an_episodes_phases_add_up_to_its_life(steps: list[tuple[str, float]], q
         timeline.phase(phase)
         clock.now += seconds
         generating += seconds * (phase == "generate")
-    timeline.generated(10, {"queue_s": queued, "cached_tokens": 4.0})
+    timeline.generated(10, 5, {"queue_s": queued, "cached_tokens": 4.0})
     timeline.close("completed", None)
     assert sum(timeline.seconds.values()) == pytest.approx(clock.now)
     assert timeline.seconds["generate"] == pytest.approx(max(0.0, generating - queued)), "the engine's queue is no work"
@@ -135,6 +135,11 @@ def test_the_length_bias_compares_what_came_first_with_what_was_admitted_first(
     for batch in [order[i : i + size] for i in range(0, len(order), size)]:
         delivered += batch
         ends.append(len(delivered))
+        for n in batch:
+            for sibling, episode in enumerate(episodes_of(*lengths[n])):
+                timeline = Timeline(Load(1, Clock()))
+                timeline.generated(1, lengths[n][0], {})
+                bias.attempt(n, sibling, episode, timeline)
         said = bias.deliver({n: episodes_of(*lengths[n]) for n in batch}, lambda n: n in dropped)
         for k in ends:  # the largest whole number of batches whose equals by admission are all known
             if set(kept[:k]) <= set(delivered):
