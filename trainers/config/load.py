@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from .checks import missing_paths
 from .describe import Key, all_keys, groups, help_text, key_at
+from .notices import notices
 from .schema import ConflictError, PPOConfig, RunConfig
 from .settings import COMMAND_LINE, Report, Setting, from_arguments, from_file
 from .tables import NOTHING, table_of
@@ -49,7 +50,7 @@ class Flags:
 
     Args:
         sources: Where each key that was set came from: ``command line`` or ``FILE:LINE``.
-        notes: What became of each of verl's keys, a line each.
+        notes: What became of each of verl's keys, and warnings (:mod:`.notices`), a line each.
     """
 
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -154,7 +155,7 @@ def resolve_with_notes(
         problems += (Problem(key, text, sources.get(key, "")) for key, text in missing_paths(config))
     if config is None or problems:
         raise ConfigError(problems)
-    return config, Flags(sources, translated.notes)
+    return config, Flags(sources, [*translated.notes, *notices(config)])
 
 
 def render(config: RunConfig, sources: Mapping[str, str] | None = None, notes: Sequence[str] = ()) -> str:
