@@ -74,6 +74,12 @@ class PPOConfig(RunConfig):
         """What does not go together: pairs of a key and what is wrong, in words."""
         return ppo_checks(self)
 
+    @property
+    def entropy_coeff(self) -> float:
+        """`actor.entropy_coeff`, or what null means for this model."""
+        given = self.actor.entropy_coeff
+        return given if given is not None else 0.01 if self.model.path == "tiny" else 0.0
+
 
 class SFTSection(SupervisedSection):
     """Supervised training as a run of its own."""

@@ -98,6 +98,18 @@ def test_an_episodes_phases_add_up_to_its_life(steps: list[tuple[str, float]], q
     assert (timeline.prompt_tokens, timeline.cached_tokens) == (10, 4)
 
 
+# ---------------------------------------------------------------- replies
+
+
+def test_the_share_of_replies_that_ended_at_their_length_limit() -> None:
+    """The first of each episode's three replies is longer than the limit; the last is as long, and ends by itself."""
+    replies = [tokens("x" * 50), tokens("1 on"), tokens("1 " + "x" * 33 + " end")]
+    assert len(replies[2]) == 40
+    (batch,) = run_simulated(collect(engine_of(lambda call, version: Reply(replies[turn_of(call)]))))
+    assert {t.num_turns for t in batch.trajectories} == {3}
+    assert batch.stats["replies_cut"] == pytest.approx(1 / 3)
+
+
 # ---------------------------------------------------------------- length bias
 
 
