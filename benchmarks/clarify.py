@@ -33,7 +33,11 @@ START = (
     *("warm_start.steps=1600", "warm_start.demonstrations=40000"),
     *("warm_start.careless_steps=200", "warm_start.careless_rate=0.88"),
 )
-TRAIN = ("trainer.total_iterations=60", "trainer.test_freq=5")
+TRAIN = (
+    *("trainer.total_iterations=60", "trainer.test_freq=5"),
+    # Of the recorded results; the defaults have changed since.
+    *("algorithm.norm_adv=true", "actor.loss_agg_mode=token-mean", "actor.entropy_coeff=0.01"),
+)
 KINDS = {
     "multiturn": ("multiturn_reward.enable=true", "algorithm.gamma=0"),
     "final": ("env.kwargs.question=0", "env.kwargs.needless=0"),

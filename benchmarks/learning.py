@@ -85,7 +85,7 @@ def main() -> int:
                 start = warm_start(seed, folder / "start", overrides)
             if start is not None:
                 overrides = [each for each in overrides if not each.startswith("warm_start.")]  # those were for it
-                overrides.append(f"model.path={start}")
+                overrides += [f"model.path={start}", "actor.entropy_coeff=0.01"]  # as for the model from scratch
             for engine in arguments.engines or ["torch"]:
                 chosen = [f"engine.name={engine}"]
                 if engine in PYTHONS:

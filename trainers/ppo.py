@@ -46,7 +46,7 @@ from .credit import credit, critic_loss, norm_length, offsets_of, policy_loss, s
 from .engines.base import EngineError, Sampling
 from .interrupts import Interrupts, leave
 from .plain import SAID_PLAINLY, disk_full
-from .report.metrics import Phases, episode_metrics
+from .report.metrics import Phases, episode_metrics, groups_tied
 from .report.profile import profiled
 from .rollout.collector import Batch, CollectionError
 from .rollout.tally import ended
@@ -146,10 +146,14 @@ async def iterate(run: Run, batch: Batch, phases: Phases) -> dict[str, float]:
             await run.collector.update_weights(weights, batch.version + 1, run.config.rollout.update_mode)
         except _COLLECTING as error:  # this batch is learned all the same: train() saves it
             run.failure = error
+    tied = groups_tied(batch.groups)
+    if (said := run.signal.observe(tied, float(np.mean([t.total_reward for t in trajectories])))) is not None:
+        log.warning("%s", said)
     times = phases.finish()
     tokens = sum(int(t.action_mask.sum()) for t in trajectories)
     return {
         **episode_metrics(trajectories, "train", ended=ended(batch.stats)),
+        "train/groups_tied": tied,
         **metrics,
         **{f"rollout/{name}": value for name, value in batch.stats.items()},
         **{f"reward/{name}_{key}": value for name, stats in run.reward_stats.items() for key, value in stats().items()},
@@ -175,6 +179,7 @@ def learn(
         greedy: See :func:`credit`.
     """
     config, learner = run.config, run.learner
+    actor = config.actor.model_copy(update={"entropy_coeff": config.entropy_coeff})
     columns, advantages, metrics = credit(config, learner, run.kl, paid, greedy)
     rng = np.random.default_rng((config.trainer.seed, run.iteration))
     columns |= selected_tokens(config.actor, columns, advantages.policy_mask, rng)
@@ -193,8 +198,10 @@ def learn(
             if train_actor and (mask := advantages.policy_mask[where]).any():
                 weight = token_weights(config.actor.loss_agg_mode, offsets_of(part), mask, norm_length(config))
                 more = {"weight": weight, "share": mask / mask.sum()}
-                loss = MadeThere(policy_loss, config.actor)
-                _note(steps, "actor", learner.update_actor(part, given | more, loss))
+                found = learner.update_actor(part, given | more, MadeThere(policy_loss, actor))
+                # Before any step, what is outside the range is so by the engine's arithmetic, or by its older weights.
+                metrics.setdefault("actor/outside_clip_first", found.pop("outside_clip"))
+                _note(steps, "actor", found)
             if learner.critic is not None:
                 assert advantages.value_mask is not None
                 mask = advantages.value_mask[where]

@@ -42,6 +42,7 @@ from .heap import settled
 from .learner import Learner, Parallel
 from .policy import Policy
 from .report.reporter import Reporter
+from .report.signal import SignalWatch
 from .rollout.collector import Collector
 from .rollout.environments import Backend
 from .rollout.renderer import Renderer
@@ -76,6 +77,7 @@ class Run:
     given_up: threading.Event = field(default_factory=threading.Event)  # ... or did not want to wait for that
     failure: Exception | None = None  # collecting has ended for this, and there is no way to go on
     warned: set[str] = field(default_factory=set)  # why episodes ended badly, as far as it was said
+    signal: SignalWatch = field(default_factory=SignalWatch)
 
 
 # ------------------ putting it together

@@ -180,6 +180,11 @@ def test_the_table_says_what_trl_is_told():
     assert (made["delta"], made["epsilon"], made["epsilon_high"]) == (None, 0.2, 0.28)
     assert grpo_arguments(resolve(["actor.clip_ratio_c=3"])[0])["delta"] == 3
     assert (made["beta"], made["importance_sampling_level"], made["loss_type"]) == (0.5, "sequence", "grpo")
+    default = grpo_arguments(resolve([])[0])
+    assert (default["loss_type"], default["entropy_coef"]) == ("dr_grpo", 0.01)
+    # Ours divides by a reply's 64 tokens, TRL by an episode's 512: the same clipping is at an eighth of the norm.
+    assert default["max_grad_norm"] == 64 / 512
+    assert grpo_arguments(resolve(["actor.loss_agg_mode=token-mean"])[0])["max_grad_norm"] == 1.0
     assert (made["max_completion_length"], made["min_p"], made["use_cpu"]) == (70, None, True)
 
 

@@ -261,8 +261,8 @@ def test_losses_and_estimators_must_suit_each_other():
         assert [line.partition(":")[0] for line in lines] == [
             *("actor.clip_ratio_c", "actor.importance_correction", "actor.rejection")
         ]
-    (line,) = problems("algorithm.adv_estimator=reinforce_pp", "algorithm.norm_adv=false")
-    assert "defined by that normalisation" in line
+    (line,) = problems("algorithm.adv_estimator=reinforce_pp", "algorithm.norm_adv=true")
+    assert "normalizes the batch by definition" in line
     for estimator in ("grpo", "dr_grpo", "opo", "gdpo", "grpo_passk", "passk", "reinforce_pp_baseline", "gigpo"):
         (line,) = problems("rollout.n=1", f"algorithm.adv_estimator={estimator}")
         assert "one alone teaches nothing" in line
@@ -353,6 +353,27 @@ def test_render_says_where_values_came_from_and_only_for_those(tmp_path):
     config, sources = resolve(["--config", file, "env.kwargs.x=1"])
     marked = [line.strip() for line in render(config, sources).splitlines()[1:] if "#" in line]
     assert marked == ["kwargs: {x: 1}  # command line (default {})", f"lr: 0.5  # {file}:2 (default 0.0001)"]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "warned"),
+    [
+        (["as_earned"], False),
+        (["last"], False),
+        (["spread"], True),
+        (["discounted"], True),
+        (["discounted", "algorithm.reward_credit_decay=0"], False),
+    ],
+)
+def test_ways_to_move_rewards_that_mislead_are_warned_of(capsys, chosen, warned):
+    name, *more = chosen
+    arguments = [f"algorithm.reward_credit={name}", *more]
+    load_config(arguments)
+    said = capsys.readouterr().err
+    assert (f"algorithm.reward_credit={name} learns another policy" in said) == warned == bool(said)
+    with pytest.raises(SystemExit):
+        load_config([*arguments, "--dry-run"])
+    assert ("# warning" in capsys.readouterr().out) == warned
 
 
 def test_help_dry_run_and_errors_end_the_program_as_they_should(capsys):

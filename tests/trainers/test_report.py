@@ -321,6 +321,18 @@ def test_lines_without_a_terminal_are_plain_whole_and_only_about_what_is_there()
     ]
 
 
+def test_what_is_wrong_with_the_signal_is_on_the_line_where_it_matters():
+    harmless = {"train/groups_tied": 0.5, "rollout/replies_cut": 0.05, "actor/outside_clip_first": 0.01}
+    labels = ("groups tied 75.0%", "replies cut 30.0%", "outside the clip range at first 26.0%")
+
+    def line(metrics):
+        return printed(lambda console: ConsoleLogger(9, console).log(1, {"train/reward": 0.5, **metrics}))
+
+    assert line(harmless) == line({})
+    for (name, value), label in zip(harmless.items(), labels, strict=True):
+        assert label in line({**harmless, name: value + 0.25})
+
+
 def test_a_terminal_gets_the_same_lines_and_a_bar_that_goes_away():
     def run(console):
         logger = ConsoleLogger(20, console)

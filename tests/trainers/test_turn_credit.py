@@ -32,7 +32,7 @@ CROSSROADS = [
     ),
     *("engine.max_slots=64", "engine.max_context=64", "engine.threads=1", "trainer.threads=1", "trainer.logger=jsonl"),
     *("rollout.groups_per_batch=8", "rollout.n=8", "rollout.max_response_length=3", "actor.mini_batches=2"),
-    *("actor.lr=0.002", "actor.entropy_coeff=0.015", "trainer.test_freq=-1"),
+    *("actor.lr=0.002", "actor.entropy_coeff=0.005", "trainer.test_freq=-1"),
 ]
 
 
@@ -50,7 +50,6 @@ def learned(folder: Path, *more: str, iterations: int = 50) -> tuple[float, floa
     return rewards[0], rewards[1]
 
 
-# With seeds 0 to 3 it ends between 0.965 and 0.995, and 0.9 is passed in the 20th to 30th of 50 iterations.
 @pytest.mark.parametrize(
     "estimator",
     [

@@ -520,12 +520,25 @@ def _baseline(x: Floats, group: Ints, turn: Ints, kind: Baseline, zero_pad: bool
 
 
 def _mean_of_others(x: Floats, group: Ints, turn: Ints, zero_pad: bool) -> tuple[Floats, Bools]:
-    """Leave-one-out means, 0 where there is no other, and whether there is one."""
+    """Leave-one-out means, 0 where there is no other, and whether there is one.
+
+    The mean of equal entries is that entry, to the last bit: AdamW makes steps of what rounding leaves, too.
+    """
     key = group * (turn.max(initial=0) + 1) + turn
+    present = _counts(key) - 1
     # Everyone has a turn 0, so counting those counts the group's episodes.
-    others = (_sums((turn == 0).astype(np.float64), group) if zero_pad else _counts(key)) - 1
-    total = _sums(x, key) - x
-    return np.divide(total, others, out=np.zeros_like(x), where=others > 0), others > 0
+    others = _sums((turn == 0).astype(np.float64), group) - 1 if zero_pad else present
+    base = _any_of(x, key)
+    total = _sums(x - base, key) - (x - base)
+    count = np.maximum(others, 1)
+    return np.where(others > 0, base * (present / count) + total / count, 0.0), others > 0
+
+
+def _any_of(x: Floats, key: Ints) -> Floats:
+    """For each entry one of the entries with its key, the same for all of them."""
+    chosen = np.zeros(int(key.max(initial=0)) + 1)
+    chosen[key] = x
+    return chosen[key]
 
 
 def _sums(x: Floats, key: Ints) -> Floats:
@@ -539,7 +552,8 @@ def _counts(key: Ints) -> Ints:
 
 def _relative(x: Floats, key: Ints, norm_by_std: bool, eps: float) -> Floats:
     """Each entry minus the mean of the entries with its key, itself included; divided by their deviation if wanted."""
-    centred = x - _sums(x, key) / _counts(key)
+    moved = x - _any_of(x, key)  # so that equal entries become 0 to the last bit
+    centred = moved - _sums(moved, key) / _counts(key)
     return _divide_by_rms(centred, key, eps) if norm_by_std else centred
 
 
@@ -561,7 +575,8 @@ def normalize(result: Advantages, eps: float = 1e-8) -> Advantages:
     mask = result.policy_mask
     if not mask.any():
         return result
-    centred = result.advantages - result.advantages[mask].mean()
+    moved = result.advantages - result.advantages[mask][0]  # so that equal advantages become 0 to the last bit
+    centred = moved - moved[mask].mean()
     return replace(result, advantages=np.where(mask, centred / (centred[mask].std() + eps), 0.0))
 
 

@@ -23,14 +23,15 @@ FIELDS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
     "data.chat_template_kwargs": ("chat_template_kwargs", lambda value: dict(value) or None),
     "actor.lr": ("learning_rate", float),
     "actor.weight_decay": ("weight_decay", float),
-    "actor.grad_clip": ("max_grad_norm", float),
     "actor.ppo_epochs": ("num_iterations", int),
     "actor.policy_loss": ("importance_sampling_level", {"ppo": "token", "gspo": "sequence"}.get),
     "actor.clip_ratio_low": ("epsilon", float),
     "actor.clip_ratio_high": ("epsilon_high", float),
     "actor.clip_ratio_c": ("delta", lambda value: value),
-    "actor.loss_agg_mode": ("loss_type", {"token-mean": "dapo", "seq-mean-token-mean": "grpo"}.get),
-    "actor.entropy_coeff": ("entropy_coef", float),
+    "actor.loss_agg_mode": (
+        "loss_type",
+        {"token-mean": "dapo", "seq-mean-token-mean": "grpo", "seq-mean-token-sum-norm": "dr_grpo"}.get,
+    ),
     "model.enable_gradient_checkpointing": ("gradient_checkpointing", bool),
     "trainer.seed": ("seed", int),
     "trainer.val_before_train": ("eval_on_start", bool),
@@ -70,8 +71,8 @@ READ: frozenset[str] = frozenset(
             adv_estimator gamma norm_adv norm_by_std baseline zero_pad outcome_mix pass_k truncated
         """,
         "actor": """
-            betas lr_warmup_steps lr_schedule mini_batches max_tokens_per_micro_batch use_kl_loss kl_loss_coef
-            kl_loss_type
+            betas lr_warmup_steps lr_schedule grad_clip mini_batches max_tokens_per_micro_batch use_kl_loss
+            kl_loss_coef kl_loss_type entropy_coeff
         """,
         "trainer": """
             project_name default_local_dir logger threads total_iterations test_freq save_freq resume_mode
@@ -145,7 +146,7 @@ def _values(config: PPOConfig) -> Iterator[tuple[str, str]]:
         yield "algorithm.adv_estimator", f"{estimator} needs what TRL does not have; use turn_grpo, grpo, rloo, ..."
     if actor.policy_loss not in ("ppo", "gspo"):
         yield "actor.policy_loss", f"{actor.policy_loss} is not computed so by TRL; use ppo or gspo"
-    if actor.loss_agg_mode not in ("token-mean", "seq-mean-token-mean"):
+    if actor.loss_agg_mode == "seq-mean-token-sum":
         yield "actor.loss_agg_mode", f"TRL does not divide as {actor.loss_agg_mode} does; use token-mean"
     if actor.clip_ratio_c is not None and actor.clip_ratio_c <= 1 + actor.clip_ratio_high:
         yield "actor.clip_ratio_c", f"TRL's delta must be above 1 + clip_ratio_high = {1 + actor.clip_ratio_high}"
@@ -161,7 +162,7 @@ def _values(config: PPOConfig) -> Iterator[tuple[str, str]]:
             "TRL's checkpoints hold the adapters alone, and a base that this run makes (model.path=tiny, warm_start) "
             "would be lost: train the base first and give its folder as model.path, with warm_start.enable=false",
         )
-    if config.algorithm.truncated == "drop" and actor.loss_agg_mode == "seq-mean-token-mean":
+    if config.algorithm.truncated == "drop" and actor.loss_agg_mode != "token-mean":
         yield "algorithm.truncated", "TRL's mean over episodes counts those that are dropped; use token-mean, or count"
     if config.env.backend == "ray":
         yield "env.backend", "TRL does not use Ray; use process"
@@ -183,6 +184,17 @@ def steps_an_iteration(config: PPOConfig) -> int:
 def completion_length(config: PPOConfig) -> int:
     """Tokens of an episode after its opening at most, those of the environment included."""
     return config.rollout.max_response_tokens or config.engine.max_context
+
+
+def grad_clip(config: PPOConfig) -> float:
+    """The gradient's norm at most, of TRL's loss.
+
+    Its ``dr_grpo`` divides by the length of a whole episode, ``seq-mean-token-sum-norm`` by that of a reply. AdamW
+    does not notice a constant factor; clipping would.
+    """
+    if config.actor.loss_agg_mode != "seq-mean-token-sum-norm":
+        return config.actor.grad_clip
+    return config.actor.grad_clip * config.rollout.max_response_length / completion_length(config)
 
 
 def grpo_arguments(config: PPOConfig) -> dict[str, Any]:
@@ -207,6 +219,8 @@ def grpo_arguments(config: PPOConfig) -> dict[str, Any]:
         "per_device_eval_batch_size": config.data.val_size * config.validation.n,  # played, never in a forward pass
         "max_completion_length": completion_length(config),
         "beta": actor.kl_loss_coef if actor.use_kl_loss else 0.0,
+        "entropy_coef": config.entropy_coeff,
+        "max_grad_norm": grad_clip(config),
         "adam_beta1": actor.betas[0],
         "adam_beta2": actor.betas[1],
         "scale_rewards": "none",  # the estimator scales

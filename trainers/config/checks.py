@@ -455,8 +455,8 @@ def _estimator_checks(algorithm: AlgorithmSection) -> Problems:
 
     yield from _credit_checks(algorithm)
     yield from _gdpo_checks(algorithm)
-    if algorithm.adv_estimator in NORMALISED and not algorithm.norm_adv:
-        yield "algorithm.norm_adv", f"cannot be false: {algorithm.adv_estimator} is defined by that normalisation"
+    if algorithm.adv_estimator in NORMALISED and algorithm.norm_adv:
+        yield "algorithm.norm_adv", f"has no effect: {algorithm.adv_estimator} normalizes the batch by definition"
 
 
 def _gdpo_checks(algorithm: AlgorithmSection) -> Problems:

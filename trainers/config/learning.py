@@ -37,7 +37,10 @@ class AlgorithmSection(Section):
     lam: Fraction = Field(1.0, description="λ of the estimators with a critic; 1 is Monte Carlo.")
     turn_gamma: Fraction = Field(0.99, description="Of `bilevel_gae`: discount a turn.")
     turn_lam: Fraction = Field(1.0, description="Of `bilevel_gae`: λ over turns.")
-    norm_adv: bool = Field(True, description="Scale the batch's advantages to mean 0 and variance 1.")
+    norm_adv: bool = Field(
+        False,
+        description="Scale the batch's advantages to mean 0 and variance 1. It bends the gradient of small batches.",
+    )
     norm_by_std: bool | None = Field(
         None,
         description="Divide by the group's deviation; null is the estimator's habit: `turn_grpo` no, the others yes.",
@@ -149,9 +152,18 @@ class ActorSection(Section):
     rejection_high: float = Field(5.0, ge=1, description="Upper end of that band.")
     rejection_kl: float | None = Field(None, gt=0, description="The greatest such KL estimate, in nats.")
     loss_agg_mode: Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"] = (
-        Field("token-mean", description="How token losses become one; always over the global batch.")
+        Field(
+            "seq-mean-token-sum-norm",
+            description="How token losses become one; always over the global batch. `seq-mean-token-sum-norm` divides "
+            "the sum by the episodes and by `rollout.max_response_length`.",
+        )
     )
-    entropy_coeff: float = Field(0.01, ge=0, description="Weight of the entropy bonus.")
+    entropy_coeff: float | None = Field(
+        None,
+        ge=0,
+        description="Weight of the entropy bonus, which moves a model also where no reward differs; null is 0.01 for "
+        "`model.path=tiny`, and 0 for a model that is given.",
+    )
     use_kl_loss: bool = Field(False, description="Add the KL to the reference to the loss.")
     kl_loss_coef: float = Field(0.001, ge=0, description="Its weight.")
     kl_loss_type: KLEstimate = Field("k3", description="Its estimate.")

@@ -15,6 +15,7 @@ from textenvs.text import reader_may_leave
 from .checks import missing_paths
 from .describe import Key, all_keys, groups, help_text, key_at
 from .hydra import take_flags
+from .notices import notices
 from .schema import ConflictError, PPOConfig, RunConfig
 from .settings import COMMAND_LINE, Report, Setting, from_arguments, from_file
 from .tables import NOTHING, table_of
@@ -52,7 +53,7 @@ class Flags:
 
     Args:
         sources: Where each key that was set came from: ``command line`` or ``FILE:LINE``.
-        notes: What became of each of verl's keys, a line each.
+        notes: What became of each of verl's keys, and warnings (:mod:`.notices`), a line each.
     """
 
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -171,7 +172,7 @@ def resolve_with_notes(
         problems += (Problem(key, text, sources.get(key, "")) for key, text in missing_paths(config))
     if config is None or problems:
         raise ConfigError(problems)
-    return config, Flags(sources, (*said, *translated.notes))
+    return config, Flags(sources, (*said, *translated.notes, *notices(config)))
 
 
 def render(config: RunConfig, sources: Mapping[str, str] | None = None, notes: Sequence[str] = ()) -> str:

@@ -86,6 +86,12 @@ class PPOConfig(RunConfig):
             chosen = "recompute" if by_episode and self.model.dtype == "bfloat16" else "rollout"
             object.__setattr__(self, "actor", self.actor.model_copy(update={"old_logprobs": chosen}))
 
+    @property
+    def entropy_coeff(self) -> float:
+        """`actor.entropy_coeff`, or what null means for this model."""
+        given = self.actor.entropy_coeff
+        return given if given is not None else 0.01 if self.model.path == "tiny" else 0.0
+
 
 class SFTSection(SupervisedSection):
     """Supervised training as a run of its own."""

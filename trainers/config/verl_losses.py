@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any, get_args
 
 from . import verl, verl_names
-from .checks import NORMALISED
 from .fields import Rejection
 from .translate import BadValueError, Given, Result
 from .yaml12 import dump
@@ -52,8 +51,8 @@ def norm_by_std(given: Given) -> Iterator[Result]:
         yield Result("algorithm.norm_by_std", given.value(key), of=(key,))
     elif given.has(key):
         yield Result("", f"not used with algorithm.adv_estimator={estimator}", of=(key,))
-    # Whitening over the batch is part of verl's GAE and of REINFORCE++, and of none of the others.
-    yield Result("algorithm.norm_adv", estimator == "gae" or estimator in NORMALISED)
+    # Whitening over the batch is part of verl's GAE, and by definition of REINFORCE++; of none of the others.
+    yield Result("algorithm.norm_adv", estimator == "gae")
     if estimator == "rloo":
         yield Result("algorithm.baseline", "group")
 

@@ -23,6 +23,7 @@ DEFAULTS: Mapping[str, Any] = {
     "actor.clip_ratio_c": 3.0,
     "actor.old_logprobs": "recompute",
     "actor.entropy_coeff": 0.0,
+    "actor.loss_agg_mode": "token-mean",
     "actor.kl_loss_type": "low_var_kl",
     "critic.lr": 1e-5,
     "critic.weight_decay": 0.01,

@@ -21,6 +21,9 @@ _TRAINING = (
     ("actor/entropy", "entropy", "{:.3f}"),
     ("train/turns", "turns", "{:.2f}"),
     ("train/turn_tokens", "tokens/turn", "{:.1f}"),
+    ("train/groups_tied", "groups tied", "{:.1%}"),
+    ("rollout/replies_cut", "replies cut", "{:.1%}"),
+    ("actor/outside_clip_first", "outside the clip range at first", "{:.1%}"),
     ("perf/tokens_per_s", "tokens/s", "{:.0f}"),
 )
 _VALIDATION = (
@@ -31,8 +34,13 @@ _VALIDATION = (
     ("val/turn_tokens", "tokens/turn", "{:.1f}"),
     ("val/left_out", "not scored", "{:.1%}"),
 )
-# Shown where it is not 0, alone.
-_TROUBLE = ("val/left_out",)
+# Shown only above these. docs/algorithms.md says what each of them means.
+_TROUBLE = {
+    "val/left_out": 0.0,
+    "train/groups_tied": 0.5,
+    "rollout/replies_cut": 0.05,
+    "actor/outside_clip_first": 0.01,
+}
 
 
 class ConsoleLogger:
@@ -92,7 +100,7 @@ def _line(
     line = Text(head, style="")
     line.stylize(style)
     for name, label, form in columns:
-        if name in metrics and (metrics[name] or name not in _TROUBLE):
+        if name in metrics and (name not in _TROUBLE or metrics[name] > _TROUBLE[name]):
             line.append(f"  {label} ", style="dim")
             line.append(form.format(metrics[name]))
     if tail:

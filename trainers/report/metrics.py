@@ -72,6 +72,21 @@ def episode_metrics(
     return {f"{prefix}/{name}": value for name, value in metrics.items()}
 
 
+def groups_tied(groups: Sequence[Sequence[Trajectory]]) -> float:
+    """Share of groups without a signal: all episodes earned the same, in all.
+
+    Groups of one are compared with each other, as one group. Estimators of turns may still find a difference inside a
+    tied group, where the same sum was earned at other turns.
+
+    Args:
+        groups: At least one, of at least one episode each.
+    """
+    if all(len(group) == 1 for group in groups):
+        groups = [[episode for group in groups for episode in group]]
+    totals = [[episode.total_reward for episode in group] for group in groups]
+    return _mean([min(group) == max(group) for group in totals])
+
+
 def _outcome(episodes: Sequence[Trajectory]) -> dict[str, float]:
     return {
         "reward": _mean([episode.total_reward for episode in episodes]),

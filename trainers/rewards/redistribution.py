@@ -4,8 +4,11 @@ Environments pay a turn for what it did, and estimators with a reward-to-go cred
 ``as_earned``, and right where rewards mean what they say. The others are for rewards that do not: a user who only at
 the end says what was wrong with the second reply, or a score of the whole conversation that came with its last turn.
 
-All but a user's own keep the episode's sum, so they are *return-equivalent*: the same policies are best (Arjona-Medina
-et al., RUDDER, arXiv 1806.07857). The gradient is another matter, see docs/credit.md.
+All but a user's own keep the episode's sum (they are *return-equivalent*: Arjona-Medina et al., RUDDER, arXiv
+1806.07857). The best policy by that sum is the same. What estimators with a reward-to-go learn is not: a turn is not
+credited with what was moved before it, and how much that is depends on what is done later. ``last`` moves nothing back.
+``spread`` changes the best policy where what is done decides how many turns follow, ``discounted`` where it decides
+when a reward comes; see docs/credit.md.
 
 ``r_0 ... r_{K-1}`` are an episode's turn rewards, ``r'`` the moved ones, ``d`` the decay:
 

@@ -258,7 +258,8 @@ class Collector:
             weights: As the engine takes them.
             version: One more than before.
             mode: What becomes of replies in progress, see :class:`~trainers.engines.base.Engine`. Those that it aborts
-                go on (``partial``), or their episodes are played again, at no charge to their retries.
+                go on (``partial``), or their episodes are played again with the same seeds; this does not count against
+                their retries.
 
         Raises:
             ValueError: The version does not fit (see :meth:`Slots.update`), or the engine refuses the weights. Nothing
@@ -387,8 +388,8 @@ class Collector:
         waited) and ``bubble_trainer`` (their share of all); ``engine_busy``, ``bubble_environment`` and
         ``bubble_books`` (see :class:`~trainers.rollout.timeline.Load`); ``time_<phase>_s`` (mean an episode, see
         :mod:`~trainers.rollout.timeline`); ``loop_lag_p50_s``, ``_p99_s`` and ``_max_s``; ``prefix_cache_hit``;
-        ``episodes_<status>`` and ``cause_<status>_<cause>``; ``replies_continued``; ``staleness_mean``,
-        ``staleness_max`` and ``staleness_<k>``; and, since the run began, ``length_bias``
+        ``episodes_<status>`` and ``cause_<status>_<cause>``; ``replies_cut``; ``replies_continued``;
+        ``staleness_mean``, ``staleness_max`` and ``staleness_<k>``; and, since the run began, ``length_bias``
         (:class:`~trainers.rollout.tally.LengthBias`).
         """
         slots, phases = self._slots, self._load.phases
@@ -467,14 +468,24 @@ class Collector:
     async def _play(self, ticket: Ticket) -> None:
         moment, episode = self._player.moment(), self._episode(ticket)
         timeline = self._timeline(episode, "episodes")
-        trajectory = await self._player.play(self._backend, episode, timeline)
+        try:
+            trajectory = await self._player.play(self._backend, episode, timeline)
+        except asyncio.CancelledError:
+            self._measure_length(ticket, None, timeline)
+            raise
         if self._credit is not None and trajectory.status.trainable:
             trajectory = await self._with_credit(self._credit, ticket, trajectory, timeline)
         self._tally.end(trajectory, timeline)
         if self._on_trajectory is not None:
             self._on_trajectory(trajectory)
         excused = trajectory.status is Status.ABORTED and self._player.interrupted_since(moment)
-        self._slots.finish(ticket, trajectory, excused=excused)
+        self._measure_length(ticket, trajectory, timeline)
+        if self._slots.finish(ticket, trajectory, excused=excused) == "zero_variance":
+            self._length_bias.forget(ticket.group)
+
+    def _measure_length(self, ticket: Ticket, trajectory: Trajectory | None, timeline: Timeline) -> None:
+        if not self._slots.is_greedy(ticket):  # it is not trained on
+            self._length_bias.attempt(ticket.group, ticket.sibling, trajectory, timeline)
 
     async def _with_credit(
         self, credit: Callable[[Trajectory], Trajectory], ticket: Ticket, trajectory: Trajectory, timeline: Timeline
@@ -503,7 +514,7 @@ class Collector:
             options={"task_index": self._task_of(ticket.group)},
             env_seed=derive_seed(self._seed, "environment", ticket.group, bits=32),
             sampling=replace(self._sampling, temperature=0.0) if greedy else self._sampling,
-            sampling_seed=derive_seed(self._seed, "sampling", ticket.group, ticket.sibling, ticket.attempt),
+            sampling_seed=derive_seed(self._seed, "sampling", ticket.group, ticket.sibling, ticket.draw),
         )
 
     def _ended(self, task: asyncio.Task[None]) -> None:

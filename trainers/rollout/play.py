@@ -301,18 +301,19 @@ class Player:
                     context, moment = tokens.context, self.moment()
                     sampling = replace(episode.sampling, max_new_tokens=left, stop_token_ids=stops, seed=seed)
                     generation = await self.engine.generate(context, sampling, session)
-                    timeline.generated(len(context), generation.metrics)
                     count = len(generation.token_ids)
+                    timeline.generated(len(context), count, generation.metrics)
                     if generation.finish_reason != "abort":
                         if not count:
                             said = f"the engine returned no token, with finish_reason {generation.finish_reason!r}"
                             raise EngineError(said)
                         break
+                    text = tokens.reply(generation)  # also where it does not go on: how long it was is measured
                     if not self.partial or not self.interrupted_since(moment):
                         raise _AbortedError("the engine aborted the generation", "aborted")
-                    text = tokens.reply(generation)
                     left -= count
                     if left <= 0:  # it was cut behind the last token that it could have
+                        timeline.replied(cut=True)
                         return text
                     self._check_age(tokens)
                     # Not the seed of before: an engine may count its random numbers from a request's first token.
@@ -323,6 +324,7 @@ class Player:
                 raise
             raise _TooSlowError(f"the generation took longer than {self.generation_timeout:g} s") from None
         timeline.phase("own")
+        timeline.replied(cut=generation.finish_reason == "length")
         return tokens.reply(generation)
 
     def _check_age(self, tokens: EpisodeTokens) -> None:

@@ -53,7 +53,10 @@ from itertools import islice
 from math import inf
 from typing import Any
 
-from ..trajectory import Trajectory
+from ..trajectory import Status, Trajectory
+
+#: Ends of an attempt for which the episode itself is not the cause: the same reply is sampled again.
+_NOT_ITS_OWN = frozenset({Status.ABORTED, Status.ERROR_ENGINE, Status.ERROR_REWARD})
 
 
 class StalenessError(RuntimeError):
@@ -74,11 +77,17 @@ class FilterExhaustedError(CollectionError):
 
 @dataclass(frozen=True, order=True)
 class Ticket:
-    """The right to play one episode: sibling ``sibling`` of group ``group``, for the ``attempt``-th time (from 0)."""
+    """The right to play one episode: sibling ``sibling`` of group ``group``, for the ``attempt``-th time (from 0).
+
+    ``draw`` counts the failures of its own among the attempts before, and decides the seed. An attempt that is repeated
+    for another reason (a weight update, the engine, a reward) samples with the same seed: with another one, whatever
+    makes such an end likelier would be sampled away, and that is a reply's length.
+    """
 
     group: int
     sibling: int
     attempt: int = 0
+    draw: int = 0
 
 
 @dataclass
@@ -247,13 +256,16 @@ class Slots:
         group.born = self.version if group.born is None else group.born
         return ticket
 
-    def finish(self, ticket: Ticket, trajectory: Trajectory, *, excused: bool = False) -> None:
+    def finish(self, ticket: Ticket, trajectory: Trajectory, *, excused: bool = False) -> str | None:
         """The episode of ``ticket`` has ended as ``trajectory``, which is kept, played again, or given up.
 
         Args:
             ticket: From :meth:`start`; each ends once, and one that was withdrawn not at all.
             trajectory: How it went. It is usable when its status is trainable and it has a token to train on.
-            excused: If unusable, it was nobody's fault (a weight update aborted it): play it again at no charge.
+            excused: If unusable, a weight update aborted it: this does not count against its retries.
+
+        Returns:
+            Why its group was dropped now, where it was.
 
         Raises:
             ValueError: This ticket is not running.
@@ -275,16 +287,18 @@ class Slots:
                 group.lost += 1
                 self.counters["siblings_lost"] += 1
             else:
-                heapq.heappush(self._waiting, Ticket(ticket.group, ticket.sibling, ticket.attempt + 1))
+                draw = ticket.draw + (trajectory.status not in _NOT_ITS_OWN)
+                heapq.heappush(self._waiting, Ticket(ticket.group, ticket.sibling, ticket.attempt + 1, draw))
                 self.counters["retries_excused" if excused else "retries"] += 1
-        if len(group.played) + group.lost == self.episodes_per_group:
-            self._settle(ticket.group, group)
+        whole = len(group.played) + group.lost == self.episodes_per_group
+        dropped = self._settle(ticket.group, group) if whole else None
         if not usable and not excused and self._errors_in_a_row >= self.max_consecutive_errors:
             raise ConsecutiveErrorsError(
                 f"{self._errors_in_a_row} episodes in a row could not be used for training; the last one, of task "
                 f"{trajectory.task_key or '(unknown)'!r}, ended as {trajectory.status.value}: "
                 f"{trajectory.error or trajectory.stop or 'no reason given'}"
             )
+        return dropped
 
     # ------------------------------------------------------------------ the trainer's side
 
@@ -409,17 +423,15 @@ class Slots:
         self._waiting = [Ticket(number, sibling) for sibling in range(self.episodes_per_group)]
         return True
 
-    def _settle(self, number: int, group: _Group) -> None:
-        """All siblings have ended: the group is ready, or dropped."""
+    def _settle(self, number: int, group: _Group) -> str | None:
+        """All siblings have ended: the group is ready, or dropped; returns why it was dropped."""
         if self.greedy and self.group_size not in group.played:
-            self._drop(number, "no_greedy")
-            return
+            return self._drop(number, "no_greedy")
         if len(group.played) - self.greedy < min(2, self.group_size):
-            self._drop(number, "too_few_siblings")
-            return
+            return self._drop(number, "too_few_siblings")
         totals = [trajectory.total_reward for trajectory in group.played.values()]
         if self.filter_zero_variance and min(totals) == max(totals):
-            self._drop(number, "zero_variance")
+            reason = self._drop(number, "zero_variance")
             self._filtered_in_a_row += 1
             if self._filtered_in_a_row > self.max_consecutive_filtered:
                 raise FilterExhaustedError(
@@ -428,14 +440,16 @@ class Slots:
                     "the tasks are all too hard or all too easy for this policy, or the reward is constant. Change the "
                     "difficulty, raise group_size or the temperature, or turn filter_zero_variance off"
                 )
-            return
+            return reason
         self._filtered_in_a_row = 0
         group.ready = True
         self._ready += 1
+        return None
 
-    def _drop(self, number: int, reason: str) -> None:
+    def _drop(self, number: int, reason: str) -> str:
         del self._groups[number]
         self.counters[f"groups_dropped_{reason}"] += 1
+        return reason
 
     def _check_age(self, number: int, trajectory: Trajectory) -> None:
         oldest = trajectory.oldest_version

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..trajectory import Status, Trajectory
 from .timeline import PHASES, Timeline
+
+Tokens: TypeAlias = NDArray[np.int32]
 
 _ENDED = "episodes_"  # before a status
 
@@ -21,7 +28,7 @@ class Tally:
     def __init__(self) -> None:
         self._statuses: Counter[str] = Counter()
         self._seconds = dict.fromkeys(PHASES, 0.0)
-        self._episodes = self._prompt_tokens = self._cached_tokens = self._continued = 0
+        self._episodes = self._prompt_tokens = self._cached_tokens = self._continued = self._replies = self._cut = 0
         self.problems: dict[str, str] = {}
 
     def end(self, trajectory: Trajectory, timeline: Timeline) -> None:
@@ -38,6 +45,8 @@ class Tally:
         self._prompt_tokens += timeline.prompt_tokens
         self._cached_tokens += timeline.cached_tokens
         self._continued += timeline.continued
+        self._replies += timeline.replies
+        self._cut += timeline.cut
 
     def stats(self) -> dict[str, float]:
         """The counts; what cannot be said is absent."""
@@ -46,6 +55,8 @@ class Tally:
             stats |= {f"time_{name}_s": seconds / self._episodes for name, seconds in self._seconds.items()}
         if self._prompt_tokens:
             stats["prefix_cache_hit"] = self._cached_tokens / self._prompt_tokens
+        if self._replies:
+            stats["replies_cut"] = self._cut / self._replies
         stats["replies_continued"] = float(self._continued)
         return stats
 
@@ -67,25 +78,99 @@ def ages(groups: Sequence[Sequence[Trajectory]], version: int) -> dict[str, floa
     }
 
 
-class LengthBias:
-    """Whether what was delivered so far is longer or shorter than what was admitted.
+@dataclass
+class _Attempt:
+    """What an attempt at an episode says about lengths: it was seen to go on from ``begin`` to ``end`` tokens."""
 
-    The reference must not depend on length. "All episodes that ended so far" does: the long ones are those that have
-    not. So the first ``k`` groups delivered are compared with the first ``k`` groups admitted (those dropped left out),
-    once all of these are known, which at most ``window - 1`` later groups wait for::
+    sampled: Tokens
+    begin: int
+    end: int
+    ended: bool  # at ``end`` by itself; otherwise it was cut there
 
-        bias(k) = mean sampled tokens an episode of the first k delivered / the same of the first k admitted
 
-    It is 1 in strict order, and below 1 where short episodes come first. It is reported for the largest ``k``, a whole
-    number of batches, that can be said. Dropped groups (filtered, failed) have no part in it.
+class Lengths:
+    """The mean length of episodes of which some were cut before their end.
+
+    The product-limit estimator (Kaplan and Meier 1958) with delayed entry: an episode that was cut counts among those
+    that could have ended, up to where it was cut. Where none was cut this is the plain mean. What is cut even after
+    the longest that ended counts up to there, so the mean is then a lower bound.
     """
 
     def __init__(self) -> None:
-        self._lengths: dict[int, tuple[int, int]] = {}  # groups delivered, beyond those in _admitted
-        self._delivered, self._admitted = [0, 0, 0], [0, 0, 0]  # groups, episodes, tokens
+        self._begin: Counter[int] = Counter()
+        self._end: Counter[int] = Counter()
+        self._ended: Counter[int] = Counter()
+
+    def add(self, begin: int, end: int, ended: bool) -> None:
+        """An episode went on from ``begin`` to ``end`` tokens, and ended there or was cut."""
+        if end > begin:
+            self._begin[begin] += 1
+            self._end[end] += 1
+            self._ended[end] += ended
+
+    def mean(self) -> float:
+        """The estimate; 0 without any episode."""
+        mean, survive, at_risk, before = 0.0, 1.0, 0, 0
+        for length in sorted({*self._begin, *self._end}):
+            mean += survive * (length - before)
+            if ended := self._ended[length]:
+                survive *= 1.0 - ended / at_risk
+            at_risk += self._begin[length] - self._end[length]
+            before = length
+        return mean
+
+
+class LengthBias:
+    """Whether what was delivered so far is longer or shorter than what was sampled.
+
+    The reference must not depend on length. "All episodes that ended so far" does: the long ones are those that have
+    not, or that were cut (aborted by a weight update, withdrawn, too slow). So the first ``k`` groups delivered are
+    compared with all attempts at the first ``k`` groups admitted, once all of these are known, which at most
+    ``window - 1`` later groups wait for::
+
+        bias(k) = mean sampled tokens an episode of the first k delivered / estimated mean of those attempts
+
+    The estimate (:class:`Lengths`) takes attempts that were cut for what they are: at least so long. An attempt that
+    repeats the tokens of an earlier one (it has its seed) continues that one; it counts as another from where they
+    differ. Tokens of a request that was cancelled are unknown, and estimated from its seconds.
+
+    It is 1 where no reply is selected by its length, and below 1 where short ones are. It is reported for the largest
+    ``k``, a multiple of the batch, that can be said. Groups dropped for equal rewards have no part in it; they were
+    selected, but not by length.
+    """
+
+    def __init__(self) -> None:
+        self._attempts: dict[int, dict[int, list[_Attempt]]] = {}  # by group and sibling, not yet in _admitted
+        self._groups: set[int] = set()  # delivered, and not yet in _admitted
+        self._delivered = [0, 0, 0]  # groups, episodes, tokens
         self._batches: deque[tuple[int, int, int]] = deque()  # _delivered after each batch that waits to be compared
+        self._admitted, self._lengths = 0, Lengths()
+        self._tokens, self._seconds = 0, 0.0  # of episodes that ended
         self._next = 0  # the first group not in _admitted
         self.value: float | None = None
+
+    def attempt(self, group: int, sibling: int, trajectory: Trajectory | None, timeline: Timeline) -> None:
+        """An attempt at an episode is over; ``trajectory`` is ``None`` if it was withdrawn."""
+        sampled, length, ended = np.zeros(0, np.int32), timeline.tokens, False
+        if trajectory is not None:
+            sampled = trajectory.token_ids[trajectory.action_mask]
+            ended = trajectory.status.trainable
+        if ended:
+            self._tokens += length
+            self._seconds += timeline.seconds["generate"]
+        elif self._seconds:
+            length += round(timeline.unanswered_s * self._tokens / self._seconds)
+        if group < self._next:  # its group is counted
+            self._lengths.add(0, length, ended)
+            return
+        attempts = self._attempts.setdefault(group, {}).setdefault(sibling, [])
+        for earlier in attempts:
+            earlier.begin = max(earlier.begin, _common(earlier.sampled, sampled))
+        attempts.append(_Attempt(sampled, 0, length, ended))
+
+    def forget(self, group: int) -> None:
+        """This group has no part in it."""
+        self._attempts.pop(group, None)
 
     def deliver(self, batch: Mapping[int, Sequence[Trajectory]], gone: Callable[[int], bool]) -> float | None:
         """A batch was delivered.
@@ -97,25 +182,33 @@ class LengthBias:
         Returns:
             The bias; ``None`` while nothing can be said.
         """
-        for number, group in batch.items():
+        self._groups.update(batch)
+        for group in batch.values():
             tokens = sum(int(trajectory.action_mask.sum()) for trajectory in group)
-            self._lengths[number] = (len(group), tokens)
-            _add(self._delivered, len(group), tokens)
+            self._delivered = [sum(pair) for pair in zip(self._delivered, (1, len(group), tokens), strict=True)]
         self._batches.append((self._delivered[0], self._delivered[1], self._delivered[2]))
         while self._batches:
             groups, episodes, tokens = self._batches[0]
-            while self._admitted[0] < groups:
-                if self._next in self._lengths:
-                    _add(self._admitted, *self._lengths.pop(self._next))
-                elif not gone(self._next):
+            while self._admitted < groups:
+                if self._next not in self._groups and not gone(self._next):
                     return self.value
+                self._admit(self._next)
                 self._next += 1
-            self.value = (tokens / episodes) / (self._admitted[2] / self._admitted[1])
+            if mean := self._lengths.mean():
+                self.value = tokens / episodes / mean
             self._batches.popleft()
         return self.value
 
+    def _admit(self, group: int) -> None:
+        self._admitted += group in self._groups
+        self._groups.discard(group)
+        for attempts in self._attempts.pop(group, {}).values():
+            for attempt in attempts:
+                self._lengths.add(attempt.begin, attempt.end, attempt.ended)
 
-def _add(sums: list[int], episodes: int, tokens: int) -> None:
-    sums[0] += 1
-    sums[1] += episodes
-    sums[2] += tokens
+
+def _common(one: Tokens, other: Tokens) -> int:
+    """How many tokens both begin with."""
+    size = min(len(one), len(other))
+    differ = np.flatnonzero(one[:size] != other[:size])
+    return int(differ[0]) if len(differ) else size

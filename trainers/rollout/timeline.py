@@ -111,8 +111,9 @@ class Timeline:
     """
 
     __slots__ = (
-        *("_began", "_lane", "_load", "_phase", "_queued", "_start"),
-        *("cached_tokens", "cause", "continued", "lanes", "prompt_tokens", "seconds"),
+        *("_asked", "_began", "_lane", "_load", "_phase", "_queued", "_start"),
+        *("cached_tokens", "cause", "continued", "cut", "lanes", "prompt_tokens", "replies", "seconds", "tokens"),
+        "unanswered_s",
     )
 
     def __init__(self, load: Load, lane: Lane | None = None, lanes: Callable[[str], Lane] | None = None) -> None:
@@ -120,31 +121,45 @@ class Timeline:
         self.prompt_tokens = 0  # of requests whose engine says how many it reused
         self.cached_tokens = 0
         self.continued = 0  # replies that went on after a weight update had cut them
+        self.tokens = 0  # sampled
+        self.replies = 0  # replies that are complete
+        self.cut = 0  # of these, those that ended at their length limit
+        self.unanswered_s = 0.0  # of a request that was cancelled or failed
         self.cause: str | None = None  # why it ended, where it did not end well
         self.lanes = lanes
         self._load = load
         self._lane = lane
         self._queued = 0.0
         self._phase: str | None = "own"
-        self._start = self._began = load.move(None, "own")
+        self._start = self._began = self._asked = load.move(None, "own")
 
     def phase(self, name: str) -> None:
         """The phase before is over, and this one begins."""
         self._turn_to(name)
+        self._asked = self._began
 
-    def generated(self, prompt: int, metrics: Mapping[str, float]) -> None:
-        """A request of ``prompt`` tokens has ended, with the engine's metrics."""
+    def generated(self, prompt: int, tokens: int, metrics: Mapping[str, float]) -> None:
+        """A request of ``prompt`` tokens has ended with so many new ones, and with the engine's metrics."""
+        self.tokens += tokens
         cached = metrics.get("cached_tokens")
         if cached is not None:
             self.prompt_tokens += prompt
             self.cached_tokens += int(cached)
         self._queued += float(metrics.get("queue_s", 0.0))
+        self._asked = self._load.clock()
+
+    def replied(self, *, cut: bool) -> None:
+        """A reply is complete; ``cut`` if its length limit ended it."""
+        self.replies += 1
+        self.cut += cut
 
     def close(self, status: str, cause: str | None) -> None:
         """The episode has ended. Safe to call twice."""
         if self._phase is None:
             return
         self.cause = cause
+        if self._phase == "generate":
+            self.unanswered_s = self._load.clock() - self._asked
         self._turn_to(None)
         queued = min(self._queued, self.seconds["generate"])
         self.seconds["queue"] += queued

@@ -16,8 +16,11 @@ import numpy as np
 import pytest
 
 from trainers.algorithms.advantages import ESTIMATORS, Advantages, normalize
+from trainers.algorithms.aggregation import token_weights
 from trainers.algorithms.batch import ActionBatch
 from trainers.algorithms.off_policy import importance_weights
+from trainers.config import PPOConfig, resolve
+from trainers.credit import estimator_options, norm_length
 
 LOGITS = np.array([0.4, -0.3, 0.2, -0.6])  # at the start; in the second turn; after its 0; after its 1
 SIZE = 2
@@ -239,6 +242,33 @@ def test_normalising_the_batch_is_biased_too(batches: Any) -> None:
         true_gradient(LOGITS),
     )
     assert found @ truth / (np.linalg.norm(found) * np.linalg.norm(truth)) < 0.9999
+
+
+def expected_update(batches: Any, config: PPOConfig) -> np.ndarray:
+    """Of a configuration, over all batches and all ways to cut each into two mini-batches."""
+    total = np.zeros(len(LOGITS))
+    for probability, batch, scores in batches:
+        result = ESTIMATORS[config.algorithm.adv_estimator](batch, **estimator_options(config.algorithm))
+        advantages = (normalize(result) if config.algorithm.norm_adv else result).advantages
+        lengths, episode = np.diff(batch.token_offsets), batch.episode_of_token
+        for other in (1, 2, 3):
+            first = np.isin(np.arange(2 * SIZE), (0, other))
+            for part in (first, ~first):
+                offsets = np.concatenate([[0], np.cumsum(lengths[part])])
+                tokens = part[episode]
+                weight = token_weights(config.actor.loss_agg_mode, offsets, norm_length=norm_length(config))
+                total += probability / 3 * (weight * advantages[tokens]) @ scores[tokens]
+    return total
+
+
+def test_the_update_of_the_default_configuration_points_along_the_policy_gradient(batches: Any) -> None:
+    """Also in batches of four episodes, where the default of before does not."""
+    before = ("algorithm.norm_adv=true", "actor.loss_agg_mode=token-mean")
+    truth = true_gradient(LOGITS)
+    found = [expected_update(batches[False], resolve(arguments)[0]) for arguments in ((), before)]
+    default, bent = (each @ truth / (np.linalg.norm(each) * np.linalg.norm(truth)) for each in found)
+    assert default == pytest.approx(1.0, abs=1e-12)
+    assert bent < 0.99
 
 
 # --- sampled by another policy

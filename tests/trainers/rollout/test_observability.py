@@ -91,11 +91,23 @@ def test_an_episodes_phases_add_up_to_its_life(steps: list[tuple[str, float]], q
         timeline.phase(phase)
         clock.now += seconds
         generating += seconds * (phase == "generate")
-    timeline.generated(10, {"queue_s": queued, "cached_tokens": 4.0})
+    timeline.generated(10, 5, {"queue_s": queued, "cached_tokens": 4.0})
     timeline.close("completed", None)
     assert sum(timeline.seconds.values()) == pytest.approx(clock.now)
     assert timeline.seconds["generate"] == pytest.approx(max(0.0, generating - queued)), "the engine's queue is no work"
     assert (timeline.prompt_tokens, timeline.cached_tokens) == (10, 4)
+
+
+# ---------------------------------------------------------------- replies
+
+
+def test_the_share_of_replies_that_ended_at_their_length_limit() -> None:
+    """The first of each episode's three replies is longer than the limit; the last is as long, and ends by itself."""
+    replies = [tokens("x" * 50), tokens("1 on"), tokens("1 " + "x" * 33 + " end")]
+    assert len(replies[2]) == 40
+    (batch,) = run_simulated(collect(engine_of(lambda call, version: Reply(replies[turn_of(call)]))))
+    assert {t.num_turns for t in batch.trajectories} == {3}
+    assert batch.stats["replies_cut"] == pytest.approx(1 / 3)
 
 
 # ---------------------------------------------------------------- length bias
@@ -135,6 +147,11 @@ def test_the_length_bias_compares_what_came_first_with_what_was_admitted_first(
     for batch in [order[i : i + size] for i in range(0, len(order), size)]:
         delivered += batch
         ends.append(len(delivered))
+        for n in batch:
+            for sibling, episode in enumerate(episodes_of(*lengths[n])):
+                timeline = Timeline(Load(1, Clock()))
+                timeline.generated(1, lengths[n][0], {})
+                bias.attempt(n, sibling, episode, timeline)
         said = bias.deliver({n: episodes_of(*lengths[n]) for n in batch}, lambda n: n in dropped)
         for k in ends:  # the largest whole number of batches whose equals by admission are all known
             if set(kept[:k]) <= set(delivered):

@@ -393,7 +393,7 @@ def test_running_slots_are_refilled_an_episode_at_a_time() -> None:
     slots.finish(Ticket(0, 1), played(0))
     assert start_all(slots) == [Ticket(1, 0)], "the next group starts while a sibling of the first still runs"
     slots.finish(Ticket(0, 2), played(0, status=Status.ERROR_ENV))
-    assert start_all(slots) == [Ticket(0, 2, 1)], "a retry of the oldest group goes first"
+    assert start_all(slots) == [Ticket(0, 2, 1, 1)], "a retry of the oldest group goes first"
 
 
 # ---------------------------------------------------------------- failures and filters

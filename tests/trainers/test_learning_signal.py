@@ -1,0 +1,204 @@
+"""What a run does without a learning signal: nothing, and it says so."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from ppo_runs import QUICK, SMALL, in_process, training_of
+
+from trainers.algorithms.advantages import ESTIMATORS, NEEDS_ANCHOR, NEEDS_CRITIC, NEEDS_GREEDY, normalize
+from trainers.algorithms.batch import ActionBatch
+from trainers.config import load_config, resolve
+from trainers.ppo import train
+from trainers.report.metrics import groups_tied
+from trainers.report.signal import PATIENCE, SignalWatch
+from trainers.rollout.collector import Batch
+from trainers.run import Run, assemble
+from trainers.trajectory import Trajectory
+
+TURN_GRPO = ("algorithm.adv_estimator=turn_grpo", "trainer.save_freq=-1")
+
+
+# ------------------ a tie is a tie
+
+
+@given(st.floats(-1e6, 1e6), st.integers(1, 4), st.integers(2, 9), st.booleans())
+def test_equal_rewards_give_no_advantage_to_the_last_bit(reward, groups, size, normalized):
+    """Rounding would be enough: AdamW divides what it left of a gradient by its own size."""
+    count = groups * size
+    batch = ActionBatch(
+        token_offsets=np.arange(0, 3 * count + 1, 3),
+        turn_offsets=np.arange(0, 2 * count + 1, 2),
+        turn_index=np.tile([0, 0, 1], count),
+        turn_rewards=np.tile([reward, 0.0], count),
+        terminated=np.ones(count, np.bool_),
+        truncated=np.zeros(count, np.bool_),
+        group=np.repeat(np.arange(groups), size),
+        anchor=np.tile([0, 1], count),
+        greedy=np.full(count, reward),
+    )
+    ways: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in ESTIMATORS if name not in NEEDS_CRITIC]
+    ways += [(name, {"baseline": "mixed"}) for name in ("rloo", "turn_grpo")]
+    ways += [("turn_grpo", {"zero_pad": True}), ("turn_grpo", {"norm_by_std": True, "outcome_mix": 0.3})]
+    assert {name for name, _ in ways} >= NEEDS_GREEDY | NEEDS_ANCHOR
+    for name, options in ways:
+        result = ESTIMATORS[name](batch, **options)
+        if name == "reinforce_pp":  # it compares turns with each other, too
+            continue
+        found = (normalize(result) if normalized else result).advantages
+        assert not found.any(), (name, options)
+
+
+# ------------------ runs
+
+
+def tie(run: Run) -> None:
+    """All episodes earn .1, with the first turn."""
+    take = run.collector.next_batch
+
+    def tied(episode: Trajectory) -> Trajectory:
+        rewards = np.zeros(episode.num_turns)
+        rewards[:1] = 0.1
+        return replace(episode, turn_rewards=rewards, turn_terms=tuple({"r": float(r)} for r in rewards))
+
+    async def next_batch() -> Batch:
+        batch = await take()
+        return replace(batch, groups=[[tied(episode) for episode in group] for group in batch.groups])
+
+    run.collector.next_batch = next_batch  # type: ignore[method-assign]
+
+
+@pytest.fixture(scope="module")
+def given_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("base")
+    in_process(folder, "trainer.total_iterations=1", *TURN_GRPO)
+    return next(folder.glob("checkpoints/iteration_*/model"))
+
+
+def trained(model: Path, folder: Path, look: Callable[[Run], None], *more: str) -> tuple[dict[str, torch.Tensor], ...]:
+    """The weights of a given model before and after two iterations."""
+    argv = [*SMALL, *QUICK, *TURN_GRPO, f"model.path={model}", f"trainer.default_local_dir={folder}"]
+    argv = [each for each in argv if not each.startswith(("warm_start.mistake", "warm_start.careless"))]
+
+    async def go() -> tuple[dict[str, torch.Tensor], ...]:
+        async with assemble(load_config([*argv, "trainer.total_iterations=2", *more])[0]) as run:
+            look(run)
+            before = run.learner.weights()
+            await train(run)
+            return before, run.learner.weights()
+
+    return asyncio.run(go())
+
+
+def moved(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> bool:
+    return any(not torch.equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.parametrize("norm_adv", ["false", "true"])
+def test_without_a_signal_a_given_model_stays_the_same_to_the_last_bit(given_model, tmp_path, norm_adv):
+    assert not moved(*trained(given_model, tmp_path, tie, f"algorithm.norm_adv={norm_adv}"))
+    rows = training_of(tmp_path)
+    assert [row["actor/grad_norm"] for row in rows] == [0.0, 0.0]
+    assert [row["train/groups_tied"] for row in rows] == [1.0, 1.0]
+
+
+def test_what_moves_a_model_without_a_signal_was_asked_for(given_model, tmp_path):
+    assert moved(*trained(given_model, tmp_path / "entropy", tie, "actor.entropy_coeff=0.01"))
+    before, after = trained(given_model, tmp_path / "decay", tie, "actor.weight_decay=0.1")
+    kept = (1 - 0.003 * 0.1) ** 4  # actor.lr, and four optimizer steps
+    for name in before:
+        expected = before[name] * (kept if before[name].ndim > 1 else 1.0)
+        torch.testing.assert_close(after[name], expected, rtol=1e-6, atol=0)
+
+
+def test_a_signal_moves_it(given_model, tmp_path):
+    assert moved(*trained(given_model, tmp_path, lambda run: None))
+    assert any(row["train/groups_tied"] < 1.0 for row in training_of(tmp_path)), "or there was none"
+
+
+def test_the_entropy_bonus_is_of_models_from_scratch_unless_it_is_given(given_model):
+    path = f"model.path={given_model}"
+    expected = {(): 0.01, (path,): 0.0, (path, "actor.entropy_coeff=0.02"): 0.02, ("actor.entropy_coeff=0",): 0.0}
+    assert {arguments: resolve(arguments)[0].entropy_coeff for arguments in expected} == expected
+
+
+def test_a_run_whose_first_iterations_have_no_signal_says_so_once(tmp_path, caplog):
+    with caplog.at_level(logging.WARNING, "trainers"):
+        in_process(tmp_path, *TURN_GRPO, f"trainer.total_iterations={PATIENCE + 2}", look=tie)
+    (said,) = [record.message for record in caplog.records if "no learning signal" in record.message]
+    for words in (
+        "all episodes earned the same",
+        "mean reward is 0.1",
+        "env.kwargs",
+        "rollout.temperature",
+        "rollout.n",
+    ):
+        assert words in said
+
+
+@given(st.lists(st.sampled_from([0.0, 0.9, 1.0]), max_size=9))
+def test_one_iteration_with_a_signal_is_enough(ties):
+    watch = SignalWatch()
+    said = [watch.observe(tied, 0.0) is not None for tied in ties]
+    none = len(ties) >= PATIENCE and all(tied == 1.0 for tied in ties[:PATIENCE])
+    assert said == [none and number == PATIENCE - 1 for number in range(len(ties))]
+
+
+def test_tokens_outside_the_clip_range_are_counted_before_the_first_step(tmp_path):
+    """An engine whose log-probabilities are off by 1 for every other token: their ratio is 2.7."""
+    shares: list[float] = []
+
+    def mismatched(run: Run) -> None:
+        take = run.collector.next_batch
+
+        def off(episode: Trajectory) -> Trajectory:
+            wrong = episode.action_mask & (np.arange(len(episode.token_ids)) % 2 == 0)
+            return replace(episode, logprobs=(episode.logprobs - wrong).astype(np.float32))
+
+        async def next_batch() -> Batch:
+            batch = await take()
+            changed = replace(batch, groups=[[off(episode) for episode in group] for group in batch.groups])
+            episodes = changed.trajectories
+            wrong = [e.logprobs != t.logprobs for e, t in zip(episodes, batch.trajectories, strict=True)]
+            shares.append(sum(int(w.sum()) for w in wrong) / sum(int(e.action_mask.sum()) for e in episodes))
+            return changed
+
+        run.collector.next_batch = next_batch  # type: ignore[method-assign]
+
+    options = ("actor.mini_batches=1", "actor.ppo_epochs=2", "trainer.total_iterations=1")
+    in_process(tmp_path / "off", *TURN_GRPO, *options, look=mismatched)
+    in_process(tmp_path / "same", *TURN_GRPO, *options)
+    (off,), (same,) = training_of(tmp_path / "off"), training_of(tmp_path / "same")
+    assert off["actor/outside_clip_first"] == pytest.approx(shares[0])
+    assert 0.2 < shares[0] < 0.8
+    assert same["actor/outside_clip_first"] == 0.0
+
+
+def test_which_groups_are_tied():
+    def groups(*rewards: list[float]) -> list[list[Trajectory]]:
+        return [[_episode(reward) for reward in group] for group in rewards]
+
+    assert groups_tied(groups([1.0, 1.0], [0.0, 0.0], [0.0, 1.0], [0.5, 0.5])) == 0.75
+    assert groups_tied(groups([1.0], [1.0])) == 1.0, "one episode each: they are compared with each other"
+    assert groups_tied(groups([1.0], [0.0])) == 0.0
+
+
+def _episode(reward: float) -> Trajectory:
+    return Trajectory(
+        token_ids=np.zeros(1, np.int32),
+        action_mask=np.ones(1, np.bool_),
+        logprobs=np.zeros(1, np.float32),
+        weight_version=np.zeros(1, np.int32),
+        turn_id=np.zeros(1, np.int32),
+        turn_rewards=np.array([reward]),
+    )
