@@ -195,7 +195,7 @@ def test_describe_with_options(capsys):
             "--max-failures must be at least 1",
         ),
         (["evaluate", "textenv/gsm8k", "--policy", "expert", "--num-tasks", "all"], 2, "is endless"),
-        (["evaluate", "textenv/gsm8k", "--policy", "expert", "--num-tasks", "x"], 2, "must be a whole number or `all`"),
+        (["evaluate", "textenv/gsm8k", "--policy", "expert", "--num-tasks", "x"], 2, "must be an integer or `all`"),
         (["evaluate", "textenv/gsm8k", "--policy", "expert", "--num-tasks", "0"], 2, "cannot play 0 tasks"),
     ],
 )
