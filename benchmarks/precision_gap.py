@@ -26,9 +26,9 @@ import argparse
 import asyncio
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -43,16 +43,22 @@ from trainers.learner import Learner, OptimizerSettings
 from trainers.learner.fsdp import whole
 from trainers.trajectory import Status, Trajectory
 
+DType = Literal["float32", "bfloat16"]
+
 CLIP = (0.2, 0.28)  #: below and above 1: the defaults of actor.clip_ratio_low and _high
 GSPO_CLIP = (3e-4, 4e-4)
-PAIRS = (("float32", "float32"), ("bfloat16", "float32"), ("bfloat16", "bfloat16"))  #: engine, learner
+PAIRS: Sequence[tuple[DType, DType]] = (
+    ("float32", "float32"),
+    ("bfloat16", "float32"),
+    ("bfloat16", "bfloat16"),
+)  #: engine, learner
 
 
 def load(path: str) -> tuple[Any, list[list[int]]]:
     """A model in float32, and prompts as token ids."""
     questions = [f"What is {a} times {b}? Think step by step." for a in range(12, 20) for b in (7, 13)]
     if path == "tiny":
-        tokenizer = tiny.build_tokenizer(questions)
+        tokenizer: Any = tiny.build_tokenizer(questions)
         model: Any = tiny.build_model(len(tokenizer))
     else:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
@@ -103,7 +109,7 @@ def trajectory(prompt: list[int], ids: Any, logprobs: Any, name: str) -> Traject
     )
 
 
-def make_learner(model: Any, dtype: str) -> Learner:
+def make_learner(model: Any, dtype: DType) -> Learner:
     """With steps so small that the weights stay as they are."""
     settings = OptimizerSettings(lr=1e-12, weight_decay=0.0, grad_clip=1e9)
     return Learner(model, dtype=dtype, optimizer=settings, max_tokens_per_micro_batch=2048)
@@ -163,10 +169,10 @@ def loss_of(kind: str, count: int) -> Callable[..., Any]:
         old, advantages, weight = batch["old"].float(), batch["advantage"].float(), batch["importance"].float()
         log_ratio = (logprobs - old).detach()
         if kind == "exact":
-            values, stats = -weight * advantages * logprobs, {"clipped": torch.zeros_like(log_ratio)}
+            values, clipped = -weight * advantages * logprobs, torch.zeros_like(log_ratio)
         elif kind == "ppo":
             result = ppo_clip(logprobs, old, advantages, clip_low=CLIP[0], clip_high=CLIP[1], importance=weight)
-            values, stats = result.loss, result.stats
+            values, clipped = result.loss, result.stats["clipped"]
         else:
             result = gspo(
                 logprobs,
@@ -178,10 +184,10 @@ def loss_of(kind: str, count: int) -> Callable[..., Any]:
                 by_token=True,
                 importance=weight,
             )
-            values, stats = result.loss, result.stats
+            values, clipped = result.loss, result.stats["clipped"]
         off = (log_ratio.exp() < 1 - CLIP[0]) | (log_ratio.exp() > 1 + CLIP[1])
         return values.sum() / count, {
-            "clipped": stats["clipped"].float().sum() / count,
+            "clipped": clipped.float().sum() / count,
             "outside": off.float().sum() / count,
             "moved": log_ratio.abs().sum() / count,
         }
@@ -213,7 +219,7 @@ def main(argv: list[str] | None = None) -> None:
         dtype: asyncio.run(sample(model, prompts, given.episodes, given.tokens, dtype))
         for dtype in ("float32", "bfloat16")
     }
-    learners: dict[str, Learner] = {}
+    learners: dict[DType, Learner] = {}
     for engine, learner in PAIRS:
         if learner not in learners:
             learners.clear()  # one in memory at a time
@@ -248,7 +254,7 @@ def main(argv: list[str] | None = None) -> None:
     say({"learner": "bfloat16, in other micro-batches", **in_other_batches(learner_16, batch)})
     ones = np.ones(len(theirs))
     for kind in ("ppo", "gspo"):
-        mode = "token_tis" if kind == "ppo" else "sequence_tis"
+        mode: Literal["token_tis", "sequence_tis"] = "token_tis" if kind == "ppo" else "sequence_tis"
         tis = importance_weights(mode, recomputed, theirs, offsets, 2.0)
         assert tis is not None
         for name, old, weight in (

@@ -127,7 +127,7 @@ def test_the_default_of_old_logprobs_follows_precision_and_loss(loss, dtype):
     given = [f"actor.policy_loss={loss}", f"model.dtype={dtype}", "algorithm.adv_estimator=grpo"]
     config, sources = resolve(given)
     assert config.actor.old_logprobs == chosen
-    assert f"old_logprobs: {chosen}  # set by the program (default null)" in render(config, sources)
+    assert f"  old_logprobs: {chosen}\n" in render(config, sources), "shown, as a default"
     for value in ("rollout", "recompute"):
         assert resolve([*given, f"actor.old_logprobs={value}"])[0].actor.old_logprobs == value
     corrected = [*given, "actor.importance_correction=sequence_tis"]

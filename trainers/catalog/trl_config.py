@@ -133,7 +133,7 @@ def _problems(config: PPOConfig, given: Mapping[str, str]) -> Iterator[tuple[str
         if name in FIELDS or name in READ:
             continue
         said = name in given or any(each.startswith(f"{name}.") for each in given)
-        if said or value_of(config, name) != key.default:
+        if said or value_of(config, name) not in (key.default, config.chosen_defaults().get(name, key.default)):
             why = next((why for start, why in WHY_NOT.items() if name.startswith(start)), "TRL has nothing like it")
             yield name, f"has no meaning for trl-grpo: {why}"
     yield from _values(config)

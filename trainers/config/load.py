@@ -200,7 +200,7 @@ def render(config: RunConfig, sources: Mapping[str, str] | None = None, notes: S
             if key.entries:
                 value = {name: entry.model_dump(mode="json", exclude_defaults=True) for name, entry in value.items()}
             line = f"{'  ' * len(path)}{key.name.rpartition('.')[2]}: {dump(value)}"
-            if value != key.default:
+            if value not in (key.default, config.chosen_defaults().get(key.name, key.default)):
                 line += f"  # {_origin(key, sources)} (default {dump(key.default)})"
             lines.append(line)
     return "\n".join(lines) + "\n"

@@ -6,8 +6,8 @@ docs/configuration.md are made from what stands here. What several keys must agr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -38,12 +38,17 @@ class RunConfig(Section):
         """What does not go together: pairs of a key and what is wrong, in words."""
         return iter(())
 
-    def choose_defaults(self) -> None:
-        """Fill in, in place, the defaults that depend on other keys; the checks see them."""
+    def chosen_defaults(self) -> Mapping[str, Any]:
+        """Defaults that depend on other keys, by ``section.key``; where such a key is null, it gets its value here."""
+        return {}
 
     @model_validator(mode="after")
     def _goes_together(self) -> RunConfig:
-        self.choose_defaults()
+        for name, value in self.chosen_defaults().items():
+            section, key = name.split(".")
+            if getattr(getattr(self, section), key) is None:
+                chosen = getattr(self, section).model_copy(update={key: value})
+                object.__setattr__(self, section, chosen)  # frozen once it is made
         if conflicts := list(self.checks()):
             raise ConflictError(conflicts)
         return self
@@ -79,12 +84,11 @@ class PPOConfig(RunConfig):
         """What does not go together: pairs of a key and what is wrong, in words."""
         return ppo_checks(self)
 
-    def choose_defaults(self) -> None:
+    def chosen_defaults(self) -> Mapping[str, Any]:
         """See :class:`RunConfig`; measured by ``benchmarks/precision_gap.py``."""
-        if self.actor.old_logprobs is None:
-            by_episode = self.actor.policy_loss in ("gspo", "gspo_token")
-            chosen = "recompute" if by_episode and self.model.dtype == "bfloat16" else "rollout"
-            object.__setattr__(self, "actor", self.actor.model_copy(update={"old_logprobs": chosen}))
+        by_episode = self.actor.policy_loss in ("gspo", "gspo_token")
+        rounded = by_episode and self.model.dtype == "bfloat16"
+        return {"actor.old_logprobs": "recompute" if rounded else "rollout"}
 
     @property
     def entropy_coeff(self) -> float:
