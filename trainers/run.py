@@ -7,7 +7,7 @@ import contextlib
 import pickle
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from . import checkpoints, sft
 from .algorithms.kl import AdaptiveKL, FixedKL, KLController
 from .assembly.cluster import cluster_of, driver_device, plan_of
 from .assembly.collection import collector_of, trace_of
+from .assembly.demonstrator import with_scripts_there_are
 from .assembly.engines import check_engine, engine_of, sleeps
 from .assembly.environments import (
     backend_of,
@@ -28,9 +29,9 @@ from .assembly.environments import (
     training_kwargs,
     validation_tasks,
 )
-from .assembly.folder import checkpoint_to_resume, held, refuse_sft_folder, run_folder
+from .assembly.folder import checkpoint_to_resume, held, refuse_sft_folder, run_folder, write_config
 from .assembly.learner import check_learner, learner_of, learner_options, start_from_adapter
-from .assembly.openings import overlong_of
+from .assembly.openings import overlong_of, try_openings
 from .assembly.policy import policy_of, set_threads
 from .assembly.publication import Publisher
 from .assembly.reward_checks import check_rewards, try_multiturn
@@ -38,7 +39,9 @@ from .assembly.reward_model import RewardModels, reward_models_of, start_early, 
 from .assembly.rewards import custom_reward, multiturn_reward, redistribution_of, reward_function_of
 from .cluster.group import LearnerGroup, RankError
 from .config import PPOConfig
+from .config.describe import all_keys
 from .config.schema import WarmStartSection
+from .config.yaml12 import dump
 from .heap import settled
 from .learner import Learner, Parallel
 from .policy import Policy
@@ -69,6 +72,7 @@ class Run:
     reward_models: RewardModels | None = None
     trace: TraceFile | None = None
     reward_stats: Mapping[str, Callable[[], Mapping[str, float]]] = field(default_factory=dict)  # of later rewards
+    made_here: bool = True  # whether the model was made or warmed up here, and is not the one of model.path as it was
     iteration: int = 0  # iterations done
     validated: int = 0  # at which of them the last validation was; 0 also before any
     trained_s: float = 0.0  # seconds of training, over all resumptions
@@ -99,10 +103,13 @@ async def _assembled(config: PPOConfig, folder: Path) -> AsyncIterator[Run]:
         if "config" not in checkpoint.state:
             raise damaged(checkpoint.path, KeyError("state.json has no config"))
         refuse_other_run(checkpoint.state["config"], config.model_dump(mode="json"), checkpoint.path)
+        if checkpoint.state.get("weights_only") and not config.trainer.val_only:
+            raise weights_alone(checkpoint.path)
     plan = plan_of(config)
     check_environments(config)
     check_engine(config)
     check_rewards(config)
+    config, notes = with_scripts_there_are(config)
     credit = redistribution_of(config.algorithm)
     kwargs, seed = training_kwargs(config), config.trainer.seed
     policy = policy_of(
@@ -134,6 +141,8 @@ async def _assembled(config: PPOConfig, folder: Path) -> AsyncIterator[Run]:
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(saved.wait)  # what is being written in the background is finished, or said to have failed
         stack.callback(reporter.close)
+        if not config.trainer.val_only:  # which leaves the folder as it is
+            write_config(folder, config)
         if trace is not None:
             stack.callback(trace.close)
         given_up = threading.Event()
@@ -142,8 +151,12 @@ async def _assembled(config: PPOConfig, folder: Path) -> AsyncIterator[Run]:
         if (pool := reward_function_of(config.custom_reward_function)) is not None:
             stack.callback(pool.close)
             rewards["custom"] = custom_reward(config, pool)
+        for line in notes:
+            reporter.say(line)
         if (elsewhere := other_validation(config)) is not None:
             reporter.say(elsewhere)
+        longest = None if config.model.path == "tiny" else policy.model.config.get_text_config()
+        await try_openings(config, renderer, getattr(longest, "max_position_embeddings", None))
         overlong = await overlong_of(config, renderer, reporter.say)
         await try_multiturn(config)
         models: RewardModels | None = None
@@ -151,6 +164,8 @@ async def _assembled(config: PPOConfig, folder: Path) -> AsyncIterator[Run]:
             models = await stack.enter_async_context(reward_models_of(config, plan))
         if checkpoint is not None:
             reporter.say(f"resuming from {checkpoint.path}")
+            for change in changes(checkpoint.state["config"], config.model_dump(mode="json")):
+                reporter.say(f"the configuration differs from the checkpoint's: {change}")
         elif warm_start_wanted(config):
             if models is None:
                 await try_served(config)
@@ -210,6 +225,7 @@ async def _assembled(config: PPOConfig, folder: Path) -> AsyncIterator[Run]:
             trace=trace,
             reward_stats=reward_stats,
             given_up=given_up,
+            made_here=config.model.path == "tiny" or warm_start_wanted(config),
         )
         if checkpoint is not None:
             resume(run, checkpoint)
@@ -290,7 +306,8 @@ def resume(run: Run, checkpoint: checkpoints.Checkpoint) -> None:
     """Go on from a checkpoint; before anything is collected."""
     state = checkpoint.state
     try:
-        run.learner.load(checkpoint.path / "learner")
+        if not state.get("weights_only"):  # else this is a validation of the model, which is loaded
+            run.learner.load(checkpoint.path / "learner")
         run.collector.restore(state["frontier"])
         run.kl.load_state_dict(state["kl"])
         run.iteration, run.trained_s = int(state["iteration"]), float(state["trained_s"])
@@ -323,6 +340,7 @@ _FIXED = (
     "env.id",
     "data.train_files",
     "data.train_size",
+    "data.shuffle",
     "data.chat_template_kwargs",
     "data.filter_overlong_prompts",
     "data.longest_prompt",
@@ -355,6 +373,23 @@ def refuse_other_run(before: Mapping[str, Any], now: Mapping[str, Any], path: Pa
             f"{path} is of another run: {changes}. Give this run a folder of its own (trainer.experiment_name=NAME), "
             "or start afresh in this one with trainer.resume_mode=disable"
         )
+
+
+def weights_alone(path: Path) -> checkpoints.CheckpointError:
+    """What to say of a checkpoint without the optimizer's state."""
+    return checkpoints.CheckpointError(
+        f"{path} has the model alone (trainer.save_weights_only), and resuming needs the optimizer's state, too: begin "
+        f"another run with it (model.path={path / 'model'} trainer.experiment_name=NAME), validate it "
+        "(trainer.val_only=true), or start afresh in this folder with trainer.resume_mode=disable"
+    )
+
+
+def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    """Each key whose value differs, as ``key: old -> new``; keys that one of the two lacks are another version's."""
+    for name in all_keys(PPOConfig):
+        old, new = _at(before, name), _at(now, name)
+        if old != new and _UNKNOWN not in (old, new):
+            yield f"{name}: {dump(old)} -> {dump(new)}"
 
 
 def _at(tree: Mapping[str, Any], name: str) -> Any:

@@ -85,9 +85,8 @@ class PPOTrainer:
         if self.config.trainer.val_only:  # nothing is saved: what was validated may be a checkpoint's
             validated = checkpoint_to_resume(self.config.trainer, run.saved)
             self._trained = None if validated is None else validated.path
-        elif newest is None:  # a run saves one at its end, unless it was over when it resumed from elsewhere
-            assert given is not None
-            self._trained = Path(given).expanduser()
+        elif newest is None:  # nothing was trained: it was stopped first, or was over when it resumed from elsewhere
+            self._trained = None if given is None else Path(given).expanduser()
         else:
             self._trained = newest.path
         return Result(
