@@ -60,6 +60,22 @@ def test_the_model_of_a_service_plays(folder):
     assert (folder / "results" / "results.parquet").is_file()
 
 
+def test_the_environment_trains(folder):
+    """As the page says it, with a smaller model and one iteration."""
+    (block,) = re.findall(r"^```sh train\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    tried, trained = (line.split()[1:] for line in block.splitlines())
+    said = python(folder, *tried)
+    assert "the opening of training task 0 has " in said
+    assert "which are trained on, too" in said
+    small = [f"model.{shape}" for shape in ("hidden=32", "layers=1", "heads=2", "kv_heads=1", "vocab_size=300")]
+    small += ["warm_start.demonstrations=32", "warm_start.steps=3", "warm_start.batch_size=8"]
+    small += ["rollout.groups_per_batch=2", "rollout.n=2", "rollout.max_response_length=16"]
+    said = " ".join(python(folder, *trained, *small, "trainer.total_iterations=1").split())
+    assert "validation is on tasks 14 to 17, which data.train_size leaves out of training" in said
+    written = {path.name for path in (folder / "outputs/textenvs/run").iterdir()}
+    assert written >= {"config.yaml", "metrics.jsonl", "conversations", "checkpoints"}
+
+
 def test_gymnasium_accepts_the_environment(folder):
     python(folder, "check.py")
 

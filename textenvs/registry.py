@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import difflib
 import functools
+import importlib
+import inspect
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -29,6 +31,8 @@ PLACES: tuple[Path, ...] = (_PACKAGE / FILE_NAME, _PACKAGE.parent / FILE_NAME)
 _ID = re.compile(r"textenv/[a-z0-9]+(-[a-z0-9]+)*")
 _VERSIONED = re.compile(r".*-v\d+")
 _ENTRY_POINT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+#: Arguments that ``gymnasium.make`` keeps to itself, and one that any class may be given.
+_GYMNASIUM_OPTIONS = ("max_episode_steps", "disable_env_checker", "render_mode")
 _FIELDS = {"version", "entry_point", "kwargs", "description", "nondeterministic", "extras", "requires"}
 
 
@@ -143,14 +147,63 @@ def make(env_id: str, **kwargs: Any) -> TextEnv[Any]:
 
     Raises:
         gymnasium.error.NameNotFound: Nothing has this id; the message names the nearest ones.
-        TypeError: It is not a :class:`~textenvs.env.TextEnv`.
+        ImportError: A module that the id or its entry point names cannot be imported.
+        TypeError: The constructor does not take an argument (the message names the nearest one that it takes), or it
+            makes something else than a :class:`~textenvs.env.TextEnv`.
     """
-    if ":" not in env_id and env_id not in gymnasium.registry:
-        raise unknown_id(env_id, gymnasium.registry)
+    names, complete = parameters(constructor(env_id))
+    for name in kwargs if complete else ():
+        if name not in names and name not in _GYMNASIUM_OPTIONS:
+            near = difflib.get_close_matches(name, names, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(names) or 'none'}"
+            raise TypeError(f"{env_id} has no option {name!r}; {hint}")
     env = gymnasium.make(env_id, disable_env_checker=True, **kwargs).unwrapped
     if not isinstance(env, TextEnv):
         raise TypeError(f"{env_id!r} is a {type(env).__name__}, not a TextEnv; use gymnasium.make for it")
     return env
+
+
+def constructor(env_id: str) -> Callable[..., Any]:
+    """What makes the environment of this id, its class mostly; ``module:id`` imports the module first.
+
+    Raises:
+        gymnasium.error.NameNotFound: Nothing has this id; the message names the nearest ones.
+        ImportError: The module, or that of the entry point, cannot be imported.
+    """
+    module, _, name = env_id.rpartition(":")
+    if module:
+        importlib.import_module(module)
+    if name not in gymnasium.registry:
+        own = [each for each, spec in gymnasium.registry.items() if not str(spec.entry_point).startswith("gymnasium.")]
+        raise unknown_id(name, own)
+    entry_point = gymnasium.registry[name].entry_point
+    if not isinstance(entry_point, str):
+        assert entry_point is not None  # Gymnasium's specs of vector environments alone have none
+        return entry_point
+    place, _, attribute = entry_point.partition(":")
+    return getattr(importlib.import_module(place), attribute)  # type: ignore[no-any-return]
+
+
+@functools.cache
+def parameters(maker: Callable[..., Any]) -> tuple[Mapping[str, inspect.Parameter], bool]:
+    """The named arguments that a constructor takes, and whether those are all of them.
+
+    Where a class passes ``**options`` on, those of the class above it belong to it, too.
+    """
+    found: dict[str, inspect.Parameter] = {}
+    makers: tuple[Any, ...] = inspect.getmro(maker) if inspect.isclass(maker) else (maker,)
+    for number, each in enumerate(makers):
+        if number and "__init__" not in vars(each):
+            continue
+        passes_on = False
+        for name, parameter in inspect.signature(each).parameters.items():
+            if parameter.kind == parameter.VAR_KEYWORD:
+                passes_on = True
+            elif parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+                found.setdefault(name, parameter)
+        if not passes_on:
+            return MappingProxyType(found), True
+    return MappingProxyType(found), False
 
 
 @functools.cache

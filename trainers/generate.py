@@ -40,6 +40,7 @@ from .assembly.policy import set_threads
 from .cluster.plan import PlanError
 from .config.schema import EngineSection, ModelSection
 from .engines.base import Engine, EngineError, Generation, Sampling
+from .hub import is_name
 from .interrupts import Interrupts, leave
 from .parquet import TableError, read_table, write_table
 from .policy import Policy, PolicyError, load
@@ -49,6 +50,7 @@ from .rollout.tasks import derive_seed
 log = logging.getLogger("trainers")
 
 _LISTED = 5  # bad rows in an error
+_MOST_SLOTS = 128  # requests decoded at once; each has keys and values for a whole context
 _COLUMNS = ("responses", "response_lengths", "finish_reasons")
 
 
@@ -196,7 +198,8 @@ def _identity(config: GenerateConfig, source: Path) -> dict[str, Any]:
     sampling = config.rollout.model_dump(mode="json")
     rows = {"prompts": hashlib.sha256(source.read_bytes()).hexdigest(), "prompt_key": config.data.prompt_key}
     sizes = {"n_samples": config.data.n_samples, "batch_size": config.data.batch_size}
-    model = {"model": str(Path(_model(config).path).expanduser().absolute()), "dtype": config.model.dtype}
+    path = _model(config).path
+    model = {"model": path if is_name(path) else str(Path(path).expanduser().absolute()), "dtype": config.model.dtype}
     # Where there is none it is left out: folders of before have none.
     template = {"chat_template_kwargs": kwargs} if (kwargs := config.data.chat_template_kwargs) else {}
     return {**rows, **template, **sizes, **model, "engine": config.engine.name, "seed": config.trainer.seed, **sampling}
@@ -226,9 +229,10 @@ def _as_run(config: GenerateConfig, folder: Path) -> PPOConfig:
     """The part of a run's configuration that engines are made from."""
     rollout = config.rollout
     context = max(16, rollout.max_prompt_length + rollout.max_response_length)  # the least that an engine has
-    engine = EngineSection(
-        **{name: getattr(config.engine, name) for name in type(config.engine).model_fields}, max_context=context
-    )
+    given = {name: getattr(config.engine, name) for name in type(config.engine).model_fields}
+    if config.engine.max_slots is None:
+        given["max_slots"] = min(_MOST_SLOTS, config.data.batch_size * config.data.n_samples)
+    engine = EngineSection(**given, max_context=context)
     return PPOConfig.model_validate(
         {
             "data": {"chat_template_kwargs": config.data.chat_template_kwargs},

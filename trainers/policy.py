@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from safetensors import SafetensorError
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
-from . import tiny
+from . import hub, tiny
 from .config.schema import ModelSection
 
 
@@ -55,8 +56,8 @@ def load(section: ModelSection, texts: Callable[[], Iterable[str]], *, max_conte
     Raises:
         PolicyError: The folder is missing or incomplete, its tokenizer has no chat template or is another model's.
     """
+    tokenizer = load_tokenizer(section, texts)
     if section.path == "tiny":
-        tokenizer: Any = tiny.build_tokenizer(texts(), section.vocab_size)
         model = tiny.build_model(
             len(tokenizer),
             family=section.family,
@@ -70,29 +71,73 @@ def load(section: ModelSection, texts: Callable[[], Iterable[str]], *, max_conte
             seed=seed,
         )
         return Policy(model, tokenizer)
-    path = Path(section.path).expanduser()
-    # A name of the hub ("Qwen/Qwen2.5-0.5B-Instruct") is no local folder; transformers finds it or says why not.
-    if path.is_absolute() and not path.is_dir():
-        raise PolicyError(f"model.path={section.path}: no such folder")
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
         model = AutoModelForCausalLM.from_pretrained(
-            path, dtype=torch.float32, trust_remote_code=False, use_safetensors=True
+            _folder(section.path, weights=True), dtype=torch.float32, trust_remote_code=False, use_safetensors=True
         )
-    except (OSError, ValueError) as error:
-        raise PolicyError(
-            f"model.path={section.path}: transformers cannot load it ({error}); give a folder with config.json, "
-            "weights and tokenizer, a hub name that can be downloaded or is cached, or `tiny`"
-        ) from error
-    if tokenizer.chat_template is None:
-        raise PolicyError(f"model.path={section.path}: its tokenizer has no chat template, so no conversation fits it")
-    if not tokenizer.encode(
-        "a", add_special_tokens=False
-    ):  # what transformers makes of a folder without tokenizer.json
-        raise PolicyError(f"model.path={section.path}: its tokenizer knows no words; is tokenizer.json missing?")
+    except (OSError, ValueError, SafetensorError) as error:
+        raise _not_loaded(section, error) from error
     if len(tokenizer) > model.config.vocab_size:
         raise PolicyError(
             f"model.path={section.path}: its tokenizer has {len(tokenizer)} tokens, the model only "
             f"{model.config.vocab_size}; they do not belong together"
         )
     return Policy(model.eval(), tokenizer)
+
+
+def load_tokenizer(section: ModelSection, texts: Callable[[], Iterable[str]]) -> Any:
+    """The policy's tokenizer alone, without any weights.
+
+    Args:
+        section: Which model.
+        texts: As in :func:`load`.
+
+    Raises:
+        PolicyError: It is missing, or has no chat template.
+    """
+    if section.path == "tiny":
+        return tiny.build_tokenizer(texts(), section.vocab_size)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(_folder(section.path, weights=False), trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise _not_loaded(section, error) from error
+    if tokenizer.chat_template is None:
+        raise PolicyError(f"model.path={section.path}: its tokenizer has no chat template, so no conversation fits it")
+    # What transformers makes of a folder without tokenizer.json knows no words.
+    if not tokenizer.encode("a", add_special_tokens=False):
+        raise PolicyError(f"model.path={section.path}: its tokenizer knows no words; is tokenizer.json missing?")
+    return tokenizer
+
+
+def positions(section: ModelSection) -> int | None:
+    """The longest context that a given model was made for; ``None`` where it does not say, and for `tiny`.
+
+    Raises:
+        PolicyError: Its configuration cannot be read.
+    """
+    if section.path == "tiny":
+        return None
+    try:
+        folder = _folder(section.path, weights=False)
+        text = AutoConfig.from_pretrained(folder, trust_remote_code=False).get_text_config()
+    except (OSError, ValueError) as error:
+        raise _not_loaded(section, error) from error
+    found = getattr(text, "max_position_embeddings", None)
+    return found if isinstance(found, int) else None
+
+
+def _folder(path: str, *, weights: bool) -> Path:
+    try:
+        folder = hub.folder_of(path, weights=weights)
+    except hub.HubError as error:
+        raise PolicyError(f"model.path={path}: {error}") from error
+    if not folder.is_dir():
+        raise PolicyError(f"model.path={path}: no such folder")
+    return folder
+
+
+def _not_loaded(section: ModelSection, error: Exception) -> PolicyError:
+    return PolicyError(
+        f"model.path={section.path}: transformers cannot load it ({error}); give a folder with config.json, weights "
+        "and tokenizer, a name on the Hugging Face hub, or `tiny`"
+    )

@@ -17,7 +17,9 @@ import logging
 import math
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,7 +37,12 @@ from transformers.utils.logging import disable_progress_bar
 
 from .algorithms.aggregation import token_weights
 from .assembly.cluster import plan_of
+from .assembly.demonstrator import with_scripts_there_are
+from .assembly.engines import check_engine
+from .assembly.environments import check_environments, other_validation
 from .assembly.folder import run_folder, within
+from .assembly.openings import try_openings
+from .assembly.policy import tokenizer_of
 from .assembly.reward_checks import reward_problems
 from .cluster.group import LearnerGroup
 from .cluster.nsight import captures
@@ -46,9 +53,11 @@ from .credit import credit, critic_loss, norm_length, offsets_of, policy_loss, s
 from .engines.base import EngineError, Sampling
 from .interrupts import Interrupts, leave
 from .plain import SAID_PLAINLY, disk_full
+from .policy import PolicyError, positions
 from .report.metrics import Phases, episode_metrics, groups_tied
 from .report.profile import profiled
 from .rollout.collector import Batch, CollectionError
+from .rollout.renderer import Renderer, RendererError
 from .rollout.tally import ended
 from .run import Run, assemble
 from .trajectory import Trajectory
@@ -70,7 +79,8 @@ async def train(run: Run) -> None:
     """
     config = run.config.trainer
     if run.iteration == 0:
-        save(run)  # the warm start is not to be done twice
+        if run.made_here:
+            save(run)  # the warm start is not to be done twice
         if config.val_before_train:
             await validate(run)
     elif every(config.test_freq, run.iteration) and run.validated != run.iteration and not over(run):
@@ -108,7 +118,8 @@ async def train(run: Run) -> None:
         save(run)
     run.saved.wait()
     if run.failure is not None:
-        log.warning("collecting has failed; what was learned in %d iterations is saved", run.iteration)
+        if run.iteration:
+            log.warning("collecting has failed; what was learned in %d iterations is saved", run.iteration)
         raise run.failure
     if run.validated != run.iteration and not run.stop.is_set():
         await validate(run)
@@ -277,7 +288,8 @@ async def validate(run: Run) -> str | None:
 
 
 def save(run: Run) -> None:
-    """Write a checkpoint: everything that going on exactly from here needs."""
+    """Write a checkpoint: all that resuming exactly needs, or the model alone (``trainer.save_weights_only``)."""
+    learner, section = run.learner, run.config.trainer
     state = {
         "iteration": run.iteration,
         "trained_s": run.trained_s,
@@ -285,24 +297,21 @@ def save(run: Run) -> None:
         "frontier": run.collector.frontier(),
         "kl": run.kl.state_dict(),
         "config": run.config.model_dump(mode="json"),
+        "weights_only": section.save_weights_only,
     }
+    write_state: Callable[[Path], Any] = learner.save
+    write_model: Callable[[Path], Any] = partial(learner.export_hf, tokenizer=run.tokenizer)
     with traced(run, "save"):
-        if run.config.trainer.async_save:
+        if section.async_save:
             run.saved.wait()  # before copies are taken: there are never two
-            state_writer, model_writer = run.learner.prepare_save(), run.learner.prepare_export(run.tokenizer)
-            run.saved.save_in_background(
-                run.iteration,
-                state,
-                lambda folder: state_writer(folder / "learner"),
-                lambda folder: model_writer(folder / "model"),
-            )
-        else:
-            run.saved.save(
-                run.iteration,
-                state,
-                lambda folder: run.learner.save(folder / "learner"),
-                lambda folder: run.learner.export_hf(folder / "model", run.tokenizer),
-            )
+            write_model = learner.prepare_export(run.tokenizer)
+            if not section.save_weights_only:
+                write_state = learner.prepare_save()
+        writers: list[Callable[[Path], Any]] = [lambda folder: write_model(folder / "model")]
+        if not section.save_weights_only:
+            writers.insert(0, lambda folder: write_state(folder / "learner"))
+        keep = run.saved.save_in_background if section.async_save else run.saved.save
+        keep(run.iteration, state, *writers)
 
 
 @contextlib.contextmanager
@@ -367,6 +376,25 @@ async def play(run: Run) -> int:
     return 130 if run.stop.is_set() else 0
 
 
+def rehearse(config: PPOConfig) -> str:
+    """What a run does before anything costly starts, without the model's weights: lines on what was found.
+
+    Raises:
+        ValueError: The run could not begin; the message says why and what to change.
+    """
+    check_environments(config)
+    check_engine(config)
+    config, notes = with_scripts_there_are(config)
+    if (other := other_validation(config)) is not None:
+        notes.append(other)
+    try:
+        renderer = Renderer(tokenizer_of(config), template_kwargs=config.data.chat_template_kwargs)
+        openings = asyncio.run(try_openings(config, renderer, positions(config.model)))
+    except (PolicyError, RendererError, CollectionError) as error:
+        raise ValueError(str(error)) from error
+    return "\n".join([*openings, *(f"note: {note}" for note in notes)])
+
+
 def again(section: TrainerSection) -> str:
     """How to go on with a run that has ended for want of something."""
     if not list((run_folder(section) / "checkpoints").glob("iteration_*")):
@@ -382,7 +410,10 @@ def again(section: TrainerSection) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """``python -m trainers.ppo``."""
     config: PPOConfig = load_config(
-        sys.argv[1:] if argv is None else argv, plan=lambda config: describe(plan_of(config)), check=reward_problems
+        sys.argv[1:] if argv is None else argv,
+        plan=lambda config: describe(plan_of(config)),
+        rehearse=rehearse,
+        check=reward_problems,
     )[0]
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     disable_progress_bar()  # transformers' own, for every file it reads or writes

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from . import checkpoints, sft
 from .algorithms.kl import AdaptiveKL, FixedKL, KLController
 from .assembly.cluster import cluster_of, driver_device, plan_of
 from .assembly.collection import collector_of, trace_of
+from .assembly.demonstrator import with_scripts_there_are
 from .assembly.engines import check_engine, engine_of, sleeps
 from .assembly.environments import (
     backend_of,
@@ -27,9 +28,9 @@ from .assembly.environments import (
     training_kwargs,
     validation_tasks,
 )
-from .assembly.folder import checkpoint_to_resume, held, refuse_sft_folder, run_folder
+from .assembly.folder import checkpoint_to_resume, held, refuse_sft_folder, run_folder, write_config
 from .assembly.learner import check_learner, learner_of, learner_options, start_from_adapter
-from .assembly.openings import overlong_of
+from .assembly.openings import overlong_of, try_openings
 from .assembly.policy import policy_of, set_threads
 from .assembly.publication import Publisher
 from .assembly.reward_checks import check_rewards, try_multiturn
@@ -37,7 +38,9 @@ from .assembly.reward_model import RewardModels, reward_models_of, start_early, 
 from .assembly.rewards import custom_reward, multiturn_reward, overlong_reward, redistribution_of, reward_function_of
 from .cluster.group import LearnerGroup, RankError
 from .config import PPOConfig
+from .config.describe import all_keys
 from .config.schema import WarmStartSection
+from .config.yaml12 import dump
 from .heap import settled
 from .learner import Learner, Parallel
 from .policy import Policy
@@ -70,6 +73,7 @@ class Run:
     trace: TraceFile | None = None
     resumed_from: Path | None = None  # the checkpoint
     reward_stats: Mapping[str, Callable[[], Mapping[str, float]]] = field(default_factory=dict)  # of later rewards
+    made_here: bool = True  # whether the model was made or warmed up here, and is not the one of model.path as it was
     iteration: int = 0  # iterations done
     validated: int = 0  # at which of them the last validation was; 0 also before any
     trained_s: float = 0.0  # seconds of training, over all resumptions
@@ -101,10 +105,13 @@ async def _assembled(config: PPOConfig, folder: Path) -> AsyncIterator[Run]:
         if "config" not in checkpoint.state:
             raise damaged(checkpoint.path, KeyError("state.json has no config"))
         refuse_other_run(checkpoint.state["config"], config.model_dump(mode="json"), checkpoint.path)
+        if checkpoint.state.get("weights_only") and not config.trainer.val_only:
+            raise weights_alone(checkpoint.path)
     plan = plan_of(config)
     check_environments(config)
     check_engine(config)
     check_rewards(config)
+    config, notes = with_scripts_there_are(config)
     credit = redistribution_of(config.algorithm)
     kwargs, seed = training_kwargs(config), config.trainer.seed
     policy = policy_of(
@@ -136,6 +143,8 @@ async def _assembled(config: PPOConfig, folder: Path) -> AsyncIterator[Run]:
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(saved.wait)  # what is being written in the background is finished, or said to have failed
         stack.callback(reporter.close)
+        if not config.trainer.val_only:  # which leaves the folder as it is
+            write_config(folder, config)
         if trace is not None:
             stack.callback(trace.close)
         given_up = threading.Event()
@@ -146,8 +155,12 @@ async def _assembled(config: PPOConfig, folder: Path) -> AsyncIterator[Run]:
             rewards["custom"] = custom_reward(config, pool)
         if config.overlong_buffer.enable:
             rewards["overlong"] = overlong_reward(config)
+        for line in notes:
+            reporter.say(line)
         if (elsewhere := other_validation(config)) is not None:
             reporter.say(elsewhere)
+        longest = None if config.model.path == "tiny" else policy.model.config.get_text_config()
+        await try_openings(config, renderer, getattr(longest, "max_position_embeddings", None))
         overlong = await overlong_of(config, renderer, reporter.say)
         await try_multiturn(config)
         models: RewardModels | None = None
@@ -155,6 +168,8 @@ async def _assembled(config: PPOConfig, folder: Path) -> AsyncIterator[Run]:
             models = await stack.enter_async_context(reward_models_of(config, plan))
         if checkpoint is not None:
             reporter.say(f"resuming from {checkpoint.path}")
+            for change in changes(checkpoint.state["config"], config.model_dump(mode="json")):
+                reporter.say(f"the configuration differs from the checkpoint's: {change}")
         elif warm_start_wanted(config):
             if models is None:
                 await try_served(config)
@@ -215,6 +230,7 @@ async def _assembled(config: PPOConfig, folder: Path) -> AsyncIterator[Run]:
             resumed_from=None if checkpoint is None else checkpoint.path,
             reward_stats=reward_stats,
             given_up=given_up,
+            made_here=config.model.path == "tiny" or warm_start_wanted(config),
         )
         if checkpoint is not None:
             resume(run, checkpoint)
@@ -306,7 +322,8 @@ def resume(run: Run, checkpoint: checkpoints.Checkpoint) -> None:
     """Go on from a checkpoint; before anything is collected."""
     state = checkpoint.state
     try:
-        run.learner.load(checkpoint.path / "learner")
+        if not state.get("weights_only"):  # else this is a validation of the model, which is loaded
+            run.learner.load(checkpoint.path / "learner")
         run.collector.restore(state["frontier"])
         run.kl.load_state_dict(state["kl"])
         run.iteration, run.trained_s = int(state["iteration"]), float(state["trained_s"])
@@ -331,6 +348,7 @@ _FIXED = (
     "env.id",
     "data.train_files",
     "data.train_size",
+    "data.shuffle",
     "data.chat_template_kwargs",
     "data.filter_overlong_prompts",
     "data.longest_prompt",
@@ -363,6 +381,23 @@ def refuse_other_run(before: Mapping[str, Any], now: Mapping[str, Any], path: Pa
             f"{path} is of another run: {changes}. Give this run a folder of its own (trainer.experiment_name=NAME), "
             "or start afresh in this one with trainer.resume_mode=disable"
         )
+
+
+def weights_alone(path: Path) -> checkpoints.CheckpointError:
+    """What to say of a checkpoint without the optimizer's state."""
+    return checkpoints.CheckpointError(
+        f"{path} has the model alone (trainer.save_weights_only), and resuming needs the optimizer's state, too: begin "
+        f"another run with it (model.path={path / 'model'} trainer.experiment_name=NAME), validate it "
+        "(trainer.val_only=true), or start afresh in this folder with trainer.resume_mode=disable"
+    )
+
+
+def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    """Each key whose value differs, as ``key: old -> new``; keys that one of the two lacks are another version's."""
+    for name in all_keys(PPOConfig):
+        old, new = _at(before, name), _at(now, name)
+        if old != new and _UNKNOWN not in (old, new):
+            yield f"{name}: {dump(old)} -> {dump(new)}"
 
 
 def _at(tree: Mapping[str, Any], name: str) -> Any:

@@ -49,7 +49,7 @@ BAD_SETUPS = [
     (["env.val_kwargs.split=dev"], ["split must be one of train, test"]),
     (["env.id=program_envs:tests/blocking", "env.val_kwargs={}"], ["use env.backend=thread"]),
     (
-        ["env.id=program_envs:tests/silent", "env.val_kwargs={}"],
+        ["env.id=program_envs:tests/silent", "warm_start.enable=true"],
         ["Silent has no scripted ", "switch the warm start off"],
     ),
 ]
@@ -106,7 +106,7 @@ def test_a_model_that_does_not_do(tmp_path, capsys):
     tiny.save(tmp_path / "short", tiny.build_model(len(tokenizer), hidden=16, layers=1, max_context=64), tokenizer)
     shape = {name.split("=")[0] for name in MODEL}
     argv = [a for a in arguments(tmp_path / "run", *QUICK) if a.split("=")[0] not in shape]
-    refused(capsys, [*argv, f"model.path={tmp_path}/short"], "max_context must be from 2 to the model's 64, not 192")
+    refused(capsys, [*argv, f"model.path={tmp_path}/short"], "engine.max_context=192 is more than the 64 positions")
     tokenizer.chat_template = None
     tiny.save(tmp_path / "mute", tiny.build_model(len(tokenizer), hidden=16, layers=1), tokenizer)
     refused(capsys, [*argv, f"model.path={tmp_path}/mute"], "its tokenizer has no chat template")

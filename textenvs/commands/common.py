@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-import importlib
 import inspect
 import json
 import os
@@ -17,7 +15,7 @@ import gymnasium
 
 from ..env import TextEnv
 from ..evaluate.policies import import_named
-from ..registry import make, unknown_id
+from ..registry import constructor, make
 
 #: Python's spellings of JSON's literals, which docstrings use.
 _LITERALS = {"None": None, "True": True, "False": False}
@@ -79,23 +77,17 @@ def class_of(env_id: str) -> Callable[..., Any]:
     Raises:
         CommandError: There is no such id, or its module cannot be imported.
     """
-    module, _, name = env_id.rpartition(":")
+    module = env_id.rpartition(":")[0]
     if module:
         import_from_here()
         try:
             import_named(module)
         except ValueError as error:
             raise CommandError(f"{env_id!r}: {error}", 2) from error
-    if name not in gymnasium.registry:
-        known = [each for each, spec in gymnasium.registry.items() if not _gymnasiums_own(spec)]
-        raise CommandError(str(unknown_id(name, known)), 2)
-    entry_point = gymnasium.registry[name].entry_point
-    if callable(entry_point):
-        return entry_point
-    assert isinstance(entry_point, str)
-    place, _, attribute = entry_point.partition(":")
     try:
-        return getattr(importlib.import_module(place), attribute)  # type: ignore[no-any-return]
+        return constructor(env_id)
+    except gymnasium.error.Error as error:
+        raise CommandError(str(error), 2) from error
     except ImportError as error:
         raise CommandError(f"{env_id}: {error}") from error
 
@@ -149,13 +141,7 @@ def open_environment(env_id: str, options: Mapping[str, Any]) -> TextEnv[Any]:
     Raises:
         CommandError: There is no such environment or option, or a value is refused.
     """
-    maker = class_of(env_id)
-    known, complete = options_of(maker)
-    for name in options if complete else ():
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(known) or 'none'}"
-            raise CommandError(f"{env_id} has no option {name!r}; {hint}", 2)
+    class_of(env_id)
     try:
         return make(env_id, **options)
     except (ValueError, TypeError, ImportError, OSError, gymnasium.error.Error) as error:
@@ -174,7 +160,3 @@ def _value(text: str) -> Any:
 
 def _outside(error: BaseException) -> bool:
     return isinstance(error, (ImportError, OSError))
-
-
-def _gymnasiums_own(spec: Any) -> bool:
-    return str(spec.entry_point).startswith("gymnasium.")

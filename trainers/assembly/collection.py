@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from math import ceil
 from pathlib import Path
 
 from ..algorithms.advantages import NEEDS_GREEDY
+from ..config.in_flight import episodes, slots, surplus_groups
 from ..config.schema import PPOConfig
 from ..engines.base import Engine, Sampling
 from ..rewards.redistribution import Redistribution
@@ -68,21 +68,21 @@ def collector_of(
         groups_per_batch=rollout.groups_per_batch,
         staleness=rollout.staleness,
         window=rollout.window,
-        surplus=ceil((rollout.oversampling_factor - 1.0) * rollout.groups_per_batch - 1e-9),
+        surplus=surplus_groups(config),
         sampling=sampling_of(config),
         max_context=config.engine.max_context,
         max_response_tokens=rollout.max_response_tokens,
         generation_timeout=rollout.generation_timeout_s,
         episode_timeout=rollout.episode_timeout_s,
         retries=rollout.retries,
-        max_running=rollout.max_running,
+        max_running="auto" if rollout.max_running == "auto" else episodes(config),
         greedy=config.algorithm.adv_estimator in NEEDS_GREEDY,
         filter_zero_variance=rollout.filter_zero_variance,
         max_consecutive_filtered=rollout.max_consecutive_filtered,
         max_consecutive_errors=rollout.max_consecutive_errors,
         partial=rollout.partial,
         partial_max_age=rollout.partial_max_age,
-        engine_slots=config.engine.max_slots * config.engine.engines,
+        engine_slots=slots(config) * config.engine.engines,
         rewards=rewards,
         credit=credit,
         reward_timeout=None,  # those that are made here have a limit of their own, which waiting for a place is not in

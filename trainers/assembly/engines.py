@@ -15,6 +15,7 @@ from ..cluster.parcel import pack
 from ..cluster.ray.engine import RayEngine
 from ..cluster.ray.ranks import RayLearnerGroup
 from ..cluster.ray.runtime import RayCluster
+from ..config.in_flight import slots
 from ..config.schema import PPOConfig
 from ..engines.base import Engine, EngineError
 from ..engines.openai_compatible import refuse_training
@@ -158,7 +159,7 @@ def sleeps(config: PPOConfig) -> bool:
 def _torch_engine(config: PPOConfig, policy: Policy, renderer: Renderer, version: int, replica: int) -> TorchEngine:
     return TorchEngine(
         policy.model,
-        max_slots=config.engine.max_slots,
+        max_slots=slots(config),
         max_context=config.engine.max_context,
         device=engine_device(config, replica),
         dtype=getattr(torch, config.model.dtype),

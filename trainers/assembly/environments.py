@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from typing import Any
 
 import gymnasium
@@ -11,6 +11,7 @@ import gymnasium
 import textenvs
 from textenvs.env import TextEnv
 from textenvs.messages import user
+from textenvs.registry import constructor, parameters
 from textenvs.tasks import TaskError
 
 from ..config.environment import EnvSection
@@ -39,8 +40,14 @@ def make_env(env_id: str, kwargs: Mapping[str, Any]) -> TextEnv[Any]:
     Raises:
         SetupError: The id is unknown, an argument does not fit, or the tasks cannot be read.
     """
-    try:
+    with _said_in_words(env_id, kwargs):
         return textenvs.make(env_id, **kwargs)
+
+
+@contextmanager
+def _said_in_words(env_id: str, kwargs: Mapping[str, Any]) -> Iterator[None]:
+    try:
+        yield
     except TaskError as error:
         raise SetupError(str(error)) from error
     except (gymnasium.error.Error, TypeError, ValueError, ImportError, OSError) as error:
@@ -55,15 +62,35 @@ def training_kwargs(config: PPOConfig) -> dict[str, Any]:
 
 
 def validation_kwargs(config: PPOConfig) -> dict[str, Any]:
-    """Of the environments to validate in: held-out tasks, by ``data.val_files`` or by ``env.val_kwargs``."""
-    return env_kwargs(config.env, config.data.val_files, config.env.val_kwargs)
+    """Of the environments to validate in: those of training, with ``env.val_kwargs`` and ``data.val_files`` over them.
+
+    Where the environment has an option ``split``, it is ``test``, unless ``env.val_kwargs`` names a split or tasks.
+
+    Raises:
+        SetupError: There is no such environment.
+    """
+    more = dict(config.env.val_kwargs)
+    if not more.keys() & {"split", "tasks"}:
+        with _said_in_words(config.env.id, {}):
+            names, _ = parameters(constructor(config.env.id))
+        more |= {"split": "test"} if "split" in names else {}
+    return env_kwargs(config.env, config.data.val_files, more)
 
 
 def other_validation(config: PPOConfig) -> str | None:
-    """A line to say where files name the tasks to train on, and nothing names those to validate on."""
-    if config.data.train_files is None or config.data.val_files is not None or "tasks" in config.env.val_kwargs:
+    """A line to say where the configuration does not name the tasks to validate on, and which those are."""
+    kwargs, data = validation_kwargs(config), config.data
+    if kwargs == training_kwargs(config):
+        tasks = validation_tasks(config)
+        if tasks.start:
+            return f"validation is on tasks {tasks.start} to {tasks[-1]}, which data.train_size leaves out of training"
+        return (
+            f"validation is on tasks 0 to {tasks[-1]}, which are trained on, too: {config.env.id} has no option "
+            "`split`. data.train_size=N holds the tasks from N on out; env.val_kwargs gives validation other arguments"
+        )
+    if data.train_files is None or data.val_files is not None or "tasks" in config.env.val_kwargs:
         return None
-    with closing(make_env(config.env.id, validation_kwargs(config))) as env:
+    with closing(make_env(config.env.id, kwargs)) as env:
         name = env.tasks.name
     return f"validation is not on rows of data.train_files, but on {name}; data.val_files names others"
 
@@ -135,7 +162,15 @@ def task_count(config: PPOConfig) -> int | None:
 
 
 def validation_tasks(config: PPOConfig) -> range:
-    """The first ``data.val_size`` tasks, or all where there are fewer."""
-    with closing(make_env(config.env.id, validation_kwargs(config))) as env:
+    """``data.val_size`` tasks, or all where there are fewer.
+
+    The first ones; where training has the same task set, those that ``data.train_size`` leaves out, if any.
+    """
+    kwargs, data = validation_kwargs(config), config.data
+    with closing(make_env(config.env.id, kwargs)) as env:
         size = env.tasks.size
-    return range(config.data.val_size if size is None else min(size, config.data.val_size))
+    first = data.train_size or 0
+    if kwargs != training_kwargs(config) or (size is not None and first >= size):
+        first = 0
+    last = first + data.val_size
+    return range(first, last if size is None else min(size, last))

@@ -10,11 +10,14 @@ from pathlib import Path
 from textenvs.evaluate.locks import lock
 
 from ..checkpoints import Checkpoint, CheckpointError, Checkpoints, load
+from ..config.load import render
 from ..config.running import RunSection, TrainerSection
+from ..config.schema import RunConfig
 from ..report.loggers import METRICS_FILE
 from .errors import SetupError
 
 LOCK_FILE = ".lock"
+CONFIG_FILE = "config.yaml"
 _ELSEWHERE = "give this run a folder of its own (trainer.experiment_name=NAME, or another trainer.default_local_dir)"
 
 
@@ -57,6 +60,11 @@ def held(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def write_config(folder: Path, config: RunConfig) -> None:
+    """Write the resolved configuration into the run's folder; ``--config`` reads it back."""
+    (folder / CONFIG_FILE).write_text(render(config), encoding="utf-8")
 
 
 def refuse_ppo_folder(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Tasks that are left out because their openings are too long (``data.filter_overlong_prompts``)."""
+"""The openings of tasks in tokens: one is tried before anything starts, and those that are too long can be left out."""
 
 from __future__ import annotations
 
@@ -48,6 +48,55 @@ def longest_prompt(config: PPOConfig) -> int:
     """The limit: as configured, else what leaves room for one reply of the greatest length."""
     given = config.data.longest_prompt
     return config.engine.max_context - config.rollout.max_response_length if given is None else given
+
+
+async def try_openings(config: PPOConfig, renderer: Renderer, positions: int | None) -> list[str]:
+    """Play the opening of the first task of training and of validation, and see whether it leaves room for a reply.
+
+    Args:
+        config: Of the run.
+        renderer: Of its model.
+        positions: The longest context that the model was made for; ``None`` where that is not known.
+
+    Returns:
+        Lines on how long they are.
+
+    Raises:
+        SetupError: An opening cannot be played or rendered, or the lengths do not go together; the message names the
+            key to change.
+    """
+    context, reply = config.engine.max_context, config.rollout.max_response_length
+    if positions is not None and context > positions:
+        raise SetupError(
+            f"engine.max_context={context} is more than the {positions} positions of model.path={config.model.path}: "
+            f"give at most engine.max_context={positions}"
+        )
+    lengths: dict[str, int] = {}
+    for which, task in (("training", 0), ("validation", validation_tasks(config).start)):
+        async with backend_of(config, validation=which == "validation", here=True) as backend:
+            measured = await measure(backend, renderer, [task], seed=config.trainer.seed)
+        name = f"the opening of {which} task {task}"
+        if measured.failed:
+            raise SetupError(f"{name} of env.id={config.env.id} cannot be played: {measured.failed[task]}")
+        lengths[name] = measured.lengths[task]
+    name, length = max(lengths.items(), key=lambda each: each[1])
+    if length + reply > context and not config.data.filter_overlong_prompts:
+        raise SetupError(
+            f"{name} of env.id={config.env.id} has {length:,} tokens, and with a reply of "
+            f"rollout.max_response_length={reply} it does not fit engine.max_context={context}: "
+            + _larger_context(config, length, positions)
+        )
+    return [f"{each} has {tokens} tokens, of engine.max_context={context}" for each, tokens in lengths.items()]
+
+
+def _larger_context(config: PPOConfig, length: int, positions: int | None) -> str:
+    """What to change so that an opening of so many tokens fits."""
+    needed = length + config.rollout.max_response_length
+    if positions is not None and needed > positions:
+        return f"the model has {positions} positions, so this environment needs another model, or other env.kwargs"
+    micro_batch = config.actor.max_tokens_per_micro_batch
+    more = f" and actor.max_tokens_per_micro_batch (now {micro_batch})" if needed > micro_batch else ""
+    return f"raise engine.max_context{more} to {needed} at least, and further for the turns that follow"
 
 
 async def _overlong(

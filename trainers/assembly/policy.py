@@ -10,17 +10,21 @@ from typing import Any
 import torch
 
 from textenvs.env import TextEnv
+from textenvs.evaluate.baselines import has_script
+from textenvs.messages import Messages
 
 from .. import demonstrations
 from ..checkpoints import Checkpoint
-from ..config.model import ModelSection, SupervisedSection
-from ..policy import Policy, PolicyError
+from ..config.model import ModelSection, SupervisedSection, WarmStartSection
+from ..config.schema import PPOConfig
+from ..policy import Policy, PolicyError, load_tokenizer
 from ..policy import load as load_policy
-from .environments import make_env
+from .environments import make_env, training_kwargs
 from .errors import SetupError
 
 # A tiny model's tokenizer learns its merges from so many conversations.
 _TOKENIZER_TEXTS = 1000
+_OPENINGS = 200  # where an environment has no scripted expert
 # Below this many parameters a matrix product is over before a second thread has woken up.
 _ONE_THREAD_BELOW = 5_000_000
 
@@ -47,10 +51,31 @@ def _played(env: TextEnv[Any], section: SupervisedSection, seed: int) -> Iterato
 
 
 def tokenizer_texts(env_id: str, kwargs: Mapping[str, Any], section: SupervisedSection, seed: int) -> Iterator[str]:
-    """What a tiny model's tokenizer is made for: the conversations it will see first."""
-    for each in islice(demonstrations_of(env_id, kwargs, section, seed), _TOKENIZER_TEXTS):
-        for message in each.messages:
-            yield f"{message['role']}\n{message['content']}"
+    """What a tiny model's tokenizer is made for: the conversations it will see first, or without any, openings."""
+    unplayed = isinstance(section, WarmStartSection) and section.enable is False and section.files is None
+    with closing(make_env(env_id, kwargs)) as env:
+        if unplayed and not has_script(env, "expert"):
+            indices = range(min(_OPENINGS, env.tasks.size or _OPENINGS))
+            talks: Iterator[Messages] = (env.reset(seed=seed, options={"task_index": i})[0] for i in indices)
+        else:
+            some = islice(demonstrations_of(env_id, kwargs, section, seed), _TOKENIZER_TEXTS)
+            talks = (each.messages for each in some)
+        for messages in talks:
+            for message in messages:
+                yield f"{message['role']}\n{message['content']}"
+
+
+def tokenizer_of(config: PPOConfig) -> Any:
+    """The tokenizer of the policy that a run starts from, without any weights.
+
+    Raises:
+        SetupError: It cannot be loaded, or made.
+    """
+    section, kwargs, seed = config.warm_start, training_kwargs(config), config.trainer.seed
+    try:
+        return load_tokenizer(config.model, lambda: tokenizer_texts(config.env.id, kwargs, section, seed))
+    except (PolicyError, demonstrations.DemonstrationError) as error:
+        raise SetupError(str(error)) from error
 
 
 def policy_of(

@@ -11,6 +11,7 @@ from textenvs.lookahead import FAILURES, FuturePolicy, Lookahead
 from textenvs.options import Judge, Policy, resolve
 from textenvs.tasks import Task
 
+from ..config.in_flight import futures
 from ..config.learning import AlgorithmSection
 from ..config.rewards import MultiturnRewardSection, RewardFunctionSection
 from ..config.schema import PPOConfig
@@ -169,7 +170,7 @@ def lookahead_of(config: PPOConfig, policy: Policy | FuturePolicy, count_tokens:
         judge=_judge_of(section),
         count_tokens=count_tokens,
         seed=config.trainer.seed,
-        concurrency=section.concurrency,
+        concurrency=futures(config) or section.concurrency,
         timeout_s=section.timeout_s,
         failures=(*FAILURES, EngineError),
     )

@@ -7,6 +7,7 @@ import os
 import shutil
 from pathlib import Path
 
+from ..config.in_flight import slots
 from ..config.schema import PPOConfig
 from ..engines.sglang import SGLangEngine, SGLangOptions
 from ..policy import Policy, resolve_device
@@ -57,7 +58,7 @@ async def sglang_engine(
         folder,
         sglang_options(config, replica),
         max_context=config.engine.max_context,
-        max_slots=config.engine.max_slots,
+        max_slots=slots(config),
         stop_token_ids=renderer.stop_token_ids,
         dtype=config.model.dtype,
         device=resolve_device(config.model.device).type,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from ..config.in_flight import slots
 from ..config.schema import PPOConfig
 from ..engines.base import Engine
 from ..engines.vllm.client import VLLMEngine, start_server
@@ -31,7 +32,7 @@ async def vllm_engine(config: PPOConfig, policy: Policy, renderer: Renderer, ver
     server = start_server(
         policy.model,
         python=options.python,
-        max_slots=config.engine.max_slots,
+        max_slots=slots(config),
         max_context=config.engine.max_context,
         dtype=getattr(torch, config.model.dtype),
         seed=config.trainer.seed + replica,

@@ -81,7 +81,7 @@ class PPOTrainer:
     def _result(self, run: Run) -> Result:
         if self.config.trainer.val_only:  # nothing is saved: what was validated may be a checkpoint's
             self._trained = run.resumed_from
-        else:  # a run saves one at its end, unless it was over when it resumed from elsewhere
+        else:  # nothing is saved where it was stopped before the first step, or was over when it resumed from elsewhere
             self._trained = run.saved.newest_path() or run.resumed_from
         return Result(
             metrics=dict(run.reporter.latest),

@@ -25,12 +25,14 @@ from textenvs.adapters.trl import dataset_of
 
 from ..algorithms.advantages import ESTIMATORS, Advantages, normalize
 from ..algorithms.batch import ActionBatch
+from ..assembly.demonstrator import with_scripts_there_are
 from ..assembly.environments import check_environments, make_env, training_kwargs, validation_kwargs, validation_tasks
 from ..assembly.errors import SetupError
 from ..assembly.folder import held, run_folder, would_replace
 from ..assembly.learner import learner_settings
 from ..assembly.policy import policy_of, set_threads, threads_for
 from ..config import PPOConfig
+from ..config.in_flight import slots
 from ..config.model import ModelSection
 from ..credit import estimator_options
 from ..hosts.trl import TextEnvRollout, textenv_reward
@@ -172,7 +174,7 @@ class TRLGRPOTrainer:
             engine="torch",
             backend=config.env.backend,
             workers=None if config.env.backend == "inline" else config.env.workers,
-            max_running=config.engine.max_slots,
+            max_running=slots(config),
             max_turn_tokens=config.rollout.max_response_length,
             max_context=config.engine.max_context,
             threads=threads_for(policy, config.engine.threads),
@@ -203,9 +205,12 @@ class TRLGRPOTrainer:
         return trainer
 
     def _policy(self) -> Policy:
+        given, notes = with_scripts_there_are(self.config)
+        for note in notes:
+            log.info("%s", note)
         # TRL computes in bfloat16 by autocast; a warm start needs no autocast.
-        model = self.config.model.model_copy(update={"dtype": "float32"})
-        config, kwargs = self.config.model_copy(update={"model": model}), training_kwargs(self.config)
+        model = given.model.model_copy(update={"dtype": "float32"})
+        config, kwargs = given.model_copy(update={"model": model}), training_kwargs(given)
         policy = policy_of(
             config.model,
             config.env.id,

@@ -16,8 +16,10 @@ Conventions:
   ``model.enable_activation_offload`` moves to the CPU); and float32 logits of as many positions as the learner computes
   at once (:func:`trainers.learner.logprobs.positions_at_once`), twice. A micro-batch is counted in a rank's own tokens,
   so sequence parallelism changes nothing here: it is what lets a sequence be longer than that;
-* an engine holds its weights and the keys and values of ``engine.max_slots`` contexts of ``engine.max_context``; vLLM
-  holds the share of the GPU that ``engine.vllm.gpu_memory_utilization`` says.
+* the first rank also keeps the model as it was loaded, in the dtype of the computation, from which an engine that is
+  replaced begins; on CPUs, a float32 copy of what is published, and Python itself, are counted, too;
+* an engine holds its weights and the keys and values of its slots (:func:`trainers.config.in_flight.slots`), each
+  ``engine.max_context`` long; vLLM holds the share of the GPU that ``engine.vllm.gpu_memory_utilization`` says.
 """
 
 from __future__ import annotations
@@ -26,17 +28,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from trainers.config.in_flight import slots
+
 if TYPE_CHECKING:
     from trainers.config import PPOConfig
     from trainers.config.model import ModelSection
 
 _WITH_CRITIC = ("gae", "turn_gae", "bilevel_gae")
+#: Resident memory of a process with torch and transformers, before there is a model.
+_LIBRARIES = 400 * 2**20
 #: The rows of :func:`estimate` that no chunking and no luck makes smaller, as ``(who, what)``.
 CERTAIN = frozenset(
     {
         ("learner", "parameters"),
         ("learner", "gradients"),
         ("learner", "optimizer"),
+        ("learner", "weights as loaded"),
         ("engine", "weights"),
         ("engine", "weights, keys and values"),
     }
@@ -118,6 +125,10 @@ def _of_learner(
         yield "learner", "parameters", (trained + frozen) * 4 * held + trained * 4 * more
         yield "learner", "gradients", trained * 4 * learned
         yield "learner", "optimizer", trained * 8 * learned
+    yield "learner", "weights as loaded", size * shape.parameters
+    if device == "cpu":
+        yield "learner", "weights on their way", 4 * shape.parameters
+        yield "learner", "Python and its libraries", _LIBRARIES
     if ranks > 1 or config.trainer.offload:
         yield "learner", "gathered layers", size * (shape.outside + 2 * inside // layers // tensor)
     a_layer, inputs = (10 + 24 / tensor) * size / 2 * tokens * shape.hidden, size * tokens * shape.hidden * layers
@@ -137,7 +148,7 @@ def _of_engine(
             yield "engine", "weights, keys and values", int(engine.vllm.gpu_memory_utilization * gpu_bytes)
         return
     yield "engine", "weights", size * shape.parameters // gpus
-    positions = engine.max_slots * engine.max_context
+    positions = slots(config) * engine.max_context
     yield "engine", "keys and values", positions * max(shape.layers, 1) * 2 * shape.kv_width * size // gpus
 
 

@@ -6,8 +6,7 @@ each has a pool of its own; environments that run on Ray and are counted have on
 model share the learner's places, or have a pool of their own, or (``reward_model.learner_spans_pool``) have the last of
 the learner's places and leave the others to the engines.
 
-Memory is an estimate (:mod:`trainers.cluster.memory`). What is certain (weights, gradients, moments) must fit where the
-GPU's size is known. The rest is told, not enforced.
+Memory is an estimate (:mod:`trainers.cluster.memory`), and what does not fit is refused (:mod:`trainers.cluster.room`).
 """
 
 from __future__ import annotations
@@ -16,7 +15,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from trainers.cluster.memory import CERTAIN, ModelShape, estimate
+from trainers.cluster.memory import ModelShape, estimate
+from trainers.cluster.room import shortages, tight
 
 if TYPE_CHECKING:
     from trainers.config import PPOConfig
@@ -41,11 +41,15 @@ class Machine:
     Args:
         gpus: That torch sees here.
         gpu_bytes: Memory of the smallest; ``None`` where it is not known.
+        gpu_free: What is free on the fullest, likewise.
+        ram_bytes: What processes can still take of the main memory, likewise.
         world: Processes that were started together, as by torchrun: ranks of a learner that is in this process.
     """
 
     gpus: int = 0
     gpu_bytes: int | None = None
+    gpu_free: int | None = None
+    ram_bytes: int | None = None
     world: int = 1
 
 
@@ -214,7 +218,7 @@ def make_plan(config: PPOConfig, machine: Machine, shape: ModelShape | None = No
         environments,
         rewards,
         memory=memory,
-        notes=() if serving else tuple(_notes(config)),
+        notes=() if serving else (*_notes(config), *tight(memory, config, device, _ranks(config, machine), machine)),
     )
     cpus = config.ray_init.num_cpus
     if cpus is not None and plan.cpus > cpus:
@@ -222,7 +226,8 @@ def make_plan(config: PPOConfig, machine: Machine, shape: ModelShape | None = No
             f"ray_init.num_cpus={cpus}, but {_cpus_in_words(plan)}: {plan.cpus:g}. Give Ray at least "
             f"{_ceil(plan.cpus)}, or take fewer"
         )
-    _check_memory(plan, config, machine)
+    for shortage in shortages(memory, config, device, _ranks(config, machine), machine):
+        raise PlanError(shortage)
     return plan
 
 
@@ -472,22 +477,6 @@ def _notes(config: PPOConfig) -> Iterator[str]:
         )
     if ranks > 1 and config.cluster.nnodes > 1:
         yield "trainer.default_local_dir must be on a file system that all machines share"
-
-
-def _check_memory(plan: Plan, config: PPOConfig, machine: Machine) -> None:
-    if plan.device != "cuda" or machine.gpu_bytes is None:
-        return
-    sums = {who: sum(b for w, what, b in plan.memory if w == who and (w, what) in CERTAIN) for who in _who(plan)}
-    together = config.cluster.colocate and not (config.engine.name == "vllm" and config.engine.vllm.sleep_mode)
-    needs = {"learner and engine": sum(sums.values())} if together else sums
-    for who, needed in needs.items():
-        if needed > machine.gpu_bytes:
-            raise PlanError(
-                f"{who} need at least {needed / _GIB:.1f} GiB on each GPU, which has {machine.gpu_bytes / _GIB:.1f}; "
-                f"more cluster.learner_ranks (now {config.cluster.learner_ranks}) share the learner's part, "
-                "cluster.colocate=false gives engines GPUs of their own, and a smaller "
-                "engine.vllm.gpu_memory_utilization takes less for vLLM"
-            )
 
 
 def _who(plan: Plan) -> list[str]:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from trainers import tiny
+from trainers import hub, tiny
 from trainers.cluster.memory import ModelShape
-from trainers.cluster.plan import Machine
+from trainers.cluster.plan import Machine, PlanError
+from trainers.cluster.ram import available
 from trainers.config.model import ModelSection
 from trainers.learner.parallel import world_size
 
@@ -22,14 +22,22 @@ def this_machine() -> Machine:
     """This one, as torch sees it."""
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     sizes = [torch.cuda.get_device_properties(number).total_memory for number in range(count)]
-    return Machine(count, min(sizes, default=None), world_size())
+    free = [torch.cuda.mem_get_info(number)[0] for number in range(count)]
+    return Machine(count, min(sizes, default=None), min(free, default=None), available(), world_size())
 
 
 def shape_of(section: ModelSection) -> ModelShape | None:
-    """The shape of the policy, from its configuration alone; ``None`` where that is not to be had from this disk."""
+    """The shape of the policy, from its configuration alone; ``None`` where that is not to be had from this disk.
+
+    Raises:
+        PlanError: It is on the hub, which cannot be reached.
+    """
     if section.path == "tiny":
         return _counted_tiny(section)
-    path = Path(section.path).expanduser()
+    try:
+        path = hub.folder_of(section.path, weights=False)
+    except hub.HubError as error:
+        raise PlanError(f"model.path={section.path}: {error}") from error
     if not (path / "config.json").is_file():
         return None
     try:

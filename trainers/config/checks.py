@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..chat_template import refused
 from ..engines.vllm.arguments import refused_arguments
+from ..hub import is_name
 from ..saved_adapter import read_adapter
 from .reward_model import reward_model_checks, sections_of
 from .rewards import overlong_checks
@@ -572,9 +573,13 @@ def missing_paths(config: Section) -> Problems:
     if (
         model is not None
         and model.path not in ("tiny", None)
+        and not is_name(model.path)  # of the hub: the files are asked for when the plan is made
         and not (Path(model.path).expanduser() / "config.json").is_file()
     ):
-        yield "model.path", f"{model.path} is not a folder with a config.json; give a model's folder, or tiny"
+        yield (
+            "model.path",
+            f"{model.path} is not a folder with a config.json; give a model's folder, a name on the hub, or tiny",
+        )
     if (policy := getattr(config, "model", None)) is not None and hasattr(policy, "lora_adapter_path"):
         yield from _adapter_checks(policy)
     function = getattr(config, "custom_reward_function", None)

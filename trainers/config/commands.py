@@ -32,7 +32,9 @@ class PromptsSection(Section):
 class LoadedModelSection(Section):
     """The model that replies."""
 
-    path: str | None = Field(None, min_length=1, description="Folder of a Hugging Face model; needed.")
+    path: str | None = Field(
+        None, min_length=1, description="Folder of a Hugging Face model, or its name on the hub; needed."
+    )
     dtype: Literal["float32", "bfloat16"] = Field("float32", description="Type to compute in.")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="`auto` is cuda where there is one.")
 

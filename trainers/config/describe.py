@@ -126,11 +126,12 @@ def key_at(name: str, keys: Mapping[str, Key]) -> Key | None:
 def help_text(schema: type[BaseModel], usage: str) -> str:
     """The text of ``--help``: how to call it, then every key with type, default and description, by section."""
     lines = [
-        f"usage: {usage} [--config FILE.yaml]... [key=value]... [--dry-run] [--help]",
+        f"usage: {usage} [--config FILE.yaml]... [key=value]... [--dry-run [--all]] [--help]",
         "",
         "  key=value      set a key; values are YAML (actor.lr=1e-4, trainer.logger=[console, jsonl], env.kwargs.x=1)",
         "  --config FILE  read keys from a file; later files win over earlier ones, key=value over all files",
-        "  --dry-run      print the whole configuration and where its values came from, and stop",
+        "  --dry-run      print what differs from the defaults and where it came from, try what a run begins with, and",
+        "                 stop; with --all, print every key",
     ]
     for group in groups(schema):
         lines += ["", f"{group.name}: {group.description}"]
@@ -148,8 +149,9 @@ def markdown(schemas: Mapping[str, type[BaseModel]]) -> str:
         "Made by `make docs` from `trainers/config/schema.py`; do not edit it here.",
         "",
         "Keys are set by `key=value` arguments, whose values are YAML, and by files given with `--config`. Later files",
-        "win over earlier ones, arguments over files. `--dry-run` prints the whole configuration and where its values",
-        "came from, and what it prints can be given to `--config` again. `--help` prints this page for the terminal.",
+        "win over earlier ones, arguments over files. `--dry-run` prints what differs from the defaults and where it",
+        "came from (with `--all` every key), and what it prints can be given to `--config` again. `--help` prints this",
+        "page for the terminal.",
         "An unknown key, a value out of range, and values that do not go together are errors, all reported at once.",
     ]
     for command, schema in schemas.items():

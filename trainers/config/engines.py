@@ -114,7 +114,13 @@ class ServingSection(Section):
         description="Engines side by side, each with a copy of the weights and a thread or servers of its own; a lost "
         "one is replaced. Several addresses in `base_url` are so many replicas without this.",
     )
-    max_slots: int = Field(128, ge=1, description="Requests decoded at a time (in each replica); more wait.")
+    max_slots: int | None = Field(
+        None,
+        ge=1,
+        description="Requests decoded at a time (in each replica), each with keys and values of its own; more wait. "
+        "null is as many as the run can have, or half as many again as a replica's share; `trainers.generate` has 128 "
+        "at most.",
+    )
     threads: int | None = Field(
         None,
         ge=1,

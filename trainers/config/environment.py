@@ -13,7 +13,10 @@ from .section import Section
 class EnvSection(Section):
     """The environment."""
 
-    id: str = Field("textenv/gsm8k-interact", description="Gymnasium id of the environment.")
+    id: str = Field(
+        "textenv/gsm8k-interact",
+        description="Gymnasium id of the environment; `module:id` imports the module of your own that registers it.",
+    )
     kwargs: dict[str, Any] = Field(
         default_factory=dict, description="Arguments of the environment; `env.kwargs.NAME=value` sets one."
     )
@@ -23,7 +26,9 @@ class PlayedEnvSection(EnvSection):
     """The environment, and where it runs."""
 
     val_kwargs: dict[str, Any] = Field(
-        default_factory=lambda: {"split": "test"}, description="Arguments for validation alone, laid over `env.kwargs`."
+        default_factory=dict,
+        description="Arguments for validation alone, laid over `env.kwargs`. Where the environment has an option "
+        "`split` and neither that nor `tasks` is given here, it is `test`.",
     )
     backend: Literal["inline", "thread", "process", "ray"] = Field(
         "inline",
@@ -54,10 +59,11 @@ class DataSection(TrainDataSection):
 
     val_files: Files | None = Field(
         None,
-        description="Tasks to validate on, likewise; null takes the environment's own, other than those of training.",
+        description="Tasks to validate on, likewise; null takes the environment's own: those of its split `test`, or, "
+        "without splits, those after `train_size`, or else those of training.",
     )
     train_size: int | None = Field(None, ge=1, description="Train on the first so many tasks; null is all of them.")
-    val_size: int = Field(256, ge=1, description="Validate on the first so many tasks.")
+    val_size: int = Field(256, ge=1, description="Validate on so many tasks, the first ones.")
     shuffle: bool = Field(True, description="A new order of the training tasks in every epoch.")
     filter_overlong_prompts: bool = Field(
         False,

@@ -6,6 +6,7 @@ import difflib
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, NoReturn, TypeVar
 
 from pydantic import ValidationError
@@ -80,6 +81,7 @@ def load_config(
     schema: type[ConfigT] = PPOConfig,  # type: ignore[assignment]
     usage: str = "python -m trainers.ppo",
     plan: Callable[[ConfigT], str] | None = None,
+    rehearse: Callable[[ConfigT], str] | None = None,
     check: Callable[[ConfigT], Iterable[tuple[str, str]]] | None = None,
 ) -> tuple[ConfigT, Flags]:
     """Read a command line; for the ``main`` of a program.
@@ -93,6 +95,8 @@ def load_config(
         usage: The program as the user calls it, for ``--help``.
         plan: From the configuration to what would be started where, in words, which ``--dry-run`` prints beneath it. A
             ``ValueError`` of it is a problem of the configuration.
+        rehearse: For ``--dry-run`` alone: tries what a run does first anyway, as far as that is cheap. What it returns
+            is printed, too, and a ``ValueError`` of it is a problem likewise.
         check: Finds what only the parts of a run know to be wrong, without starting any: pairs of a key and what is
             wrong with it.
 
@@ -103,9 +107,10 @@ def load_config(
         SystemExit: As above.
     """
     show_help(argv, schema, usage)
-    dry_run = "--dry-run" in argv
+    dry_run, whole = "--dry-run" in argv, "--all" in argv
+    words = [argument for argument in argv if argument != "--dry-run" and not (dry_run and argument == "--all")]
     try:
-        config, flags = resolve_with_notes([argument for argument in argv if argument != "--dry-run"], schema)
+        config, flags = resolve_with_notes(words, schema)
         if check and (problems := [Problem(key, text, flags.sources.get(key, "")) for key, text in check(config)]):
             raise ConfigError(problems)
     except ConfigError as error:
@@ -117,8 +122,13 @@ def load_config(
         except ValueError as error:
             _exit(f"the configuration cannot be placed:\n  {error}\nNothing was started.")
     if dry_run:
+        if rehearse is not None:
+            try:
+                said = f"{said}\n{rehearse(config)}"
+            except ValueError as error:
+                _exit(f"the run could not begin:\n  {error}\nNothing was started.")
         with reader_may_leave():
-            print(render(config, flags.sources, flags.notes), end="")
+            print(render(config, flags.sources, flags.notes, whole=whole), end="")
             print("".join(f"# {line}\n" for line in said.splitlines()), end="")  # the whole is still YAML
         raise SystemExit(0)
     for note in flags.notes:
@@ -175,33 +185,41 @@ def resolve_with_notes(
     return config, Flags(sources, (*said, *translated.notes, *notices(config)))
 
 
-def render(config: RunConfig, sources: Mapping[str, str] | None = None, notes: Sequence[str] = ()) -> str:
-    """The whole configuration as YAML that ``--config`` reads back.
+def render(
+    config: RunConfig, sources: Mapping[str, str] | None = None, notes: Sequence[str] = (), *, whole: bool = True
+) -> str:
+    """The configuration as YAML that ``--config`` reads back.
 
     Args:
         config: What to write.
         sources: Where values came from; said beside those that differ from their defaults.
         notes: Said first, in comments.
+        whole: Every key; otherwise those that differ from their defaults.
     """
     sources = sources or {}
     lines = [f"# {' '.join(note.split())}" for note in notes]
-    lines += ["# The resolved configuration. A comment marks what differs from the default, and where it came from."]
+    if whole:
+        lines += [
+            "# The resolved configuration. A comment marks what differs from the default, and where it came from."
+        ]
+    else:
+        lines += ["# What differs from the defaults, and where it came from; --all shows every key."]
     opened: tuple[str, ...] = ()
     for group in groups(type(config)):
         path = tuple(group.keys[0].section.split(".")) if group.keys[0].section else ()
-        for depth in range(len(path)):
+        shown = [(key, attrgetter(key.name)(config)) for key in group.keys]
+        shown = [(key, value) for key, value in shown if whole or value != key.default]
+        for depth in range(len(path)) if shown else ():
             if path[: depth + 1] != opened[: depth + 1]:
                 lines.append(f"{'  ' * depth}{path[depth]}:")
-        opened = path
-        for key in group.keys:
-            value: Any = config
-            for name in key.name.split("."):
-                value = getattr(value, name)
+        opened = path if shown else opened
+        for key, value in shown:
             if key.entries:
                 value = {name: entry.model_dump(mode="json", exclude_defaults=True) for name, entry in value.items()}
             line = f"{'  ' * len(path)}{key.name.rpartition('.')[2]}: {dump(value)}"
             if value not in (key.default, config.chosen_defaults().get(key.name, key.default)):
-                line += f"  # {_origin(key, sources)} (default {dump(key.default)})"
+                origin = f"{_origin(key, sources)} " if sources else ""
+                line += f"  # {origin}(default {dump(key.default)})"
             lines.append(line)
     return "\n".join(lines) + "\n"
 

@@ -14,7 +14,9 @@ class ModelSection(Section):
     """The policy. The keys from `family` to `vocab_size` give the shape of `path=tiny`."""
 
     path: str = Field(
-        "tiny", description="Folder of a Hugging Face model, or `tiny`: one from scratch, tokenizer included."
+        "tiny",
+        description="Folder of a Hugging Face model, or its name on the hub (`OWNER/NAME`), from which missing files "
+        "are downloaded; or `tiny`: one from scratch, tokenizer included.",
     )
     family: Literal["qwen2", "qwen3", "llama"] = Field("qwen2", description="Architecture.")
     hidden: int = Field(128, ge=8, description="Width.")

@@ -99,5 +99,7 @@ class MultiturnRewardSection(Section):
     max_response_length: int | None = Field(
         None, ge=1, description="Tokens of a reply in the futures; null is `rollout.max_response_length`."
     )
-    concurrency: int | None = Field(None, ge=1, description="Futures at a time; null is all that there are.")
+    concurrency: int | None = Field(
+        None, ge=1, description="Futures at a time; null is a turn's for every episode in flight."
+    )
     timeout_s: float | None = Field(600.0, gt=0, description="Seconds that a future may take; null has no limit.")

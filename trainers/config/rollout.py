@@ -47,8 +47,8 @@ class RolloutSection(Section):
     )
     max_running: Annotated[int, Field(ge=1)] | Literal["auto"] | None = Field(
         None,
-        description="Episodes in flight at most; null is as staleness allows, `auto` looks for as many as the engine "
-        "serves without a queue or preemptions.",
+        description="Episodes in flight at most, validation's among them; null is as many as staleness allows in "
+        "training, `auto` looks for as many as the engine serves without a queue or preemptions.",
     )
     update_mode: Literal["keep", "wait", "abort"] = Field(
         "keep", description="Requests in flight at a weight update go on with the new weights, finish first, or end."

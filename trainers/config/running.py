@@ -61,6 +61,11 @@ class TrainerSection(RunSection):
     test_freq: Frequency = Field(20, description="Validate every so many iterations; -1 only at the end.")
     save_freq: Frequency = Field(50, description="Save a checkpoint every so many iterations; -1 only at the end.")
     keep_last_n: int = Field(2, ge=1, description="Checkpoints to keep.")
+    save_weights_only: bool = Field(
+        False,
+        description="Checkpoints have the model alone, as a folder for `model.path`, and neither optimizer nor critic: "
+        "a fraction of the size. A run cannot resume from one, but another can begin with it.",
+    )
     async_save: bool = Field(
         False, description="Write checkpoints in the background, from a copy on the CPU, while training goes on."
     )

@@ -21,6 +21,7 @@ from .plots import plot
 log = logging.getLogger("trainers")
 
 CURVES = "curves.png"
+CONVERSATIONS = "conversations"
 
 
 class Reporter:
@@ -34,7 +35,7 @@ class Reporter:
         name: What they call this run.
         config: What they show beside it.
         first_step: Go on after an interruption: what was logged from this step on is dropped, when the first row comes.
-            ``None`` drops nothing.
+            ``None`` drops nothing, and writes no sample conversations.
         rollout_dir: Training episodes are written here, a Parquet file an iteration; ``None`` for nowhere.
         validation_dir: Likewise those of validations.
         on_phase: Called with each phase of an iteration, and the seconds (``time.monotonic``) it began and ended.
@@ -72,6 +73,7 @@ class Reporter:
             before=[self._console] if self._console else [],
         )
         self._has_jsonl = "jsonl" in loggers
+        self._keeps_conversations = first_step is not None
         self.latest: dict[str, float] = {}
         self._validated: Sequence[Trajectory] = ()
         self._validations: list[tuple[int, Mapping[str, float]]] = []
@@ -102,6 +104,8 @@ class Reporter:
         self._loggers.log(step, metrics)
         self.latest.update(metrics)
         self._dump("validation", step, trajectories)
+        if self._keeps_conversations:
+            self._keep_conversations(step, trajectories)
         self._validated = trajectories
         self._validations.append((step, metrics))
 
@@ -126,6 +130,8 @@ class Reporter:
                 self.say(f"  {'reward':18} {before['val/reward']:6.3f} -> {after['val/reward']:6.3f}")
         if curves is not None:
             self.say(f"curves:  {curves}")
+        if self._keeps_conversations and self._validated:
+            self.say(f"sample conversations of each validation: {self.folder / CONVERSATIONS}")
         self.say(f"run:     {self.folder}")
 
     def close(self) -> None:
@@ -136,6 +142,16 @@ class Reporter:
         for step, metrics in rows:
             if any(name.startswith("val/") for name in metrics):
                 self._validations.append((step, metrics))
+
+    def _keep_conversations(self, step: int, trajectories: Sequence[Trajectory]) -> None:
+        """Write some conversations of a validation into the run's folder, as text; a full disk is only a warning."""
+        path = self.folder / CONVERSATIONS / f"{step:06d}.txt"
+        try:
+            path.parent.mkdir(exist_ok=True)
+            with path.open("w", encoding="utf-8") as file:
+                print_conversations(pick(trajectories), Console(file=file, width=100), f"validation, iteration {step},")
+        except OSError as error:
+            log.warning("the sample conversations of iteration %d are not written to %s: %s", step, path, error)
 
     def _dump(self, kind: str, step: int, trajectories: Sequence[Trajectory]) -> None:
         """Write episodes for whoever wants to read them; the run can do without, so a full disk is only a warning."""

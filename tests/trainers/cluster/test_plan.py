@@ -232,7 +232,7 @@ def test_checkpointing_and_offloading_are_counted():
     assert moved["activations"] == layer + logits
     assert not {"parameters", "gradients", "optimizer"} & learner_memory("trainer.offload=true").keys()
     # What an offloaded learner keeps on the CPU does not have to fit on a GPU.
-    small = Machine(gpus=1, gpu_bytes=4 * 2**30)
+    small = Machine(gpus=1, gpu_bytes=6 * 2**30)
     one = ("model.device=cuda", "model.dtype=bfloat16")
     with pytest.raises(PlanError, match="need at least"):
         plan(*one, machine=small, shape=SHAPE)
@@ -309,10 +309,11 @@ def test_the_shape_of_a_model_is_counted():
 
 def test_what_certainly_does_not_fit_is_refused_and_ranks_help():
     small = Machine(gpus=8, gpu_bytes=9 * 2**30)
-    with pytest.raises(PlanError, match=r"GiB on each GPU, which has 9\.0; more cluster.learner_ranks \(now 1\)"):
+    with pytest.raises(PlanError, match=r"GiB on each GPU, which has 9\.0\..* more cluster.learner_ranks \(now 1\)"):
         plan(*RAY, machine=small, shape=SHAPE)
-    plan(*RAY, "cluster.learner_ranks=8", machine=small, shape=SHAPE)
-    plan(*RAY, "cluster.colocate=false", "cluster.learner_ranks=2", machine=small, shape=SHAPE)
+    few = ("engine.max_slots=64", "model.dtype=bfloat16")
+    plan(*RAY, *few, "cluster.learner_ranks=8", machine=small, shape=SHAPE)
+    plan(*RAY, *few, "cluster.colocate=false", "cluster.learner_ranks=2", machine=small, shape=SHAPE)
 
 
 def test_the_description_names_pools_ranks_and_memory():

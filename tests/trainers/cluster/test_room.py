@@ -1,0 +1,109 @@
+"""Memory: what the machine has, and what is refused because it does not fit there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainers.cluster.memory import CERTAIN, ModelShape
+from trainers.cluster.plan import Machine, PlanError, describe, make_plan
+from trainers.cluster.ram import available
+from trainers.config import PPOConfig, resolve
+
+GIB = 2**30
+SHAPE = ModelShape(
+    parameters=135_000_000,
+    layers=30,
+    hidden=576,
+    kv_width=192,
+    vocab=49_152,
+    heads=9,
+    kv_heads=3,
+    intermediate=1536,
+    outside=28_000_000,
+)
+
+
+def config(*options: str) -> PPOConfig:
+    return resolve(["model.device=cpu", *options])[0]
+
+
+@given(there=st.integers(GIB // 8, 40 * GIB), context=st.sampled_from([128, 512, 2048]), slots=st.integers(1, 200))
+def test_a_plan_is_refused_where_it_certainly_does_not_fit_or_by_a_fifth(there, context, slots):
+    given = config(
+        f"engine.max_context={context}", f"engine.max_slots={slots}", "actor.max_tokens_per_micro_batch=2048"
+    )
+    rows = make_plan(given, Machine(), SHAPE).memory
+    assert ("engine", "keys and values", slots * context * 30 * 2 * 192 * 4) in rows
+    most, certain = sum(row[2] for row in rows), sum(row[2] for row in rows if row[:2] in CERTAIN)
+    machine = Machine(ram_bytes=there)
+    if certain > there or most > 1.2 * there:
+        with pytest.raises(PlanError, match=r"largest parts: .*\(less with a smaller (engine|actor)\.|less with model"):
+            make_plan(given, machine, SHAPE)
+    else:
+        assert ("memory may run short" in describe(make_plan(given, machine, SHAPE))) == (most > there / 1.2)
+
+
+def test_the_largest_need_is_named_with_the_key_that_lowers_it():
+    """128 contexts of a model's whole length: what the kernel killed at 19 GB."""
+    long = ("engine.max_context=8192", "actor.max_tokens_per_micro_batch=8192", "model.dtype=bfloat16")
+    with pytest.raises(PlanError, match=r"largest parts: engine: keys and values 22\.5 GiB .*engine\.max_slots \(now"):
+        make_plan(config(*long), Machine(ram_bytes=23 * GIB), SHAPE)
+    few = ("rollout.groups_per_batch=1", "rollout.n=2", "actor.mini_batches=1")
+    made = make_plan(config(*long, *few), Machine(ram_bytes=23 * GIB), SHAPE)
+    assert {what: size for _, what, size in made.memory}["keys and values"] == 2 * 8192 * 30 * 2 * 192 * 2
+
+
+def test_processes_of_this_machine_share_its_memory():
+    engines = sum(size for who, _, size in make_plan(config(), Machine(), SHAPE).memory if who == "engine")
+    learner = sum(size for who, _, size in make_plan(config(), Machine(), SHAPE).memory if who == "learner")
+    room = Machine(ram_bytes=learner + engines)
+    make_plan(config(), room, SHAPE)
+    with pytest.raises(PlanError, match="learner and engine need"):
+        make_plan(config("engine.replicas=4", "engine.max_slots=128"), room, SHAPE)
+
+
+def test_free_memory_of_a_gpu_counts_and_not_its_size():
+    full = Machine(gpus=1, gpu_bytes=80 * GIB, gpu_free=2 * GIB)
+    given = resolve(["model.device=cuda"])[0]
+    make_plan(given, Machine(gpus=1, gpu_bytes=80 * GIB, gpu_free=79 * GIB), SHAPE)
+    with pytest.raises(PlanError, match=r"on each GPU, whose free memory is 2\.0"):
+        make_plan(given, full, SHAPE)
+
+
+def files(root: Path, **texts: str) -> Path:
+    for name, text in texts.items():
+        path = root / name.replace("__", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+MEMINFO = "MemTotal: 8000 kB\nMemAvailable: 6000 kB\n"
+
+
+def test_the_machines_memory_is_what_is_available(tmp_path):
+    assert available(tmp_path) is None
+    assert available(files(tmp_path, proc__meminfo=MEMINFO)) == 6000 * 1024
+
+
+@pytest.mark.parametrize("nested", [True, False])
+def test_a_control_groups_limit_counts_with_what_can_be_dropped_from_its_cache(tmp_path, nested):
+    """Version 2, the limit at the group above, or at the base where the container does not see the host's path."""
+    group = tmp_path / "sys/fs/cgroup" / ("pod" if nested else "")
+    files(tmp_path, proc__meminfo=MEMINFO, proc__self__cgroup="0::/pod/app\n")
+    files(group, **{"memory.max": "3000000\n", "memory.current": "2000000\n", "memory.stat": "inactive_file 500000\n"})
+    files(group / "app", **{"memory.max": "max\n", "memory.current": "1000\n"})
+    assert available(tmp_path) == 1_500_000
+
+
+def test_a_control_group_of_version_1(tmp_path):
+    files(tmp_path, proc__meminfo=MEMINFO, proc__self__cgroup="9:cpu:/x\n4:memory:/job\n")
+    files(
+        tmp_path / "sys/fs/cgroup/memory/job",
+        **{"memory.limit_in_bytes": "1000", "memory.usage_in_bytes": "2000", "memory.stat": "total_inactive_file 0\n"},
+    )
+    assert available(tmp_path) == 0, "more is used than is allowed"

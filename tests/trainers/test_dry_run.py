@@ -1,0 +1,195 @@
+"""What is found out before anything costly starts: by ``--dry-run``, and likewise by a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+from ppo_runs import MODEL, QUICK, arguments, in_process, main, refused
+from program_envs import Numbered
+
+import trainers.run
+from textenvs import Task, TextEnv, list_environments
+from textenvs.registry import constructor, make, parameters
+from trainers import tiny
+from trainers.assembly.environments import other_validation, training_kwargs, validation_kwargs, validation_tasks
+from trainers.config import load_config, render, resolve
+from trainers.config.yaml12 import Loader
+
+DESK = ("env.id=textenv/service-desk", "engine.max_context=512", "actor.max_tokens_per_micro_batch=512")
+
+
+def dry_run(*argv: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*argv, "--dry-run"])
+    assert ended.value.code == 0
+
+
+@pytest.fixture
+def nothing_trains(monkeypatch):
+    def trained(*arguments: Any, **more: Any) -> None:
+        raise AssertionError("the warm start began")
+
+    monkeypatch.setattr(trainers.run, "warm_up", trained)
+
+
+MISTAKES = [
+    (["env.id=textenv/gsm8k-interakt"], ["Did you mean 'textenv/gsm8k-interact' "]),
+    (["env.id=program_envs:tests/byte"], ["no environment has the id 'tests/byte'", "Did you mean 'tests/bytes'"]),
+    (["env.kwargs.levl=easy"], ["has no option 'levl'; did you mean level?", "env.kwargs"]),
+    (["env.val_kwargs.splt=test"], ["has no option 'splt'; did you mean split?", "env.val_kwargs"]),
+    ([*DESK], ["task 0 of env.id=textenv/service-desk has ", "raise engine.max_context and "]),
+    (["env.id=program_envs:tests/wordy", "rollout.max_response_length=190"], ["does not fit engine.max_context=192"]),
+]
+
+
+@pytest.mark.parametrize(("more", "words"), MISTAKES)
+def test_a_mistake_is_found_by_a_dry_run_and_by_a_run_before_it_trains(tmp_path, capsys, more, words, nothing_trains):
+    argv = arguments(tmp_path / "run", *more)
+    refused(capsys, [*argv, "--dry-run"], *words, "Nothing was started", code=2)
+    refused(capsys, argv, *words)
+
+
+def test_the_key_to_raise_is_raised_as_said_and_fits(tmp_path, capsys):
+    context, micro = "engine.max_context", "actor.max_tokens_per_micro_batch"
+    argv = arguments(tmp_path, *DESK)
+    said = refused(capsys, [*argv, "--dry-run"], code=2)
+    needed = said.split(" at least")[0].rpartition(" ")[2]
+    dry_run(*argv, f"{context}={needed}", f"{micro}={needed}")
+    assert f"tokens, of {context}={needed}" in capsys.readouterr().out
+
+
+def test_the_models_own_positions_are_the_limit(tmp_path, capsys):
+    tokenizer = tiny.build_tokenizer(["a b"])
+    tiny.save(tmp_path / "short", tiny.build_model(len(tokenizer), hidden=16, layers=1, max_context=64), tokenizer)
+    argv = [each for each in arguments(tmp_path / "run", *QUICK) if each not in MODEL]
+    more = [f"model.path={tmp_path}/short", "--dry-run"]
+    refused(capsys, [*argv, *more], "engine.max_context=192 is more than the 64 positions", "at most", code=2)
+    dry_run(*argv, *more[:1], "engine.max_context=64")
+
+
+def test_an_opening_that_cannot_be_played_is_told_with_its_reason(tmp_path, capsys, monkeypatch):
+    def torn(self: TextEnv[Any], task: Task) -> Any:
+        raise RuntimeError("the page is torn")
+
+    monkeypatch.setattr(constructor("program_envs:tests/bytes"), "opening", torn)
+    tokenizer = tiny.build_tokenizer(["a b"])
+    tiny.save(tmp_path / "model", tiny.build_model(len(tokenizer), hidden=16, layers=1), tokenizer)
+    argv = [each for each in arguments(tmp_path / "run", *QUICK) if each not in MODEL]
+    argv += [f"model.path={tmp_path}/model"]
+    for dry, code in ((["--dry-run"], 2), ([], 1)):
+        refused(capsys, [*argv, *dry], "the opening of training task 0", "the page is torn", code=code)
+
+
+def test_what_differs_is_printed_and_with_all_the_rest(tmp_path, capsys):
+    argv = ["actor.lr=0.5", "env.kwargs.level=easy", *MODEL]
+    dry_run(*argv)
+    changed = yaml.load(capsys.readouterr().out, Loader)
+    assert changed == {
+        "env": {"kwargs": {"level": "easy"}},
+        "model": {"hidden": 32, "layers": 1, "heads": 2, "kv_heads": 1, "vocab_size": 300},
+        "actor": {"lr": 0.5},
+    }
+    dry_run(*argv, "--all")
+    path = tmp_path / "all.yaml"
+    path.write_text(capsys.readouterr().out)
+    assert len(path.read_text().splitlines()) > 150
+    assert resolve(["--config", str(path)])[0] == resolve(argv)[0]
+
+
+def test_all_is_for_a_dry_run(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        load_config(["--all"])
+
+
+def test_what_differs_reads_back_as_the_same(tmp_path):
+    config = resolve(["reward_models.length.kind=service", "reward_models.length.service.url=http://x", *MODEL])[0]
+    path = tmp_path / "few.yaml"
+    path.write_text(render(config, whole=False))
+    assert resolve(["--config", str(path)])[0] == config
+
+
+# ------------------------------------------------------------------ whose tasks validation plays
+
+
+@pytest.mark.parametrize("env_id", list_environments())
+def test_a_split_is_given_to_the_environments_that_take_one(env_id):
+    """Held-out tasks wherever there are some; every other environment is made with what the user gave alone."""
+    config = resolve([f"env.id={env_id}"])[0]
+    kwargs = validation_kwargs(config)
+    assert kwargs == ({"split": "test"} if "split" in parameters(constructor(env_id))[0] else {})
+    make(env_id, **kwargs).close()
+
+
+def own(*more: str) -> Any:
+    return resolve(["env.id=program_envs:tests/bytes", *more])[0]
+
+
+@pytest.mark.parametrize(
+    ("more", "tasks", "said"),
+    [
+        ((), range(256), "on tasks 0 to 255, which are trained on, too"),
+        (("env.kwargs.tasks=18",), range(18), "which are trained on, too: program_envs:tests/bytes has no option"),
+        (("env.kwargs.tasks=18", "data.train_size=14"), range(14, 18), "tasks 14 to 17, which data.train_size leaves"),
+        (("env.kwargs.tasks=18", "data.train_size=18"), range(18), "which are trained on, too"),
+        (("data.train_size=14", "data.val_size=3"), range(14, 17), "tasks 14 to 16"),
+        (("env.kwargs.tasks=18", "data.train_size=4", "env.val_kwargs.tasks=5"), range(5), None),
+    ],
+)
+def test_validation_of_an_environment_without_splits(more, tasks, said):
+    assert validation_tasks(own(*more)) == tasks
+    line = other_validation(own(*more))
+    assert line is None if said is None else said in line
+
+
+def test_a_split_or_tasks_that_are_given_stay():
+    for given in ("split=train", "tasks=generated:easy"):
+        config = resolve([f"env.val_kwargs.{given}"])[0]
+        name, value = given.split("=")
+        assert validation_kwargs(config) == {name: value}
+    assert training_kwargs(resolve([])[0]) == {}
+
+
+# ------------------------------------------------------------------ environments of a user's own
+
+
+class Parrot(TextEnv[Any]):
+    """No expert, no blunders, no splits: the least that an author writes."""
+
+    def __init__(self) -> None:
+        super().__init__(Numbered(4), max_assistant_turns=1)
+
+    def respond(self, reply: Any) -> Any:
+        from textenvs import Turn
+
+        return Turn(terms={"length": min(len(reply["content"]), 20) / 20}, terminated=True, stop="done")
+
+
+def test_an_environment_without_any_script_trains_with_its_id_alone(tmp_path, capsys, monkeypatch):
+    import gymnasium
+
+    monkeypatch.setitem(gymnasium.registry, "my/parrot", gymnasium.envs.registration.EnvSpec("my/parrot", Parrot))
+    argv = [each for each in arguments(tmp_path) if not each.startswith(("warm_start.", "engine.max_slots"))]
+    assert main([*argv, "env.id=my/parrot", "trainer.total_iterations=1", "algorithm.adv_estimator=rloo"]) == 0
+    said = capsys.readouterr().out
+    assert "no warm start: my/parrot has no scripted expert" in said
+    assert "validation is on tasks 0 to 2, which are trained on, too" in said
+
+
+def test_a_warm_start_without_scripted_mistakes(tmp_path):
+    """An expert alone is enough: the defaults, which play mistakes, leave them out and say so."""
+    argv = [each for each in QUICK if not each.startswith("warm_start.")]
+    less = [
+        "warm_start.demonstrations=8",
+        "warm_start.steps=1",
+        "warm_start.mistake_rate=0.3",
+        "trainer.total_iterations=1",
+    ]
+    seen: list[Any] = []
+
+    def look(run: Any) -> None:
+        seen.append(run.config.warm_start)
+
+    in_process(tmp_path, *argv, *less, "warm_start.enable=true", "warm_start.careless_steps=60", look=look)
+    assert (seen[0].mistake_rate, seen[0].careless_steps) == (0.0, 0)

@@ -1,0 +1,128 @@
+"""What a run's folder has for a reader: its configuration, conversations, and the checkpoints that are worth having."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ppo_runs import MODEL, QUICK, arguments, in_process, main, refused
+
+from trainers import make, tiny
+from trainers.checkpoints import Checkpoints
+from trainers.config import render, resolve
+from trainers.run import changes
+
+ONE = ("trainer.total_iterations=1", "algorithm.adv_estimator=rloo")
+
+
+def given_model(folder: Path) -> str:
+    tokenizer = tiny.build_tokenizer(["a b"])
+    tiny.save(folder, tiny.build_model(len(tokenizer), hidden=16, layers=1), tokenizer)
+    return str(folder)
+
+
+def of_a_given_model(tmp_path: Path, *more: str) -> list[str]:
+    argv = [each for each in arguments(tmp_path / "run", *QUICK, *ONE) if each not in MODEL]
+    argv = [each for each in argv if not each.startswith("warm_start.")]
+    return [*argv, f"model.path={given_model(tmp_path / 'model')}", *more]
+
+
+@pytest.mark.parametrize(
+    "options", [("env.kwargs.tasks=5", "actor.lr=0.001"), ("env.id=textenv/gsm8k-interact", "warm_start.enable=true")]
+)
+def test_the_configuration_in_the_folder_resolves_to_that_of_the_run(tmp_path, options):
+    run = in_process(tmp_path, *ONE, *options)
+    again, _ = resolve(["--config", str(tmp_path / "config.yaml")])
+    assert again == run.config
+    assert render(again) == (tmp_path / "config.yaml").read_text()
+
+
+def test_every_validation_leaves_conversations_to_read(tmp_path):
+    in_process(tmp_path, *ONE, "trainer.val_before_train=true")
+    files = sorted((tmp_path / "conversations").iterdir())
+    assert [path.name for path in files] == ["000000.txt", "000001.txt"]
+    text = files[1].read_text()
+    assert "validation, iteration 1, 1/" in text
+    assert "user: Say 0." in text
+    assert "reward" in text
+
+
+def checkpoints_of(folder: Path) -> list[str]:
+    return sorted(path.name for path in (folder / "checkpoints").glob("*"))
+
+
+def test_the_given_model_is_not_copied(tmp_path, monkeypatch):
+    """Nothing is saved before something was learned, except where the model was made or warmed up here."""
+    saved: list[int] = []
+    save = Checkpoints.save
+
+    def noted(self: Checkpoints, iteration: int, *rest: Any) -> Path:
+        saved.append(iteration)
+        return save(self, iteration, *rest)
+
+    monkeypatch.setattr(Checkpoints, "save", noted)
+    assert main(of_a_given_model(tmp_path)) == 0
+    assert saved == [1]
+    in_process(tmp_path / "made", *ONE)
+    assert saved == [1, 0, 1]
+
+
+def test_a_given_model_that_nothing_was_learned_in_has_no_result(tmp_path, monkeypatch):
+    """Stopped before the first iteration ended: there is no checkpoint, and that is no error."""
+    import trainers.ppo
+
+    async def nothing(work: Any, stop: Any) -> None:
+        work.close()
+        stop.set()
+
+    monkeypatch.setattr(trainers.ppo, "until_stopped", nothing)
+    with make("ppo", of_a_given_model(tmp_path)) as trainer:
+        result = trainer.fit()
+    assert (result.iterations, result.model, result.checkpoint) == (0, None, None)
+    assert checkpoints_of(tmp_path / "run") == []
+
+
+@pytest.mark.parametrize("background", ["true", "false"])
+def test_weights_alone_are_a_model_and_nothing_to_resume_from(tmp_path, capsys, background):
+    alone = ("trainer.save_weights_only=true", f"trainer.async_save={background}", "trainer.save_freq=1")
+    run = in_process(tmp_path, *ONE, *alone)
+    (checkpoint,) = list((tmp_path / "checkpoints").glob("*1"))
+    assert sorted(path.name for path in checkpoint.iterdir()) == ["model", "state.json"]
+    argv = arguments(tmp_path, *QUICK, *ONE, *alone, "trainer.total_iterations=2")
+    refused(capsys, argv, "has the model alone (trainer.save_weights_only)", f"model.path={checkpoint}/model")
+    # It can be looked at, and it can be where another run begins.
+    assert main([*argv, "trainer.val_only=true"]) == 0
+    other = [each for each in arguments(tmp_path / "other", *QUICK, *ONE) if each not in MODEL]
+    other = [each for each in other if not each.startswith("warm_start.")]
+    assert main([*other, f"model.path={checkpoint}/model"]) == 0
+    assert run.iteration == 1
+
+
+def test_a_resumed_run_says_what_is_different(tmp_path, capsys):
+    in_process(tmp_path, *ONE, "actor.lr=0.001")
+    argv = arguments(tmp_path, *QUICK, *ONE, "actor.lr=0.002", "rollout.n=3", "trainer.total_iterations=2")
+    assert main([*argv, "trainer.logger=console"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    for change in ("actor.lr: 0.001 -> 0.002", "rollout.n: 2 -> 3", "trainer.total_iterations: 1 -> 2"):
+        assert f"the configuration differs from the checkpoint's: {change}" in said
+    assert "rollout.temperature:" not in said
+    assert resolve(["--config", str(tmp_path / "config.yaml")])[0].actor.lr == 0.002
+
+
+@pytest.mark.parametrize("other", ["data.shuffle=false", "trainer.seed=7", "actor.mini_batches=1"])
+def test_what_would_change_which_tasks_and_steps_there_are_is_refused(tmp_path, capsys, other):
+    in_process(tmp_path, *ONE)
+    refused(capsys, arguments(tmp_path, *QUICK, *ONE, other), f"{other.partition('=')[0]} was ", "is of another run")
+
+
+def test_changes_are_the_keys_that_both_have():
+    before = resolve(["env.kwargs.level=easy", "rollout.n=4"])[0].model_dump(mode="json")
+    now = resolve(["env.kwargs={level: easy, max_assistant_turns: 3}", "actor.lr=0.5"])[0].model_dump(mode="json")
+    del before["actor"]["lr"]  # as if an older version had not had it
+    before["actor"]["gone"] = 1
+    assert list(changes(before, now)) == [
+        "env.kwargs: {level: easy} -> {level: easy, max_assistant_turns: 3}",
+        "rollout.n: 4 -> 8",
+    ]
+    assert list(changes(now, now)) == []

@@ -1,0 +1,79 @@
+"""Models by their names on the Hugging Face hub: the folder with their files, downloaded where that is possible."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+#: ``owner/name``, as the hub has them.
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_SMALL = ("*.json", "*.jinja", "*.txt", "tokenizer.model")
+_WEIGHTS = "*.safetensors"
+
+
+class HubError(ValueError):
+    """A model is neither a folder nor to be had from the hub; the message says what to run."""
+
+
+def is_name(path: str) -> bool:
+    """Whether this is a name on the hub, and no folder of this disk."""
+    return bool(_NAME.fullmatch(path)) and not Path(path).exists()
+
+
+def folder_of(path: str, *, weights: bool = True) -> Path:
+    """The folder of a model: ``path`` itself, or the files of a name on the hub, which are downloaded if need be.
+
+    Downloads are kept in Hugging Face's own cache (``HF_HOME``), and only safetensors, configuration and tokenizer are
+    taken, so nothing of a repository is ever run or unpickled.
+
+    Args:
+        path: A folder, or ``owner/name``.
+        weights: Whether the weights are needed, or only configuration and tokenizer.
+
+    Raises:
+        HubError: It cannot be downloaded.
+    """
+    if not is_name(path):
+        return Path(path).expanduser()
+    if (found := cached(path, weights=weights)) is not None:
+        return found
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
+
+    try:
+        folder = Path(snapshot_download(path, allow_patterns=[*_SMALL, *([_WEIGHTS] if weights else [])]))
+    except (OSError, ValueError, HfHubHTTPError) as error:
+        offline = isinstance(error, LocalEntryNotFoundError | OfflineModeIsEnabled)
+        said = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise HubError(
+            "there is no such folder, and the model is not in the cache of the Hugging Face hub"
+            f"{', which cannot be reached' if offline else f' ({said})'}; where there is a network, run: "
+            f"hf download {path}"
+        ) from error
+    if not _whole(folder, weights=weights):
+        raise HubError(f"the repository on the hub has no config.json, or no weights as {_WEIGHTS}")
+    return folder
+
+
+def cached(path: str, *, weights: bool) -> Path | None:
+    """The folder with the files of a name on the hub, where they are on this machine; nothing is downloaded."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        folder = Path(snapshot_download(path, local_files_only=True))
+    except (LocalEntryNotFoundError, ValueError):
+        return None
+    return folder if _whole(folder, weights=weights) else None
+
+
+def _whole(folder: Path, *, weights: bool) -> bool:
+    if not (folder / "config.json").is_file():
+        return False
+    if not weights:
+        return True
+    if (index := folder / "model.safetensors.index.json").is_file():
+        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        return all((folder / name).is_file() for name in names)
+    return any(folder.glob(_WEIGHTS))
