@@ -204,11 +204,16 @@ def render(
         ]
     else:
         lines += ["# What differs from the defaults, and where it came from; --all shows every key."]
+    chosen = config.chosen_defaults()
+
+    def defaults_of(key: Key) -> tuple[Any, Any]:
+        return key.default, chosen.get(key.name, key.default)
+
     opened: tuple[str, ...] = ()
     for group in groups(type(config)):
         path = tuple(group.keys[0].section.split(".")) if group.keys[0].section else ()
         shown = [(key, attrgetter(key.name)(config)) for key in group.keys]
-        shown = [(key, value) for key, value in shown if whole or value != key.default]
+        shown = [(key, value) for key, value in shown if whole or value not in defaults_of(key)]
         for depth in range(len(path)) if shown else ():
             if path[: depth + 1] != opened[: depth + 1]:
                 lines.append(f"{'  ' * depth}{path[depth]}:")
@@ -217,7 +222,7 @@ def render(
             if key.entries:
                 value = {name: entry.model_dump(mode="json", exclude_defaults=True) for name, entry in value.items()}
             line = f"{'  ' * len(path)}{key.name.rpartition('.')[2]}: {dump(value)}"
-            if value not in (key.default, config.chosen_defaults().get(key.name, key.default)):
+            if value not in defaults_of(key):
                 origin = f"{_origin(key, sources)} " if sources else ""
                 line += f"  # {origin}(default {dump(key.default)})"
             lines.append(line)
