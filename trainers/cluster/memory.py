@@ -16,8 +16,8 @@ Conventions:
   ``model.enable_activation_offload`` moves to the CPU); and float32 logits of as many positions as the learner computes
   at once (:func:`trainers.learner.logprobs.positions_at_once`), twice. A micro-batch is counted in a rank's own tokens,
   so sequence parallelism changes nothing here: it is what lets a sequence be longer than that;
-* the first rank also keeps the model as it was loaded, in the dtype of the computation, from which an engine that is
-  replaced begins; on CPUs, a float32 copy of what is published, and Python itself, are counted, too;
+* the driver keeps the model as it was loaded, in float32 on the CPU, from which an engine that is replaced begins: it is
+  counted where the learner is on the CPU, too, and so are a float32 copy of what is published, and Python itself;
 * an engine holds its weights and the keys and values of its slots (:func:`trainers.config.in_flight.slots`), each
   ``engine.max_context`` long; vLLM holds the share of the GPU that ``engine.vllm.gpu_memory_utilization`` says.
 """
@@ -125,8 +125,8 @@ def _of_learner(
         yield "learner", "parameters", (trained + frozen) * 4 * held + trained * 4 * more
         yield "learner", "gradients", trained * 4 * learned
         yield "learner", "optimizer", trained * 8 * learned
-    yield "learner", "weights as loaded", size * shape.parameters
     if device == "cpu":
+        yield "learner", "weights as loaded", 4 * shape.parameters
         yield "learner", "weights on their way", 4 * shape.parameters
         yield "learner", "Python and its libraries", _LIBRARIES
     if ranks > 1 or config.trainer.offload:
