@@ -211,7 +211,7 @@ ADAPTIVE = "algorithm.use_kl_in_reward=true algorithm.kl_ctrl.type=adaptive"
         ),
         (f"{GDPO} algorithm.gdpo_reward_keys=[a,a]", "algorithm.gdpo_reward_keys: names a term twice"),
         (f"{GDPO} algorithm.use_kl_in_reward=true", "algorithm.use_kl_in_reward: has no effect with gdpo"),
-        (f"{GDPO} algorithm.norm_adv=false", "algorithm.norm_adv: has no effect: gdpo normalizes"),
+        (f"{GDPO} algorithm.norm_adv=true", "algorithm.norm_adv: has no effect: gdpo normalizes"),
         (f"{GDPO} algorithm.reward_credit=spread", "algorithm.reward_credit: has no effect with algorithm.adv_estim"),
         ("algorithm.gdpo_reward_keys=[a]", "algorithm.gdpo_reward_keys: has no effect with algorithm.adv_estimator=t"),
         (
