@@ -35,6 +35,8 @@ except ImportError as error:
     raise ImportError("training needs torch: pip install 'textenvs[train]'") from error
 from transformers.utils.logging import disable_progress_bar
 
+from textenvs.text import excerpt, printable
+
 from .algorithms.aggregation import token_weights
 from .assembly.cluster import plan_of
 from .assembly.demonstrator import with_scripts_there_are
@@ -64,6 +66,8 @@ from .trajectory import Trajectory
 
 log = logging.getLogger("trainers")
 
+# Characters of an episode's error on the console; its traceback, and not a text of megabytes that it quotes.
+_SHOWN = 4000
 # Collecting is over, and the learner is whole.
 _COLLECTING = (CollectionError, EngineError)
 
@@ -132,7 +136,7 @@ def warn(run: Run, batch: Batch) -> None:
     for cause, message in batch.problems.items():
         if cause not in run.warned:
             run.warned.add(cause)
-            log.warning("an episode ended as %s: %s", cause, message)
+            log.warning("an episode ended as %s: %s", cause, excerpt(message, _SHOWN))
 
 
 async def iterate(run: Run, batch: Batch, phases: Phases) -> dict[str, float]:
@@ -278,7 +282,7 @@ async def validate(run: Run) -> str | None:
         first = failed[0]
         said = (
             f"{len(failed)} of {len(trajectories)} validation episodes could not be scored: {first.status.value}: "
-            f"{first.error or first.stop or 'no reason given'}"
+            f"{excerpt(first.error or first.stop or 'no reason given', _SHOWN)}"
         )
         log.warning("%s", said)
     metrics = episode_metrics(trajectories, "val") | {"time/validation_s": time.perf_counter() - began}
@@ -424,7 +428,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("stopped at once; nothing was saved since the last checkpoint", file=sys.stderr)
         return 130
     except SAID_PLAINLY as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(str(error))}", file=sys.stderr)
         return 1
     except OSError as error:
         full = disk_full(error)

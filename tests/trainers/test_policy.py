@@ -131,3 +131,15 @@ def test_devices(monkeypatch):
         resolve_device("cuda")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert resolve_device("auto") == resolve_device("cuda") == torch.device("cuda")
+
+
+@pytest.mark.parametrize("kept", [0, 7, 0.5])
+def test_a_file_of_weights_that_is_cut_is_said_in_words(tmp_path, kept):
+    policy = build()
+    policy.model.save_pretrained(tmp_path)
+    policy.tokenizer.save_pretrained(tmp_path)
+    weights = tmp_path / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[: int(len(whole) * kept) if kept < 1 else kept])
+    with pytest.raises(PolicyError, match="transformers cannot load it"):
+        open_folder(tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from trainers import checkpoints, tiny
 from trainers.assembly.environments import other_validation
 from trainers.config import resolve
 from trainers.engines.base import EngineDeadError
-from trainers.ppo import main
+from trainers.ppo import main, warn
 from trainers.rollout.slots import FilterExhaustedError
 
 
@@ -297,3 +298,16 @@ def test_an_engine_that_is_gone_loses_nothing_that_was_learned(tmp_path):
     assert checkpoints.Checkpoints(tmp_path / "checkpoints", 2).newest().iteration == 2
     in_process(tmp_path, "trainer.total_iterations=4", "trainer.save_freq=-1")
     assert [row["step"] for row in training_of(tmp_path)] == [1, 2, 3, 4]
+
+
+def test_what_an_environment_says_in_an_error_is_short_and_moves_no_cursor(caplog):
+    """A ground truth of 10 MB in a message, and escapes of a terminal."""
+    run = SimpleNamespace(warned=set())
+    batch = SimpleNamespace(problems={"step_raised": "KeyError: \x1b[2J\x1b]0;title\x07" + "9" * 10**7})
+    warn(run, batch)
+    warn(run, batch)
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said.startswith("an episode ended as step_raised: KeyError: \\x1b[2J")
+    assert "\x1b" not in said
+    assert "\x07" not in said
+    assert len(said) < 6000

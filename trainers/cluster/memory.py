@@ -16,8 +16,8 @@ Conventions:
   ``model.enable_activation_offload`` moves to the CPU); and float32 logits of as many positions as the learner computes
   at once (:func:`trainers.learner.logprobs.positions_at_once`), twice. A micro-batch is counted in a rank's own tokens,
   so sequence parallelism changes nothing here: it is what lets a sequence be longer than that;
-* the driver keeps the model as it was loaded, in float32 on the CPU, from which an engine that is replaced begins: it is
-  counted where the learner is on the CPU, too, and so are a float32 copy of what is published, and Python itself;
+* the driver keeps the model as it was loaded, in float32 on the CPU, from which an engine that is replaced begins: it
+  is counted where the learner is on the CPU, too, and so are a float32 copy of what is published, and Python itself;
 * an engine holds its weights and the keys and values of its slots (:func:`trainers.config.in_flight.slots`), each
   ``engine.max_context`` long; vLLM holds the share of the GPU that ``engine.vllm.gpu_memory_utilization`` says.
 """
