@@ -66,7 +66,7 @@ _FORMAT_KEY = b"textenvs.trajectory.format"
 
 def is_reward(value: Any) -> bool:
     """Whether ``value`` is a number that a reward may be: finite, and not too large to be summed and squared."""
-    return isinstance(value, numbers.Real) and not isinstance(value, bool) and abs(float(value)) <= LARGEST
+    return isinstance(value, numbers.Real) and not isinstance(value, bool) and bool(abs(value) <= LARGEST)
 
 
 class Status(StrEnum):
