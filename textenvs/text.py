@@ -26,10 +26,13 @@ def excerpt(text: str, most: int = 300) -> str:
 
 
 def quoted(value: Any, most: int = 200) -> str:
-    """``repr(value)`` for an error: at most ``most`` characters of it, printable."""
+    """``repr(value)`` for an error: at most ``most`` characters of it, printable; its type where that raises."""
     if isinstance(value, (str, bytes)) and len(value) > most:
         return f"{printable(repr(value[:most]))}... ({len(value)} in all)"
-    return excerpt(repr(value), most)
+    try:
+        return excerpt(repr(value), most)
+    except Exception:  # of an object's own code, or of a number of thousands of digits
+        return f"a value of the type {type(value).__name__}"
 
 
 @contextmanager

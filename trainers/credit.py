@@ -188,11 +188,9 @@ LOSS_KEYS = {
 def policy_loss(section: ActorSection) -> Any:
     """The policy's loss, an entropy bonus, and the KL to the reference if asked for; see ``Learner``.
 
-    ``section.entropy_coeff`` is a number here (:attr:`~trainers.config.PPOConfig.entropy_coeff`). The sums have
-    ``outside_clip``, too: the share of tokens whose ratio is outside the clip range, on either side.
+    ``section.entropy_coeff`` is a number here (:attr:`~trainers.config.PPOConfig.entropy_coeff`).
     """
     options = {name: getattr(section, LOSS_KEYS[name]) for name in LOSS_OPTIONS[section.policy_loss]}
-    low, high = 1.0 - section.clip_ratio_low, 1.0 + section.clip_ratio_high
 
     def loss(logprobs: Tensor, entropy: Tensor, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         surrogate = policy_loss_of(
@@ -209,8 +207,6 @@ def policy_loss(section: ActorSection) -> Any:
         if section.entropy_coeff:  # a gradient of 0 would be computed all the same
             per_token = per_token - section.entropy_coeff * entropy
         sums = {name: (batch["share"] * value).sum() for name, value in surrogate.stats.items()}
-        ratio = surrogate.stats["ratio"]
-        sums["outside_clip"] = (batch["share"] * ((ratio < low) | (ratio > high))).sum()
         if section.use_kl_loss:
             kl = kl_estimate(logprobs, batch["ref_logprobs"], section.kl_loss_type)
             per_token = per_token + section.kl_loss_coef * kl

@@ -35,6 +35,10 @@ class DemonstrationError(ValueError):
     """Demonstrations that cannot be had or read; the message says which, where, and what to do."""
 
 
+class StuckError(DemonstrationError):
+    """The environment took too long; the thread that plays it may still be at work in it, so it must not be closed."""
+
+
 @dataclass(frozen=True)
 class Demonstration:
     """One conversation.
@@ -87,12 +91,14 @@ def play(
             else is played again with another task. Above 0 the policy starts careless: it blunders with the odds
             ``mistake_weight * mistake_rate`` to ``1 - mistake_rate``.
         step_timeout_s: Seconds that a reset, a reply or a step may take; the environment is then left behind in its
-            thread. ``None`` plays in the calling thread, without a limit.
+            thread. ``None`` plays in the calling thread, without a limit. Where fewer episodes are taken, the thread
+            ends before this iterator is closed, so that the environment can be closed after it.
 
     Raises:
         ValueError: ``mistake_rate`` or ``mistake_weight`` is outside its range.
         DemonstrationError: The environment has no scripted expert, or no blunders and they were asked for; it is
-            played elsewhere, and cannot be asked; it called ``sys.exit``, or took too long.
+            played elsewhere, and cannot be asked; it called ``sys.exit``.
+        StuckError: It took too long.
     """
     if not 0.0 <= mistake_rate < 1.0:
         raise ValueError(f"mistake_rate must be in [0, 1), not {mistake_rate}")
@@ -142,6 +148,8 @@ class _Watch:
 
     def call(self, what: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """In the thread."""
+        if self._over:
+            raise SystemExit  # of the thread: nothing more is wanted
         self._call = (what, time.monotonic())
         try:
             return _called(what, function, *args, **kwargs)
@@ -150,14 +158,16 @@ class _Watch:
 
     def over(self, playing: Iterator[Demonstration], timeout_s: float) -> Iterator[Demonstration]:
         """What the thread plays, from outside of it."""
-        threading.Thread(target=self._work, args=(playing,), name="textenvs-demonstrations", daemon=True).start()
+        thread = threading.Thread(target=self._work, args=(playing,), name="textenvs-demonstrations", daemon=True)
+        thread.start()
+        patience_s = 0.0  # after an error or an interrupt nothing is waited for
         try:
             while True:
                 try:
                     demonstration, error = self._played.get(timeout=min(1.0, timeout_s))
                 except Empty:
                     if (call := self._call) is not None and time.monotonic() - call[1] > timeout_s:
-                        raise DemonstrationError(
+                        raise StuckError(
                             f"the environment's {call[0]} took longer than {timeout_s:g} s while its expert played; "
                             "see what it waits for, or raise step_timeout_s (of warm_start, or of sft)"
                         ) from None
@@ -167,11 +177,15 @@ class _Watch:
                 if demonstration is None:
                     return
                 yield demonstration
+        except GeneratorExit:
+            patience_s = timeout_s
+            raise
         finally:
             self._over = True
             with suppress(Empty):  # room for a thread that waits to be rid of one
                 while True:
                     self._played.get_nowait()
+            thread.join(patience_s)
 
     def _work(self, playing: Iterator[Demonstration]) -> None:
         try:

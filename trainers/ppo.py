@@ -215,7 +215,8 @@ def learn(
                 more = {"weight": weight, "share": mask / mask.sum()}
                 found = learner.update_actor(part, given | more, MadeThere(policy_loss, actor))
                 # Before any step, what is outside the range is so by the engine's arithmetic, or by its older weights.
-                metrics.setdefault("actor/outside_clip_first", found.pop("outside_clip"))
+                if (outside := found.pop("outside_clip", None)) is not None:
+                    metrics.setdefault("actor/outside_clip_first", outside)
                 _note(steps, "actor", found)
             if learner.critic is not None:
                 assert advantages.value_mask is not None

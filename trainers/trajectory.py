@@ -68,7 +68,7 @@ def is_reward(value: Any) -> bool:
     """Whether ``value`` is a number that a reward may be: finite, and not too large to be summed and squared."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         return False
-    return abs(float(value)) <= LARGEST
+    return bool(abs(value) <= LARGEST)  # an integer may be beyond float
 
 
 class Status(StrEnum):

@@ -26,6 +26,16 @@ def test_printable_text_has_no_control_characters_and_loses_nothing(text):
         assert shown == text
 
 
+class Unshown:
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+
+def test_what_cannot_be_written_is_quoted_by_its_type():
+    assert quoted(10**5000) == "a value of the type int"
+    assert quoted([Unshown()]) == "a value of the type list"
+
+
 @given(anything | st.binary() | st.lists(anything), st.integers(10, 60))
 def test_quotes_are_short_and_say_how_long_the_whole_is(value, most):
     shown = quoted(value, most)

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,9 @@ import textenvs
 from textenvs import Task, TextEnv, Turn
 from textenvs.messages import Messages, assistant, system, tool, user
 from textenvs.serve.client import RemoteError
-from trainers.demonstrations import Demonstration, DemonstrationError, Example, encode, play, read
+from trainers.assembly import policy as assembly_policy
+from trainers.config.model import WarmStartSection
+from trainers.demonstrations import Demonstration, DemonstrationError, Example, StuckError, encode, play, read
 from trainers.engines.base import Generation, Sampling
 from trainers.rollout.environments import Backend, EnvSpec
 from trainers.rollout.play import Episode, Player
@@ -226,16 +229,50 @@ def test_an_expert_that_hangs_or_exits_ends_in_words(deed: str, error: type[Exce
         next(playing)
 
 
-def test_a_thread_that_plays_ahead_gives_the_same_and_ends_when_nobody_takes_more() -> None:
+def test_a_thread_that_plays_ahead_gives_the_same_and_ends_before_its_iterator_is_closed() -> None:
     before = threading.active_count()
     here = list(play(interact(level="easy"), 12, seed=3, mistake_rate=0.4))
     there = play(interact(level="easy"), 5000, seed=3, mistake_rate=0.4, step_timeout_s=60.0)
     assert [next(there) for _ in range(12)] == here
     there.close()
-    deadline = time.monotonic() + 60
-    while threading.active_count() > before:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    assert threading.active_count() == before
+
+
+class Watched(Odd):
+    """Notes whether it was closed, and whether a call was at work in it then."""
+
+    def __init__(self, deed: str = "") -> None:
+        super().__init__(deed)
+        self.at_work = self.closed = self.closed_at_work = False
+
+    def demonstration(self, rng: np.random.Generator) -> str:
+        self.at_work = True
+        time.sleep(0.02)
+        said = super().demonstration(rng)
+        self.at_work = False
+        return said
+
+    def close(self) -> None:
+        self.closed, self.closed_at_work = True, self.at_work
+
+
+@pytest.mark.parametrize(("deed", "closed"), [("", True), ("hang", False)])
+def test_an_environment_is_not_closed_while_its_thread_is_at_work_in_it(
+    monkeypatch: pytest.MonkeyPatch, deed: str, closed: bool
+) -> None:
+    env = Watched(deed)
+    monkeypatch.setattr(assembly_policy, "make_env", lambda *_: env)
+    section = WarmStartSection(
+        demonstrations=50, mistake_rate=0.0, careless_steps=0, step_timeout_s=0.3 if deed else 60.0
+    )
+    playing = assembly_policy.demonstrations_of("odd", {}, section, seed=0)
+    if deed:
+        with pytest.raises(StuckError):
+            list(playing)
+    else:
+        assert len(list(islice(playing, 3))) == 3
+        playing.close()  # type: ignore[attr-defined]
+    assert (env.closed, env.closed_at_work) == (closed, False)
 
 
 # ------------------------------------------------------------------ files

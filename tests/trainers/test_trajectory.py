@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainers.trajectory import Status, Trajectory, from_table, read_parquet, to_table, write_parquet
+from textenvs.env import LARGEST
+from trainers.trajectory import Status, Trajectory, from_table, is_reward, read_parquet, to_table, write_parquet
 
 
 def make(turns: tuple[int, ...] = (1, 1, 0), **changes: Any) -> Trajectory:
@@ -309,3 +311,13 @@ def test_files_from_before_sampling_masks_are_read() -> None:
 def test_replace_checks_again() -> None:
     with pytest.raises(ValueError, match="entries for 4 tokens"):
         replace(make(), token_ids=np.zeros(4, np.int32))
+
+
+@pytest.mark.parametrize("value", [0, -1.5, True + 0.0, np.float32(2), LARGEST, -(10**12)])
+def test_what_a_reward_may_be(value: Any) -> None:
+    assert is_reward(value)
+
+
+@pytest.mark.parametrize("value", [True, "1", None, 1j, math.nan, math.inf, -math.inf, 1e308, 10**400, -(10**400)])
+def test_what_no_reward_may_be(value: Any) -> None:
+    assert not is_reward(value)

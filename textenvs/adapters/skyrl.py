@@ -32,16 +32,18 @@ _CLASS = f"{__name__}:SkyRLTextEnv"
 
 
 def register(*ids: str, environments: Environments | None = None) -> None:
-    """Make environments known to ``skyrl_gym.make``; what is registered already stays.
+    """Make environments known to ``skyrl_gym.make``; what was registered here before stays as it is.
 
     Args:
         ids: Of this library or your own; without any, all that ship here.
-        environments: By id, options that their rows may have beyond the harmless ones (docs/security.md).
+        environments: By id, options that their rows may have beyond the harmless ones (docs/security.md). These ids are
+            registered besides, anew where they were registered before.
     """
     environments = environments or {}
-    for env_id in ids or list_environments():
+    for env_id in dict.fromkeys((*(ids or list_environments()), *environments)):
         known = skyrl_gym.registry.get(env_id)
-        if known is None or known.entry_point != _CLASS:
+        if known is None or known.entry_point != _CLASS or env_id in environments:
+            skyrl_gym.registry.pop(env_id, None)
             options = environments.get(env_id, {})
             skyrl_gym.register(id=env_id, entry_point=_CLASS, kwargs={"env_id": env_id, "options": options})
 

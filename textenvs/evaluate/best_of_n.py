@@ -25,6 +25,7 @@ from ..lookahead import FAILURES, Lookahead, MultiturnReward
 from ..lookahead import Player as FuturePlayer
 from ..messages import Message, Messages, assistant, clean_messages, clean_text, copy_messages
 from ..options import check_count
+from ..text import quoted
 from .policies import OutOfContext, Player, Policy, PolicyFailure, Reply, Stop, ToolSchemas
 from .records import Record
 from .runner import tools_of
@@ -89,7 +90,7 @@ class BestOfN:
             elif isinstance(reply, BaseException):
                 raise reply
             elif not env.action_space.contains(reply.action):
-                raise PolicyFailure(f"{reply.action!r:.200} is neither text nor an assistant message")
+                raise PolicyFailure(f"{quoted(reply.action)} is neither text nor an assistant message")
             else:
                 spent.append(reply)
                 said = assistant(reply.action) if isinstance(reply.action, str) else reply.action

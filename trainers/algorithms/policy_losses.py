@@ -57,8 +57,9 @@ def ppo_clip(
         importance: ``[n]``; multiplies the loss, see :mod:`trainers.algorithms.off_policy`.
 
     Returns:
-        The loss, with ``ratio``, ``clipped`` and ``dual_clipped`` (1 where that bound cut the gradient off), and
-        ``approx_kl_k1``, ``approx_kl_k3``: estimates of how far the policy has moved, KL(old, new) (see ``kl.py``).
+        The loss, with ``ratio``, ``clipped`` and ``dual_clipped`` (1 where that bound cut the gradient off),
+        ``outside_clip`` (1 outside the clip range, whatever the advantage), and ``approx_kl_k1``, ``approx_kl_k3``:
+        estimates of how far the policy has moved, KL(old, new) (see ``kl.py``).
 
     Raises:
         ValueError: Shapes differ, or a bound is outside its range.
@@ -69,15 +70,15 @@ def ppo_clip(
         raise ValueError(f"dual_clip must be greater than 1, not {dual_clip!r}")
     log_ratio = _log_ratio(logprobs, old_logprobs)
     ratio = log_ratio.exp()
-    free = -ratio * advantages
-    bounded = -ratio.clamp(1.0 - clip_low, 1.0 + clip_high) * advantages
+    within = ratio.clamp(1.0 - clip_low, 1.0 + clip_high)
+    free, bounded = -ratio * advantages, -within * advantages
     loss = torch.maximum(free, bounded)
     clipped, dual_clipped = bounded > free, torch.zeros_like(free, dtype=torch.bool)
     if dual_clip is not None:
         most = -dual_clip * advantages
         dual_clipped = (advantages < 0) & (loss > most)
         loss = torch.where(dual_clipped, most, loss)
-    stats = _stats(log_ratio, ratio, clipped) | {"dual_clipped": dual_clipped.to(ratio.dtype)}
+    stats = _stats(log_ratio, ratio, clipped, within != ratio) | {"dual_clipped": dual_clipped.to(ratio.dtype)}
     return TokenLoss(_weighed(loss, importance), stats)
 
 
@@ -131,10 +132,10 @@ def gspo(
     log_ratio = _log_ratio(logprobs, old_logprobs)
     mean = _sequence_mean(log_ratio, sequence)
     ratio = (mean.detach() + logprobs - logprobs.detach() if by_token else mean).exp()
-    free = -ratio * advantages
-    bounded = -ratio.clamp(1.0 - clip_low, 1.0 + clip_high) * advantages
+    within = ratio.clamp(1.0 - clip_low, 1.0 + clip_high)
+    free, bounded = -ratio * advantages, -within * advantages
     loss = torch.maximum(free, bounded)
-    return TokenLoss(_weighed(loss, importance), _stats(log_ratio, ratio, bounded > free))
+    return TokenLoss(_weighed(loss, importance), _stats(log_ratio, ratio, bounded > free, within != ratio))
 
 
 def cispo(
@@ -172,7 +173,7 @@ def cispo(
     ratio = log_ratio.exp()
     weight = ratio.clamp(1.0 - clip_low, 1.0 + clip_high)
     loss = -weight * advantages * logprobs
-    return TokenLoss(_weighed(loss, importance), _stats(log_ratio, ratio, weight != ratio))
+    return TokenLoss(_weighed(loss, importance), _stats(log_ratio, ratio, weight != ratio, weight != ratio))
 
 
 def geo_mean(
@@ -204,7 +205,8 @@ def geo_mean(
         importance: ``[n]``; multiplies the loss, see :mod:`trainers.algorithms.off_policy`.
 
     Returns:
-        The loss, with the statistics of :func:`ppo_clip`; ``ratio`` is the episode's ``s``, ``clipped`` the token's.
+        The loss, with the statistics of :func:`ppo_clip`; ``ratio`` is the episode's ``s``, ``clipped`` and
+        ``outside_clip`` are the token's.
 
     Raises:
         ValueError: Shapes differ, or a bound is outside its range.
@@ -217,7 +219,8 @@ def geo_mean(
     bounded = log_ratio.clamp(-clip_low, clip_high)
     counted = torch.where(advantages < 0, torch.maximum(log_ratio, bounded), torch.minimum(log_ratio, bounded))
     ratio = _sequence_mean(counted, sequence).exp()
-    return TokenLoss(_weighed(-ratio * advantages, importance), _stats(log_ratio, ratio, counted != log_ratio))
+    stats = _stats(log_ratio, ratio, counted != log_ratio, bounded != log_ratio)
+    return TokenLoss(_weighed(-ratio * advantages, importance), stats)
 
 
 def sapo(
@@ -244,7 +247,7 @@ def sapo(
         importance: ``[n]``; multiplies the loss, see :mod:`trainers.algorithms.off_policy`.
 
     Returns:
-        The loss, with the statistics of :func:`ppo_clip`; nothing is ever ``clipped``.
+        The loss, with the statistics of :func:`ppo_clip` but ``outside_clip``; nothing is ever ``clipped``.
 
     Raises:
         ValueError: Shapes differ, or a temperature is not positive.
@@ -290,8 +293,8 @@ def dppo(
         importance: ``[n]``; multiplies the loss, see :mod:`trainers.algorithms.off_policy`.
 
     Returns:
-        The loss, with the statistics of :func:`ppo_clip`; ``clipped`` where the loss is 0 for the divergence, and
-        ``dual_clipped`` where the ratio was cut.
+        The loss, with the statistics of :func:`ppo_clip`; ``clipped`` where the loss is 0 for the divergence,
+        ``outside_clip`` where the divergence is beyond its bound, and ``dual_clipped`` where the ratio was cut.
 
     Raises:
         ValueError: Shapes differ, the divergence is unknown, or a bound is outside its range.
@@ -311,10 +314,11 @@ def dppo(
         moved = -q * log_ratio + rest_q * (rest_q / rest_p).log()
     else:
         raise ValueError(f"divergence must be tv or kl, not {divergence!r}")
-    outside = (advantages > 0) & up & (moved > clip_high) | (advantages < 0) & ~up & (moved > clip_low)
+    far = torch.where(up, moved > clip_high, moved > clip_low)
+    outside = far & torch.where(up, advantages > 0, advantages < 0)
     weight = ratio if ratio_cap is None else ratio.clamp_max(ratio_cap)
     loss = torch.where(outside, 0.0, -weight * advantages * logprobs)
-    stats = _stats(log_ratio, ratio, outside) | {"dual_clipped": (weight != ratio).to(ratio.dtype)}
+    stats = _stats(log_ratio, ratio, outside, far) | {"dual_clipped": (weight != ratio).to(ratio.dtype)}
     return TokenLoss(_weighed(loss, importance), stats)
 
 
@@ -381,7 +385,8 @@ def kl_cov(
         importance: ``[n]``; multiplies the loss, see :mod:`trainers.algorithms.off_policy`.
 
     Returns:
-        The loss, with the statistics of :func:`ppo_clip` and ``selected``; nothing is ``clipped``.
+        The loss, with the statistics of :func:`ppo_clip` but ``outside_clip``, and ``selected``; nothing is
+        ``clipped``.
 
     Raises:
         ValueError: Shapes differ, or the coefficient is negative.
@@ -490,10 +495,11 @@ def _weighed(loss: Tensor, importance: Tensor | None) -> Tensor:
     return loss if importance is None else loss * importance.detach()
 
 
-def _stats(log_ratio: Tensor, ratio: Tensor, clipped: Tensor) -> dict[str, Tensor]:
-    """What every loss reports: its ratio, where it clipped, and how far each token's policy has moved."""
+def _stats(log_ratio: Tensor, ratio: Tensor, clipped: Tensor, outside: Tensor | None = None) -> dict[str, Tensor]:
+    """What losses report: ratio, where they clipped, what is outside a clip range, how far each token has moved."""
     log_ratio, ratio = log_ratio.detach(), ratio.detach()
-    return {
+    ranged = {} if outside is None else {"outside_clip": outside.to(ratio.dtype)}
+    return ranged | {
         "ratio": ratio,
         "clipped": clipped.to(ratio.dtype),
         "approx_kl_k1": -log_ratio,

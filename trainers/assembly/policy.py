@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import ExitStack
 from itertools import islice
 from typing import Any
 
@@ -39,15 +39,20 @@ def demonstrations_of(
 
 
 def _played(env: TextEnv[Any], section: SupervisedSection, seed: int) -> Iterator[demonstrations.Demonstration]:
-    with closing(env):
-        yield from demonstrations.play(
-            env,
-            section.demonstrations,
-            seed=seed,
-            mistake_rate=section.mistake_rate,
-            mistake_weight=section.mistake_weight,
-            step_timeout_s=section.step_timeout_s,
-        )
+    with ExitStack() as stack:
+        stack.callback(env.close)
+        try:
+            yield from demonstrations.play(
+                env,
+                section.demonstrations,
+                seed=seed,
+                mistake_rate=section.mistake_rate,
+                mistake_weight=section.mistake_weight,
+                step_timeout_s=section.step_timeout_s,
+            )
+        except demonstrations.StuckError:
+            stack.pop_all()  # closing it might not return either
+            raise
 
 
 def tokenizer_texts(env_id: str, kwargs: Mapping[str, Any], section: SupervisedSection, seed: int) -> Iterator[str]:

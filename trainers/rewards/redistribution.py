@@ -35,6 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from textenvs.env import LARGEST
+from textenvs.text import quoted
 from trainers.trajectory import Trajectory
 
 #: From an episode to the same with other turn rewards.
@@ -185,11 +186,11 @@ def _of_user(function: Callable[[Trajectory], Any], name: str) -> Redistribution
             raise RedistributionError(f"{where}: {''.join(traceback.format_exception(error)).rstrip()}") from error
         try:
             numbers_ = np.array(rewards, np.float64)
-        except (TypeError, ValueError) as error:
-            raise RedistributionError(f"{where}: it returned {rewards!r:.200}, which are no numbers") from error
+        except (TypeError, ValueError, OverflowError) as error:
+            raise RedistributionError(f"{where}: it returned {quoted(rewards)}, which are no numbers") from error
         if numbers_.shape != (trajectory.num_turns,):
             raise RedistributionError(
-                f"{where}: it returned {rewards!r:.200}; an episode of {trajectory.num_turns} turns needs as many "
+                f"{where}: it returned {quoted(rewards)}; an episode of {trajectory.num_turns} turns needs as many "
                 "numbers, in a list"
             )
         good = np.abs(numbers_) <= LARGEST

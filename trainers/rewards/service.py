@@ -34,6 +34,7 @@ from typing import Any, Protocol, Self, TypeAlias
 
 from textenvs.env import LARGEST
 from textenvs.messages import Messages
+from textenvs.text import quoted
 
 from ..trajectory import is_reward
 from .batching import Batcher
@@ -437,7 +438,7 @@ class _Model:
             return "it returned no score"
         for name, value in scores.items():
             if not isinstance(name, str) or not is_reward(value):
-                return f"it returned {result!r:.200}: a score must be a finite number of at most {LARGEST:g}"
+                return f"it returned {quoted(result)}: a score must be a finite number of at most {LARGEST:g}"
             if not self._options.low <= value <= self._options.high:
                 return f"{name} is {value}, outside of {self._options.low:g} to {self._options.high:g}"
         return {name: float(value) for name, value in scores.items()}

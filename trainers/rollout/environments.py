@@ -95,7 +95,7 @@ class Lease:
             if isinstance(reward, bool):
                 reward = float(reward)
             if not is_reward(reward):
-                raise ValueError(f"the reward is {reward!r:.200}, not a finite number of at most {LARGEST:g}")
+                raise ValueError(f"the reward is {quoted(reward)}, not a finite number of at most {LARGEST:g}")
             over = bool(terminated)
             self._seen = _conversation(conversation, self._seen)
             return self._seen, float(reward), over, bool(truncated) and not over, _info(info)

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from textenvs.env import LARGEST
 from textenvs.messages import Messages
+from textenvs.text import quoted
 
 from ..trajectory import is_reward
 from .slots import CollectionError
@@ -210,7 +211,7 @@ def _terms(name: str, turn: int, earned: Any) -> dict[str, float]:
     for term, value in terms.items():
         if not isinstance(term, str) or not is_reward(value):
             raise RewardError(
-                f"the reward {name!r} of turn {turn} is {earned!r:.200}: it must be a finite number of at most "
+                f"the reward {name!r} of turn {turn} is {quoted(earned)}: it must be a finite number of at most "
                 f"{LARGEST:g}, or a mapping of names to such numbers",
                 "reward_nonsense",
             )

@@ -68,6 +68,19 @@ def test_every_environment_is_registered_once():
     register("textenv/clarify")
 
 
+def test_options_that_rows_may_have_count_whenever_they_are_registered():
+    row = {"textenv": EpisodeSpec("textenv/math-python", 0, {"sandbox": {"backend": "namespaces"}}).to_row()}
+    env_id = "textenv/math-python"
+    with pytest.raises(SpecError, match="a row may not set 'sandbox'"):
+        skyrl_gym.make(env_id, env_config={}, extras=row)
+    register(environments={env_id: {"sandbox": {"backend": "namespaces"}}})  # after the fixture's register()
+    assert skyrl_gym.make(env_id, env_config={}, extras=row).episode.env == env_id
+    register()
+    assert skyrl_gym.make(env_id, env_config={}, extras=row).episode.env == env_id, "they stay"
+    register("textenv/gsm8k", environments={"module:their/own": {}})
+    assert "module:their/own" in skyrl_gym.registry
+
+
 def test_metrics_are_averaged_by_skyrl():
     all_metrics = []
     for played in adapter_kit.episodes("textenv/gsm8k-interact", 4):

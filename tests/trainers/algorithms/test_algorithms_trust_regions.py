@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from trainers.algorithms.covariance import clip_cov_tokens, covariances, kl_cov_tokens
-from trainers.algorithms.policy_losses import clip_cov, dppo, geo_mean, kl_cov, ppo_clip, sapo
+from trainers.algorithms.policy_losses import (
+    LOSS_OPTIONS,
+    clip_cov,
+    dppo,
+    geo_mean,
+    kl_cov,
+    policy_loss,
+    ppo_clip,
+    sapo,
+)
 from trainers.config.unread import unread
 
 log_ratios = st.floats(-1.2, 1.2).map(lambda x: round(x, 3))
@@ -203,8 +212,38 @@ def test_wrong_arguments_are_named() -> None:
         covariances(x, x[:1], mask)
 
 
+@pytest.mark.parametrize(
+    ("name", "bound", "outside"),
+    [
+        ("ppo", 0.31, [False, True, False]),
+        ("cispo", 0.31, [False, True, False]),
+        ("clip_cov", 0.31, [False, True, False]),
+        ("gspo", 0.305, [False, False, False]),  # sqrt(1.25 * 1.35) = 1.299
+        ("gspo", 0.295, [True, True, True]),
+        ("gspo_token", 0.295, [True, True, True]),
+        ("geo_mean", 0.31, [False, False, True]),  # log 1.35 = .300, log .7 = -.357
+        ("dppo_tv", 0.18, [False, False, True]),  # .168, .017, .201
+        ("dppo_kl", 0.084, [True, False, False]),  # .085, .002, .082
+        ("sapo", None, None),
+        ("kl_cov", None, None),
+    ],
+)
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_tokens_outside_a_clip_range_are_counted_in_the_terms_of_that_range(
+    name: str, bound: float | None, outside: list[bool] | None, sign: float
+) -> None:
+    """Token ratios of 1.25 and 1.35 in one episode and .7 in another."""
+    old = torch.tensor([-0.4, -3.0, -0.4])
+    logprobs = old + torch.tensor([1.25, 1.35, 0.7]).log()
+    bounds = {} if bound is None else {"clip_low": bound, "clip_high": bound}
+    advantages = sign * torch.tensor([1.0, -1.0, 1.0])  # they do not matter
+    sequence = torch.tensor([0, 0, 1])
+    stats = policy_loss(name, logprobs, old, advantages, sequence, selected=torch.zeros(3), **bounds).stats
+    assert ("outside_clip" in stats) == (outside is not None)
+    assert outside is None or stats["outside_clip"].bool().tolist() == outside
+
+
 def test_every_option_of_a_loss_is_a_key_that_only_its_losses_read() -> None:
-    from trainers.algorithms.policy_losses import LOSS_OPTIONS
     from trainers.credit import LOSS_KEYS
 
     for key in {*LOSS_KEYS.values()}:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
-from learner_helpers import some_masked_trajectories
+from learner_helpers import masked, some_masked_trajectories, trajectory
 from test_learner import gradients_of, policy_loss, random_per_token, relative_difference, small_model
 
 from trainers.learner.learner import Learner
@@ -59,3 +61,17 @@ def test_the_gradient_is_that_of_the_naive_loss_however_the_batch_is_cut():
     expected = {f"lm.{name}": parameter.grad for name, parameter in model.named_parameters()}
     for gradients in found:
         assert relative_difference(gradients, expected) < 1e-5
+
+
+def test_siblings_that_share_what_they_begin_with_have_masks_of_their_own():
+    """The first action tokens of siblings are the same and read once; their masks differ."""
+    rng = np.random.default_rng(3)
+    first = trajectory(rng, [[(6, 5), (2, 4)]])
+    items = [masked(replace(first, group_id="g", episode_id=f"e{number}"), rng) for number in range(3)]
+    assert len({item.kept_ids.tobytes() for item in items}) == 3
+    model = small_model()
+    with torch.no_grad():
+        for share in (False, True):
+            learner = Learner(model, share_prefixes=share, temperature=0.7, max_tokens_per_micro_batch=256)
+            for item, ours in zip(items, learner.logprobs(items), strict=True):
+                np.testing.assert_allclose(ours, naive_scores(model, item, 0.7)[0].numpy(), atol=1e-5)

@@ -226,6 +226,7 @@ def test_a_function_of_the_users(tmp_path):
         ("return ['a', 'b']", "no numbers"),
         ("return None", "2 turns needs as many|no numbers"),
         ("return [float('nan'), 1]", "reward of turn 0 is nan"),
+        ("return [10**400, 1]", "which are no numbers"),
         ("return [1, 1 / 0]", "ZeroDivisionError"),
     ],
 )

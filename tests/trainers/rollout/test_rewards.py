@@ -99,6 +99,8 @@ def refuses(so_far: SoFar, turn: int) -> Awaitable[float]:
         (cancels, "reward_raised", "cancelled from inside"),
         (refuses, "reward_raised", "the service is down"),
         (returns(float("nan")), "reward_nonsense", "is nan: it must be a finite number"),
+        (returns(10**400), "reward_nonsense", "it must be a finite number"),
+        (returns(10**5000), "reward_nonsense", "a value of the type int"),
         (returns("much"), "reward_nonsense", "is 'much'"),
         (returns(None), "reward_nonsense", "is None"),
         (returns(True), "reward_nonsense", "is True"),
