@@ -53,7 +53,7 @@ def watched() -> Iterator[set[tuple[type, str]]]:
     plain = Section.__getattribute__
 
     def spying(self, name):
-        if not name.startswith("_") and not sys._getframe(1).f_code.co_filename.startswith(CONFIG):
+        if not name.startswith(("_", "model_config")) and not sys._getframe(1).f_code.co_filename.startswith(CONFIG):
             read.add((type(self), name))
         return plain(self, name)
 

@@ -384,6 +384,6 @@ def test_a_generation_of_the_newer_command(inside):
     more = ["actor_rollout_ref.rollout.n=3", "actor_rollout_ref.rollout.response_length=7"]
     config, _ = resolve([*arguments, *more], GenerateConfig)
     assert (config.model.path, config.data.path, config.data.n_samples) == ("model", "test.parquet", 3)
-    assert config.rollout.response_length == 7
+    assert config.rollout.max_response_length == 7
     with pytest.raises(ConfigError, match="write one of them"):
         resolve([*arguments, *more, "data.n_samples=2"], GenerateConfig)

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ppo_runs import in_process
 
+from trainers.cluster.in_flight import episodes, futures, slots, surplus_groups, training_episodes
 from trainers.config import resolve
-from trainers.config.in_flight import episodes, futures, slots, surplus_groups, training_episodes
 from trainers.config.load import ConfigError
 from trainers.engines.base import Generation
 from trainers.engines.torch_engine import TorchEngine

@@ -46,6 +46,7 @@ def test_equal_rewards_give_no_advantage_to_the_last_bit(reward, groups, size, n
         group=np.repeat(np.arange(groups), size),
         anchor=np.tile([0, 1], count),
         greedy=np.full(count, reward),
+        terms=np.tile([reward, 0.0], (count, 1)),
     )
     ways: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in ESTIMATORS if name not in NEEDS_CRITIC]
     ways += [(name, {"baseline": "mixed"}) for name in ("rloo", "turn_grpo")]

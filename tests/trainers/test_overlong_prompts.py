@@ -133,7 +133,7 @@ def test_a_run_plays_the_rest_alone_and_goes_on_with_the_same(
         run.collector.next_batch = taking
 
     # Tasks 0, 1 and 2 fit, and with two groups a batch three iterations play each of them.
-    more = [*WORDY, "data.train_size=5", f"data.longest_prompt={length(2, theirs)}", "data.val_size=5"]
+    more = [*WORDY, "env.kwargs.tasks=5", f"data.longest_prompt={length(2, theirs)}"]
     in_process(tmp_path, *more, "trainer.total_iterations=2", look=look)
     assert played <= {f"task/{i}" for i in range(3)}
     in_process(tmp_path, *more, "trainer.total_iterations=3", look=look)
@@ -145,7 +145,7 @@ def test_a_run_plays_the_rest_alone_and_goes_on_with_the_same(
 
 def test_other_tasks_than_before_are_another_run_though_no_key_changed(tmp_path: Path, theirs: Renderer) -> None:
     """The limit follows from other keys here, and the environment's files could have changed just as well."""
-    more = [*WORDY, "data.train_size=5", "rollout.max_response_length=6"]
+    more = [*WORDY, "env.kwargs.tasks=5", "rollout.max_response_length=6"]
     in_process(tmp_path, *more, f"engine.max_context={length(4, theirs) + 6}", "trainer.total_iterations=1")
     with pytest.raises(ValueError, match="the groups' numbers would mean other tasks"):
         in_process(tmp_path, *more, f"engine.max_context={length(2, theirs) + 6}", "trainer.total_iterations=2")

@@ -231,7 +231,8 @@ def opo(batch: ActionBatch, *, truncated: Truncated = "count") -> Advantages:
     kept = _kept(batch, truncated)
     group, returns = batch.group[kept], _totals(batch)[kept]
     lengths = np.diff(batch.token_offsets)[kept].astype(np.float64)
-    return _to_tokens(batch, kept, returns - _sums(lengths * returns, group) / _sums(lengths, group))
+    moved = returns - _any_of(returns, group)  # so that equal returns become 0 to the last bit
+    return _to_tokens(batch, kept, moved - _sums(lengths * moved, group) / _sums(lengths, group))
 
 
 def gdpo(
@@ -307,7 +308,7 @@ def passk(
         raise ValueError(f"pass_k must be at least 1, not {pass_k}")
 
     def gains(returns: Floats) -> Floats:
-        by_episode, deviation = best_of_k(returns, pass_k)
+        by_episode, deviation = best_of_k(returns - returns[:1], pass_k)  # equal returns: 0 to the last bit
         return by_episode / (deviation + eps) if norm_by_std else by_episode
 
     return _by_group(batch, truncated, gains)

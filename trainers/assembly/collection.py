@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from ..algorithms.advantages import NEEDS_GREEDY
-from ..config.in_flight import episodes, slots, surplus_groups
+from ..cluster.in_flight import episodes, slots, surplus_groups
 from ..config.schema import PPOConfig
 from ..engines.base import Engine, Sampling
 from ..rewards.redistribution import Redistribution

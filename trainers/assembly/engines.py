@@ -11,11 +11,11 @@ from functools import partial
 import torch
 
 from ..cluster.group import LearnerGroup
+from ..cluster.in_flight import slots
 from ..cluster.parcel import pack
 from ..cluster.ray.engine import RayEngine
 from ..cluster.ray.ranks import RayLearnerGroup
 from ..cluster.ray.runtime import RayCluster
-from ..config.in_flight import slots
 from ..config.schema import PPOConfig
 from ..engines.base import Engine, EngineError
 from ..engines.openai_compatible import refuse_training

@@ -11,7 +11,7 @@ from textenvs.lookahead import FAILURES, FuturePolicy, Lookahead
 from textenvs.options import Judge, Policy, resolve
 from textenvs.tasks import Task
 
-from ..config.in_flight import futures
+from ..cluster.in_flight import futures
 from ..config.learning import AlgorithmSection
 from ..config.rewards import MultiturnRewardSection, RewardFunctionSection
 from ..config.schema import PPOConfig

@@ -7,7 +7,7 @@ import os
 import shutil
 from pathlib import Path
 
-from ..config.in_flight import slots
+from ..cluster.in_flight import slots
 from ..config.schema import PPOConfig
 from ..engines.sglang import SGLangEngine, SGLangOptions
 from ..policy import Policy, resolve_device

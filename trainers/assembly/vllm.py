@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from ..config.in_flight import slots
+from ..cluster.in_flight import slots
 from ..config.schema import PPOConfig
 from ..engines.base import Engine
 from ..engines.vllm.client import VLLMEngine, start_server

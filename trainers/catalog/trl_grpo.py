@@ -31,8 +31,8 @@ from ..assembly.errors import SetupError
 from ..assembly.folder import held, run_folder, would_replace
 from ..assembly.learner import learner_settings
 from ..assembly.policy import policy_of, set_threads, threads_for
+from ..cluster.in_flight import slots
 from ..config import PPOConfig
-from ..config.in_flight import slots
 from ..config.model import ModelSection
 from ..credit import estimator_options
 from ..hosts.trl import TextEnvRollout, textenv_reward

@@ -18,7 +18,7 @@ Conventions:
   so sequence parallelism changes nothing here: it is what lets a sequence be longer than that;
 * the driver keeps the model as it was loaded, in float32 on the CPU, from which an engine that is replaced begins: it
   is counted where the learner is on the CPU, too, and so are a float32 copy of what is published, and Python itself;
-* an engine holds its weights and the keys and values of its slots (:func:`trainers.config.in_flight.slots`), each
+* an engine holds its weights and the keys and values of its slots (:func:`trainers.cluster.in_flight.slots`), each
   ``engine.max_context`` long; vLLM holds the share of the GPU that ``engine.vllm.gpu_memory_utilization`` says.
 """
 
@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trainers.config.in_flight import slots
+from trainers.cluster.in_flight import slots
 
 if TYPE_CHECKING:
     from trainers.config import PPOConfig

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ..config.in_flight import slots
+from .in_flight import slots
 from .memory import CERTAIN
 
 if TYPE_CHECKING:

@@ -480,7 +480,9 @@ class Collector:
             self._on_trajectory(trajectory)
         excused = trajectory.status is Status.ABORTED and self._player.interrupted_since(moment)
         self._measure_length(ticket, trajectory, timeline)
-        if self._slots.finish(ticket, trajectory, excused=excused) == "zero_variance":
+        # What cannot be credited, by a function of the trajectory alone, never can.
+        uncredited = timeline.cause == "credit"
+        if self._slots.finish(ticket, trajectory, excused=excused, own=uncredited) == "zero_variance":
             self._length_bias.forget(ticket.group)
 
     def _measure_length(self, ticket: Ticket, trajectory: Trajectory | None, timeline: Timeline) -> None:

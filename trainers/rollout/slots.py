@@ -256,13 +256,14 @@ class Slots:
         group.born = self.version if group.born is None else group.born
         return ticket
 
-    def finish(self, ticket: Ticket, trajectory: Trajectory, *, excused: bool = False) -> str | None:
+    def finish(self, ticket: Ticket, trajectory: Trajectory, *, excused: bool = False, own: bool = False) -> str | None:
         """The episode of ``ticket`` has ended as ``trajectory``, which is kept, played again, or given up.
 
         Args:
             ticket: From :meth:`start`; each ends once, and one that was withdrawn not at all.
             trajectory: How it went. It is usable when its status is trainable and it has a token to train on.
             excused: If unusable, a weight update aborted it: this does not count against its retries.
+            own: If unusable, the episode itself is the cause whatever its status: it is not sampled again as it was.
 
         Returns:
             Why its group was dropped now, where it was.
@@ -287,7 +288,7 @@ class Slots:
                 group.lost += 1
                 self.counters["siblings_lost"] += 1
             else:
-                draw = ticket.draw + (trajectory.status not in _NOT_ITS_OWN)
+                draw = ticket.draw + (own or trajectory.status not in _NOT_ITS_OWN)
                 heapq.heappush(self._waiting, Ticket(ticket.group, ticket.sibling, ticket.attempt + 1, draw))
                 self.counters["retries_excused" if excused else "retries"] += 1
         whole = len(group.played) + group.lost == self.episodes_per_group

@@ -195,7 +195,7 @@ class LengthBias:
                 self._admit(self._next)
                 self._next += 1
             if mean := self._lengths.mean():
-                self.value = tokens / episodes / mean
+                self.value = round(tokens / episodes / mean, 9)  # not the order of sums, which resuming changes
             self._batches.popleft()
         return self.value
 

@@ -234,7 +234,7 @@ def test_a_dump_on_a_full_disk_is_a_warning_and_leaves_nothing_half_written(
 def test_a_checkpoint_on_a_full_disk_ends_the_run_in_plain_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def run_all(config: Any) -> int:
+    async def run_all(config: Any, interrupts: Any) -> int:
         raise full_disk(tmp_path / "checkpoints")
 
     monkeypatch.setattr(ppo, "run_all", run_all)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..algorithms.advantages import NEEDS_GREEDY
 
 if TYPE_CHECKING:
-    from .schema import PPOConfig
+    from ..config import PPOConfig
 
 #: Replicas are not loaded evenly: sessions stay where their KV is until one has so many times the mean load of the
 #: others (:class:`trainers.engines.routing.Router`).
