@@ -66,7 +66,12 @@ _FORMAT_KEY = b"textenvs.trajectory.format"
 
 def is_reward(value: Any) -> bool:
     """Whether ``value`` is a number that a reward may be: finite, and not too large to be summed and squared."""
-    return isinstance(value, numbers.Real) and not isinstance(value, bool) and bool(abs(value) <= LARGEST)
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return False
+    try:
+        return abs(float(value)) <= LARGEST
+    except OverflowError:  # an integer
+        return False
 
 
 class Status(StrEnum):
