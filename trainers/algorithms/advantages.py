@@ -231,7 +231,8 @@ def opo(batch: ActionBatch, *, truncated: Truncated = "count") -> Advantages:
     kept = _kept(batch, truncated)
     group, returns = batch.group[kept], _totals(batch)[kept]
     lengths = np.diff(batch.token_offsets)[kept].astype(np.float64)
-    return _to_tokens(batch, kept, returns - _sums(lengths * returns, group) / _sums(lengths, group))
+    moved = returns - _any_of(returns, group)  # so that equal returns become 0 to the last bit
+    return _to_tokens(batch, kept, moved - _sums(lengths * moved, group) / _sums(lengths, group))
 
 
 def gdpo(
