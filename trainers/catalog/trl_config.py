@@ -113,6 +113,10 @@ WHY_NOT: Mapping[str, str] = {
 }
 
 
+#: Keys whose default :meth:`PPOConfig.choose_defaults` replaces: another value does not say that somebody gave it.
+CHOSEN = frozenset({"actor.old_logprobs"})
+
+
 def resolved(config: PPOConfig | Sequence[str]) -> PPOConfig:
     """The configuration, once it is known that each of its values means something to TRL.
 
@@ -133,7 +137,7 @@ def _problems(config: PPOConfig, given: Mapping[str, str]) -> Iterator[tuple[str
         if name in FIELDS or name in READ:
             continue
         said = name in given or any(each.startswith(f"{name}.") for each in given)
-        if said or value_of(config, name) != key.default:
+        if said or (name not in CHOSEN and value_of(config, name) != key.default):
             why = next((why for start, why in WHY_NOT.items() if name.startswith(start)), "TRL has nothing like it")
             yield name, f"has no meaning for trl-grpo: {why}"
     yield from _values(config)
