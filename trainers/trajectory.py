@@ -68,7 +68,10 @@ def is_reward(value: Any) -> bool:
     """Whether ``value`` is a number that a reward may be: finite, and not too large to be summed and squared."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         return False
-    return bool(abs(value) <= LARGEST)  # type: ignore[operator]  # and not float(value): an integer may be beyond it
+    try:
+        return abs(float(value)) <= LARGEST
+    except OverflowError:  # an integer
+        return False
 
 
 class Status(StrEnum):

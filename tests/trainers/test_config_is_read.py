@@ -53,7 +53,8 @@ def watched() -> Iterator[set[tuple[type, str]]]:
     plain = Section.__getattribute__
 
     def spying(self, name):
-        if not name.startswith(("_", "model_config")) and not sys._getframe(1).f_code.co_filename.startswith(CONFIG):
+        key = name in type(self).model_fields  # pydantic reads other attributes, for a copy
+        if key and not sys._getframe(1).f_code.co_filename.startswith(CONFIG):
             read.add((type(self), name))
         return plain(self, name)
 

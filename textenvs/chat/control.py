@@ -1,8 +1,8 @@
 """Control tokens spelt out in text, which a service might read as such: then a reply could hold messages of its own.
 
 A service does not say which control tokens its tokenizer has. So they are told by their shape, not by a list: a word
-without spaces between angle brackets, anything behind ``<|`` or ``[|``, and capitals between square brackets. Where the
-tokenizer is at hand, in training, ``trainers.chat_template.control`` reads them from it.
+without spaces between angle brackets, anything behind ``<|`` or ``[|``, and capitals between square brackets. In
+training, where there is a tokenizer, ``trainers.chat_template.control`` reads them from it.
 """
 
 from __future__ import annotations

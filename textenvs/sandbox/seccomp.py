@@ -159,7 +159,7 @@ def _where(
     """Instructions that end call ``number`` with ``result`` where its arguments pass all tests, and go on otherwise.
 
     Args:
-        number: Of the system call; the accumulator holds the number of the call at hand, before and after.
+        number: Of the system call; the accumulator holds the number of the examined call, before and after.
         tests: Of each: which argument (low 32 bits), the kind of jump, the values, and whether one of these must match
             or none may.
         result: What the filter returns.

@@ -1,6 +1,6 @@
 """Which of reasoning-gym's scorers evaluate text, and how these are called: in the sandbox.
 
-A scorer that hands a part of an answer, or of a row, to ``eval`` or to sympy runs whatever stands there. The guard of
+A scorer that passes a part of an answer, or of a row, to ``eval`` or to sympy runs whatever code it holds. The guard of
 :mod:`.reasoning_gym` looks at that text first, and these scorers are called in the sandbox besides, in a process that
 stays (a call takes milliseconds, a start seconds). Where no sandbox holds, datasets with such scorers are refused; the
 others only compare, and are scored in this process anywhere.

@@ -1,4 +1,4 @@
-"""The door of a server: how many connections there are, and how long each may take until its first request is there.
+"""Limits of connections: how many there are, and how long each may take until its first request has arrived.
 
 aiohttp closes a connection that stays idle between two requests; a connection that sends the header of its first
 request byte by byte is closed here, and so is one that is too many, with an answer that says so.

@@ -42,7 +42,7 @@ def best_of_k(returns: Floats, k: int) -> tuple[Floats, float]:
     if n <= k:
         return np.zeros(n), 0.0
     order = np.argsort(returns, kind="stable")
-    ordered = returns[order]
+    ordered = returns[order] - returns[order[0]]  # so that equal returns gain 0 to the last bit
     best = np.array([comb(j, k - 1) for j in range(n)], np.float64) / comb(n, k)
     mean = float(best @ ordered)
     deviation = float(np.sqrt(best @ (ordered - mean) ** 2))
