@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import sys
@@ -30,6 +31,11 @@ def quoted(value: Any, most: int = 200) -> str:
     if isinstance(value, (str, bytes)) and len(value) > most:
         return f"{printable(repr(value[:most]))}... ({len(value)} in all)"
     return excerpt(repr(value), most)
+
+
+def digest(*parts: object) -> bytes:
+    """A key of 32 bytes for values that differ by their ``repr``, in the place of long texts."""
+    return hashlib.sha256(repr(parts).encode("utf-8", "surrogatepass")).digest()
 
 
 @contextmanager
