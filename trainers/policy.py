@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from . import tiny
 from .config.schema import ModelSection
+from .untrusted_model import check_model_files
 
 
 class PolicyError(ValueError):
@@ -75,6 +76,7 @@ def load(section: ModelSection, texts: Callable[[], Iterable[str]], *, max_conte
     if path.is_absolute() and not path.is_dir():
         raise PolicyError(f"model.path={section.path}: no such folder")
     try:
+        check_model_files(path)
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
         model = AutoModelForCausalLM.from_pretrained(
             path, dtype=torch.float32, trust_remote_code=False, use_safetensors=True
