@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import sys
@@ -33,6 +34,11 @@ def quoted(value: Any, most: int = 200) -> str:
         return excerpt(repr(value), most)
     except Exception:  # of an object's own code, or of a number of thousands of digits
         return f"a value of the type {type(value).__name__}"
+
+
+def digest(*parts: object) -> bytes:
+    """A key of 32 bytes for values that differ by their ``repr``, in the place of long texts."""
+    return hashlib.sha256(repr(parts).encode("utf-8", "surrogatepass")).digest()
 
 
 @contextmanager

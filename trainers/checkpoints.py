@@ -245,12 +245,13 @@ def _unsealed(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
         given = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(given, dict):
             raise ValueError(f"a {type(given).__name__}, not an object")
-    except (OSError, ValueError) as error:
+        body = {name: given.get(name) for name in ("format", "state", "files")}
+        actual = _checksum(body)
+    except (OSError, ValueError, RecursionError) as error:
         raise DamagedCheckpointError(f"{path} cannot be read ({error})") from error
     if "iteration" in given and "sha256" not in given:
         raise CheckpointError(f"{path.parent}: {OTHER_FORMAT}")
-    body = {name: given.get(name) for name in ("format", "state", "files")}
-    if given.get("sha256") != _checksum(body):
+    if given.get("sha256") != actual:
         raise DamagedCheckpointError(f"{path} is damaged: it differs from its checksum")
     if body["format"] != _FORMAT:
         raise CheckpointError(f"{path.parent} has format {body['format']!r}: {OTHER_FORMAT}")

@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 
 from . import hub, tiny
 from .config.schema import ModelSection
+from .untrusted_model import check_model_files
 
 
 class PolicyError(ValueError):
@@ -133,6 +134,7 @@ def _folder(path: str, *, weights: bool) -> Path:
         raise PolicyError(f"model.path={path}: {error}") from error
     if not folder.is_dir():
         raise PolicyError(f"model.path={path}: no such folder")
+    check_model_files(folder)
     return folder
 
 

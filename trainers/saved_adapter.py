@@ -79,7 +79,7 @@ def read_adapter(folder: str | Path) -> SavedAdapter:
             raise ValueError(f"{folder} is not a folder that peft saved an adapter in: it has no {name}")
     try:
         config: Any = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{folder / _CONFIG} cannot be read: {error}") from error
     if not isinstance(config, dict) or config.get("peft_type") != "LORA":
         kind = config.get("peft_type") if isinstance(config, dict) else None

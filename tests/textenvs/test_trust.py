@@ -18,6 +18,7 @@ from textenvs.background import wait_for
 from textenvs.cli import main
 from textenvs.registry import describe, list_environments
 from textenvs.serve.client import Client, RemoteError
+from textenvs.tasks.base import Task, TaskError
 from textenvs.trust import ROW_OPTIONS, Trust, origin
 
 #: What only the person who runs the program chooses; together with ROW_OPTIONS, every option that there is.
@@ -201,3 +202,9 @@ def test_an_origin_is_scheme_host_and_port():
     assert origin("http://a.test/x") == origin("http://A.test:80/y")
     assert origin("http://a.test") != origin("https://a.test")
     assert origin("http://a.test:1") != origin("http://a.test:2")
+
+
+@pytest.mark.parametrize("row", ["text", 7, [["a"]], True])
+def test_a_row_that_is_no_mapping_is_refused_in_words(row):
+    with pytest.raises(TaskError, match="task row: a .*, not a mapping of columns"):
+        Task.from_row(row, key="k")

@@ -171,7 +171,7 @@ def test_leftovers_are_no_checkpoints(tmp_path):
     assert (tmp_path / "notes.txt").exists()
 
 
-@pytest.mark.parametrize("text", ["", '{"iteration": 2, "te', "[]", "\0\0\0\0"])
+@pytest.mark.parametrize("text", ["", '{"iteration": 2, "te', "[]", "\0\0\0\0", "[" * 100_000])
 def test_a_damaged_state_is_an_error_that_names_the_file(tmp_path, text):
     saved = Checkpoints(tmp_path, keep=2)
     save(saved, 1)

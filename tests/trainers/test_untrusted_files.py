@@ -13,6 +13,7 @@ from trainers import tiny
 from trainers.config.model import ModelSection
 from trainers.learner.models import load_causal_lm
 from trainers.policy import PolicyError, load
+from trainers.rewards.backends.classifier import ClassifierOptions, classifier_problems
 from trainers.rewards.backends.conversation import load_tokenizer
 from trainers.saved_adapter import read_adapter
 
@@ -107,6 +108,38 @@ def test_a_model_that_is_only_its_own_code_is_refused(model, tmp_path):
     with pytest.raises(PolicyError, match="transformers cannot load it"):
         load(ModelSection(path=str(model)), lambda: (), max_context=64, seed=0)
     assert not (tmp_path / "proof").exists()
+
+
+@pytest.mark.parametrize("shard", ["pytorch_model.bin", "../model-1.safetensors", "/model-1.safetensors", 7, None])
+def test_an_index_of_weights_names_safetensors_of_its_folder_only(model, tmp_path, shard):
+    (model / "model.safetensors").rename(tmp_path / "model-1.safetensors")
+    (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"lm_head.weight": shard}}))
+    with pytest.raises(PolicyError, match=r"index\.json names .* no safetensors file"):
+        load(ModelSection(path=str(model)), lambda: (), max_context=64, seed=0)
+    with pytest.raises(ValueError, match="no safetensors file"):
+        load_causal_lm(str(model))
+
+
+@pytest.mark.parametrize(
+    "more", [{"_attn_implementation": "evil/kernel"}, {"text_config": {"attn_implementation": "e/k@v1:f"}}]
+)
+def test_a_configuration_names_no_kernel_of_the_hub(model, more):
+    """With the package ``kernels``, transformers downloads and imports it, whatever trust_remote_code says."""
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, **more}))
+    with pytest.raises(PolicyError, match="code of the hub"):
+        load(ModelSection(path=str(model)), lambda: (), max_context=64, seed=0)
+    with pytest.raises(ValueError, match="code of the hub"):
+        load_causal_lm(str(model))
+    ((key, said), *_) = classifier_problems(ClassifierOptions(path=str(model)))
+    assert (key, "code of the hub" in said) == ("path", True)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "{", "\0"])
+def test_a_configuration_that_is_no_json_is_an_error_in_words(model, text):
+    (model / "config.json").write_text(text)
+    with pytest.raises(PolicyError, match=r"config\.json cannot be read"):
+        load(ModelSection(path=str(model)), lambda: (), max_context=64, seed=0)
 
 
 def test_pickles_beside_an_adapter_are_not_read(tmp_path):

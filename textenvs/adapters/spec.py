@@ -114,7 +114,7 @@ def _parsed(value: Any, where: str) -> Any:
         return value
     try:
         return json.loads(value)
-    except json.JSONDecodeError as problem:
+    except (ValueError, RecursionError) as problem:  # it may be nested too deeply, or have a number of too many digits
         raise SpecError(f"{where}: not JSON: {problem}") from None
 
 

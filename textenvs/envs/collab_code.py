@@ -16,11 +16,12 @@ from ..tasks.base import Task
 from ..tasks.collab import Goal, reference_program
 from ..tasks.collab_tests import unit_tests_of
 from ..tasks.sources import Source
+from ..text import digest
 from .collab import Check, Collab
 
 # Programs that passed all their tests are not run again: siblings of a group, forks and replays often deliver the same
-# one. One that failed is, for it may have failed for want of time.
-_passed: set[str] = set()
+# one. One that failed is, because it may have run out of time. Digests: a program may be a megabyte.
+_passed: set[bytes] = set()
 _MOST_PASSED = 4096
 
 
@@ -76,7 +77,7 @@ class CollabCode(Collab):
     async def check(self, goal: Goal, delivered: str) -> Check:
         """The part of the tests that the program passes."""
         tests: Sequence[Test] = unit_tests_of(self._task)
-        key = repr((delivered, tests, self.sandbox, self.sandbox.seed, self.timeout_s))
+        key = digest(delivered, tests, self.sandbox, self.sandbox.seed, self.timeout_s)
         if key in _passed:
             return Check(1.0, True)
         try:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import itertools
 import os
+import secrets
 import subprocess
 import sys
 from contextlib import suppress
@@ -22,7 +23,6 @@ from .limits import Limits
 #: MiB for what is in the group and is not the code: the launcher, process 1, and the kernel's records of the box.
 _OVERHEAD_MB = 96
 _OVERHEAD_PROCESSES = 8
-_numbers = itertools.count()
 
 
 class Group:
@@ -37,7 +37,8 @@ class Group:
     """
 
     def __init__(self, parent: Path, limits: Limits) -> None:
-        self.path = parent / f"textenvs-{os.getpid()}-{next(_numbers)}"
+        # Not by the process id alone: an earlier process that had it may have left its groups.
+        self.path = parent / f"textenvs-{os.getpid()}-{secrets.token_hex(8)}"
         self.path.mkdir()
         try:
             self._set("memory.max", (limits.memory_mb + limits.disk_mb + _OVERHEAD_MB) << 20)

@@ -67,9 +67,9 @@ def _children_of_all() -> dict[int, list[int]]:
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
-                stat = Path(f"/proc/{name}/stat").read_text()
+                stat = Path(f"/proc/{name}/stat").read_text(errors="replace")
             except OSError:
                 continue
-            # The second field is the program's name in parentheses, and may hold anything.
+            # The second field is the program's name in parentheses, and may hold any bytes.
             children.setdefault(int(stat.rpartition(")")[2].split()[1]), []).append(int(name))
     return children

@@ -183,6 +183,8 @@ assert _result.testsRun == 1 and not _result.skipped, "the test did not run"
 
 async def _inside(program: str, tests: Sequence[Test], sandbox: Sandbox, timeout_s: float) -> list[Outcome]:
     """Calls and assertions: one run of the harness, which gives each a process."""
+    if len(json.dumps(program)) > sandbox.limits.disk_mb << 19:  # half of the room: the rest is for the tests
+        return [Outcome(False, f"The program is too long: {len(program)} characters.")] * len(tests)
     asked = [
         {"expression": test.expression} if isinstance(test, Call) else {"code": getattr(test, "code", "")}
         for test in tests
@@ -202,20 +204,21 @@ async def _inside(program: str, tests: Sequence[Test], sandbox: Sandbox, timeout
 
 
 def _read(test: Test, report: dict[str, Any]) -> Outcome:
+    """What one test came to. The text of a value is the program's own, and may say anything."""
     if report["error"] is not None:
         return Outcome(False, report["error"])
     if isinstance(test, Assertion):
         return Outcome(True)
     assert isinstance(test, Call)
+    text = report["value"]
+    if text is None:
+        return Outcome(False, "The program ended before the test did.")
     try:
-        value = ast.literal_eval(report["value"])
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return Outcome(False, f"{excerpt(test.expression)} is not plain data: {excerpt(report['value'])}")
-    return (
-        Outcome(True)
-        if _equal(value, test.expected)
-        else Outcome(False, f"{test.expression} gives {excerpt(repr(value))}")
-    )
+        value = ast.literal_eval(text)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):  # a TypeError for "{[]: 1}"
+        return Outcome(False, f"{excerpt(test.expression)} is not plain data: {excerpt(text)}")
+    # The text and not repr(value): Python refuses to write an integer of very many digits.
+    return Outcome(True) if _equal(value, test.expected) else Outcome(False, f"{test.expression} gives {excerpt(text)}")
 
 
 def _compare_output(result: SandboxResult, test: InputOutput) -> Outcome:
@@ -236,7 +239,10 @@ def _equal(value: Any, expected: Any) -> bool:
         return value is expected
     if isinstance(value, float) or isinstance(expected, float):
         numbers = isinstance(value, (int, float)) and isinstance(expected, (int, float))
-        return numbers and math.isclose(value, expected, rel_tol=1e-9, abs_tol=1e-12)
+        try:
+            return numbers and math.isclose(value, expected, rel_tol=1e-9, abs_tol=1e-12)
+        except OverflowError:  # an integer that no float is near to
+            return False
     if type(value) is not type(expected):
         return False
     if isinstance(value, (list, tuple)):

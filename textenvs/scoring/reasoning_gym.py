@@ -54,10 +54,11 @@ _MAX_NESTED_CALLS = 3
 _MAX_SHIFT = 1_000
 
 
-# Numbers that a scorer would work on without end: with long exponents everywhere, and how far or often to move.
-_ENDLESS = re.compile(r"[0-9.][eE][+-]?[0-9]{4}")
+# Numbers that a scorer would work on without end: with long exponents everywhere, and how far or often to move. Python
+# reads the digits of every script, and underscores between them; these are left out before the search.
+_ENDLESS = re.compile(r"[\d.][eE][+-]?\d{4}")
 _HEXADECIMAL = frozenset({"base_conversion", "bitwise_arithmetic"})  # where 1e2345 is short
-_ENDLESS_IN = dict.fromkeys(("rubiks_cube", "rush_hour"), re.compile(r"[0-9]{2}"))
+_ENDLESS_IN = dict.fromkeys(("rubiks_cube", "rush_hour"), re.compile(r"\d{2}"))
 
 
 def _whole_numbers(text: str) -> list[int]:
@@ -171,10 +172,11 @@ def check_entry(entry: Mapping[str, Any]) -> str:
 
 def _may_be_read(name: str, text: str, gold: str | None) -> bool:
     """Whether the scorer may see this answer."""
+    digits = text.replace("_", "")
     if (
         len(text) > max(MAX_CHARS, 4 * len(gold or ""))
-        or (name not in _HEXADECIMAL and _ENDLESS.search(text))
-        or (name in _ENDLESS_IN and _ENDLESS_IN[name].search(text))
+        or (name not in _HEXADECIMAL and _ENDLESS.search(digits))
+        or (name in _ENDLESS_IN and _ENDLESS_IN[name].search(digits))
         or (name in _EVALUATED and not is_literal(text))
     ):
         return False

@@ -41,6 +41,7 @@ _HEARTBEAT_S = 20.0
 _TOO_LARGE = 1009  # WebSocket's code for a message that is
 #: The largest answer that is read, in bytes: what a server may make this process hold.
 MAX_ANSWER_BYTES = 32 * 2**20
+_CHUNK = 2**16
 _SAID = 1000  # characters of what a server says is wrong
 #: Bytes of a message that may be the reason why its connection was lost. The server stops to read one that is too
 #: large, so what the sockets have no room for cannot be sent, and its word about it (1009) does not arrive.
@@ -196,29 +197,39 @@ class _Stay(urllib.request.HTTPRedirectHandler):
 
 def _received(opener: urllib.request.OpenerDirector, request: urllib.request.Request, timeout_s: float) -> Any:
     """What an HTTP request is answered, decoded; ``None`` if it is not JSON."""
+    deadline = time.monotonic() + timeout_s
     try:
         try:
             with opener.open(request, timeout=timeout_s) as answer:
-                text = _bounded(answer, request.host)
+                text = _bounded(answer, request.host, deadline)
         except urllib.error.HTTPError as error:
             with error:
-                text = _bounded(error, request.host)
+                text = _bounded(error, request.host, deadline)
+    except RemoteError:  # what was refused here; asking again would not change it
+        raise
     except (OSError, http.client.HTTPException) as error:  # the latter for an answer that breaks off
         raise _Lost(f"no connection: {error!r}") from error
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):  # the latter for one that is nested too deeply
         return None
 
 
-def _bounded(answer: Any, where: str) -> bytes:
+def _bounded(answer: Any, where: str, deadline: float) -> bytes:
+    """The body of an answer; ``timeout_s`` of the opener is of each read only, so the time is watched here."""
     length = getattr(answer, "length", None)  # what its header says, where it has one
-    if length is not None and length <= MAX_ANSWER_BYTES:
-        return answer.read()  # type: ignore[no-any-return]  # raises where it breaks off, which a bounded read does not
-    text: bytes = b"" if length is not None else answer.read(MAX_ANSWER_BYTES + 1)
-    if length is not None or len(text) > MAX_ANSWER_BYTES:
+    if length is not None and length > MAX_ANSWER_BYTES:
         raise _answer_too_large(where)
-    return text
+    text = bytearray()
+    while chunk := answer.read1(_CHUNK):
+        text += chunk
+        if len(text) > MAX_ANSWER_BYTES:
+            raise _answer_too_large(where)
+        if time.monotonic() > deadline:
+            raise RemoteError(f"{where} sends its answer too slowly: it was not whole in time")
+    if length is not None and len(text) < length:
+        raise http.client.IncompleteRead(bytes(text), length - len(text))
+    return bytes(text)
 
 
 def _answer_too_large(where: str) -> RemoteError:

@@ -399,8 +399,14 @@ class Host:
             raise Refusal("forbidden", "this server gives no scores but rewards (textenvs serve --allow scores)")
 
     def _check_reply(self, action: str | Json | None) -> None:
+        if action is None:
+            return
         most = self.limits.max_reply_bytes
-        if action is not None and (size := len(encode({"": action})) - len('{"":}')) > most:
+        try:
+            size = len(encode({"": action})) - len('{"":}')
+        except RecursionError:
+            raise Refusal("bad_request", "a reply is nested too deeply") from None
+        if size > most:
             raise Refusal("too_large", f"a reply has at most {most} bytes as JSON, and this one has {size}")
 
     def _check_memory(self, request: Open | Step | Script | Score, session: str, owner: str) -> None:

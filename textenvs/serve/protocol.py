@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -267,7 +268,7 @@ def decode(text: str | bytes) -> Any:
         Refusal: It is not.
     """
     try:
-        return json.loads(text, parse_constant=_no_constant)
+        return json.loads(text, parse_constant=_no_constant, parse_float=_finite)
     except (ValueError, RecursionError) as problem:
         why = "it is nested too deeply" if isinstance(problem, RecursionError) else str(problem)
         raise Refusal("bad_request", f"a message is JSON: {why}") from None
@@ -313,6 +314,12 @@ def _plain(value: Any) -> Any:
 
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
+
+
+def _finite(text: str) -> float:
+    if math.isinf(number := float(text)):
+        raise ValueError("a number is too large")
+    return number
 
 
 def _kind(value: Any) -> str:

@@ -132,6 +132,7 @@ class Server:
             handle_signals=False,
             shutdown_timeout=1.0,
             keepalive_timeout=self.transport.header_timeout_s,
+            auto_decompress=False,  # 8 KB may hold 8 MB
         )
         await self._runner.setup()
         self._listening = await asyncio.get_running_loop().create_server(self.gate, bind, port, backlog=1024)
@@ -294,6 +295,8 @@ class Server:
 
     async def _body(self, request: web.Request) -> bytes | web.Response:
         """What was posted, or the refusal."""
+        if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+            return self._bad_request(415, "the body of a request is not compressed", close=True)
         try:
             async with asyncio.timeout(self.transport.receive_timeout_s):
                 body = await request.read()

@@ -74,6 +74,8 @@ class Task:
         Raises:
             TaskError: A column is missing or malformed, or there is no ground truth.
         """
+        if not isinstance(row, Mapping):
+            raise TaskError(f"{where}: a {type(row).__name__}, not a mapping of columns")
         for column in ("data_source", "prompt", "reward_model"):
             if row.get(column) is None:
                 raise TaskError(f"{where}: column {column!r} is missing; the row has {sorted(map(str, row))}")

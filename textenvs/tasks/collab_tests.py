@@ -44,7 +44,7 @@ def _test(value: Any, where: str) -> Test:
     if set(value) == {"expression", "expected"}:
         try:
             return Call(value["expression"], ast.literal_eval(value["expected"]))
-        except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as error:
             raise TaskError(f"{where}: 'expected' is no value as Python writes it: {value['expected']!r}") from error
     if set(value) == {"code"}:
         return Assertion(value["code"])

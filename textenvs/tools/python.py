@@ -9,12 +9,13 @@ from typing import Any
 
 from ..env import EnvironmentFailure
 from ..sandbox import Sandbox, SandboxFailure
+from ..text import digest
 from .schema import MIN_CHARS, Tool
 
 #: How many programs' results are kept in a process.
 KEPT = 512
 
-_kept: OrderedDict[tuple[Any, ...], str] = OrderedDict()
+_kept: OrderedDict[bytes, str] = OrderedDict()  # by digest: a program may be a megabyte
 _lock = threading.Lock()
 
 
@@ -40,7 +41,7 @@ class RunPython:
             code: The whole program; print() what you want to see.
         """
         box = self.sandbox
-        key = (code, self.max_chars, box.limits, box.seed, box.backend, str(box.packages))
+        key = digest(code, self.max_chars, box.limits, box.seed, box.backend, str(box.packages))
         with _lock:
             if key in _kept:
                 _kept.move_to_end(key)

@@ -65,7 +65,7 @@ def verify(folder: Path) -> None:
         listed = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise DamagedError(f"{file} is missing") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DamagedError(f"{file} cannot be read: {error}") from error
     verify_listed(folder, listed)
 

@@ -21,6 +21,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from trainers.learner.logprobs import Kept, token_logprobs
 from trainers.learner.prefixes import SharedInputs, run_shared
+from trainers.untrusted_model import check_model_files
 
 Source = str | Path | PreTrainedModel
 
@@ -31,12 +32,14 @@ def load_causal_lm(source: Source) -> Any:
     No code of the folder is run, and no pickle of it is read.
 
     Raises:
-        ValueError: See :func:`check_head`, or a buffer of an object was rounded.
+        ValueError: See :func:`check_head` and :func:`~trainers.untrusted_model.check_model_files`, or a buffer of an
+            object was rounded.
     """
     if isinstance(source, PreTrainedModel):
         _refuse_rounded_buffers(source)
         model = copy.deepcopy(source).float()
     else:
+        check_model_files(source)
         model = AutoModelForCausalLM.from_pretrained(
             source, dtype=torch.float32, trust_remote_code=False, use_safetensors=True
         )

@@ -150,7 +150,7 @@ class LearnerState:
 def _read(path: Path) -> dict[str, Any]:
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DamagedError(f"{path} cannot be read: {error}") from error
     if not isinstance(record, dict) or "format" not in record:
         raise DamagedError(f"{path} is damaged: it is not the record of a learner")

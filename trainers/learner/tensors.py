@@ -201,7 +201,7 @@ def _index_of(path: Path) -> Metadata:
             tensors[name] = TensorStorageMetadata(TensorProperties(dtype), torch.Size(found["shape"]), pieces)
             for piece in found["pieces"]:
                 files[MetadataIndex(name, piece["offset"])] = Path(piece["file"]).name  # in this folder
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedError(f"{path} cannot be read: {error!r}") from error
     return Metadata(tensors, storage_data=files)
 

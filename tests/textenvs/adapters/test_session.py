@@ -122,6 +122,8 @@ def test_a_description_survives_json(env, seed, kwargs, index):
     ("row", "match"),
     [
         ("{", "row 3: not JSON"),
+        ("[" * 100_000, "row 3: not JSON"),
+        ("9" * 5000, "row 3: not JSON"),
         (17, "row 3: expected a mapping"),
         ({"env": "textenv/clarify"}, r"row 3: missing fields \['seed'\]"),
         ({"env": "textenv/clarify", "seed": 0, "sed": 1}, r"row 3: unknown fields \['sed'\]"),

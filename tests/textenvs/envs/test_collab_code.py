@@ -60,7 +60,8 @@ def test_what_passed_is_not_run_again_and_what_failed_is(monkeypatch):
         return await pass_rate(program, *arguments, **options)
 
     monkeypatch.setattr("textenvs.envs.collab_code.pass_rate", counted)
-    monkeypatch.setattr("textenvs.envs.collab_code._passed", set())
+    kept = set()
+    monkeypatch.setattr("textenvs.envs.collab_code._passed", kept)
     env = started()
     right = env.state.task.ground_truth
     for timeout_s, count in ((5.0, 1), (5.0, 1), (4.0, 2)):  # other limits are another question
@@ -69,6 +70,7 @@ def test_what_passed_is_not_run_again_and_what_failed_is(monkeypatch):
         assert len(runs) == count
     assert score(env, "x = 1") == score(env, "x = 1") == 0.0
     assert len(runs) == 4
+    assert {len(each) for each in kept} == {32}  # however long the programs are
 
 
 def test_without_a_sandbox_it_is_not_made(monkeypatch):

@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import importlib
 import os
 import pickle
 import platform
@@ -17,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sandbox_boxes import HASTY, SMALL, box_of, box_or_refusal, check_refusal
 
-from textenvs.sandbox import Limits, Sandbox, SandboxResult, SandboxUnavailable, cgroup, seccomp
+from textenvs.sandbox import Limits, Sandbox, SandboxResult, SandboxUnavailable, cgroup, seccomp, usage
 from textenvs.sandbox.backends import BACKENDS
 
 
@@ -424,6 +425,28 @@ def test_a_control_group_has_the_limits_and_tells_when_memory_ran_out(unified, m
     group.close()
     assert (group.path / "cgroup.kill").read_text() == "1"
     assert (group.path / "cgroup.procs").read_text() == "0"
+
+
+def test_a_process_whose_name_is_no_text_is_counted():
+    """Where the kernel does not tell children, the names of all processes are read with their parents."""
+    naming = "import ctypes; ctypes.CDLL(None).prctl(15, b'\\xff) R 1 (', 0, 0, 0); print('named', flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", naming], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout.readline() == b"named\n"
+        assert child.pid in usage._children_of_all()[os.getpid()]
+        child.stdin.close()
+
+
+def test_control_groups_that_an_earlier_process_with_the_same_id_left_are_not_in_the_way(tmp_path, monkeypatch):
+    make = Path.mkdir
+
+    def mkdir(self, *args, **more):
+        make(self, *args, **more)
+        (self / "cgroup.procs").touch()
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    for _ in range(2):  # the numbers of a process begin anew
+        importlib.reload(cgroup).Group(tmp_path, Limits()).close()  # not empty, so it stays
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_a_control_group_that_cannot_be_made_leaves_nothing(unified):

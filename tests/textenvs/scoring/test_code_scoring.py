@@ -3,6 +3,7 @@
 import pytest
 from sandbox_boxes import box_of
 
+from textenvs.sandbox import Limits, Sandbox
 from textenvs.scoring.code import Assertion, Call, InputOutput, pass_rate, pass_rate_now, unit_tests
 
 TESTS = (
@@ -122,6 +123,44 @@ def test_tests_do_not_see_each_other(box):
 def test_values_are_compared_as_data(box, value, expected, same):
     (outcome,) = pass_rate_now(f"def f():\n    return {value}", [Call("f()", expected)], box).outcomes
     assert outcome.passed is same
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("{[]: 1}", 1.5),
+        ("{[1]}", 1),
+        ("9" * 400, 1.5),  # no float is as large
+        ("0x" + "f" * 9000, 1),  # more digits than Python writes
+        ("-" * 15_000 + "1", 1),
+        ("1+" * 7000 + "1j", 1),
+        ("[" * 5000, []),
+        ("\0", 1),
+        ("", 1),
+    ],
+)
+def test_whatever_a_value_says_of_itself_is_a_failed_test(box, said, expected):
+    program = f"class X:\n    def __repr__(self):\n        return {said!r}\nf = X"
+    assert [each.passed for each in pass_rate_now(program, [Call("f()", expected)], box).outcomes] == [False]
+
+
+def test_a_report_without_a_value_is_a_failed_test(box):
+    program = """
+import json, os, sys
+def f():
+    frame = sys._getframe(2)
+    said = {"token": frame.f_locals["token"], "value": None, "error": None}
+    os.write(frame.f_locals["writes"], (json.dumps(said) + "\\n").encode())
+    os._exit(0)
+"""
+    assert pass_rate_now(program, [Call("f()", 1)], box).fraction == 0
+
+
+def test_a_program_that_is_too_long_fails_its_tests():
+    box = Sandbox(limits=Limits(disk_mb=2))
+    for test in (Call("1", 1), Assertion(""), InputOutput("", "")):
+        (outcome,) = pass_rate_now(f"x = '{chr(0x4E00) * 800_000}'", [test], box).outcomes
+        assert (outcome.passed, "too long" in outcome.message) == (False, True)
 
 
 def test_unit_tests_count_by_method(box):

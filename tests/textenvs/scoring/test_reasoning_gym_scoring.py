@@ -78,7 +78,17 @@ def test_holes_of_the_packages_scorers_are_closed():
 
 
 @pytest.mark.parametrize(
-    ("dataset", "answer"), [("coin_flip", "1e999999999"), ("rubiks_cube", "U999999999"), ("rush_hour", "A+999999999")]
+    ("dataset", "answer"),
+    [
+        ("coin_flip", "1e999999999"),
+        ("coin_flip", "1e9_9_9_9_9_9_9"),
+        ("coin_flip", "1e" + "\N{ARABIC-INDIC DIGIT NINE}" * 9),
+        ("coin_flip", "\N{FULLWIDTH DIGIT ONE}e-" + "\N{FULLWIDTH DIGIT NINE}" * 9),
+        ("rubiks_cube", "U999999999"),
+        ("rubiks_cube", "U" + "\N{ARABIC-INDIC DIGIT NINE}" * 9),
+        ("rush_hour", "A+999999999"),
+        ("rush_hour", "A+" + "\N{ARABIC-INDIC DIGIT NINE}" * 9),
+    ],
 )
 def test_numbers_without_end_are_refused(dataset, answer):
     assert judge(dataset, answer) == Score(0.0, refused=True)

@@ -1,7 +1,9 @@
 """The account of bytes: what is held is the sum of what holders have, growth is limited, and nothing is left over."""
 
 import asyncio
+import gzip
 import json
+import socket
 import sys
 import threading
 import uuid
@@ -18,7 +20,7 @@ from textenvs.messages import user
 from textenvs.serve.book import Limits
 from textenvs.serve.host import Host
 from textenvs.serve.memory import SMALL, Memory, reserve, weigh
-from textenvs.serve.protocol import Refusal
+from textenvs.serve.protocol import Refusal, encode
 from textenvs.serve.server import Transport
 from textenvs.serve.variants import Offer
 
@@ -184,6 +186,34 @@ def test_a_reply_that_is_too_long_is_refused_in_words_and_the_session_goes_on(sm
     assert step(small, session, 0, "a")[0] == 200
     ask(small, "close", session=session)
     soon(lambda: small.host.memory.total == 0, "all is freed")
+
+
+def test_a_reply_that_is_nested_too_deeply_is_refused(small):
+    session = ask(small, "open", **opening())[2]["ok"]["session"]
+    deep = json.loads("[" * 900 + "]" * 900)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("textenvs.serve.host.encode", _too_deep)
+        status, _, answer = step(small, session, 0, {"role": "assistant", "content": "x", "more": deep})
+    assert (status, answer["error"]["kind"]) == (400, "bad_request")
+    assert step(small, session, 0, "x")[0] == 200
+    ask(small, "close", session=session)
+
+
+def _too_deep(value):
+    if "more" in value.get("", ""):
+        raise RecursionError
+    return encode(value)
+
+
+def test_a_compressed_body_is_refused_and_not_unpacked(small):
+    """100 bytes a connection would hold megabytes, before anything is counted."""
+    packed = gzip.compress(b" " * 150_000 + b'{"id": "x"}')
+    head = b"POST /v1/describe HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Encoding: gzip\r\n"
+    with socket.create_connection(("127.0.0.1", small.port), timeout=10) as wire:
+        wire.sendall(head + b"Content-Length: %d\r\n\r\n%s" % (len(packed), packed))
+        said = wire.makefile("rb").read()
+    assert said.startswith(b"HTTP/1.1 415 ")
+    assert b"not compressed" in said
 
 
 def test_a_session_that_grows_too_large_is_refused_more_and_freed_when_it_ends(small):

@@ -56,6 +56,8 @@ def test_numpys_numbers_are_numbers():
         ("NaN", "NaN is not JSON"),
         ('{"a": -Infinity}', "-Infinity is not JSON"),
         ("[" * 100_000, "nested too deeply"),
+        ('{"seed": 1e999}', "too large"),
+        ("[-1e999]", "too large"),
         ("1" * 5000, "JSON"),
         (b"\xff\xfe\x00", "JSON"),
         ("{} {}", "JSON"),

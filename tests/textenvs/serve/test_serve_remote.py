@@ -8,6 +8,8 @@ import multiprocessing
 import pickle
 import socketserver
 import threading
+import time
+from contextlib import suppress
 
 import adapter_kit
 import gymnasium
@@ -747,6 +749,34 @@ def test_an_answer_that_is_too_large_is_not_read(monkeypatch):
         opened = remote._client._post({"id": new_id(), "op": "open", "env": "flood", "seed": 0})
         with pytest.raises(RemoteError, match="an answer of more than 200000 bytes"):
             remote._client._post({"id": new_id(), "op": "step", "session": opened["session"], "turn": 0, "action": "x"})
+
+
+@pytest.mark.parametrize(
+    ("pieces", "match"),
+    [
+        ([b"Content-Length: 200000\r\n\r\n" + b"[" * 200_000], "not of this protocol"),
+        ([b"Content-Length: 60\r\n\r\n", *[b" "] * 60], "too slowly"),
+        ([b"Connection: close\r\n\r\n", *[b" "] * 60], "too slowly"),
+    ],
+    ids=["nested too deeply", "byte by byte", "byte by byte without a length"],
+)
+def test_hostile_answers_over_http_end_in_words(pieces, match):
+    class Hostile(socketserver.StreamRequestHandler):
+        def handle(self):
+            while self.rfile.readline() not in (b"\r\n", b""):
+                pass
+            with suppress(ConnectionError):
+                self.wfile.write(b"HTTP/1.1 200 OK\r\n")
+                for piece in pieces:
+                    self.wfile.write(piece)
+                    time.sleep(0.03)
+
+    with socketserver.TCPServer(("127.0.0.1", 0), Hostile) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        client = Client(f"http://127.0.0.1:{other.server_address[1]}", timeout_s=0.3)
+        with pytest.raises(RemoteError, match=match):
+            client._post({"id": "mine", "op": "describe"})
+        other.shutdown()
 
 
 def test_errors_of_a_server_are_short_and_printable(toys):

@@ -148,7 +148,7 @@ def test_pages_in_browsers_are_not_spoken_with():
         (b'{"env": "guess"}', 400, "id: Field required"),
         (b'{"id": "1", "env": "guesss"}', 404, "there are: guess"),
         (b'{"id": "1", "env": "guess", "seed": -1}', 400, "seed"),
-        (b'{"id": "1", "env": "guess", "seed": 1e400}', 400, "seed"),
+        (b'{"id": "1", "env": "guess", "seed": 1e400}', 400, "too large"),
         (b'{"id": "1", "env": "guess", "sed": 1}', 400, "sed: Extra inputs"),
         (b'{"id": "1", "env": "guess", "seed": 1, "replay": [{}]}', 400, "an action or a reseed"),
         (b'{"id": "1", "env": "guess", "seed": 1}', 400, "use a UUID"),
@@ -169,13 +169,6 @@ def test_an_unknown_operation_names_the_known_ones(guarded):
     status, _, answer = ask(guarded, "stepp", BEARER)
     assert status == 400
     assert "describe,open,step" in answer["error"]["message"]
-
-
-def test_a_body_that_cannot_be_unpacked_is_a_bad_request(guarded, caplog):
-    status, _, answer = ask(guarded, "describe", {**BEARER, "Content-Encoding": "gzip"}, raw=b"abcde")
-    assert (status, answer["error"]["kind"]) == (400, "bad_request")
-    assert "cannot be read" in answer["error"]["message"]
-    assert not caplog.records
 
 
 def test_a_client_that_goes_in_the_middle_of_a_body_is_no_error_of_the_server(caplog):

@@ -8,7 +8,7 @@ from sandbox_boxes import box_of
 
 from textenvs.env import EnvironmentFailure, EpisodeState
 from textenvs.sandbox import Sandbox, SandboxFailure
-from textenvs.tools import Toolbox
+from textenvs.tools import Toolbox, python
 from textenvs.tools.formats.base import make_call
 from textenvs.tools.python import python_tool
 
@@ -48,6 +48,14 @@ async def test_a_box_that_breaks_is_no_observation(monkeypatch):
     monkeypatch.setattr(box, "run", broken)
     with pytest.raises(EnvironmentFailure, match="tool_failed: it broke"):
         await asked(python_tool(box), "print('not run before')")
+
+
+async def test_what_is_kept_does_not_grow_with_the_programs():
+    kept = python._kept
+    before = set(kept)
+    await asked(python_tool(box_of()), "#" + "x" * 100_000)
+    (key,) = set(kept) - before
+    assert len(key) < 100
 
 
 async def test_a_replay_is_told_the_same_without_running_again(monkeypatch):

@@ -201,6 +201,7 @@ def test_a_checkpoint_of_pickles_is_refused_and_none_of_them_runs(whole, tmp_pat
     "index",
     [
         "[]",
+        "[" * 100_000,
         '{"rng": null}',
         '{"rng": {"dtype": "save", "shape": [1], "pieces": []}}',
         '{"rng": {"dtype": "uint8", "shape": ["a"], "pieces": []}}',

@@ -28,6 +28,7 @@ from typing import Any, Literal
 
 from textenvs.messages import Messages
 
+from ...untrusted_model import check_model_files
 from ..service import BackendError, ModelOptions
 from .conversation import ConversationTokens, Overlong, conversation_problems, load_tokenizer
 
@@ -240,6 +241,7 @@ def classifier_problems(options: ClassifierOptions) -> Iterator[tuple[str, str]]
 
     factory, more = _factory(options)
     try:
+        check_model_files(Path(options.path).expanduser())
         config = AutoConfig.from_pretrained(options.path, trust_remote_code=False, **more)
     except Exception as error:  # whatever a broken file makes transformers raise
         yield "path", f"{options.path}: its config.json cannot be used: {_first_line(error)}"
@@ -297,6 +299,7 @@ def _factory(options: ClassifierOptions) -> tuple[Any, Mapping[str, Any]]:
 def _load(options: ClassifierOptions) -> Any:
     factory, more = _factory(options)
     try:
+        check_model_files(Path(options.path).expanduser())
         with _LOADING:
             model, info = factory.from_pretrained(
                 options.path,
