@@ -72,9 +72,10 @@ def load(section: ModelSection, texts: Callable[[], Iterable[str]], *, max_conte
             seed=seed,
         )
         return Policy(model, tokenizer)
+    folder = _folder(section.path, weights=True)
     try:
         model = AutoModelForCausalLM.from_pretrained(
-            _folder(section.path, weights=True), dtype=torch.float32, trust_remote_code=False, use_safetensors=True
+            folder, dtype=torch.float32, trust_remote_code=False, use_safetensors=True
         )
     except (OSError, ValueError, SafetensorError) as error:
         raise _not_loaded(section, error) from error
@@ -98,8 +99,9 @@ def load_tokenizer(section: ModelSection, texts: Callable[[], Iterable[str]]) ->
     """
     if section.path == "tiny":
         return tiny.build_tokenizer(texts(), section.vocab_size)
+    folder = _folder(section.path, weights=False)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(_folder(section.path, weights=False), trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise _not_loaded(section, error) from error
     if tokenizer.chat_template is None:
@@ -118,8 +120,8 @@ def positions(section: ModelSection) -> int | None:
     """
     if section.path == "tiny":
         return None
+    folder = _folder(section.path, weights=False)
     try:
-        folder = _folder(section.path, weights=False)
         text = AutoConfig.from_pretrained(folder, trust_remote_code=False).get_text_config()
     except (OSError, ValueError) as error:
         raise _not_loaded(section, error) from error
@@ -134,7 +136,10 @@ def _folder(path: str, *, weights: bool) -> Path:
         raise PolicyError(f"model.path={path}: {error}") from error
     if not folder.is_dir():
         raise PolicyError(f"model.path={path}: no such folder")
-    check_model_files(folder)
+    try:
+        check_model_files(folder)
+    except ValueError as error:
+        raise PolicyError(f"model.path={error}") from error
     return folder
 
 

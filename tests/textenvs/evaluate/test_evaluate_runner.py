@@ -494,11 +494,11 @@ def test_a_terminal_has_one_line_and_a_file_whole_ones():
 def test_rewards_that_overflow_when_summed_fail_their_episode_in_words():
     class Rich(Say):
         def respond(self, reply):
-            return Turn([user("more")], terms={"a": 9e17, "b": -9e17})
+            return Turn([user("more")], terms={"a": 9e11, "b": -9e11})
 
     records = played(jobs([1], 1, 0), Rich, TaskPolicy(lambda task, turn: "x"))
     assert (records[0].stop, records[0].failed) == ("env_failed", True)
-    assert "summed, must be finite numbers of at most 1e+18" in records[0].failure
+    assert "summed, must be finite numbers of at most 1e+12" in records[0].failure
     summarize(records)
     records[0].to_json()
 
