@@ -17,6 +17,7 @@ def _no_process_group_is_left():
         dist.destroy_process_group()
 
 
+@pytest.mark.slow  # what it measures is tested in tests/trainers/test_precision.py
 def test_float32_agrees_and_bfloat16_does_not(tmp_path, capsys):
     main(["--episodes", "4", "--tokens", "12", "--out", str(tmp_path / "out.json")])
     exact, mixed, half, again, *losses = json.loads((tmp_path / "out.json").read_text())

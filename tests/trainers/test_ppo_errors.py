@@ -203,7 +203,9 @@ def test_a_folder_that_takes_no_files_any_more_is_said_plainly(tmp_path, capsys,
     refused(capsys, arguments(tmp_path, *QUICK), "Permission denied", "see to it that the run's folder can be written")
 
 
-@pytest.mark.parametrize("damage", ["gone", "cut", "flipped", "export", "state"])
+@pytest.mark.parametrize(
+    "damage", ["flipped", "state", *(pytest.param(each, marks=pytest.mark.slow) for each in ("gone", "cut", "export"))]
+)
 def test_a_run_whose_newest_checkpoint_is_damaged_resumes_from_the_one_before(tmp_path, capsys, caplog, damage):
     in_process(tmp_path, "trainer.total_iterations=2", "trainer.save_freq=1")
     before, newest = sorted((tmp_path / "checkpoints").iterdir())

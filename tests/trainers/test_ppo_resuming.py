@@ -227,7 +227,12 @@ HUNG = [*QUICK, "env.id=program_envs:tests/hanging", "rollout.step_timeout_s=360
 @pytest.mark.parametrize(
     ("number", "options"),
     [
-        pytest.param(signal.SIGTERM, "env.kwargs.hook=demonstration", id="as the tokenizer is made"),
+        pytest.param(
+            signal.SIGTERM,
+            "env.kwargs.hook=demonstration",
+            id="as the tokenizer is made",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             signal.SIGINT,
             "env.kwargs.hook=demonstration env.kwargs.after=100 warm_start.enable=true",
