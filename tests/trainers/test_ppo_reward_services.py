@@ -138,12 +138,14 @@ def test_a_judge_that_fails_now_and_then(tmp_path, caplog):
         references.append(json.loads(body["messages"][1]["content"].split("\n")[1])["reference"])
         if asked[0] == 10:
             return json.dumps({**verdict({"messages": body["messages"][:2]}), "score": float("nan")})
-        if asked[0] == 13:
+        if asked[0] >= 13 and not gone:
+            gone.append(asked[0])
             service.down = 2
             return cut()
         return verdict({"messages": body["messages"][:2]})
 
     strange: list[str] = []
+    gone: list[int] = []
     with FakeService(answer) as service:
         keys = ["enable=true", "kind=judge", "judge.model=m", f"judge.base_url={service.url}", "name=grade"]
         keys += ["judge.chat.max_retries=0", "judge.chat.retry_wait_s=0.01", "judge.rubric=correct", "weight=2.0"]
