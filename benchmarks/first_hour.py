@@ -154,7 +154,7 @@ STEPS = (
     # Evaluation.
     Step(
         "an evaluation of a local model",
-        "textenvs evaluate textenv/gsm8k-interact --local model --num-tasks 4 --max-tokens 8 --out results",
+        "textenvs evaluate textenv/gsm8k-interact --local model --num-tasks 4 --max-response-length 8 --out results",
         says=(r"4 tasks x 1 = 4 episodes", "assistant turns"),
         left=("results/episodes.jsonl",),
     ),
