@@ -13,7 +13,7 @@ _WEIGHTS = "*.safetensors"
 
 
 class HubError(ValueError):
-    """A model is neither a folder nor to be had from the hub; the message says what to run."""
+    """A model is neither a folder nor available from the hub; the message says what to run."""
 
 
 def is_name(path: str) -> bool:

@@ -28,7 +28,7 @@ def this_machine() -> Machine:
 
 
 def shape_of(section: ModelSection) -> ModelShape | None:
-    """The shape of the policy, from its configuration alone; ``None`` where that is not to be had from this disk.
+    """The shape of the policy, from its configuration alone; ``None`` where it is not on this disk.
 
     Raises:
         PlanError: It is on the hub, which cannot be reached.
