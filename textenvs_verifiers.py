@@ -9,8 +9,8 @@ from typing import Any
 
 
 def load_environment(env: str, **options: Any) -> Any:
-    """A ``MultiTurnEnv`` of verifiers before 0.4; see :mod:`textenvs.adapters.verifiers_multiturn`."""
-    from textenvs.adapters import verifiers_multiturn
+    """A ``MultiTurnEnv`` of verifiers before 0.4; see :mod:`textenvs.integrations.verifiers_multiturn`."""
+    from textenvs.integrations import verifiers_multiturn
 
     return verifiers_multiturn.load_environment(env, **options)
 
@@ -23,7 +23,7 @@ def _has_tasksets() -> bool:
 
 
 if _has_tasksets():
-    from textenvs.adapters.verifiers import ChatHarness, TextEnvironment, TextTaskset
+    from textenvs.integrations.verifiers import ChatHarness, TextEnvironment, TextTaskset
 
     __all__ = ["ChatHarness", "TextEnvironment", "TextTaskset"]
 else:

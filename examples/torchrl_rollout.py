@@ -6,7 +6,7 @@ python examples/torchrl_rollout.py
 
 from torchrl.collectors import Collector
 
-from textenvs.adapters.torchrl import TextGymWrapper, drop_failed
+from textenvs.integrations.torchrl import TextGymWrapper, drop_failed
 
 
 def policy(td):

@@ -24,7 +24,7 @@ import torch  # noqa: E402
 from trl import GRPOConfig, GRPOTrainer  # noqa: E402
 
 import textenvs  # noqa: E402
-from textenvs.adapters.trl import textenv_dataset  # noqa: E402
+from textenvs.integrations.trl import textenv_dataset  # noqa: E402
 from trainers import tiny  # noqa: E402
 from trainers.demonstrations import encode, play  # noqa: E402
 from trainers.hosts.trl import TextEnvRollout, textenv_reward  # noqa: E402

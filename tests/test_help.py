@@ -28,7 +28,7 @@ def programs():
     """Everything that ``python -m`` runs and that a person calls."""
     internal = {  # started by us, with pipes or sockets in the place of a person
         "textenvs.scoring.math_worker",
-        "textenvs.scoring.reasoning_gym_worker",
+        "textenvs.envs.reasoning_gym.worker",
         "trainers.cluster.worker",
         "trainers.engines.sglang.launcher",
         "trainers.engines.vllm.server",

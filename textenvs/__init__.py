@@ -14,7 +14,7 @@ from .env import FAILURE_STOPS, EnvironmentFailure, EpisodeState, TextEnv, Turn
 from .messages import Message, Messages
 from .registry import EnvironmentSpec, describe, list_environments, make, register_all
 from .spaces import AssistantTurn, Conversation, Unicode
-from .tasks.base import Task, TaskError, TaskSet
+from .task import Task, TaskError, TaskSet
 from .vector import TextVectorEnv
 
 __all__ = [

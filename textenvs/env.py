@@ -40,7 +40,7 @@ import gymnasium
 import numpy as np
 from gymnasium.utils import seeding
 
-from .background import settle, wait_for
+from .event_loop import settle, wait_for
 from .messages import (
     Message,
     Messages,
@@ -53,7 +53,7 @@ from .messages import (
     transcript,
 )
 from .spaces import AssistantTurn, Conversation
-from .tasks.base import Task, TaskSet
+from .task import Task, TaskSet
 from .text import printable, quoted
 
 StateT = TypeVar("StateT", bound="EpisodeState")

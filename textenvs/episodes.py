@@ -12,7 +12,7 @@ is taken by the next one; a slow reply holds up no other episode.
   can be played again: ``env.reset(seed=episode.seed, options=...)``.
 * Back-pressure: when ``buffer`` finished episodes wait to be taken, no new one is started.
 * With a thousand episodes or more at a time, Python's garbage collector looks less often until the last is over
-  (:mod:`textenvs.garbage`).
+  (:mod:`textenvs.gc_tuning`).
 * Errors are data: what a policy, a hook or a task raises ends its own episode, as ``episode.error``.
 """
 
@@ -31,12 +31,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from .background import wait_for
 from .env import EnvironmentFailure, TextEnv, Turn
-from .garbage import rarely_collected
+from .event_loop import wait_for
+from .gc_tuning import rarely_collected
 from .messages import Messages, copy_messages
 from .options import Policy, check_count, check_env, check_timeout, resolve
-from .tasks.base import Task
+from .task import Task
 
 #: Which tasks to play: indices, tasks or rows, in order; ``None`` in their place draws one by the episode's seed. A
 #: number is how many to draw, and ``None`` draws without end.

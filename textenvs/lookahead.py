@@ -9,7 +9,7 @@ and the mean is the reward of that turn::
 
 A conversation's score has three parts: the task scores of :meth:`~textenvs.env.TextEnv.conversation_score`, minus a
 cost of its length, plus what a judge thinks of it, if there is one. What was published differs in the second part, so
-there are several formulas by name (:data:`~textenvs.scoring.collab.FORMULAS`), here without weights:
+there are several formulas by name (:data:`~textenvs.scoring.conversation.FORMULAS`), here without weights:
 
 * ``"textenvs"``, ours: scores - 1e-4 · words + grade. The words are those of policy and user after the opening, which
   no policy can change. There is no limit, so a long conversation still gains by being shorter. ``"linear"`` is the same
@@ -45,12 +45,12 @@ from weakref import WeakKeyDictionary
 import gymnasium
 import numpy as np
 
-from .background import settle, wait_for
 from .chat.errors import ChatFailure
 from .env import FAILURE_STOPS, EnvironmentFailure, StepResult, TextEnv, check_numbers
+from .event_loop import settle, wait_for
 from .messages import Message, Messages, copy_messages, visible_text
 from .options import Judge, Policy, check_count, check_env, check_number, check_timeout, resolve
-from .scoring.collab import COST, FORMULAS, INTERACTIVITY, Formula, estimate_tokens
+from .scoring.conversation import COST, FORMULAS, INTERACTIVITY, Formula, estimate_tokens
 
 #: Exceptions of policy, judge, user and tools that cost only the future they happen in.
 FAILURES: tuple[type[Exception], ...] = (EnvironmentFailure, ChatFailure, OSError)

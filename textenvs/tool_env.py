@@ -29,10 +29,10 @@ from collections.abc import Awaitable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar
 
-from .background import settle
 from .env import EpisodeState, ResetResult, TextEnv, Turn
+from .event_loop import settle
 from .messages import Message, check_conversation, system
-from .tasks.base import TaskSet
+from .task import TaskSet
 from .tools.formats import make_format
 from .tools.formats.base import Parsed, make_call
 from .tools.schema import Closable, Tool

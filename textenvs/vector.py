@@ -21,9 +21,9 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from .background import submit, wait_for
 from .env import ResetResult, StepResult, TextEnv, as_reply
 from .episodes import Episode, Plan, Tasks
+from .event_loop import submit, wait_for
 from .messages import Message, Messages, copy_messages
 from .options import Policy
 from .registry import make

@@ -24,8 +24,8 @@ import gymnasium
 from gymnasium.utils import RecordConstructorArgs
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker
 
-from .background import settle, wait_for
 from .env import EnvironmentFailure, TextEnv, check_numbers
+from .event_loop import settle, wait_for
 from .lookahead import FAILURES, Formula, FuturePolicy, Lookahead
 from .messages import Message, Messages, transcript
 from .options import Judge, Policy, check_count, check_number, resolve

@@ -22,8 +22,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from textenvs.commands.common import CommandError, import_from_here, open_environment, parse_options
-from textenvs.commands.policies import add_policy_arguments, check_policy_arguments, policy_of
+from textenvs.cli.common import CommandError, import_from_here, open_environment, parse_options
+from textenvs.cli.policies import add_policy_arguments, check_policy_arguments, policy_of
+from textenvs.data import TaskError
+from textenvs.data.files import write_rows
 from textenvs.env import TextEnv
 from textenvs.evaluate.best_of_n import BestOfN, preference_pairs, sft_row
 from textenvs.evaluate.plan import choose_tasks, fingerprint, jobs
@@ -33,8 +35,6 @@ from textenvs.evaluate.report import failures, table
 from textenvs.evaluate.runner import Stopped, run
 from textenvs.evaluate.summary import summarize
 from textenvs.lookahead import FORMULAS
-from textenvs.tasks import TaskError
-from textenvs.tasks.files import write_rows
 from textenvs.text import printable
 
 #: Where the reward of a conversation's last reply stands among a row's scores.

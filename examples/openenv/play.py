@@ -3,7 +3,7 @@
     pip install openenv
     python examples/openenv/play.py
 
-The server alone: ``python -m textenvs.adapters.openenv textenv/clarify --port 8000``.
+The server alone: ``python -m textenvs.integrations.openenv textenv/clarify --port 8000``.
 """
 
 import subprocess
@@ -13,8 +13,8 @@ import urllib.request
 
 from openenv.core import GenericEnvClient
 
-from textenvs.adapters.openenv import TextEnvClient
-from textenvs.envs.openenv import OpenEnv
+from textenvs.integrations.importers.openenv import OpenEnv
+from textenvs.integrations.openenv import TextEnvClient
 
 PORT = int(sys.argv[1]) if len(sys.argv) > 1 else 8000
 URL = f"http://127.0.0.1:{PORT}"
@@ -29,7 +29,7 @@ def wait_for(server):
     sys.exit("the server did not start")
 
 
-command = [sys.executable, "-m", "textenvs.adapters.openenv", "textenv/clarify", "--port", str(PORT)]
+command = [sys.executable, "-m", "textenvs.integrations.openenv", "textenv/clarify", "--port", str(PORT)]
 server = subprocess.Popen(command)
 try:
     wait_for(server)

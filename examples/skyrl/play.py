@@ -6,9 +6,9 @@ from pathlib import Path
 import skyrl_gym
 from pyarrow import parquet
 
-from textenvs.adapters import episode_specs
-from textenvs.adapters.rows import write_episodes
-from textenvs.adapters.skyrl import register
+from textenvs.integrations import episode_specs
+from textenvs.integrations.rows import write_episodes
+from textenvs.integrations.skyrl import register
 
 register("textenv/gsm8k-interact")
 with tempfile.TemporaryDirectory() as folder:

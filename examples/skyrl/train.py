@@ -10,7 +10,7 @@ from skyrl.train.config import SkyRLTrainConfig
 from skyrl.train.entrypoints.main_base import BasePPOExp, validate_cfg
 from skyrl.train.utils import initialize_ray
 
-from textenvs.adapters.skyrl import register
+from textenvs.integrations.skyrl import register
 
 
 @ray.remote(num_cpus=1)

@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import verifiers.v1 as vf
 
-from textenvs.adapters.verifiers import load_environment
+from textenvs.integrations.verifiers import load_environment
 
 
 class Service(BaseHTTPRequestHandler):

@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import verifiers as vf
 
-from textenvs.adapters.verifiers_multiturn import load_environment
+from textenvs.integrations.verifiers_multiturn import load_environment
 
 
 class Service(BaseHTTPRequestHandler):

@@ -1,6 +1,6 @@
 """Tests of adapters whose host library has a virtual environment of its own (`make venv-verl venv-hosts`).
 
-They are collected only there; tests/textenvs/adapters/test_hosts.py runs them from the main environment.
+They are collected only there; tests/textenvs/integrations/test_hosts.py runs them from the main environment.
 """
 
 import os

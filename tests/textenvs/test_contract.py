@@ -21,10 +21,10 @@ from served import registered, running
 
 import textenvs
 from textenvs import TextEnv, TextVectorEnv
-from textenvs.envs.remote import Remote
 from textenvs.messages import assistant
 from textenvs.sandbox import SandboxUnavailable
-from textenvs.serve.book import Limits
+from textenvs.serve.remote import Remote
+from textenvs.serve.sessions import Limits
 
 
 def refusal(env_id: str) -> str | None:

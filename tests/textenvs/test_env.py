@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from toy_envs import KINDS, AsyncGuess, Guess, ToyTasks
 
 from textenvs import EnvironmentFailure, EpisodeState, Task, TaskError, TextEnv, Turn
-from textenvs.background import wait_for
+from textenvs.event_loop import wait_for
 from textenvs.messages import assistant, system, tool, user
 
 kinds = pytest.mark.parametrize("kind", KINDS)
@@ -449,7 +449,7 @@ def test_a_synchronous_call_in_an_asynchronous_hook_is_an_error_not_a_deadlock()
 
 
 def test_waiting_for_a_plain_value_starts_nothing():
-    code = "import threading, textenvs.background as b; assert b.wait_for(3) == 3; print(threading.active_count())"
+    code = "import threading, textenvs.event_loop as b; assert b.wait_for(3) == 3; print(threading.active_count())"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "1"
     assert wait_for("x") == "x"

@@ -14,8 +14,8 @@ from toy_envs import KINDS, Guess
 
 import textenvs
 from textenvs import EnvironmentFailure, TextEnv, Turn
-from textenvs.background import wait_for
 from textenvs.chat.errors import BudgetExceeded, ChatFailure
+from textenvs.event_loop import wait_for
 from textenvs.lookahead import FORMULAS, Formula, Lookahead, multiturn_aware_reward
 from textenvs.messages import assistant, system, user
 

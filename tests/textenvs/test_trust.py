@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import textenvs
-from textenvs.adapters import EpisodeSpec, SpecError
-from textenvs.background import wait_for
 from textenvs.cli import main
+from textenvs.event_loop import wait_for
+from textenvs.integrations import EpisodeSpec, SpecError
 from textenvs.registry import describe, list_environments
 from textenvs.serve.client import Client, RemoteError
-from textenvs.tasks.base import Task, TaskError
+from textenvs.task import Task, TaskError
 from textenvs.trust import ROW_OPTIONS, Trust, origin
 
 #: What only the person who runs the program chooses; together with ROW_OPTIONS, every option that there is.

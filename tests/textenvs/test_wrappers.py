@@ -276,7 +276,7 @@ def test_each_turn_has_the_reward_of_its_futures_and_is_otherwise_the_same(kind,
     bare.reset(seed=seed)
     for action, before, after in zip(actions, expected[1:], seen[1:], strict=False):
         bare.step(action)
-        result = textenvs.background.wait_for(multiturn_aware_reward(bare, policy, **options))
+        result = textenvs.event_loop.wait_for(multiturn_aware_reward(bare, policy, **options))
         assert after[1] == result.reward
         assert (after[0], *after[2:4]) == (before[0], *before[2:4])
         info = dict(after[4])
@@ -292,7 +292,7 @@ def test_differences_add_up_to_the_score_of_the_conversation(actions, seed):
     env = MultiturnAwareReward(Guess(max_assistant_turns=len(actions)), policy, credit="difference")
     seen = play(env, actions, seed)[1:]
     assert seen[-1][2] or seen[-1][3]
-    score = textenvs.background.wait_for(multiturn_aware_reward(env.unwrapped, policy))
+    score = textenvs.event_loop.wait_for(multiturn_aware_reward(env.unwrapped, policy))
     assert sum(result[1] for result in seen) == pytest.approx(score.reward)
     for name, term in score.terms.items():
         assert sum(result[4]["terms"][name] for result in seen) == pytest.approx(term)
@@ -316,7 +316,7 @@ async def test_if_all_futures_fail_the_episode_has_failed(ending):
 
 
 async def settled(value):
-    return await textenvs.background.settle(value)
+    return await textenvs.event_loop.settle(value)
 
 
 def test_a_failed_turn_is_not_looked_at():

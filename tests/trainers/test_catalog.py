@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig
 
 import trainers
-from textenvs.adapters.trl import dataset_of
+from textenvs.integrations.trl import dataset_of
 from trainers.__main__ import main
 from trainers.assembly.errors import SetupError
 from trainers.assembly.learner import learner_settings

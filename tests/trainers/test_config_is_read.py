@@ -14,8 +14,8 @@ import pytest
 from pyarrow import parquet
 from reward_models import save_model
 
-from textenvs.tasks.files import write_parquet
-from textenvs.tasks.generated import GeneratedMath
+from textenvs.data.files import write_parquet
+from textenvs.data.word_problems import GeneratedMath
 from trainers import evaluate, generate, ppo, sft, tiny
 from trainers.assembly import vllm
 from trainers.assembly.cluster import plan_of

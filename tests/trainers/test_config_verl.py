@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from textenvs.tasks.files import write_parquet
-from textenvs.tasks.generated import GeneratedMath
+from textenvs.data.files import write_parquet
+from textenvs.data.word_problems import GeneratedMath
 from trainers import tiny
 from trainers.config import ConfigError, PPOConfig, load_config, render, resolve
 from trainers.config.__main__ import verl_page

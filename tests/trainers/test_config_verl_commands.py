@@ -12,8 +12,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from textenvs.tasks.files import write_parquet
-from textenvs.tasks.generated import GeneratedMath
+from textenvs.data.files import write_parquet
+from textenvs.data.word_problems import GeneratedMath
 from trainers import tiny
 from trainers.algorithms.kl import kl_estimate
 from trainers.config import ConfigError, PPOConfig, resolve

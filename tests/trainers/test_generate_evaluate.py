@@ -13,8 +13,8 @@ from pyarrow import parquet
 
 import textenvs
 from textenvs.cli import main as textenvs_main
-from textenvs.tasks.files import write_parquet
-from textenvs.tasks.generated import GeneratedMath
+from textenvs.data.files import write_parquet
+from textenvs.data.word_problems import GeneratedMath
 from trainers import evaluate, generate, tiny
 from trainers.evaluate import Outcome, report
 from trainers.rewards.builtin import compute_score

@@ -22,8 +22,8 @@ import pytest
 from cluster_runs import assert_same_metrics, run
 from pyarrow import parquet
 
-from textenvs.tasks.files import write_parquet
-from textenvs.tasks.generated import GeneratedMath
+from textenvs.data.files import write_parquet
+from textenvs.data.word_problems import GeneratedMath
 from trainers import generate, tiny
 from trainers.cluster.group import RankError
 from trainers.engines.base import RequestError, Sampling

@@ -94,7 +94,7 @@ except trainers.TrainerNotFoundError as error:
 def test_importing_trainers_is_light():
     code = """
 import sys
-import textenvs.adapters.trl
+import textenvs.integrations.trl
 hosts = {"trl", "datasets", "torch", "transformers"} & set(sys.modules)
 assert not hosts, hosts
 """

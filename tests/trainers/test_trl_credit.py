@@ -8,7 +8,7 @@ import pytest
 import torch
 from trl_runs import batch, tiny_policy, trl_trainer
 
-from textenvs.adapters.trl import textenv_dataset
+from textenvs.integrations.trl import textenv_dataset
 from trainers.algorithms.advantages import rloo
 from trainers.hosts.trl import TextEnvRollout, term_rewards, textenv_reward
 from trainers.hosts.trl.credit import TurnCreditGRPOTrainer, token_advantages

@@ -14,9 +14,9 @@ import torch
 from trl_runs import Scripted, batch, script, tiny_policy, trl_trainer
 
 from textenvs import Task, TextEnv, Turn
-from textenvs.adapters import EpisodeSpec, SpecError, episode_specs
-from textenvs.adapters.trl import KEY, dataset_of, spec_of, textenv_dataset
 from textenvs.env import EnvironmentFailure
+from textenvs.integrations import EpisodeSpec, SpecError, episode_specs
+from textenvs.integrations.trl import KEY, dataset_of, spec_of, textenv_dataset
 from textenvs.messages import user
 from trainers import tiny
 from trainers.engines.base import EngineError, Sampling

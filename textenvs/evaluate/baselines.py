@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ..background import wait_for
 from ..env import TextEnv
+from ..event_loop import wait_for
 from .plan import Job, choose_tasks, jobs
 from .policies import Script, ScriptedPolicy
 from .records import Record

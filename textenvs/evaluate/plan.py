@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..tasks.base import TaskSet
+from ..task import TaskSet
 
 # Endless task sets are sampled from this many indices; TextEnv does the same.
 _ENDLESS = 2**31 - 1

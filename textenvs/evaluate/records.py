@@ -202,7 +202,7 @@ class Folder:
         Raises:
             ImportError: pyarrow is not installed.
         """
-        from ..tasks.files import write_rows
+        from ..data.files import write_rows
 
         return write_rows([record.to_row() for _, record in sorted(self.records.items())], self.path / RESULTS)
 

@@ -17,9 +17,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from ..background import settle
 from ..chat.errors import BudgetExceeded, CacheError
 from ..env import EnvironmentFailure, TextEnv, check_numbers
+from ..event_loop import settle
 from ..messages import Messages, clean_text, copy_messages
 from ..options import check_timeout
 from ..serve.threads import Threads

@@ -22,8 +22,8 @@ from typing import Any
 
 import gymnasium
 
-from ..background import settle, wait_for
 from ..env import EnvironmentFailure, TextEnv
+from ..event_loop import settle, wait_for
 from .protocol import ERRORS, Refusal
 from .threads import Threads
 

@@ -1,6 +1,6 @@
 """The other end: one WebSocket to a server for all environments of a process, and requests that survive its loss.
 
-Everything happens on the background loop (:mod:`textenvs.background`), because a connection is bound to one loop and
+Everything happens on the background loop (:mod:`textenvs.event_loop`), because a connection is bound to one loop and
 environments are used from many. A request whose connection is lost, or which the server has no room for, is sent again
 under its id, for ``retry_s`` at most; so it is carried out once, however often it is sent.
 """
@@ -28,7 +28,7 @@ from urllib.parse import urlsplit
 
 import gymnasium
 
-from .. import background
+from .. import event_loop as background
 from ..env import FAILURE_STOPS, EnvironmentFailure
 from ..text import excerpt
 from .protocol import ERRORS, PASSING, PREFIX, PROTOCOL, Json, encode
@@ -319,7 +319,7 @@ _posting: ContextVar[bool] = ContextVar("_posting", default=False)
 
 
 def wait_here(work: Coroutine[Any, Any, T]) -> T:
-    """:func:`~textenvs.background.wait_for`, also on the background loop itself.
+    """:func:`~textenvs.event_loop.wait_for`, also on the background loop itself.
 
     There, where a synchronous hook was called from a coroutine, nothing can be awaited: the requests that ``work``
     makes go over HTTP, in this thread. It must await nothing else.

@@ -1,8 +1,8 @@
 """How a request is carried out: everything but the transport.
 
-:meth:`Host.answer` takes a decoded request and gives a decoded answer. :mod:`textenvs.serve.book` decides what becomes
-of it, :mod:`textenvs.serve.variants` has the environments, :mod:`textenvs.serve.calls` calls them. Work goes on when
-whoever asked for it is gone: its answer is kept for when they ask again.
+:meth:`Host.answer` takes a decoded request and gives a decoded answer. :mod:`textenvs.serve.sessions` decides what
+becomes of it, :mod:`textenvs.serve.variants` has the environments, :mod:`textenvs.serve.calls` calls them. Work goes on
+when whoever asked for it is gone: its answer is kept for when they ask again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from typing import Any
 
 from ..env import TextEnv
 from ..messages import Messages
-from .book import Book, Join, Limits, Repeat, Start, Verdict
 from .calls import Calls, Played, StillAtWork, ended, logged, seen
 from .memory import SESSION, Memory, weigh
 from .protocol import (
@@ -43,6 +42,7 @@ from .protocol import (
     generator_state,
     parse_request,
 )
+from .sessions import Book, Join, Limits, Repeat, Start, Verdict
 from .variants import Offer, Variant, Variants
 
 _LOG = logging.getLogger("textenvs.serve")

@@ -15,8 +15,8 @@ from collections import Counter
 from collections.abc import Hashable, Mapping
 from typing import Any
 
-from .book import Limits
 from .protocol import Refusal
+from .sessions import Limits
 
 #: What a session takes beside its conversation: an environment's copy and its state.
 SESSION = 8192

@@ -21,8 +21,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
-from ..background import wait_for
 from ..env import EnvironmentFailure
+from ..event_loop import wait_for
 from .jsontext import write_value
 from .schema import Tool, ToolError
 

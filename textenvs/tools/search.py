@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ..tasks.corpus import Document, make_documents, read_documents
+from ..data.corpus import Document, make_documents, read_documents
 from .schema import Tool, ToolError
 
 _WORD = re.compile(r"\w+")
@@ -62,7 +62,7 @@ class Corpus:
         """The corpus of a ``.jsonl`` or ``.parquet`` file, read and indexed once a process.
 
         Args:
-            path: The file; see :func:`~textenvs.tasks.corpus.read_documents`.
+            path: The file; see :func:`~textenvs.data.corpus.read_documents`.
 
         Raises:
             ValueError: Another kind of file.

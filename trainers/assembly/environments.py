@@ -9,10 +9,10 @@ from typing import Any
 import gymnasium
 
 import textenvs
+from textenvs.data import TaskError
 from textenvs.env import TextEnv
 from textenvs.messages import user
 from textenvs.registry import constructor, parameters
-from textenvs.tasks import TaskError
 
 from ..config.environment import EnvSection
 from ..config.schema import PPOConfig

@@ -7,9 +7,9 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
+from textenvs.data import Task
 from textenvs.lookahead import FAILURES, FuturePolicy, Lookahead
 from textenvs.options import Judge, Policy, resolve
-from textenvs.tasks import Task
 
 from ..cluster.in_flight import futures
 from ..config.learning import AlgorithmSection

@@ -20,8 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from textenvs.adapters import EpisodeSpec
-from textenvs.adapters.trl import dataset_of
+from textenvs.integrations import EpisodeSpec
+from textenvs.integrations.trl import dataset_of
 
 from ..algorithms.advantages import ESTIMATORS, Advantages, normalize
 from ..algorithms.batch import ActionBatch

@@ -1,1 +1,1 @@
-"""Shells in other trainers that need tokens: one package a host; the environments' side is :mod:`textenvs.adapters`."""
+"""Shells in other trainers that need tokens, one package a host; environments: :mod:`textenvs.integrations`."""

@@ -16,10 +16,10 @@ from fake_service import FakeService
 from verifiers.types import Response, ResponseMessage, ToolCall
 
 import textenvs
-from textenvs.adapters.spec import SpecError
-from textenvs.adapters.verifiers_multiturn import EpisodeFailed, TextMultiTurnEnv, load_environment
 from textenvs.env import EnvironmentFailure
-from textenvs.envs.clarify import Clarify
+from textenvs.envs.clarify.env import Clarify
+from textenvs.integrations.spec import SpecError
+from textenvs.integrations.verifiers_multiturn import EpisodeFailed, TextMultiTurnEnv, load_environment
 
 
 class Scripted(vf.Client):

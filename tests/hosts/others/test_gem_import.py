@@ -11,9 +11,9 @@ import pytest
 from gem.utils.constants import TERMINAL_STATE
 from gymnasium.utils.env_checker import check_env
 
-import textenvs.envs.gem as bridge
-from textenvs.contained import RandomState, contained
-from textenvs.envs.gem import Gem
+import textenvs.integrations.importers.gem as bridge
+from textenvs.global_rng import RandomState, contained
+from textenvs.integrations.importers.gem import Gem
 from textenvs.messages import assistant
 
 GAMES = ("game:GuessTheNumber-v0-easy", "game:Mastermind-v0-random", "game:Minesweeper-v0-easy", "rg:leg_counting")

@@ -11,10 +11,10 @@ from openenv.core import GenericEnvClient
 from openenv_kit import served
 
 import textenvs
-from textenvs.adapters.openenv import TextAction, TextEnvClient, TextEnvironment, create_app
-from textenvs.adapters.openenv.__main__ import main
 from textenvs.env import EnvironmentFailure
-from textenvs.envs.clarify import Clarify
+from textenvs.envs.clarify.env import Clarify
+from textenvs.integrations.openenv import TextAction, TextEnvClient, TextEnvironment, create_app
+from textenvs.integrations.openenv.__main__ import main
 from textenvs.messages import assistant
 
 CALL = {"id": "call_0", "type": "function", "function": {"name": "calc_gsm8k_reward", "arguments": '{"answer": 7}'}}
@@ -190,6 +190,6 @@ def test_what_cannot_be_served_is_told_in_one_line(arguments, said, capsys, monk
         main(arguments)
     told = capsys.readouterr().err
     assert ended.value.code == 2
-    assert told.startswith("python -m textenvs.adapters.openenv: ")
+    assert told.startswith("python -m textenvs.integrations.openenv: ")
     assert told.count("\n") == 1
     assert said in told

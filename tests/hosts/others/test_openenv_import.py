@@ -13,10 +13,10 @@ from openenv.core.env_server.types import Action, Observation, State
 from openenv_kit import served
 
 import textenvs
-from textenvs.adapters.openenv import create_app
 from textenvs.env import EnvironmentFailure
-from textenvs.envs.clarify import Clarify
-from textenvs.envs.openenv import OpenEnv
+from textenvs.envs.clarify.env import Clarify
+from textenvs.integrations.importers.openenv import OpenEnv
+from textenvs.integrations.openenv import create_app
 
 
 class Failing(Clarify):

@@ -15,10 +15,10 @@ from fake_service import FakeService, Reply
 from verifiers.v1.utils.loaders import default_harness_id, resolve_env_config
 
 import textenvs
-from textenvs.adapters.spec import SpecError
-from textenvs.adapters.verifiers import TextTaskset, TextTasksetConfig, load_environment
 from textenvs.env import EnvironmentFailure
-from textenvs.envs.clarify import Clarify
+from textenvs.envs.clarify.env import Clarify
+from textenvs.integrations.spec import SpecError
+from textenvs.integrations.verifiers import TextTaskset, TextTasksetConfig, load_environment
 
 ROOT = Path(__file__).parents[3]
 

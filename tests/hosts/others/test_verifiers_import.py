@@ -8,7 +8,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 import textenvs
-from textenvs.envs.verifiers import Verifiers
+from textenvs.integrations.importers.verifiers import Verifiers
 
 CHAT = {"agent": {"harness": {"id": "textenvs_verifiers"}, "runtime": {"type": "subprocess"}}}
 

@@ -16,9 +16,9 @@ from verl.interactions.utils.interaction_registry import initialize_interactions
 from verl.utils.dataset.rl_dataset import RLHFDataset
 from verl.workers.rollout.replica import TokenOutput
 
-from textenvs.adapters import EpisodeSpec
-from textenvs.adapters.rows import episode_rows
-from textenvs.adapters.verl import TextEnvInteraction
+from textenvs.integrations import EpisodeSpec
+from textenvs.integrations.rows import episode_rows
+from textenvs.integrations.verl import TextEnvInteraction
 
 
 def by_the_contract(config_file):

@@ -10,7 +10,7 @@ OLDER = Path(sys.prefix) / "older"
 
 
 def test_interactions_under_their_own_verl(model_folder):
-    path = [OLDER, ROOT, ROOT / "tests/textenvs/adapters"]
+    path = [OLDER, ROOT, ROOT / "tests/textenvs/integrations"]
     script = Path(__file__).parent / "played_by_verl_0_7.py"
     done = subprocess.run(
         [sys.executable, str(script), "examples/verl/interaction.yaml", str(model_folder)],

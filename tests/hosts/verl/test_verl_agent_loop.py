@@ -14,11 +14,11 @@ from verl.protocol import DataProto
 from verl.utils.dataset.rl_dataset import RLHFDataset, collate_fn
 from verl.workers.rollout.replica import TokenOutput
 
-from textenvs.adapters import EpisodeSpec, SpecError
-from textenvs.adapters.rows import write_episodes
 from textenvs.env import EnvironmentFailure, TextEnv, Turn
+from textenvs.integrations import EpisodeSpec, SpecError
+from textenvs.integrations.rows import write_episodes
 from textenvs.messages import user
-from textenvs.tasks.base import Rows, Task
+from textenvs.task import Rows, Task
 from trainers.hosts.verl import EpisodeFailedError, TextEnvAgentLoopWorker
 
 

@@ -16,8 +16,8 @@ from verl.utils.dataset.rl_dataset import RLHFDataset, collate_fn
 from verl.utils.transferqueue_utils import KVBatchMeta
 from verl.workers.rollout.replica import TokenOutput
 
-from textenvs.adapters import EpisodeSpec
-from textenvs.adapters.rows import write_episodes
+from textenvs.integrations import EpisodeSpec
+from textenvs.integrations.rows import write_episodes
 
 SIBLINGS = 3
 

@@ -10,8 +10,8 @@ from verl.experimental.agent_loop.agent_loop import DictConfigWrap, ToolListWrap
 from verl.utils.dataset.rl_dataset import RLHFDataset
 from verl.workers.rollout.replica import TokenOutput
 
-from textenvs.adapters import EpisodeSpec
-from textenvs.adapters.rows import episode_rows
+from textenvs.integrations import EpisodeSpec
+from textenvs.integrations.rows import episode_rows
 from trainers.hosts.verl import TextEnvAgentLoop
 from trainers.tiny import build_model, build_tokenizer, save
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from textenvs import Task
+from textenvs.data import Rows
 from textenvs.evaluate.plan import choose_tasks, fingerprint, jobs
 from textenvs.messages import user
-from textenvs.tasks import Rows
 
 seeds = st.integers(0, 2**40)
 
@@ -71,7 +71,7 @@ def test_a_changed_row_changes_the_fingerprint():
 def test_rows_of_any_values_have_a_fingerprint_that_other_processes_find_again():
     """A set's order and an object's address differ between processes."""
     code = (
-        "from textenvs import Task; from textenvs.tasks import Rows; from textenvs.messages import user\n"
+        "from textenvs import Task; from textenvs.data import Rows; from textenvs.messages import user\n"
         "from textenvs.evaluate.plan import fingerprint\n"
         "extra = {'set': {'a', 'b', 'c', 'd'}, 'object': object(), 'nested': [frozenset({'x', 'y'})]}\n"
         "print(fingerprint(Rows('r', [Task('k', 's', (user('?'),), 1, extra=extra)]), (0,)))\n"

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 import pytest
 from served import ask, get
 
-from textenvs.tasks.reasoning_gym import ReasoningGymTasks
+from textenvs.envs.reasoning_gym.tasks import ReasoningGymTasks
 
 
 class Process:

@@ -28,10 +28,10 @@ from toy_envs import Guess, ToyTasks
 
 from textenvs import Turn
 from textenvs.messages import user
-from textenvs.serve.book import Limits
 from textenvs.serve.client import RemoteError
 from textenvs.serve.host import Host
 from textenvs.serve.server import Server, Transport, _Channel
+from textenvs.serve.sessions import Limits
 from textenvs.serve.variants import Offer
 
 

@@ -10,9 +10,9 @@ import pytest
 from toy_envs import BlockingGuess, Guess
 
 from textenvs.serve import calls, variants
-from textenvs.serve.book import Limits
 from textenvs.serve.host import Host
 from textenvs.serve.protocol import Refusal
+from textenvs.serve.sessions import Limits
 from textenvs.serve.variants import Offer
 
 

@@ -17,11 +17,11 @@ from toy_envs import AsyncGuess, Guess
 
 from textenvs import Turn
 from textenvs.messages import user
-from textenvs.serve.book import Limits
 from textenvs.serve.host import Host
 from textenvs.serve.memory import SMALL, Memory, reserve, weigh
 from textenvs.serve.protocol import Refusal, encode
 from textenvs.serve.server import Transport
+from textenvs.serve.sessions import Limits
 from textenvs.serve.variants import Offer
 
 LIMITS = Limits(max_bytes=20_000, max_bytes_per_token=15_000)

@@ -19,17 +19,18 @@ from served import TOYS, Running, registered, running, soon
 from toy_envs import Guess
 
 import textenvs
-from textenvs import EnvironmentFailure, Task, TextVectorEnv, Turn, background
-from textenvs.adapters import EpisodeSpec, Session
-from textenvs.envs.remote import Remote
+from textenvs import EnvironmentFailure, Task, TextVectorEnv, Turn
+from textenvs import event_loop as background
 from textenvs.episodes import play_episodes
 from textenvs.evaluate.plan import Job
 from textenvs.evaluate.policies import FunctionPolicy
 from textenvs.evaluate.runner import run as play_all
+from textenvs.integrations import EpisodeSpec, Session
 from textenvs.lookahead import multiturn_aware_reward
 from textenvs.messages import assistant, user
-from textenvs.serve.book import Limits
 from textenvs.serve.client import Client, RemoteError, exception_of, new_id
+from textenvs.serve.remote import Remote
+from textenvs.serve.sessions import Limits
 from textenvs.serve.variants import Offer
 
 

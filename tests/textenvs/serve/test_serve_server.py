@@ -20,7 +20,7 @@ from served import (
 )
 from toy_envs import Guess, ToyTasks
 
-from textenvs.background import wait_for
+from textenvs.event_loop import wait_for
 from textenvs.serve.client import Client, RemoteError
 from textenvs.serve.host import Host
 from textenvs.serve.server import Server, Transport

@@ -18,7 +18,7 @@ pytest.importorskip("mcp", reason="needs the extra 'mcp'")
 
 from textenvs.env import EnvironmentFailure, EpisodeState, Turn
 from textenvs.messages import user
-from textenvs.tasks.base import Rows, Task
+from textenvs.task import Rows, Task
 from textenvs.tool_env import ToolEnv
 from textenvs.tools import Toolbox, call
 from textenvs.tools.mcp import McpServer

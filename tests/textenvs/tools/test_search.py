@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from textenvs.data.corpus import Document, read_documents
 from textenvs.env import EpisodeState
-from textenvs.tasks.base import TaskError
-from textenvs.tasks.corpus import Document, read_documents
+from textenvs.task import TaskError
 from textenvs.tools import Toolbox
 from textenvs.tools import search as searching
 from textenvs.tools.formats.base import make_call

@@ -10,9 +10,9 @@ from fake_service import FakeService, Reply, status
 
 from textenvs import TextEnv, Turn
 from textenvs.chat import BudgetExceeded, close_clients
+from textenvs.data import Rows, Task
 from textenvs.env import EnvironmentFailure
 from textenvs.messages import assistant, system, tool, user
-from textenvs.tasks import Rows, Task
 from textenvs.users.base import take_turn
 from textenvs.users.llm import LLMUser
 

@@ -11,19 +11,19 @@ from typing import ClassVar
 import numpy as np
 
 from ...chat.spec import SpecLike
+from ...data.load import load_tasks
 from ...env import EpisodeState, Turn
 from ...messages import Message, Messages, assistant
 from ...messages import user as user_message
 from ...options import check_charge, check_gain, check_number, make_of
-from ...tasks.base import Split, Task, TaskSet
-from ...tasks.load import load_tasks
+from ...task import Split, Task, TaskSet
 from ...tool_env import ToolEnv
 from ...tools import ToolResult
 from ...users.base import take_turn
 from ...users.llm import LLMUser
 from .expert import Move, careless_move, next_move
-from .hearing import MAX_CHARS, mentions
-from .played import MANNER, PERSONA, goal_text, overhear
+from .llm_customer import MANNER, PERSONA, goal_text, overhear
+from .reply_parser import MAX_CHARS, mentions
 from .scenario import Wish, scenario_of
 from .tasks import Level, ServiceDeskTasks
 from .tools import TOOLS, DeskState
@@ -52,7 +52,7 @@ class ServiceDesk(ToolEnv[DeskState]):
         level: Of generated tasks: ``"easy"`` (the default), ``"medium"``, ``"hard"``.
         split: ``"train"`` or ``"test"``, of generated tasks.
         seed: Which endless sequence of generated tasks. (Episodes are seeded by ``reset``.)
-        kinds: Only these kinds of generated tasks; see :data:`~textenvs.envs.service_desk.kinds.KINDS`.
+        kinds: Only these kinds of generated tasks; see :data:`~textenvs.envs.service_desk.templates.KINDS`.
         success: The reward of a solved task; above 0.
         progress: The weight of the share of the task that is done; at least 0.
         turn: Added on every turn; at most 0.

@@ -14,8 +14,8 @@ import numpy as np
 from ...messages import ToolCall
 from ...tools import call
 from .database import WRITES, Action, DatabaseError, Order
-from .policy import ELECTRONICS, LATE_DAYS, RETURN_DAYS, Decision, decide
 from .scenario import Wish
+from .shop_rules import ELECTRONICS, LATE_DAYS, RETURN_DAYS, Decision, decide
 from .tools import DeskState
 
 #: What the agent says and calls; it does one of the two.

@@ -13,7 +13,7 @@ from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from ...tasks.base import Task, TaskError
+from ...task import Task, TaskError
 from .database import Action, Address, Database, DatabaseError, Record
 
 WishKind = Literal["cancel", "return", "exchange", "address", "late_fee", "question", "human"]

@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
+from ...data.endless import Endless
 from ...messages import system, user
-from ...tasks.base import Split, Task
-from ...tasks.endless import Endless
+from ...task import Split, Task
 from .database import Action, Database
-from .kinds import KINDS, Draft
-from .policy import decide, policy_text
 from .scenario import Fact, Persona, Scenario, Wish, to_json
+from .shop_rules import decide, policy_text
+from .templates import KINDS, Draft
 from .user import begin
 from .world import World, catalogue
 
@@ -32,7 +32,7 @@ _HELD_OUT = 8
 
 @dataclass(frozen=True)
 class ServiceDeskTasks(Endless):
-    """An endless :class:`~textenvs.tasks.base.TaskSet` of service desk tasks.
+    """An endless :class:`~textenvs.task.TaskSet` of service desk tasks.
 
     Args:
         level: ``"easy"`` (one wish, the user knows the order number and the email address), ``"medium"`` (more rules;

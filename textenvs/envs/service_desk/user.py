@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from .database import Record
-from .hearing import MAX_CHARS, Heard, mentions, plain, tells, understand
+from .reply_parser import MAX_CHARS, Heard, mentions, plain, tells, understand
 from .scenario import Persona, Scenario, Wish
 
 #: What the user may be asked for, identity first; each is a slot that they fill at most once without complaint.
@@ -41,7 +41,7 @@ _VERBS: Mapping[str, re.Pattern[str]] = {
     "address": re.compile(r"\baddress|\bship|\bdeliver|\bsend|\bsent"),
     "late_fee": re.compile(r"\b(?:delivery|shipping) (?:fee|cost|charge)|\brefund"),
 }
-#: The answer to a reply that is longer than :data:`~textenvs.envs.service_desk.hearing.MAX_CHARS`.
+#: The answer to a reply that is longer than :data:`~textenvs.envs.service_desk.reply_parser.MAX_CHARS`.
 TOO_LONG = "That is far too long for me to read. Please be brief."
 _ORDER_ID = re.compile(r"\bw\d{7}\b")
 

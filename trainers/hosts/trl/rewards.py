@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from textenvs.adapters.trl import log_terms
+from textenvs.integrations.trl import log_terms
 
 LogMetric = Callable[[str, float], None]
 

@@ -21,8 +21,8 @@ from typing import Any, Literal, Self, TypeVar
 
 from transformers import PreTrainedTokenizerBase
 
-from textenvs.adapters import EpisodeSpec
-from textenvs.adapters.trl import same_messages, spec_of
+from textenvs.integrations import EpisodeSpec
+from textenvs.integrations.trl import same_messages, spec_of
 from textenvs.trust import Environments
 
 from ...engines.base import Engine, Sampling
@@ -49,7 +49,7 @@ class RolloutError(RuntimeError):
 class TextEnvRollout:
     """Plays the episodes of a dataset for a ``GRPOTrainer``.
 
-    The dataset is one of :func:`textenvs.adapters.trl.textenv_dataset`::
+    The dataset is one of :func:`textenvs.integrations.trl.textenv_dataset`::
 
         rollout = TextEnvRollout()
         trainer = GRPOTrainer(model, reward_funcs=textenv_reward, rollout_func=rollout, train_dataset=dataset, ...)

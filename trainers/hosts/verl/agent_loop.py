@@ -24,8 +24,8 @@ from omegaconf import OmegaConf
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput, register
 from verl.utils.profiler import simple_timer
 
-from textenvs.adapters import EpisodeSpec, Session, SpecError
 from textenvs.env import EnvironmentFailure
+from textenvs.integrations import EpisodeSpec, Session, SpecError
 from textenvs.messages import Messages
 
 from ...rollout.environments import tools_of

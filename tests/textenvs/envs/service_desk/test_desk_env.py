@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from textenvs.data.files import write_parquet
 from textenvs.envs.service_desk import ServiceDesk, ServiceDeskTasks
 from textenvs.envs.service_desk.expert import next_move
-from textenvs.envs.service_desk.kinds import KINDS
 from textenvs.envs.service_desk.tasks import LEVELS
+from textenvs.envs.service_desk.templates import KINDS
 from textenvs.messages import assistant
-from textenvs.tasks.base import Rows, TaskError
-from textenvs.tasks.files import write_parquet
+from textenvs.task import Rows, TaskError
 from textenvs.tools import FORMATS, call
 
 RNG = np.random.default_rng(0)
@@ -382,7 +382,7 @@ def test_rows_travel_through_parquet(tmp_path):
 
 
 def arithmetic():
-    from textenvs.tasks import GeneratedMath
+    from textenvs.data import GeneratedMath
 
     return GeneratedMath("easy")[0]
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from textenvs.envs.service_desk.hearing import MAX_AMOUNTS, Heard, amounts, mentions, tells, understand
+from textenvs.envs.service_desk.reply_parser import MAX_AMOUNTS, Heard, amounts, mentions, tells, understand
 
 ASKING = {
     "email": [

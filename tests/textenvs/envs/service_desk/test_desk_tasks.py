@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from textenvs.envs.service_desk import ServiceDeskTasks, Wish, task_of
-from textenvs.envs.service_desk.kinds import KINDS
-from textenvs.envs.service_desk.policy import policy_text
 from textenvs.envs.service_desk.scenario import from_json, scenario_of, to_json
+from textenvs.envs.service_desk.shop_rules import policy_text
 from textenvs.envs.service_desk.tasks import LEVELS
-from textenvs.tasks.base import Task, TaskError
+from textenvs.envs.service_desk.templates import KINDS
+from textenvs.task import Task, TaskError
 
 levels = st.sampled_from(LEVELS)
 splits = st.sampled_from(("train", "test"))

@@ -1,0 +1,425 @@
+"""The command line as a user meets it: what it prints, what it refuses, and how."""
+
+import inspect
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import textenvs
+from textenvs.cli import main
+from textenvs.cli.common import CommandError, Option, options_of, parse_options, show_value
+from textenvs.text import printable
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(autouse=True)
+def nothing_prepared(tmp_path, monkeypatch):
+    """What this machine's user has prepared must not show; and modules of one test's folder not in the next."""
+    monkeypatch.setenv("TEXTENVS_DATA", str(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+def command(capsys, *words):
+    """Status, stdout and stderr of a command."""
+    try:
+        status = main(words)
+    except SystemExit as exit:  # argparse's way
+        status = exit.code
+    out, err = capsys.readouterr()
+    assert "\x1b" not in out + err
+    assert "Traceback" not in out + err
+    return status, out, err
+
+
+def process(*words, stdin="", **options):
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-m", "textenvs", *words],
+        input=stdin,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=100,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"},
+        **options,
+    )
+
+
+# ------------------------------------------------------------------ list and describe
+
+
+def test_list(capsys):
+    status, out, err = command(capsys, "list")
+    assert (status, err) == (0, "")
+    lines = {line.split()[0]: line for line in out.splitlines()[2:]}
+    assert list(lines) == [*textenvs.list_environments(with_arguments=True)]
+    assert lines["textenv/gsm8k-interact"].split()[1:5] == ["1", "3", "-", "-"]
+
+
+def test_list_as_json(capsys):
+    _, out, _ = command(capsys, "list", "--json")
+    entries = {entry["id"]: entry for entry in json.loads(out)}
+    assert set(entries) == set(textenvs.list_environments(with_arguments=True))
+    assert [env_id for env_id, entry in entries.items() if entry["requires"]] == ["textenv/remote"]
+    for env_id in textenvs.list_environments():
+        entry = entries[env_id]
+        env = textenvs.make(env_id)
+        assert entry["version"] == textenvs.describe(env_id).version
+        assert entry["max_assistant_turns"] == env.max_assistant_turns
+        assert entry["max_user_turns"] == env.max_user_turns
+
+
+def test_list_where_an_extra_is_missing(capsys, monkeypatch):
+    from textenvs.cli import list_ids
+
+    def make(env_id):
+        if env_id == "textenv/gsm8k":
+            raise ImportError("needs flour: pip install 'textenvs[bread]'")
+        return textenvs.make(env_id)
+
+    monkeypatch.setattr(list_ids, "make", make)
+    status, out, _ = command(capsys, "list")
+    assert status == 0
+    assert "textenv/gsm8k cannot be made here: needs flour: pip install 'textenvs[bread]'" in out
+    assert "(missing)" in out
+
+
+@pytest.mark.parametrize("env_id", textenvs.list_environments())
+def test_describe_says_everything_about_every_environment(env_id, capsys):
+    status, out, err = command(capsys, "describe", env_id, "--episodes", "5")
+    assert (status, err) == (0, "")
+    spec = textenvs.describe(env_id)
+    env = textenvs.make(env_id)
+    assert out.startswith(f"{env_id}, version {spec.version}\n")
+    options, complete = options_of(type(env))
+    assert complete
+    assert "render_mode" in options
+    for name, option in options.items():
+        assert f"\n  {name} = " in out
+        assert option.doc
+    assert env.tasks.name in out
+    assert re.search(r"^expert +100\.0%", out, re.MULTILINE)
+    assert re.search(r"^random +\d", out, re.MULTILINE)
+    assert "\nassistant: " in out
+    env.reset(seed=0)
+    _, _, _, _, info = env.step("no")
+    for term in info["terms"]:
+        assert re.search(rf"^{term} ", out, re.MULTILINE)
+    assert ":class:" not in out
+    assert "``" not in out.replace("```", "")  # a conversation may hold fenced code
+
+
+def test_describe_says_why_nothing_could_be_played(capsys):
+    pytest.importorskip("openai", reason="needs the extra 'chat'")
+    user = 'user={"model":"m","base_url":"http://127.0.0.1:9/v1","max_retries":0}'
+    status, out, _ = command(capsys, "describe", "textenv/collab-math", user, "--episodes=2")
+    assert status == 0
+    assert "expert: 2 of 2 episodes FAILED" in out
+    assert "the scripted expert needs the scripted user" in out
+    assert "random: 2 of 2 episodes FAILED" in out
+    assert "the connection failed" in out
+    assert "reward term" not in out, "there are none to show"
+
+
+def test_describe_with_options(capsys):
+    _, out, _ = command(
+        capsys, "describe", "textenv/gsm8k-interact", "max_assistant_turns=7", "level=hard", "--episodes=2"
+    )
+    assert "at most 7 of the assistant" in out
+    assert "generated hard problems" in out
+
+
+# ------------------------------------------------------------------ mistakes
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        ([], 2, "the following arguments are required: COMMAND"),
+        (["descrbe"], 2, "there is no 'descrbe'; did you mean 'describe'?"),
+        (["frobnicate"], 2, "choose from list, describe, play, prepare, rows, evaluate, serve, new"),
+        (["describe", "textenv/gsm8k-interct"], 2, "Did you mean 'textenv/gsm8k-interact'"),
+        (["describe", "gsm8k"], 2, "Did you mean 'textenv/gsm8k'"),
+        (["describe", "zzz"], 2, "There are: textenv/gsm8k"),
+        (["describe", "textenv/gsm8k", "levl=easy"], 2, "textenv/gsm8k has no option 'levl'; did you mean level?"),
+        (["describe", "textenv/gsm8k", "level=eas"], 2, "unknown level; known are generated:easy"),
+        (["describe", "textenv/gsm8k", "level=easy", "level=hard"], 2, "option 'level' is given twice"),
+        (["describe", "textenv/gsm8k", "9=3"], 2, "'9' is no option's name"),
+        (["describe", "textenv/gsm8k", "easy"], 2, "what is 'easy' for? Options are key=value."),
+        (["describe", "textenv/gsm8k", "--episods", "3"], 2, "there is no option --episods; did you mean --episodes?"),
+        (["describe", "textenv/gsm8k", "--episodes", "0"], 2, "--episodes must be at least 1"),
+        (["describe", "textenv/gsm8k", "--episodes", "x"], 2, "invalid int value"),
+        (["describe", "textenv/gsm8k", "--seed", "-1"], 2, "--seed must be at least 0"),
+        (["describe", "textenv/gsm8k", "tasks=absent.jsonl"], 2, "absent.jsonl: no such file"),
+        (["describe", "no_such_module:my/env"], 2, "there is no module 'no_such_module'"),
+        (["describe", "json:my/env"], 2, "no environment has the id 'my/env'"),
+        (["describe", "CartPole-v1"], 2, "is a CartPoleEnv, not a TextEnv"),
+        (["list", "x"], 2, "what is 'x' for?"),
+        (["play", "textenv/gsm8k", "--seed", "-1"], 2, "--seed must be at least 0"),
+        (
+            ["play", "textenv/gsm8k", "--task-index", "-1"],
+            2,
+            "the episode cannot be opened: options['task_index'] must be at least 0, not -1",
+        ),
+        (["new", "Word"], 2, "'Word' is no name"),
+        (["new", "random"], 2, "would hide the Python module"),
+        (["new", "class"], 2, "would hide the Python module"),
+        (["prepare", "rows.jsonl"], 2, "which split is rows.jsonl?"),
+        (["prepare", "rows.jsonl", "--split", "train"], 1, "rows.jsonl: no such file"),
+        (["prepare", "rows.csv", "--split", "train"], 2, "not a task source"),
+        (["prepare", "generated:easy", "--split", "train"], 2, "need no preparing"),
+        (["prepare", "rows.jsonl", "--split", "dev"], 2, "there is no 'dev'"),
+        (["evaluate", "textenv/gsm8k"], 2, "who plays?"),
+        (["evaluate", "textenv/gsm8k", "--policy", "expert", "--model", "m"], 2, "one of the three"),
+        (
+            ["evaluate", "textenv/gsm8k", "--policy", "expurt"],
+            2,
+            "a policy is expert, blunder, random or module:function",
+        ),
+        (["evaluate", "textenv/gsm8k", "--policy", "json:lods"], 2, "has no 'lods'"),
+        (
+            ["evaluate", "textenv/gsm8k", "--policy", "expert", "--temperature", "1"],
+            2,
+            "--temperature goes with --model or --local",
+        ),
+        (["evaluate", "textenv/gsm8k", "--policy", "expert", "--retry-failed"], 2, "--retry-failed goes with --out"),
+        (["evaluate", "textenv/gsm8k", "--policy", "expert", "--samples", "0"], 2, "--samples must be at least 1"),
+        (
+            ["evaluate", "textenv/gsm8k", "--policy", "expert", "--max-failures", "0"],
+            2,
+            "--max-failures must be at least 1",
+        ),
+        (["evaluate", "textenv/gsm8k", "--policy", "expert", "--num-tasks", "all"], 2, "is endless"),
+        (["evaluate", "textenv/gsm8k", "--policy", "expert", "--num-tasks", "x"], 2, "must be an integer or `all`"),
+        (["evaluate", "textenv/gsm8k", "--policy", "expert", "--num-tasks", "0"], 2, "cannot play 0 tasks"),
+    ],
+)
+def test_mistakes_are_answered_in_words(words, status, message, capsys):
+    got, out, err = command(capsys, *words)
+    assert (got, out) == (status, "")
+    assert message in err
+
+
+def test_a_traceback_where_asked():
+    with pytest.raises(CommandError):
+        main(["describe", "textenv/gsm9k", "--traceback"])
+
+
+def test_as_a_program(tmp_path):
+    done = process("list")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "textenv/gsm8k" in done.stdout
+    assert process("describe", "textenv/gsm9k").returncode == 2
+    assert re.fullmatch(r"textenvs \S+\n", process("--version").stdout)
+
+
+def test_a_reader_that_has_seen_enough_is_no_error():
+    program = subprocess.Popen(
+        [sys.executable, "-m", "textenvs", "list", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    program.stdout.close()  # long before it has anything to say
+    assert program.stderr.read() == b""
+    assert program.wait(60) == 1
+
+
+def test_the_script_is_declared():
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["scripts"] == {"textenvs": "textenvs.cli:main"}
+
+
+# ------------------------------------------------------------------ options
+
+
+def test_options_that_a_class_passes_on_are_its_own():
+    class Above(textenvs.TextEnv):
+        """Above.
+
+        Args:
+            tasks: Not for the command line where a class below gives them.
+            depth: How deep.
+        """
+
+        def __init__(self, tasks, *, depth=3, **options):
+            pass
+
+    class Below(Above):
+        """Below.
+
+        Args:
+            **options: As above.
+        """
+
+        def __init__(self, width=2, **options):
+            pass
+
+    class Silent(Below):
+        pass
+
+    for kind in (Below, Silent):
+        options, complete = options_of(kind)
+        assert complete
+        assert list(options)[:2] == ["width", "depth"]
+        assert set(options) >= {"max_assistant_turns", "max_user_turns", "system_prompt", "render_mode"}
+        assert "tasks" not in options
+        assert options["depth"].doc == "How deep."
+        assert options["depth"].default == 3
+    assert options_of(lambda a, **rest: None) == ({"a": Option("a", inspect.Parameter.empty, "")}, False)
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        ("x=3", 3),
+        ("x=-0.5", -0.5),
+        ("x=easy", "easy"),
+        ("x=None", None),
+        ("x=null", None),
+        ("x=True", True),
+        ("x=false", False),
+        ("x=", ""),
+        ("x=a=b", "a=b"),
+        ('x="3"', "3"),
+        ("x=[1, 2]", [1, 2]),
+        ('x={"model": "m"}', {"model": "m"}),
+        ("x=NaN", "NaN"),
+        ("x={broken", "{broken"),
+    ],
+)
+def test_values_of_options(word, value):
+    assert parse_options([word]) == {"x": value}
+
+
+@pytest.mark.parametrize("value", [3, 0.5, "easy", None, True, [1, "a"], {"a": None}, "generated:easy", "a/b.jsonl"])
+def test_values_as_shown_can_be_typed(value):
+    assert parse_options([f"x={show_value(value)}"]) == {"x": value}
+
+
+def test_what_a_model_says_cannot_steer_the_terminal():
+    assert printable("red \x1b[31m, bell \a, back \r, C1 \x9b, rtl \u202e") == (
+        r"red \x1b[31m, bell \x07, back \r, C1 \x9b, rtl \u202e"
+    )
+    assert printable("tab\tline\né 数 🙂") == "tab\tline\né 数 🙂"
+
+
+# ------------------------------------------------------------------ prepare
+
+GOOD = {"question": "How many?", "answer": "#### 4"}
+
+
+def lines(path, *rows):
+    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+    return str(path)
+
+
+def test_prepare_a_file_and_find_it_by_default(tmp_path, capsys, monkeypatch):
+    pytest.importorskip("pyarrow", reason="needs the extra 'data'")
+    rows = lines(tmp_path / "rows.jsonl", GOOD, {**GOOD, "question": "And now?", "data_source": "mine"})
+    status, out, _ = command(capsys, "prepare", rows, "--split", "test", "-o", str(tmp_path / "kept"))
+    assert status == 0
+    assert "test.parquet: 2 rows (openai/gsm8k: 1, mine: 1)" in out
+    monkeypatch.setenv("TEXTENVS_DATA", str(tmp_path / "kept"))
+    env = textenvs.make("textenv/gsm8k", split="test")
+    assert [env.tasks[i].ground_truth for i in range(env.tasks.size)] == ["4", "4"]
+    assert env.tasks[0].question.endswith("the final number.")
+
+
+def test_prepare_without_an_instruction(tmp_path, capsys):
+    pytest.importorskip("pyarrow", reason="needs the extra 'data'")
+    command(capsys, "prepare", lines(tmp_path / "rows.jsonl", GOOD), "--split", "train", "--instruction", "")
+    assert textenvs.make("textenv/gsm8k").tasks[0].question == "How many?"
+
+
+BAD = ("not json", {"question": "?"}, {"question": "?", "answer": "none"}, {"question": 3, "answer": "#### 1"})
+
+
+def test_prepare_lists_bad_rows_and_writes_nothing(tmp_path, capsys):
+    rows = lines(tmp_path / "rows.jsonl", GOOD, *BAD)
+    status, out, err = command(capsys, "prepare", rows, "--split", "train", "-o", str(tmp_path / "kept"))
+    assert status == 1
+    assert "train: 4 rows cannot be used (column answer: 2, not a row: 1, column question: 1):" in out
+    for number, column in ((3, "'answer'"), (4, "'answer'"), (5, "'question'")):
+        assert f"row {number}: column {column}" in out
+    assert "row 2: not JSON" in out
+    assert "nothing was written: 4 rows" in err
+    assert not (tmp_path / "kept").exists()
+
+
+def test_prepare_leaves_bad_rows_out_where_asked(tmp_path, capsys):
+    pytest.importorskip("pyarrow", reason="needs the extra 'data'")
+    rows = lines(tmp_path / "rows.jsonl", *BAD, GOOD)
+    status, out, _ = command(capsys, "prepare", rows, "--split", "train", "--skip-bad")
+    assert status == 0
+    assert "1 rows (openai/gsm8k: 1); 4 left out" in out
+    assert textenvs.make("textenv/gsm8k").tasks.size == 1
+    status, _, err = command(capsys, "prepare", lines(tmp_path / "bad.jsonl", *BAD), "--split", "train", "--skip-bad")
+    assert status == 1
+    assert "cannot be used" in err
+
+
+def test_prepare_refuses_a_worked_answer_that_misses_its_ground_truth(tmp_path, capsys):
+    pytest.importorskip("pyarrow", reason="needs the extra 'data'")
+    from textenvs.data import write_parquet
+
+    task = textenvs.make("textenv/gsm8k").tasks[0]
+    wrong = textenvs.Task("k", "s", task.prompt, ground_truth="123456", extra=dict(task.extra))
+    path = write_parquet([task, wrong], tmp_path / "rows.parquet")
+    status, out, _ = command(capsys, "prepare", str(path), "--split", "train")
+    assert status == 1
+    assert re.search(r"row 2: column 'extra_info': the worked answer ends in \d+, but ground_truth is 123456", out)
+
+
+# ------------------------------------------------------------------ new
+
+
+def test_a_new_environment_and_its_test_pass_as_they_are_written(tmp_path, capsys):
+    status, out, _ = command(capsys, "new", "word-chain", "-o", "mine")
+    assert status == 0
+    assert sorted(path.name for path in (tmp_path / "mine").iterdir()) == ["test_word_chain.py", "word_chain.py"]
+    assert 'entry_point: "textenvs.envs.word_chain:WordChain"' in out
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "."],
+        cwd=tmp_path / "mine",
+        env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "16 passed" in done.stdout
+    # And the commands that it names work from its folder.
+    done = process("describe", "word_chain:word-chain", "--episodes", "20", cwd=tmp_path / "mine")
+    assert re.search(r"^expert +100\.0%", done.stdout, re.MULTILINE), done.stderr
+    assert re.search(r"^random +\d\.", done.stdout, re.MULTILINE)
+    done = process("play", "word_chain:word-chain", stdin=":hint\n:quit\n", cwd=tmp_path / "mine")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_new_is_clean(tmp_path, capsys):
+    ruff = [sys.executable, "-m", "ruff"]
+    if subprocess.run([*ruff, "--version"], capture_output=True).returncode:
+        pytest.skip("needs the extra 'dev'")
+    command(capsys, "new", "word-chain")
+    for call in (
+        ["check", "--isolated", "--line-length=120", "--select=E,F,W,I,B,UP"],
+        ["format", "--isolated", "--line-length=120", "--check"],
+    ):
+        done = subprocess.run([*ruff, *call, str(tmp_path)], capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout
+
+
+def test_new_never_overwrites(tmp_path, capsys):
+    (tmp_path / "test_word.py").write_text("mine")
+    status, _, err = command(capsys, "new", "word")
+    assert status == 1
+    assert "test_word.py is there already" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["test_word.py"]

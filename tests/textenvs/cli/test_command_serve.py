@@ -1,0 +1,205 @@
+"""``textenvs serve``: from the command line to the end by a signal."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import gymnasium
+import pytest
+
+import textenvs
+from textenvs.cli import main
+from textenvs.cli.common import CommandError
+from textenvs.cli.serve import Served, read_served, read_tokens
+from textenvs.serve.client import RemoteError
+
+TOKEN = "a-token-of-the-command"
+
+
+@contextmanager
+def serving(*words, token=TOKEN):
+    """A server in a process of its own, and its URL."""
+    env = {**os.environ, "TEXTENVS_TOKEN": token}
+    command = [sys.executable, "-m", "textenvs", "serve", *words, "--port", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, text=True)
+    try:
+        for line in process.stdout:
+            if found := re.match(r"serving at (http://\S+),", line):
+                yield process, found[1]
+                break
+        else:
+            raise AssertionError(process.stderr.read())
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        process.stderr.close()
+
+
+def test_an_episode_and_a_graceful_end():
+    with serving("textenv/gsm8k-interact", "level=easy", "hard@textenv/clarify", "--drain", "30") as (process, url):
+        options = {"url": url, "token": TOKEN}
+        remote = textenvs.make("textenv/remote", env="textenv/gsm8k-interact", **options)
+        direct = textenvs.make("textenv/gsm8k-interact", level="easy")
+        assert remote.reset(seed=1) == direct.reset(seed=1)
+        clarify = gymnasium.make("textenv/remote", env="hard", **options)
+        assert clarify.reset(seed=1) == textenvs.make("textenv/clarify").reset(seed=1)
+        clarify.close()
+        process.send_signal(signal.SIGTERM)
+        assert "episodes have 30 s" in process.stdout.readline()
+        with pytest.raises(RemoteError, match="shutting down"):
+            textenvs.make("textenv/remote", env="hard", retry_s=0.2, **options).reset(seed=0)
+        while not direct.state.done:
+            assert remote.step("no") == direct.step("no")
+        assert process.wait(timeout=30) == 0
+        assert process.stdout.read() == ""
+        assert TOKEN not in process.stderr.read()
+
+
+def test_a_second_signal_does_not_wait():
+    with serving("textenv/clarify", "--drain", "600") as (process, url):
+        remote = textenvs.make("textenv/remote", url=url, token=TOKEN)
+        remote.reset(seed=0)
+        process.send_signal(signal.SIGINT)
+        assert "shutting down" in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=30) == 0
+        assert process.stdout.read() == "1 episodes were cut off\n"
+
+
+HANGING = """
+import threading, gymnasium
+from textenvs.envs.clarify import Clarify
+class Hanging(Clarify):
+    blocking = True
+    def respond(self, reply):
+        threading.Event().wait()
+class Lingering(Clarify):
+    def cleanup(self):
+        threading.Event().wait()
+gymnasium.register("textenv/hanging", Hanging)
+gymnasium.register("textenv/lingering", Lingering)
+"""
+
+
+def test_an_environment_whose_steps_hang_does_not_hold_up_the_end(tmp_path, monkeypatch):
+    (tmp_path / "hanging_envs.py").write_text(HANGING)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    words = ["hanging@hanging_envs:textenv/hanging", "--threads", "1", "--step-timeout", "5", "--drain", "0"]
+    with serving(*words) as (process, url):
+        remote = textenvs.make("textenv/remote", url=url, env="hanging", token=TOKEN)
+        remote.reset(seed=0)
+        with pytest.raises(RemoteError, match="longer than 5 s"):
+            remote.step("x")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == 0
+
+
+def test_while_environments_are_closed_one_more_signal_ends_the_process(tmp_path, monkeypatch):
+    (tmp_path / "hanging_envs.py").write_text(HANGING)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    with serving("hanging_envs:textenv/lingering", "--drain", "0") as (process, _):
+        process.send_signal(signal.SIGTERM)
+        assert "shutting down" in process.stdout.readline()
+        with pytest.raises(subprocess.TimeoutExpired):  # its close hangs the loop
+            process.wait(timeout=1)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == -signal.SIGTERM
+
+
+def test_a_server_that_is_killed_in_the_middle_of_an_episode_and_started_again():
+    with serving("textenv/clarify") as (process, url):
+        port = url.rpartition(":")[2]
+        remote, direct = textenvs.make("textenv/remote", url=url, token=TOKEN), textenvs.make("textenv/clarify")
+        assert remote.reset(seed=3) == direct.reset(seed=3)
+        assert remote.step("Which one?") == direct.step("Which one?")
+        process.kill()
+        process.wait()
+    env = {**os.environ, "TEXTENVS_TOKEN": TOKEN}
+    again = subprocess.Popen(
+        [sys.executable, "-m", "textenvs", "serve", "textenv/clarify", "--port", port],
+        stdout=subprocess.DEVNULL,
+        env=env,
+    )
+    try:  # it starts while we try
+        assert remote.step("#### 7") == direct.step("#### 7")
+    finally:
+        again.kill()
+        again.wait()
+
+
+# ------------------------------------------------------------------ mistakes
+
+
+@pytest.mark.parametrize(
+    ("words", "match"),
+    [
+        (["textenv/clarifi"], "textenv/clarify"),
+        (["level=easy"], "an option, but of what"),
+        (["textenv/clarify", "textenv/clarify"], "served twice"),
+        (["textenv/clarify", "lvl=easy"], "no option 'lvl'"),
+        (["textenv/clarify", "--bind", "0.0.0.0"], "there is no token"),
+        (["textenv/clarify", "--bind", "example.org"], "there is no token"),
+        (["textenv/clarify", "--port", "70000"], "--port must be"),
+        (["textenv/clarify", "--idle", "0"], "idle_s must be"),
+        (["textenv/clarify", "--max-sessions", "-1"], "max_sessions must be"),
+        (["textenv/clarify", "--max-message-mb", "0"], "max_message_bytes must be"),
+        (["textenv/clarify", "--threads", "0"], "threads and step_timeout_s"),
+        (["textenv/clarify", "--drain", "nan"], "--drain"),
+        (["textenv/clarify", "--token-file", "/no/such/file"], "/no/such/file"),
+        (["textenv/clarify", "--allow", "exprt"], "did you mean 'expert'"),
+        (["textenv/clarify", "--tokenfile", "x"], "did you mean --token-file"),
+    ],
+)
+def test_a_mistake_is_answered_in_words(capsys, monkeypatch, words, match):
+    monkeypatch.delenv("TEXTENVS_TOKEN", raising=False)
+    try:
+        status = main(["serve", *words])
+    except SystemExit as exited:
+        status = exited.code
+    error = capsys.readouterr().err
+    assert status in (1, 2)
+    assert match in error
+    assert "Traceback" not in error
+
+
+def test_a_token_and_none_is_a_contradiction(capsys, monkeypatch):
+    monkeypatch.setenv("TEXTENVS_TOKEN", TOKEN)
+    assert main(["serve", "textenv/clarify", "--no-token"]) == 2
+    error = capsys.readouterr().err
+    assert "which is meant" in error
+    assert TOKEN not in error
+
+
+def test_a_port_that_is_taken():
+    with serving("textenv/clarify") as (_, url):
+        assert main(["serve", "textenv/clarify", "--port", url.rpartition(":")[2]]) == 1
+
+
+def test_the_words_of_a_command_line():
+    words = ["textenv/clarify", "easy@textenv/gsm8k", "level=easy", "max_assistant_turns=2", "my.module:my/id"]
+    assert read_served(words) == [
+        Served("textenv/clarify", "textenv/clarify", {}),
+        Served("easy", "textenv/gsm8k", {"level": "easy", "max_assistant_turns": 2}),
+        Served("my.module:my/id", "my.module:my/id", {}),
+    ]
+
+
+def test_tokens_of_a_file(tmp_path, monkeypatch):
+    path = tmp_path / "tokens"
+    path.write_text("# who may\nann  secret-1\n\nsecret-2\n")
+    assert read_tokens(str(path)) == {"ann": "secret-1", "line 4": "secret-2"}
+    monkeypatch.setenv("TEXTENVS_TOKEN", " spaced \n")
+    assert read_tokens(None) == {"token": "spaced"}
+    for wrong in ("a b c", "ann x\nann y", "x\nx", "", "# nothing"):
+        path.write_text(wrong)
+        with pytest.raises(CommandError) as raised:
+            read_tokens(str(path))
+        assert "secret" not in json.dumps(str(raised.value))
+    path.write_bytes(b"\xff")
+    with pytest.raises(CommandError, match="token-file"):
+        read_tokens(str(path))

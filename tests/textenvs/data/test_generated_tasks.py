@@ -1,0 +1,155 @@
+"""Generated problems: one function of the index, right answers, and splits that share nothing."""
+
+import operator
+import pickle
+import re
+from collections import Counter
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from textenvs.data.gsm8k import problem_with, without_annotations
+from textenvs.data.word_problems import LEVELS, GeneratedMath
+from textenvs.scoring.gsm8k import extract
+from textenvs.task import TaskSet
+
+levels = st.sampled_from(LEVELS)
+splits = st.sampled_from(("train", "test"))
+indices = st.integers(0, 2**31 - 1)
+seeds = st.integers(-5, 2**40)
+
+# With fractions, so that a division that leaves a remainder shows.
+EXACTLY = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
+_CALCULATION = re.compile(r"(\d+)([-+*/])(\d+)=(?:<<[^>]*>>)?(\d+)")
+
+
+def calculations(answer):
+    return [(int(a), sign, int(b), int(c)) for a, sign, b, c in _CALCULATION.findall(answer)]
+
+
+@given(levels, splits, seeds, indices)
+def test_a_task_is_a_function_of_its_index(level, split, seed, index):
+    task = GeneratedMath(level, seed=seed, split=split)[index]
+    assert task == GeneratedMath(level, seed=seed, split=split)[index]
+    assert task == pickle.loads(pickle.dumps(GeneratedMath(level, seed=seed, split=split)))[index]
+    assert task.data_source == f"textenvs/generated-{level}"
+    assert task.prompt == ({"role": "user", "content": task.extra["question"]},)
+    assert task.extra["level"] == level
+
+
+@given(levels, splits, indices)
+def test_the_worked_answer_is_right(level, split, index):
+    task = GeneratedMath(level, split=split)[index]
+    answer = task.extra["answer"]
+    assert problem_with(task) is None
+    assert extract(answer) == task.ground_truth
+    steps = calculations(answer)
+    for a, sign, b, c in steps:
+        assert EXACTLY[sign](Fraction(a), b) == c >= 0
+    assert steps[-1][3] == int(task.ground_truth)
+    assert len(steps) in {"easy": (1, 2), "medium": (2, 3), "hard": (3, 4, 5)}[level]
+    assert answer.splitlines()[-1] == f"#### {task.ground_truth}"
+    assert len(answer.splitlines()) == len(steps) + 1
+    clean = without_annotations(answer)
+    assert "<<" not in clean
+    assert calculations(clean) == steps
+
+
+@given(levels, splits, indices)
+def test_every_number_of_a_worked_answer_is_in_the_question_or_was_worked_out(level, split, index):
+    task = GeneratedMath(level, split=split)[index]
+    known = {int(number) for number in re.findall(r"\d+", task.question)} | {100, 2}  # per cent, and halves
+    known |= {3, 4, 5} if "spends a " in task.question else set()  # a third, a quarter, a fifth
+    if "full bags" in task.question:  # how many bags is for the solver to find
+        total, size = (int(number) for number in re.findall(r"\d+", task.question)[:2])
+        known.add(total // size)
+    for a, _, b, c in calculations(task.extra["answer"]):
+        assert {a, b} <= known
+        known.add(c)
+
+
+@given(indices, splits)
+def test_easy_is_short_and_small(index, split):
+    task = GeneratedMath("easy", split=split)[index]
+    assert 12 <= len(task.question.split()) <= 25
+    assert len(task.extra["answer"]) <= 30
+    assert all(1 <= int(number) <= 20 for number in re.findall(r"\d+", task.question))
+    assert 0 <= int(task.ground_truth) <= 60
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_splits_are_disjoint_in_text_and_in_arithmetic(level):
+    seen = {}
+    for split, count in (("train", 8000), ("test", 3000)):
+        tasks = [GeneratedMath(level, seed=seed, split=split)[i] for seed in (0, 1) for i in range(count)]
+        questions = {task.question for task in tasks}
+        chains = {tuple(calculations(task.extra["answer"])) for task in tasks}
+        seen[split] = (questions, chains)
+    assert not seen["train"][0] & seen["test"][0]
+    assert not seen["train"][1] & seen["test"][1]
+    assert len(seen["test"][1]) > 80  # a held-out set of many different calculations
+    # Each split has many problems: of 16,000 drawn, few come twice.
+    assert len(seen["train"][0]) > 13000
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_no_easy_calculation_is_much_more_frequent_than_others(split):
+    """A policy that gets a single calculation wrong must not lose a tenth of its score."""
+    tasks = GeneratedMath("easy", split=split)
+    drawn = Counter(tuple(calculations(tasks[i].extra["answer"])) for i in range(4000))
+    assert drawn.most_common(1)[0][1] < 4000 * 0.03
+    assert 0.2 < sum(count for chain, count in drawn.items() if len(chain) == 1) / 4000 < 0.3
+
+
+def test_easy_has_far_more_questions_than_a_run_can_memorise():
+    """Counted from the template: names, things, and every chain with its phrasings."""
+    questions, chains = 0, 0
+    for have in range(2, 11):
+        for first in [have + n for n in range(1, 11)] + [have - n for n in range(1, have + 1)]:
+            second = 10 + min(10, first)
+            chains += 1 + second
+            questions += 4 + 4 * 4 * second
+    assert 2_500 < chains < 2_600
+    assert 15 * 10 * questions > 5_800_000
+    # What is drawn looks like that count: 5,000 draws have few repeats.
+    drawn = {GeneratedMath("easy")[i].question for i in range(5000)}
+    assert len(drawn) > 4800
+
+
+def test_seeds_and_indices_give_different_problems():
+    one = [GeneratedMath("easy", seed=0)[i].question for i in range(50)]
+    other = [GeneratedMath("easy", seed=1)[i].question for i in range(50)]
+    assert one != other
+    assert len(set(one)) > 40
+
+
+def test_the_sequence_stays_what_it_was():
+    """Published results name a level, a seed and an index: these must go on to mean the same problems."""
+    task = GeneratedMath("easy", seed=0, split="test")[0]
+    assert task.question == "Amy has 2 books. Amy gets 3 more. Amy buys 1 more. How many books does Amy have now?"
+    assert task.extra["answer"] == "2+3=5\n5+1=6\n#### 6"
+    assert task.key == "easy/test/0/0"
+
+
+def test_it_is_a_task_set_without_end():
+    tasks = GeneratedMath("hard", seed=3)
+    assert isinstance(tasks, TaskSet)
+    assert tasks.size is None
+    assert "hard" in tasks.name
+    with pytest.raises(IndexError, match="negative"):
+        tasks[-1]
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"level": "trivial"}, "level must be one of easy, medium, hard"),
+        ({"split": "val"}, "split must be one of train"),
+    ]
+    + [({"seed": seed}, "seed must be a whole number") for seed in (1.5, "1", True, None)],
+)
+def test_bad_options_are_errors(kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        GeneratedMath(**kwargs)

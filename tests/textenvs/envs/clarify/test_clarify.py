@@ -1,0 +1,185 @@
+"""The clarify environment: what asking, answering and guessing earn, and what is seen meanwhile."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from textenvs.data import Rows, Task, TaskError
+from textenvs.envs.clarify.env import Clarify
+from textenvs.envs.clarify.tasks import GeneratedRequests, Request
+from textenvs.envs.clarify.templates import EASY
+from textenvs.messages import user
+
+RNG = np.random.default_rng(0)
+TABLE = next(kind for kind in EASY if kind.name == "table")
+
+
+def request_in(env):
+    return Request.from_task(env.state.task)
+
+
+def find(env, wanted):
+    """Start an episode in which the request leaves out what ``wanted`` says."""
+    for index in range(1000):
+        env.reset(options={"task_index": index})
+        if wanted(request_in(env)):
+            return request_in(env)
+    raise AssertionError("no such request")
+
+
+def ambiguous(request):
+    return bool(request.missing)
+
+
+def clear(request):
+    return not request.missing
+
+
+@given(st.sampled_from(("easy", "medium")), st.sampled_from(("train", "test")), st.integers(0, 2**31))
+def test_the_expert_asks_for_what_is_missing_and_then_answers(level, split, seed):
+    env = Clarify(level=level, split=split)
+    observation, info = env.reset(seed=seed)
+    request = request_in(env)
+    rewards, score = [], 0.0
+    while not env.state.done:
+        assert env.conversation_score() == {"accuracy": score}
+        observation, reward, *_, info = env.step(env.demonstration(RNG))
+        rewards.append(reward)
+    assert rewards == [-0.1] * len(request.missing) + [1.0]
+    assert info["stop"] == "solved"
+    assert env.conversation_score() == {"accuracy": 1.0}
+    first = "asked_when_needed" if request.missing else "answered_when_clear"
+    assert info["metrics"] == {
+        "asked": float(bool(request.missing)),
+        "needed": float(bool(request.missing)),
+        "needless": 0.0,
+        first: 1.0,
+    }
+
+
+@pytest.mark.parametrize("level", ["easy", "medium"])
+def test_a_guess_loses_on_average(level):
+    """Exactly: every value that the missing slots can have is guessed once."""
+    env = Clarify(level=level, ambiguous=1.0)
+    for index in range(20):
+        env.reset(options={"task_index": index})
+        request = request_in(env)
+        for missing in request.missing:
+            slot = next(slot for slot in request.kind.slots if slot.name == missing)
+            earned = []
+            for value in slot.values:
+                guess = Request(request.kind, "", "", {**request.values, missing: value}, ())
+                env.reset(options={"task_index": index})
+                earned.append(env.step(f"#### {' '.join(guess.answer)}")[1])
+            assert np.mean(earned) < 0
+            assert sorted(set(earned)) == [-0.25, 1.0]
+
+
+def test_blunders_answer_at_once_and_are_right_only_where_nothing_is_missing():
+    env = Clarify()
+    right = {True: [], False: []}
+    for index in range(300):
+        env.reset(options={"task_index": index})
+        missing = bool(request_in(env).missing)
+        info = env.step(env.blunder(RNG))[4]
+        right[missing].append(info["stop"] == "solved")
+        assert info["metrics"]["asked"] == 0.0
+        assert info["metrics"].get("asked_when_needed", 0.0) == 0.0
+    assert all(right[False])
+    assert np.mean(right[True]) < 0.25
+
+
+@pytest.mark.parametrize(
+    ("wanted", "replies", "rewards"),
+    [
+        (ambiguous, ("good", "right"), (-0.1, 1.0)),
+        (ambiguous, ("good", "good", "right"), (-0.1, -0.3, 1.0)),
+        (ambiguous, ("known", "good", "right"), (-0.3, -0.1, 1.0)),
+        (ambiguous, ("vague", "good", "right"), (-0.1, -0.1, 1.0)),
+        (ambiguous, ("wrong",), (-0.25,)),
+        (ambiguous, ("idle", "idle", "idle", "right"), (-0.1, -0.1, -0.1, 1.0)),
+        (clear, ("right",), (1.0,)),
+        (clear, ("known", "right"), (-0.3, 1.0)),
+        (clear, ("vague", "right"), (-0.3, 1.0)),
+        (clear, ("idle", "wrong"), (-0.1, -0.25)),
+    ],
+)
+def test_what_replies_earn(wanted, replies, rewards):
+    env = Clarify(kinds=["cap", "change"])
+    request = find(env, wanted)
+    slots = {slot.name: slot for slot in request.kind.slots}
+    texts = {
+        "good": request.question(slots[request.missing[0]]) if request.missing else None,
+        "known": request.question(next(slot for name, slot in slots.items() if name not in request.missing)),
+        "vague": "What else?",
+        "idle": "Hello.",
+        "right": f"#### {' '.join(request.answer)}",
+        "wrong": "#### 999",
+    }
+    results = [env.step(texts[reply]) for reply in replies]
+    assert [result[1] for result in results] == pytest.approx(list(rewards))
+    assert all(set(r[4]["terms"]) == {"correct", "wrong", "question", "needless"} for r in results)
+    assert results[-1][2] == (replies[-1] in ("right", "wrong"))
+    metrics = results[-1][4]["metrics"]
+    assert metrics["asked"] == float(any(reply in ("good", "known", "vague") for reply in replies))
+    needless = sum(reward == pytest.approx(-0.3) for reward in rewards)
+    assert metrics["needless"] == needless
+    first = "asked_when_needed" if request.missing else "answered_when_clear"
+    assert metrics[first] == float(replies[0] == "good" if request.missing else replies[0] in ("right", "wrong"))
+
+
+def test_nothing_seen_depends_on_what_was_not_asked_for():
+    """Two requests that differ in the hidden value alone look the same until it is asked for."""
+    replies = ("Hello.", "What else?", "How many people?", "#### 999")
+    seen = []
+    for hour in range(1, 10):
+        request = Request(TABLE, "Mia", "", {"people": 4, "day": "Monday", "hour": hour}, ("hour",))
+        options = {"task": request.to_task("k", "s")}
+        env = Clarify()
+        seen.append([env.reset(seed=0, options=options), *map(env.step, replies)])
+        env.reset(seed=0, options=options)
+        assert env.step("What time?")[0][-1] == user(f"At {hour}.")
+    assert all(each == seen[0] for each in seen)
+
+
+def test_the_answer_is_the_secret_unless_a_question_brings_it_to_light():
+    env = Clarify(kinds=["left"])
+    for half in (True, False):
+        request = find(env, lambda r, half=half: r.missing and (2 * r.values["gone"] == r.values["have"]) == half)
+        hidden = {str(request.values[name]) for name in request.missing}
+        assert (request.answer[0] in hidden) == (half and request.missing == ("gone",))
+        assert env.secrets() == (() if request.answer[0] in hidden else request.answer)
+
+
+def test_rows_of_ones_own():
+    request = Request.from_task(GeneratedRequests("medium", 1.0)[3])
+    env = Clarify(Rows("mine", [request.to_task("a", "mine")]))
+    assert env.reset(seed=0)[1]["data_source"] == "mine"
+    assert env.step(env.demonstration(RNG))[1] == -0.1
+    with pytest.raises(TaskError, match="kind is None"):
+        env.reset(options={"task": Task("k", "s", (user("How many?"),), "4")})
+    with pytest.raises(ValueError, match="give either tasks or level"):
+        Clarify(Rows("mine", [request.to_task("a", "mine")]), level="medium")
+    with pytest.raises(ValueError, match="tasks must be a task set or None"):
+        Clarify("rows.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"level": "hard"}, "level must be one of easy, medium"),
+        ({"kinds": ["trip"]}, "kinds: the level 'easy' has"),
+        ({"wrong": 0.5}, "wrong is a cost and must be at most 0, not 0.5"),
+        ({"question": 0.1}, "question is a cost and must be at most 0"),
+        ({"needless": 1}, "needless is a cost and must be at most 0"),
+        ({"needless": "0"}, "needless must be a finite number"),
+        ({"correct": float("nan")}, "correct must be a finite number"),
+        ({"correct": 0.0, "wrong": 0.0}, "a guess .* pays as much as a question"),
+        ({"question": -2.0}, "make the question cheaper"),
+        ({"max_assistant_turns": 0}, "max_assistant_turns must be"),
+    ],
+)
+def test_bad_options_are_errors(options, message):
+    with pytest.raises(ValueError, match=message):
+        Clarify(**options)

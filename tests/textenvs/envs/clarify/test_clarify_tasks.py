@@ -1,0 +1,159 @@
+"""Generated requests: short, reproducible, disjoint between splits, and not to be guessed."""
+
+import itertools
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from textenvs.data import Task, TaskError
+from textenvs.envs.clarify.tasks import KINDS, LEVELS, GeneratedRequests, Request
+from textenvs.envs.clarify.templates import EASY, MEDIUM, MIN_VALUES
+from textenvs.messages import user
+
+ALL = {kind.name: kind for kind in (*EASY, *MEDIUM)}
+every_kind = pytest.mark.parametrize("name", ALL)
+
+
+def level_of(name):
+    return next(level for level in LEVELS if name in KINDS[level])
+
+
+def requests(count=300, **options):
+    tasks = GeneratedRequests(**options)
+    return [Request.from_task(tasks[i]) for i in range(count)]
+
+
+def visible(request):
+    said = {name: value for name, value in request.values.items() if name not in request.missing}
+    return request.kind.name, request.missing, tuple(sorted(said.items()))
+
+
+@given(st.sampled_from(LEVELS), st.integers(0, 10**9), st.floats(0, 1), st.integers(0, 5))
+def test_a_request_says_what_it_does_not_leave_out(level, index, share, seed):
+    task = GeneratedRequests(level, share, seed=seed)[index]
+    request = Request.from_task(task)
+    words = task.question.replace(",", " ").replace(".", " ").split()
+    assert len(task.question.split()) <= (25 if level == "easy" else 30)
+    for slot in request.kind.slots:
+        if slot.name not in request.missing:
+            assert str(request.values[slot.name]) in words
+    others = {**request.values, **{s.name: s.values[0] for s in request.kind.slots if s.name in request.missing}}
+    assert Request(request.kind, request.name, request.thing, others, request.missing).text == task.question
+    assert bool(request.missing) <= (share > 0)
+    assert len(request.missing) <= (1 if level == "easy" else 2)
+
+
+@every_kind
+def test_the_worked_answer_follows_from_the_values(name):
+    for request in requests(50, level=level_of(name), kinds=[name]):
+        equations = request.equations
+        assert all(eval(left) == int(right) for left, right in (each.split("=") for each in equations))
+        if equations:
+            assert request.answer == (equations[-1].split("=")[1],)
+            assert int(request.answer[0]) >= 0
+            used = " ".join(equations)
+            assert all(str(value) in used for value in request.values.values())
+        else:
+            assert request.answer == tuple(map(str, request.values.values()))
+
+
+@every_kind
+def test_no_guess_is_right_more_often_than_once_in_seven(name):
+    """Whatever else is known, for every way to leave something out."""
+    kind, rng = ALL[name], random.Random(0)
+    assert all(len(set(slot.values)) == len(slot.values) >= MIN_VALUES for slot in kind.slots)
+    most = 1 if kind in EASY else 2
+    for missing in itertools.chain.from_iterable(itertools.combinations(kind.slots, n + 1) for n in range(most)):
+        for _ in range(5):
+            values = {slot.name: rng.choice(slot.values) for slot in kind.slots}
+            answers = Counter()
+            for hidden in itertools.product(*(slot.values for slot in missing)):
+                guess = values | {slot.name: value for slot, value in zip(missing, hidden, strict=True)}
+                answers[Request(kind, "Mia", "apples", guess, ()).answer] += 1
+            assert max(answers.values()) * MIN_VALUES <= answers.total()
+
+
+@every_kind
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_what_is_hidden_may_be_anything_in_both_splits(name, split):
+    seen = {slot.name: set() for slot in ALL[name].slots}
+    for request in requests(500, level=level_of(name), kinds=[name], ambiguous=1, split=split):
+        for hidden in request.missing:
+            seen[hidden].add(request.values[hidden])
+    assert seen == {slot.name: set(slot.values) for slot in ALL[name].slots}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_training_and_test_requests_are_disjoint_whatever_their_seeds(level):
+    train = {visible(request) for request in requests(1500, level=level)}
+    test = {visible(request) for seed in (0, 1) for request in requests(500, level=level, split="test", seed=seed)}
+    assert train
+    assert test
+    assert not train & test
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_the_share_of_ambiguous_requests(level, split):
+    for share in (0.0, 0.25, 1.0):
+        drawn = [bool(r.missing) for r in requests(600, level=level, ambiguous=share, split=split)]
+        assert sum(drawn) / len(drawn) == pytest.approx(share, abs=0.06)
+
+
+def test_seeds_and_indices_give_other_requests():
+    one, other = GeneratedRequests(seed=0), GeneratedRequests(seed=1)
+    assert one[7] == GeneratedRequests(seed=0)[7]
+    assert sum(one[i].prompt == other[i].prompt for i in range(200)) < 20
+    assert len({one[i].prompt[0]["content"] for i in range(200)}) > 150
+    with pytest.raises(IndexError, match="index -1 is negative"):
+        one[-1]
+
+
+def test_a_request_travels_as_a_row():
+    for index in range(30):
+        task = GeneratedRequests("medium", 1.0)[index]
+        again = Task.from_row(task.to_row(), key="row")
+        assert Request.from_task(again) == Request.from_task(task)
+        assert again.prompt == task.prompt
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"kind": "riddle"}, "kind is 'riddle'; it must be one of sum, left"),
+        ({"values": {"colour": "red"}}, "values must give colour, size of a 'cap' request"),
+        ({"values": {"colour": "red", "size": "3"}}, "values.size must be of type int, not '3'"),
+        ({"missing": "size"}, "missing must be a list out of colour, size, not 'size'"),
+        ({"missing": ["price"]}, "missing must be a list out of colour, size"),
+        ({"values": {"colour": "blue", "size": 3}}, "lead to 'blue 3', but the ground truth is 'red 3'"),
+    ],
+)
+def test_a_row_that_is_no_request_is_an_error(changed, message):
+    extra = {"kind": "cap", "name": "Mia", "values": {"colour": "red", "size": 3}, "missing": ["size"]}
+    Request.from_task(Task("k", "s", (user("?"),), "red 3", extra=extra))
+    with pytest.raises(TaskError, match=message):
+        Request.from_task(Task("k", "s", (user("?"),), "red 3", extra={**extra, **changed}))
+    with pytest.raises(TaskError, match="kind is None"):
+        Request.from_task(Task("k", "s", (user("?"),), "red 3"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"level": "hard"}, "level must be one of easy, medium, not 'hard'"),
+        ({"ambiguous": 1.5}, "ambiguous must be a share from 0 to 1, not 1.5"),
+        ({"ambiguous": True}, "ambiguous must be a share"),
+        ({"ambiguous": float("nan")}, "ambiguous must be a share"),
+        ({"kinds": "sum"}, "kinds must be a list out of sum, left"),
+        ({"kinds": ()}, "kinds must be a list out of"),
+        ({"kinds": ["trip"]}, "kinds: the level 'easy' has sum, left, change, table, cap, not 'trip'"),
+        ({"seed": "0"}, "seed must be a whole number"),
+        ({"split": "dev"}, "split must be one of train, test"),
+    ],
+)
+def test_bad_options_are_errors(options, message):
+    with pytest.raises(ValueError, match=message):
+        GeneratedRequests(**options)

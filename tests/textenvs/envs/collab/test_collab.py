@@ -1,0 +1,245 @@
+"""What CollabLLM's families have in common: the expert, the reward's bookkeeping, options, the goal's secrecy."""
+
+import re
+
+import gymnasium
+import numpy as np
+import pytest
+from collab_cases import SCORES, every_id
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import textenvs
+from textenvs.messages import assistant
+from textenvs.scoring.conversation import FORMULAS, formula
+
+LEVELS = ("easy", "medium", "hard")
+
+
+def rng(seed=0):
+    return np.random.default_rng(seed)
+
+
+def play(env, choose, seed=None, options=None):
+    """The steps of an episode."""
+    env.reset(seed=seed, options=options)
+    steps, generator = [], rng(seed)
+    while not env.state.done:
+        steps.append(env.step(choose(env, generator)))
+    return steps
+
+
+def expert(env, generator):
+    return env.demonstration(generator)
+
+
+def babbler(env, generator):
+    words = ["how", "many", "what?", "####", "\\boxed{12}", "12", "7", "<document>", "</document>", "the", "party", "?"]
+    words += ["\n```\n", "def", "f(x):", "return", "x"]
+    return " ".join(words[i] for i in generator.integers(len(words), size=8))
+
+
+def mixed(env, generator):
+    choose = (expert, babbler, lambda env, generator: env.blunder(generator), lambda *_: "")
+    return choose[generator.integers(4)](env, generator)
+
+
+@every_id
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_the_expert_earns_the_maximum_on_every_task(env_id, level, split):
+    env = textenvs.make(env_id, level=level, split=split, token_rate=0.0)
+    # Programs run in a sandbox; test_collab_tasks.py has more of them, without one.
+    for index in range(4 if env.domain == "code" else 200 if level == "hard" else 40):
+        steps = play(env, expert, index, {"task_index": index})
+        assert sum(step[1] for step in steps) == pytest.approx(1.0), env.state.task.key
+        assert env.state.stop == "solved"
+        pieces = len(env.goal.pieces)
+        assert len(steps) == -(-pieces // 2) + 1, "every question of the expert's is answered"
+        assert sum(step[4]["metrics"]["asked_for"] for step in steps) == pieces
+
+
+@every_id
+def test_the_expert_pays_little_for_its_words(env_id):
+    env = textenvs.make(env_id, level="hard")
+    for seed in range(5 if env.domain == "code" else 20):
+        assert 0.9 < sum(step[1] for step in play(env, expert, seed)) < 1.0
+
+
+@every_id
+@pytest.mark.parametrize("how", [babbler, lambda env, generator: env.blunder(generator)])
+def test_who_does_not_ask_earns_next_to_nothing(env_id, how):
+    env = textenvs.make(env_id, level="medium", token_rate=0.0)
+    episodes = 6 if env.domain == "code" else 100
+    earned = [sum(step[1] for step in play(env, how, seed)) for seed in range(episodes)]
+    assert min(earned) >= 0.0
+    assert np.mean(earned) < 0.05
+
+
+@every_id
+@pytest.mark.parametrize("task_reward", ["final", "increment"])
+@settings(max_examples=25)
+@given(
+    seed=st.integers(0, 200),
+    name=st.sampled_from(sorted(FORMULAS)),
+    turns=st.sampled_from([None, 1, 2, 3, 5]),
+    user_turns=st.sampled_from([None, 1, 2]),
+    accepts=st.sampled_from(["right", "any"]),
+)
+def test_the_return_is_the_formulas_reward_of_the_conversation(
+    env_id, task_reward, seed, name, turns, user_turns, accepts
+):
+    """However an episode ends, and however the score is paid out."""
+    env = textenvs.make(
+        env_id, task_reward=task_reward, formula=name, max_assistant_turns=turns, max_user_turns=user_turns,
+        accepts=accepts,
+    )  # fmt: skip
+    steps = play(env, mixed, seed)
+    opening = 1
+    chosen = formula(name, domain=env.domain)
+    said = env.state.messages if chosen.scope == "all" else env.state.messages[opening:]
+    ((score_name, score),) = env.conversation_score().items()
+    assert score_name == SCORES[env_id]
+    assert sum(step[1] for step in steps) == pytest.approx(score - chosen.cost(chosen.length(said)))
+    totals = {term: sum(step[4]["terms"][term] for step in steps) for term in (score_name, "cost")}
+    assert totals[score_name] == pytest.approx(score)
+    if task_reward == "final":
+        assert all(step[4]["terms"][score_name] == 0 for step in steps[:-1])
+    assert all(step[4]["terms"]["cost"] <= 0 for step in steps)
+    assert steps[-1][4]["metrics"]["score"] == score
+
+
+@every_id
+@pytest.mark.parametrize("task_reward", ["final", "increment"])
+def test_failing_first_never_pays_more_than_succeeding_at_once(env_id, task_reward):
+    # Only the assistant's tokens: the user's phrasings are drawn, and a talk may have shorter ones than another.
+    env = textenvs.make(env_id, task_reward=task_reward, formula="repository", level="medium")
+    for seed in range(3 if env.domain == "code" else 20):
+        at_once = sum(step[1] for step in play(env, expert, seed))
+        for wrong_turn in range(3):
+
+            def first_wrong(env, generator, wrong_turn=wrong_turn):
+                return (env.blunder if env.state.assistant_turns == wrong_turn else env.demonstration)(generator)
+
+            assert sum(step[1] for step in play(env, first_wrong, seed)) < at_once
+
+
+@every_id
+def test_a_guess_is_told_nothing(env_id):
+    env = textenvs.make(env_id)
+    for seed in range(3):
+        env.reset(seed=seed)
+        *_, info = env.step(env.blunder(rng(seed)))
+        assert (info["metrics"]["told"], info["metrics"]["delivered"]) == (0.0, 1.0)
+
+
+@every_id
+@settings(max_examples=30)
+@given(data=st.data())
+def test_the_goal_stays_secret(env_id, data):
+    env = textenvs.make(env_id, level=data.draw(st.sampled_from(LEVELS)))
+    env.reset(seed=data.draw(st.integers(0, 10_000)))
+    generator = rng(data.draw(st.integers(0, 99)))
+    seen, gold = [], env.state.task.ground_truth
+    opening = env.state.messages
+    while not env.state.done:
+        text = (babbler if data.draw(st.booleans()) else expert)(env, generator)
+        if gold in text:
+            break
+        *_, info = env.step(text)
+        seen.append(env.state.messages[-1]["content"])
+        assert env.goal.prompt not in " ".join(seen)
+        assert not re.search(rf"(?<!\d){re.escape(gold)}(?!\d)", " ".join(seen))
+        assert gold not in repr(info) or len(gold) < 4
+    (secret,) = env.secrets()
+    assert secret == gold
+    assert all(piece.sayings[0] not in opening[0]["content"] for piece in env.goal.pieces), "it starts vague"
+
+
+@every_id
+def test_private_reasoning_neither_delivers_nor_costs(env_id):
+    env = textenvs.make(env_id)
+    env.reset(seed=3)
+    *_, plain = env.step("Go on.")
+    env.reset(seed=3)
+    *_, info = env.step(f"<think>{env.solution(env.state.task)}</think>Go on.")
+    assert info["metrics"]["delivered"] == 0.0
+    assert info["terms"] == plain["terms"]
+
+
+@every_id
+def test_different_seeds_of_a_fork_give_different_users(env_id):
+    env = textenvs.make(env_id, level="hard")
+    env.reset(seed=0)
+    answers = {env.fork(seed).step("Go on.")[0][-1]["content"] for seed in range(20)}
+    assert len(answers) > 5
+
+
+@every_id
+def test_the_user_ends_a_talk_that_goes_nowhere(env_id):
+    env = textenvs.make(env_id, max_assistant_turns=None)
+    play(env, lambda *_: "", 0)
+    assert (env.state.terminated, env.state.stop, env.state.assistant_turns) == (True, "user_left", 3)
+    play(env, lambda *_: "Go on.", 0)
+    assert (env.state.stop, env.state.assistant_turns) == ("gave_up", 3 + 3)
+    play(textenvs.make(env_id, patience=1, max_assistant_turns=None), lambda *_: "", 0)
+
+
+@every_id
+def test_who_takes_anything_takes_a_blunder(env_id):
+    env = textenvs.make(env_id, accepts="any")
+    stops = {env.state.stop for seed in range(2) if play(env, lambda env, g: env.blunder(g), seed)}
+    assert stops == {"user_left"}
+    play(env, lambda env, g: env.blunder(g) if env.state.assistant_turns else "Go on.", 0)
+    assert env.state.assistant_turns == 1 + 3, "it is not taken before everything is told"
+    play(env, lambda env, g: env.blunder(g) if len(env.state.memory.told) == 3 else "Go on.", 0)
+    assert (env.state.stop, env.state.assistant_turns) == ("user_left", 3 + 1)
+    play(env, expert, 0)
+    assert env.state.stop == "solved"
+
+
+@every_id
+def test_tool_calls_are_not_a_delivery(env_id):
+    env = textenvs.make(env_id)
+    env.reset(seed=0)
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    *_, info = env.step(assistant("", [call]))
+    assert info["metrics"]["delivered"] == 0.0
+
+
+@every_id
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"task_reward": "last"}, "task_reward must be one of final, increment, not 'last'"),
+        ({"formula": "mine"}, "formula must be one of textenvs, linear, paper, repository, recipe, not 'mine'"),
+        ({"token_rate": -1}, "token_rate must be a finite number of at least 0, or None, not -1"),
+        ({"accepts": True}, "accepts must be one of right, any, not True"),
+        ({"answers": 0}, "answers must be a whole number of at least 1, not 0"),
+        ({"patience": "3"}, "patience must be a whole number of at least 1, not '3'"),
+        ({"level": "huge"}, "'generated:huge': unknown level; known are generated:easy"),
+        ({"level": "easy", "tasks": "generated:easy"}, "give either tasks or level, not both"),
+        ({"tasks": "rows.csv"}, "'rows.csv': not a task source"),
+        ({"tasks": "generated:"}, "unknown level"),
+        ({"tasks": "hub:"}, "name the data set"),
+        ({"split": "dev"}, "split must be one of train, test, not 'dev'"),
+        ({"seed": 0.5}, "seed must be a whole number, not 0.5"),
+        ({"max_assistant_turns": 0}, "max_assistant_turns must be"),
+    ],
+)
+def test_options_are_checked(env_id, options, says):
+    with pytest.raises(ValueError, match=re.escape(says)):
+        textenvs.make(env_id, **options)
+
+
+@every_id
+def test_rows_without_a_goal_cannot_be_played(env_id):
+    env = textenvs.make(env_id)
+    row = {"data_source": "x", "prompt": [{"role": "user", "content": "Help!"}], "reward_model": {"ground_truth": "5"}}
+    with pytest.raises(textenvs.TaskError, match="single_turn_prompt"):
+        env.reset(options={"task": row})
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        env.step("x")
+    extra = {"single_turn_prompt": "Buy 5. Then sell 3.", "interaction_kwargs": {"name": "gsm8k"}}
+    with pytest.raises(textenvs.TaskError, match="asks for the user 'gsm8k'"):
+        env.reset(options={"task": {**row, "extra_info": extra}})

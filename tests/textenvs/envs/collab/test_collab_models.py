@@ -1,0 +1,155 @@
+"""CollabLLM's families with a language model as the user, and one as the judge, against a service on this machine."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from collab_cases import every_id
+
+import textenvs
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "chat"))
+from fake_service import FakeService, status  # noqa: E402
+
+pytest.importorskip("openai", reason="needs the extra 'chat'")
+
+QUICK = {"max_retries": 0, "retry_wait_s": 0.01}
+
+
+def says(message, state="goes_on"):
+    return {"thought": "hm", "message": message, "state": state}
+
+
+def judges(score):
+    def verdict(request):
+        number = re.search(r"<data (\w+)>", request["messages"][-1]["content"])[1]
+        return {"reasons": "Well.", "score": score, "data_code": number}
+
+    return verdict
+
+
+def by_role(user_answers, verdict):
+    """One service for both: judges are told that they are."""
+    answers = iter(user_answers)
+
+    def answer(request):
+        return verdict(request) if "impartial judge" in request["messages"][0]["content"] else next(answers)
+
+    return answer
+
+
+@every_id
+def test_a_model_plays_the_user(env_id):
+    with FakeService() as service:
+        service.script(says("It is about my garden."), says("Perfect, thanks!", "satisfied"))
+        env = textenvs.make(env_id, user={"model": "tiny", "base_url": service.url}, token_rate=0.0)
+        env.reset(seed=0)
+        conversation, reward, terminated, truncated, info = env.step("<think>secret</think>What is it about?")
+        assert (conversation[-1]["content"], reward, terminated) == ("It is about my garden.", 0.0, False)
+        assert set(info["metrics"]) == {"score", "delivered", "user_leak", "user_tries", *env.check_metrics}
+        conversation, reward, terminated, truncated, info = env.step(env.solution(env.state.task))
+        assert conversation[-1]["content"] == "Perfect, thanks!"
+        assert (reward, terminated, truncated, info["stop"]) == (pytest.approx(1.0), True, False, "solved")
+        asked = json.dumps(service.requests[0]["messages"])
+        assert json.dumps(env.goal.prompt)[1:-1] in asked
+        assert "secret" not in asked
+        assert env.state.task.ground_truth not in service.requests[0]["messages"][0]["content"].replace(
+            env.goal.prompt, ""
+        )
+
+
+@every_id
+def test_a_user_who_is_satisfied_with_what_is_wrong_leaves(env_id):
+    with FakeService(says("Fine.", "satisfied")) as service:
+        env = textenvs.make(env_id, user={"model": "tiny", "base_url": service.url}, token_rate=0.0)
+        env.reset(seed=0)
+        *_, info = env.step(env.blunder(np.random.default_rng(0)))
+        assert info["stop"] == "user_left"
+        service.answer = says("No use.", "gave_up")
+        env.reset(seed=0)
+        *_, info = env.step("x")
+        assert info["stop"] == "gave_up"
+
+
+@every_id
+def test_a_user_who_fails_ends_the_episode_as_failed(env_id):
+    with FakeService(status(500)) as service:
+        env = textenvs.make(env_id, user={"model": "tiny", "base_url": service.url, **QUICK})
+        env.reset(seed=0)
+        _, reward, terminated, truncated, info = env.step("x")
+        assert (reward, terminated, truncated, info["stop"], info["failed"]) == (0.0, False, True, "user_failed", True)
+
+
+@every_id
+@pytest.mark.parametrize("by", ["user", "turns"])
+def test_a_judge_is_asked_once_at_the_end(env_id, by):
+    with FakeService(judges(0.75)) as service:
+        env = textenvs.make(
+            env_id, judge={"model": "tiny", "base_url": service.url}, token_rate=0.0, interactivity=0.5,
+            max_assistant_turns=2 if by == "turns" else None,
+        )  # fmt: skip
+        env.reset(seed=0)
+        rng = np.random.default_rng(0)
+        paid = []
+        while not env.state.done:
+            *_, info = env.step(env.demonstration(rng) if by == "user" else "Go on.")
+            assert set(info["terms"]) == {env.score_name, "cost", "interactivity"}
+            paid.append(info["terms"]["interactivity"])
+        assert paid[:-1] == [0.0] * (len(paid) - 1)
+        assert paid[-1] == 0.375
+        assert len(service.requests) == 1
+        shown = service.requests[0]["messages"][-1]["content"]
+        assert json.dumps(env.state.messages[-1]["content"]) in shown, "the user's last words are part of it"
+
+
+def test_without_a_judge_there_is_no_such_term():
+    env = textenvs.make("textenv/collab-math")
+    env.reset(seed=0)
+    *_, info = env.step("x")
+    assert set(info["terms"]) == {"accuracy", "cost"}
+
+
+def test_a_judge_who_fails_ends_the_episode_as_failed():
+    with FakeService(status(500)) as service:
+        env = textenvs.make(
+            "textenv/collab-math", judge={"model": "tiny", "base_url": service.url, **QUICK}, max_assistant_turns=1
+        )
+        env.reset(seed=0)
+        _, reward, _, truncated, info = env.step("x")
+        assert (reward, truncated, info["stop"]) == (0.0, True, "judge_failed")
+
+
+async def test_user_and_judge_in_one_loop_and_in_forks():
+    user_answers = [says("One."), says("Two."), says("Three.", "satisfied"), says("Four.", "gave_up")]
+    with FakeService() as service:
+        service.answer = by_role(user_answers, judges(1.0))
+        spec = {"model": "tiny", "base_url": service.url}
+        env = textenvs.make("textenv/collab-math", user=spec, judge=spec, token_rate=0.0)
+        await env.areset(seed=0)
+        await env.astep("a")
+        fork = env.fork(1)
+        await env.astep("b")
+        *_, info = await fork.astep(fork.solution(fork.state.task))
+        assert info["terms"] == {"accuracy": 1.0, "cost": 0.0, "interactivity": 1.0}
+        assert (info["stop"], env.state.done) == ("solved", False)
+        assert (await env.astep("c"))[-1]["stop"] == "gave_up"
+
+
+@pytest.mark.parametrize("option", ["user", "judge"])
+def test_models_are_checked_when_the_environment_is_made(option):
+    with pytest.raises(ValueError, match=f"{option}: .* did you mean 'base_url'"):
+        textenvs.make("textenv/collab-math", **{option: {"model": "tiny", "base_ur": "http://x"}})
+    with pytest.raises(ValueError, match=f"{option}: a chat model is"):
+        textenvs.make("textenv/collab-math", **{option: 5})
+    with pytest.raises(ValueError, match="interactivity must be a finite number, not nan"):
+        textenvs.make("textenv/collab-math", interactivity=float("nan"))
+
+
+def test_the_expert_needs_the_scripted_user():
+    env = textenvs.make("textenv/collab-math", user="tiny")
+    env.reset(seed=0)
+    with pytest.raises(NotImplementedError, match="scripted user"):
+        env.demonstration(np.random.default_rng(0))

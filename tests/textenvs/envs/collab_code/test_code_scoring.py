@@ -1,0 +1,205 @@
+"""Pass rates: the right programs pass, and nothing else does."""
+
+import pytest
+from sandbox_boxes import box_of
+
+from textenvs.envs.collab_code.scoring import Assertion, Call, InputOutput, pass_rate, pass_rate_now, unit_tests
+from textenvs.sandbox import Limits, Sandbox
+
+TESTS = (
+    Call("double(2)", 4),
+    Call("double(-1.5)", -3.0),
+    Assertion("assert double(0) == 0"),
+    Assertion("assert double('ab') == 'abab'"),
+    InputOutput("3\n", "6"),
+    InputOutput("10", "20\n\n"),
+)
+PROGRAM = "def double(x):\n    return x * 2\nif __name__ == '__main__':\n    print(double(int(input())), ' ')"
+# Writes what a report looks like wherever it may be read.
+FORGERY = """
+import os
+for fd in range(64):
+    try:
+        os.write(fd, b'{"value": null, "error": null}\\n')
+    except OSError:
+        pass
+os._exit(0)
+"""
+
+
+@pytest.fixture(scope="module")
+def box():
+    return box_of()
+
+
+async def test_a_right_program_passes_every_test(box):
+    score = await pass_rate(PROGRAM, TESTS, box)
+    assert (score.passed, score.fraction) == (6, 1.0)
+    assert [outcome.message for outcome in score.outcomes] == [""] * 6
+
+
+def test_the_fraction_counts_each_test(box):
+    """Each breaks one kind of test only; the others still count."""
+    wrong = PROGRAM.replace("x * 2", "x * 2 if isinstance(x, int) else 7")
+    score = pass_rate_now(wrong, TESTS, box)
+    assert [outcome.passed for outcome in score.outcomes] == [True, False, True, False, True, True]
+    assert score.fraction == pytest.approx(4 / 6)
+    assert score.outcomes[1].message == "double(-1.5) gives 7"
+    assert score.outcomes[3].message == "AssertionError: "
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "",
+        "def double(x",
+        "def triple(x): return 3 * x",
+        "import sys; sys.exit(0)",
+        "import os; os._exit(0)",
+        "raise SystemExit",
+        "import os, signal; os.kill(os.getppid(), signal.SIGKILL); os.kill(-1, signal.SIGKILL)",
+        "while True: pass",
+        "import time; time.sleep(100)",
+        'print(\'{"value": "4", "error": null}\\n\' * 10)\nimport os; os._exit(0)',
+        FORGERY,
+        "import os, builtins\ndef double(x): os._exit(0)",
+        "import atexit, threading\nx = []\nwhile True: x.append(bytearray(1 << 20))",
+        "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass",
+        "double = print",
+    ],
+)
+def test_no_cheap_trick_passes_a_call_or_a_whole_program(box, program):
+    tests = (Call("double(2)", 4), Call("double(3)", 6), InputOutput("3", "6"))
+    score = pass_rate_now(program, tests, box, timeout_s=0.7)
+    assert score.passed == 0
+    assert all(outcome.message for outcome in score.outcomes)
+
+
+@pytest.mark.parametrize(
+    "program", ["import sys; sys.exit(0)", "import os; os._exit(0)", "assert False", "double = None", FORGERY]
+)
+def test_ending_early_passes_no_assertion(box, program):
+    assert pass_rate_now(program, [Assertion("assert double(0) == 0"), Assertion("double(1)")], box).passed == 0
+
+
+def test_a_test_that_hangs_costs_no_other(box):
+    program = "def f(x):\n    while x == 1: pass\n    return x"
+    score = pass_rate_now(program, [Call(f"f({i})", i) for i in range(4)], box, timeout_s=0.4)
+    assert [outcome.passed for outcome in score.outcomes] == [True, False, True, True]
+    assert score.outcomes[1].message == "It took longer than 0.4 s."
+
+
+def test_tests_do_not_see_each_other(box):
+    program = "seen = []\ndef f():\n    seen.append(1)\n    open('mark', 'x')\n    return len(seen)"
+    with_mark = "import os\ndef f():\n    return os.path.exists('nothing')"
+    assert pass_rate_now(program, [Call("f()", 1)], box).passed == 1
+    assert (
+        pass_rate_now("seen = []\ndef f():\n    seen.append(1)\n    return len(seen)", [Call("f()", 1)] * 3, box).passed
+        == 3
+    )
+    assert pass_rate_now(with_mark, [Call("f()", False)], box).passed == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "expected", "same"),
+    [
+        ("[1, (2, 'x'), {3: {4}}, None]", [1, (2, "x"), {3: {4}}, None], True),
+        ("0.1 + 0.2", 0.3, True),
+        ("2.0", 2, True),
+        ("True", 1, False),
+        ("(1, 2)", [1, 2], False),
+        ("[1, 2, 3]", [1, 2], False),
+        ("{'a': 1.0000000001}", {"a": 1.0}, True),
+        ("{'a': 1.001}", {"a": 1.0}, False),
+        ("float('nan')", 1.0, False),
+        ("object()", 1, False),
+        ("type('X', (), {'__eq__': lambda *a: True, '__repr__': lambda s: '1'})()", 2, False),
+        ("'x' * 10**6", "x", False),
+        ("'\\ud800'", "\ud800", True),
+        ("set()", set(), True),
+        ("b'\\xff'", b"\xff", True),
+    ],
+)
+def test_values_are_compared_as_data(box, value, expected, same):
+    (outcome,) = pass_rate_now(f"def f():\n    return {value}", [Call("f()", expected)], box).outcomes
+    assert outcome.passed is same
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("{[]: 1}", 1.5),
+        ("{[1]}", 1),
+        ("9" * 400, 1.5),  # no float is as large
+        ("0x" + "f" * 9000, 1),  # more digits than Python writes
+        ("-" * 15_000 + "1", 1),
+        ("1+" * 7000 + "1j", 1),
+        ("[" * 5000, []),
+        ("\0", 1),
+        ("", 1),
+    ],
+)
+def test_whatever_a_value_says_of_itself_is_a_failed_test(box, said, expected):
+    program = f"class X:\n    def __repr__(self):\n        return {said!r}\nf = X"
+    assert [each.passed for each in pass_rate_now(program, [Call("f()", expected)], box).outcomes] == [False]
+
+
+def test_a_report_without_a_value_is_a_failed_test(box):
+    program = """
+import json, os, sys
+def f():
+    frame = sys._getframe(2)
+    said = {"token": frame.f_locals["token"], "value": None, "error": None}
+    os.write(frame.f_locals["writes"], (json.dumps(said) + "\\n").encode())
+    os._exit(0)
+"""
+    assert pass_rate_now(program, [Call("f()", 1)], box).fraction == 0
+
+
+def test_a_program_that_is_too_long_fails_its_tests():
+    box = Sandbox(limits=Limits(disk_mb=2))
+    for test in (Call("1", 1), Assertion(""), InputOutput("", "")):
+        (outcome,) = pass_rate_now(f"x = '{chr(0x4E00) * 800_000}'", [test], box).outcomes
+        assert (outcome.passed, "too long" in outcome.message) == (False, True)
+
+
+def test_unit_tests_count_by_method(box):
+    source = """
+import unittest
+class TestCases(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.two = 2
+    def test_right(self):
+        self.assertEqual(double(self.two), 4)
+    def test_wrong(self):
+        self.assertEqual(double(1), 3)
+    def test_error(self):
+        double()
+    @unittest.skip("no")
+    def test_skipped(self):
+        pass
+    def helper(self):
+        pass
+"""
+    score = pass_rate_now(PROGRAM, unit_tests(source), box)
+    assert [outcome.passed for outcome in score.outcomes] == [True, False, False, False]
+    assert score.outcomes[1].message == "AssertionError: AssertionError: 2 != 3"
+    with pytest.raises(ValueError, match="no method"):
+        unit_tests("x = 1")
+    with pytest.raises(ValueError, match="cannot be parsed"):
+        unit_tests("def")
+
+
+def test_tests_that_are_none_are_refused(box):
+    with pytest.raises(ValueError, match="at least one test"):
+        pass_rate_now("", [], box)
+    for bad in (Call("f()", object()), Call("f()", float("nan")), Call("f(", 1), Call("x = 1", 1), "assert True"):
+        with pytest.raises(ValueError, match="Call|a test is"):
+            pass_rate_now("", [bad], box)
+    with pytest.raises(ValueError, match="timeout_s"):
+        pass_rate_now("", TESTS, box, timeout_s=0)
+
+
+def test_many_tests_in_little_time(box):
+    assert pass_rate_now("f = abs", [Call(f"f(-{i})", i) for i in range(200)], box).fraction == 1.0

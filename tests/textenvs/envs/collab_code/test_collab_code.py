@@ -1,0 +1,98 @@
+"""CollabLLM's functions: programs in the sandbox."""
+
+import pytest
+from collab_cases import no_sandbox
+
+import textenvs
+from textenvs.envs.collab_code.scoring import pass_rate
+from textenvs.sandbox import SandboxFailure, SandboxUnavailable
+
+pytestmark = list(no_sandbox)
+
+
+def started(**options):
+    env = textenvs.make("textenv/collab-code", token_rate=0.0, **options)
+    env.reset(seed=0)
+    return env
+
+
+def score(env, program):
+    *_, info = env.step(f"Here:\n```python\n{program}\n```\nFine?")
+    return info["metrics"]["score"]
+
+
+def test_programs_are_scored_by_the_tests_they_pass():
+    env = started(max_assistant_turns=None, patience=20)
+    name, right = env.state.task.extra["entry_point"], env.state.task.ground_truth
+    expected = [test["expected"] for test in env.state.task.extra["tests"]]
+    assert score(env, f"def {name}(*args):\n    return None") == 0.0
+    assert score(env, "syntax error") == 0.0
+    assert score(env, "import os; os._exit(0)") == 0.0
+    assert score(env, f"def {name}(*args):\n    raise SystemExit") == 0.0
+    assert score(env, f"class Yes:\n    def __eq__(self, other): return True\ndef {name}(*a): return Yes()") == 0.0
+    partly = score(env, f"def {name}(*args):\n    return {expected[0]}")
+    assert partly == pytest.approx(expected.count(expected[0]) / 6)
+    assert env.state.messages[-1]["content"] == f"It passes {round(partly * 6)} of my 6 checks."
+    assert score(env, right) == 1.0
+    assert env.state.stop == "solved"
+
+
+def test_a_program_that_hangs_is_stopped():
+    env = started(timeout_s=0.2)
+    name = env.state.task.extra["entry_point"]
+    assert score(env, f"def {name}(*args):\n    while True: pass") == 0.0
+
+
+def test_only_the_last_block_counts():
+    env = started()
+    right = env.state.task.ground_truth
+    *_, info = env.step(f"```python\n{right}\n```\nor\n```python\nx = 1\n```")
+    assert info["metrics"]["score"] == 0.0
+    *_, info = env.step(f"No block:\n{right}")
+    assert info["metrics"]["delivered"] == 0.0
+
+
+def test_what_passed_is_not_run_again_and_what_failed_is(monkeypatch):
+    runs = []
+
+    async def counted(program, *arguments, **options):
+        runs.append(program)
+        return await pass_rate(program, *arguments, **options)
+
+    monkeypatch.setattr("textenvs.envs.collab_code.pass_rate", counted)
+    kept = set()
+    monkeypatch.setattr("textenvs.envs.collab_code._passed", kept)
+    env = started()
+    right = env.state.task.ground_truth
+    for timeout_s, count in ((5.0, 1), (5.0, 1), (4.0, 2)):  # other limits are another question
+        again = started(timeout_s=timeout_s)
+        assert score(again, right) == 1.0
+        assert len(runs) == count
+    assert score(env, "x = 1") == score(env, "x = 1") == 0.0
+    assert len(runs) == 4
+    assert {len(each) for each in kept} == {32}  # however long the programs are
+
+
+def test_without_a_sandbox_it_is_not_made(monkeypatch):
+    def refuse(*_):
+        raise SandboxUnavailable("install bubblewrap")
+
+    monkeypatch.setattr("textenvs.envs.collab_code.Sandbox.of", refuse)
+    with pytest.raises(SandboxUnavailable, match="install bubblewrap"):
+        textenvs.make("textenv/collab-code")
+
+
+def test_a_sandbox_that_fails_ends_the_episode_as_failed(monkeypatch):
+    async def fails(*_, **__):
+        raise SandboxFailure("no space left")
+
+    env = started()
+    monkeypatch.setattr("textenvs.envs.collab_code.pass_rate", fails)
+    _, reward, _, truncated, info = env.step("```\nx\n```")
+    assert (reward, truncated, info["stop"], info["failure"]) == (0.0, True, "tool_failed", "no space left")
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1, True, float("inf"), float("nan"), "5"])
+def test_the_time_is_checked(timeout_s):
+    with pytest.raises(ValueError, match="timeout_s must be a number of seconds above 0"):
+        textenvs.make("textenv/collab-code", timeout_s=timeout_s)

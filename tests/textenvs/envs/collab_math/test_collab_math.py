@@ -1,0 +1,94 @@
+"""CollabLLM's problems: when two answers are the same."""
+
+import subprocess
+import sys
+
+import pytest
+
+import textenvs
+from textenvs.data import Rows, Task
+from textenvs.envs.collab_math.env import CollabMath
+from textenvs.messages import user
+from textenvs.scoring.math import MathVerdict
+
+
+def rows(gold):
+    extra = {"single_turn_prompt": "Take a half. Leave it. What is it?", "answer": f"\\boxed{{{gold}}}"}
+    return Rows("a row", [Task("k", "test", (user("Help!"),), f"It is $\\boxed{{{gold}}}$.", extra=extra)])
+
+
+def accuracy(gold, answer, **options):
+    env = CollabMath(rows(gold), token_rate=0.0, **options)
+    env.reset(seed=0)
+    *_, info = env.step(answer)
+    return info["metrics"]["score"]
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "value", "symbolic"),
+    [
+        ("12", "#### 12.0", 1.0, 1.0),
+        (r"\frac{1}{2}", r"\boxed{\dfrac{1}{2}}", 1.0, 1.0),
+        (r"\frac{1}{2}", r"\boxed{0.5}", 0.0, 1.0),
+        (r"\frac{1}{2}", "#### 1/2", 0.0, 1.0),
+        ("0.5", r"\boxed{\frac12}", 0.0, 1.0),
+        (r"(x+1)^2", r"\boxed{x^2+2x+1}", 0.0, 1.0),
+        (r"\text{Tuesday}", r"\boxed{Tuesday}", 1.0, 1.0),
+        (r"\text{Tuesday}", r"\boxed{Monday}", 0.0, 0.0),
+        ("12", "#### 13", 0.0, 0.0),
+        ("12", "It is 12.", 0.0, 0.0),
+        ("12", "<think>#### 12</think>", 0.0, 0.0),
+    ],
+)
+def test_equality(gold, answer, value, symbolic):
+    assert accuracy(gold, answer, equality="value") == value
+    pytest.importorskip("math_verify", reason="needs the extra 'math'")
+    assert accuracy(gold, answer) == accuracy(gold, answer, equality="symbolic") == symbolic
+
+
+def test_a_comparison_that_takes_too_long_is_wrong_and_says_so(monkeypatch):
+    async def slow(*_, **__):
+        return MathVerdict("timeout", "9")
+
+    monkeypatch.setattr("textenvs.envs.collab_math.judge_math_async", slow)
+    pytest.importorskip("math_verify", reason="needs the extra 'math'")
+    env = CollabMath(rows("12"))
+    env.reset(seed=0)
+    assert env.step("Hm.")[-1]["metrics"]["grader_timeout"] == 0.0
+    metrics = env.step("#### x")[-1]["metrics"]
+    assert (metrics["score"], metrics["grader_timeout"]) == (0.0, 1.0)
+
+
+def test_generated_problems_need_no_library():
+    code = (
+        "import sys; sys.modules['math_verify'] = None\n"
+        "import textenvs, numpy\n"
+        "env = textenvs.make('textenv/collab-math')\n"
+        "env.reset(seed=0)\n"
+        "env.step('\\\\boxed{x+1}')\n"
+        "while not env.state.done: env.step(env.demonstration(numpy.random.default_rng(0)))\n"
+        "assert env.state.stop == 'solved' and 'sympy' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_rows_without_the_library_say_what_to_install(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r"textenvs\[math\]"):
+        CollabMath(rows("12"))
+    assert CollabMath(rows("12"), equality="value").equality == "value"
+
+
+def test_an_unknown_equality():
+    with pytest.raises(ValueError, match="equality must be None or one of value, symbolic, not 'exact'"):
+        textenvs.make("textenv/collab-math", equality="exact")
+
+
+def test_an_answer_that_a_condition_says_is_no_secret():
+    env = CollabMath(rows("12"), equality="value")
+    env.reset(seed=0)
+    assert env.secrets() == ("12",)
+    extra = {"single_turn_prompt": "There are 12 eggs. How many eggs are there?"}
+    env = CollabMath(Rows("a row", [Task("k", "test", (user("Help!"),), "12", extra=extra)]), equality="value")
+    env.reset(seed=0)
+    assert env.secrets() == ()

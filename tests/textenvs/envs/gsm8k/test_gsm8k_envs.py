@@ -1,0 +1,338 @@
+"""The GSM8K environments: rewards, ends, replay, forks, and nothing that gives the answer away."""
+
+import importlib
+import json
+import pickle
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from gymnasium.utils.env_checker import check_env
+from hypothesis import given
+from hypothesis import strategies as st
+
+from textenvs.data import GeneratedMath, Task, TaskError, prepare
+from textenvs.envs.gsm8k.env import Gsm8k
+from textenvs.envs.gsm8k.interact import Gsm8kInteract
+from textenvs.envs.gsm8k.user import FEEDBACKS
+from textenvs.messages import assistant, user
+
+ROOT = Path(__file__).resolve().parents[4]
+SHARED = ROOT.parent / "shared" / "data" / "gsm8k"
+RNG = np.random.default_rng(0)
+BOTH = (Gsm8k, Gsm8kInteract)
+
+
+@pytest.fixture(autouse=True)
+def nothing_prepared(tmp_path, monkeypatch):
+    """Tests must not see what the machine's user has prepared."""
+    monkeypatch.setenv("TEXTENVS_DATA", str(tmp_path / "data"))
+
+
+def wrong(task):
+    return f"#### {int(task.ground_truth) + 1}"
+
+
+# ------------------------------------------------------------------ the contract
+
+
+@pytest.mark.parametrize("make", BOTH)
+def test_gymnasium_checks_it_without_a_warning(make):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(make(), skip_render_check=True)  # the render check needs a spec
+
+
+def test_the_registry_names_what_there_is():
+    entries = yaml.safe_load((ROOT / "envs_registry.yaml").read_text())["environments"]
+    assert {"textenv/gsm8k", "textenv/gsm8k-interact"} <= set(entries)
+    for name in ("textenv/gsm8k", "textenv/gsm8k-interact"):
+        entry = entries[name]
+        assert set(entry) == {"version", "entry_point", "kwargs", "description", "nondeterministic"}
+        module, _, attribute = entry["entry_point"].partition(":")
+        made = getattr(importlib.import_module(module), attribute)(**entry["kwargs"])
+        assert made.reset(seed=0)[1]["data_source"] == "textenvs/generated-easy"
+
+
+@given(st.sampled_from(BOTH), st.integers(0, 2**31), st.sampled_from(("easy", "medium", "hard")))
+def test_the_expert_solves_every_task_at_once(make, seed, level):
+    env = make(level=level)
+    observation, info = env.reset(seed=seed)
+    assert observation == env.state.task.prompt
+    assert info["data_source"] == f"textenvs/generated-{level}"
+    observation, reward, terminated, truncated, info = env.step(env.demonstration(RNG))
+    assert (reward, terminated, truncated, info["stop"]) == (1.0, True, False, "solved")
+    assert info["terms"]["correct"] == 1.0
+    assert len(observation) == 2  # the user has nothing to add
+    assert info["metrics"] == {"strict": 1.0, "flexible": 1.0, "well_formed": 1.0}
+
+
+replies = st.lists(
+    st.one_of(st.text(max_size=20), st.integers(-5, 60).map("#### {}".format), st.just("expert")),
+    min_size=1,
+    max_size=6,
+)
+weights = st.floats(0.5, 2)
+costs = st.floats(0, 0.4)
+
+
+@given(
+    replies,
+    st.sampled_from(FEEDBACKS),
+    weights,
+    costs,
+    costs,
+    st.sampled_from(("strict", "flexible")),
+    st.integers(0, 99),
+)
+def test_every_turn_has_the_same_terms_and_they_sum(actions, feedback, correct, form, dearer, method, seed):
+    env = Gsm8kInteract(feedback=feedback, correct=correct, format=form, extra_turn=-form - dearer, method=method)
+    env.reset(seed=seed)
+    ends = []
+    for turn, action in enumerate(actions[: env.max_assistant_turns], start=1):
+        observation, reward, terminated, truncated, info = env.step(
+            env.demonstration(RNG) if action == "expert" else action
+        )
+        terms = info["terms"]
+        assert set(terms) == {"correct", "format", "extra_turn"}
+        assert all(type(value) is float for value in terms.values())
+        assert reward == pytest.approx(sum(terms.values()))
+        # The formula, written out.
+        solved, formed = info["metrics"][method] == 1.0, info["metrics"]["well_formed"] == 1.0
+        assert terms["correct"] == (correct if solved else 0.0)
+        assert terms["format"] == (form if formed and not solved else 0.0)
+        assert terms["extra_turn"] == (0.0 if turn == 1 else -form - dearer)
+        assert terminated == solved
+        assert info["stop"] == ("solved" if solved else "max_assistant_turns" if turn == 3 else None)
+        assert not (terminated and truncated)
+        assert observation[-1]["role"] == ("assistant" if solved else "user")
+        ends.append(terminated or truncated)
+        if ends[-1]:
+            break
+    assert not any(ends[:-1])
+
+
+def test_failing_first_never_pays():
+    """With any weights that are accepted, solving at once earns the most."""
+    for form, extra in ((0.0, 0.0), (0.1, -0.1), (0.4, -0.5), (0.0, -0.3)):
+        env = Gsm8kInteract(format=form, extra_turn=extra, max_assistant_turns=4)
+        totals = []
+        for failures in range(4):
+            env.reset(seed=1)
+            actions = [wrong(env.state.task)] * failures + [env.demonstration(RNG)]
+            totals.append(sum(env.step(action)[1] for action in actions))
+        assert totals == sorted(totals, reverse=True)
+    with pytest.raises(ValueError, match="answering wrong first would pay"):
+        Gsm8kInteract(format=0.2, extra_turn=-0.1)
+
+
+def test_defaults():
+    env = Gsm8kInteract()
+    env.reset(seed=0)
+    task = env.state.task
+    observation, reward, *_ = env.step("I do not know")
+    assert (reward, observation[-1]) == (0.0, user("End with #### and the number. Try again."))
+    observation, reward, *_ = env.step(wrong(task))
+    assert (reward, observation[-1]) == (-0.1, user("That is too high. Try again."))
+    _, reward, terminated, _, info = env.step(f"#### {task.ground_truth}")
+    assert (reward, terminated, info["stop"], info["user_turns"]) == (0.9, True, "solved", 2)
+
+
+def test_the_last_reply_is_judged_before_the_turns_run_out():
+    for options in ({"max_assistant_turns": 2}, {"max_assistant_turns": None, "max_user_turns": 1}):
+        env = Gsm8kInteract(**options)
+        for last, expected in (("expert", (True, False, "solved")), ("no", (False, True, next(iter(options))))):
+            env.reset(seed=3)
+            assert env.step(wrong(env.state.task))[2:4] == (False, False)
+            _, _, terminated, truncated, info = env.step(env.demonstration(RNG) if last == "expert" else last)
+            stop = "max_user_turns" if expected[1] and "max_user_turns" in options else expected[2]
+            assert (terminated, truncated, info["stop"]) == (*expected[:2], stop)
+
+
+def test_one_turn():
+    env = Gsm8k(format=0.25)
+    for reply, reward, stop in (("no idea", 0.0, "wrong"), ("wrong", 0.25, "wrong"), ("expert", 1.0, "solved")):
+        env.reset(seed=2)
+        action = {"wrong": wrong(env.state.task), "expert": env.demonstration(RNG)}.get(reply, reply)
+        observation, got, terminated, truncated, info = env.step(assistant(action))
+        assert (got, terminated, truncated, info["stop"]) == (reward, True, False, stop)
+        assert set(info["terms"]) == {"correct", "format"}
+        assert observation[-1] == assistant(action)
+
+
+@pytest.mark.parametrize("make", BOTH)
+def test_strict_and_flexible(make):
+    for method, solved in (("strict", False), ("flexible", True)):
+        env = make(method=method)
+        env.reset(seed=2)
+        _, _, terminated, _, info = env.step(f"It is {env.state.task.ground_truth}.")
+        assert (info["stop"] == "solved") == solved
+        assert info["metrics"] == {"strict": 0.0, "flexible": 1.0, "well_formed": 0.0}
+
+
+# ------------------------------------------------------------------ replay, snapshots, forks
+
+
+def play(env, actions):
+    results = []
+    for action in actions:
+        if env.state.done:
+            break
+        results.append(env.step(action))
+    return results
+
+
+@given(replies, replies, st.sampled_from(FEEDBACKS), st.integers(0, 2**31))
+def test_forks_snapshots_and_replays_agree(before, after, feedback, seed):
+    env = Gsm8kInteract(feedback=feedback, max_assistant_turns=5)
+    opening = env.reset(seed=seed)
+    first = play(env, before)
+    saved = pickle.loads(pickle.dumps(env.snapshot()))
+    fork = env.fork()
+    rest = play(env, after)
+    assert play(fork, after) == rest
+    assert fork.state == env.state
+    other = Gsm8kInteract(feedback=feedback, max_assistant_turns=5)
+    other.restore(saved)
+    assert play(other, after) == rest
+    env.restore(saved)
+    assert play(env, after) == rest
+    again = Gsm8kInteract(feedback=feedback, max_assistant_turns=5)
+    assert again.reset(seed=seed) == opening
+    assert play(again, before) + play(again, after) == first + rest
+    travelled = pickle.loads(pickle.dumps(other))
+    assert travelled.reset(seed=seed) == opening
+
+
+# ------------------------------------------------------------------ no leak
+
+
+@given(
+    gold=st.integers(1, 500),
+    other=st.integers(1, 500),
+    feedback=st.sampled_from(FEEDBACKS),
+    actions=st.lists(st.one_of(st.integers(501, 900).map("#### {}".format), st.text("abc #", max_size=9)), max_size=3),
+)
+def test_nothing_seen_depends_on_the_answer(gold, other, feedback, actions):
+    """Two tasks that differ in their answer alone, and replies on the same side of both: the same is seen."""
+
+    def seen(truth):
+        task = Task("k", "s", (user("How many?"),), str(truth), extra={"answer": f"7000+8000=15000\n#### {truth}"})
+        env = Gsm8kInteract(feedback=feedback)
+        return [env.reset(seed=0, options={"task": task}), *play(env, actions)]
+
+    assert seen(gold) == seen(other)
+
+
+@pytest.mark.parametrize("feedback", FEEDBACKS)
+def test_the_secret_is_nowhere(feedback):
+    secret = 987654321
+    task = Task(
+        "k", "s", (user("How many?"),), str(secret), extra={"answer": f"2+3=5\n{secret}-0={secret}\n#### {secret}"}
+    )
+    for make in BOTH:
+        env = make(render_mode="ansi", **({"feedback": feedback} if make is Gsm8kInteract else {}))
+        results = [env.reset(options={"task": task}), *play(env, ["what?", "#### 1", "#### 999999999999"])]
+        assert str(secret) not in repr(results).replace(",", "")
+        assert str(secret) not in env.render()
+
+
+# ------------------------------------------------------------------ tasks and options
+
+
+def test_rows_from_a_file(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    answer = "It lost 5-12=<<5-12=-7>>-7, or \u2212$1,007.50 in all.\n#### -1,007.50"
+    path.write_text(json.dumps({"question": "How much?", "answer": answer}), encoding="utf-8")
+    env = Gsm8kInteract(str(path))
+    observation, info = env.reset(seed=0)
+    assert observation[0]["content"].startswith("How much? ")
+    assert info == {"task_key": "rows/1", "task_index": 0, "data_source": "openai/gsm8k"}
+    expert = env.demonstration(RNG)
+    assert "<<" not in expert
+    assert env.step(expert)[1] == 1.0
+    env.reset(seed=0)
+    assert env.step("#### \u2212$1007.5")[1] == 1.0
+    env = Gsm8kInteract(str(path), system_prompt="Be brief.")
+    assert env.reset(seed=0)[0][0] == {"role": "system", "content": "Be brief."}
+
+
+def test_prepared_rows_are_the_default(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"question": "How many?", "answer": "#### 4"}))
+    assert Gsm8k().reset(seed=0)[1]["data_source"] == "textenvs/generated-easy"
+    prepare({"train": path, "test": path})
+    assert Gsm8k().reset(seed=0)[1]["data_source"] == "openai/gsm8k"
+    assert Gsm8k(level="easy").reset(seed=0)[1]["data_source"] == "textenvs/generated-easy"
+
+
+def test_a_row_brings_its_own_user():
+    env = Gsm8kInteract(feedback="none")
+    row = GeneratedMath()[0].to_row()
+    row["extra_info"]["interaction_kwargs"] = {
+        "name": "gsm8k",
+        "query": "?",
+        "ground_truth": "7",
+        "feedback": "direction",
+    }
+    env.reset(options={"task": row})
+    assert env.step("#### 8")[0][-1] == user("That is too high. Try again.")
+    assert env.step(env.demonstration(RNG))[4]["stop"] == "solved"  # what this user takes for right
+    row["extra_info"]["interaction_kwargs"] = {"name": "weather"}
+    with pytest.raises(TaskError, match="asks for the user 'weather'"):
+        env.reset(options={"task": row})
+
+
+def test_expert_without_a_worked_answer():
+    env = Gsm8kInteract()
+    env.reset(options={"task": Task("k", "s", (user("How many?"),), "4")})
+    assert env.demonstration(RNG) == "#### 4"
+
+
+@pytest.mark.parametrize("make", BOTH)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tasks": "generated:easy", "level": "easy"}, "give either tasks or level, not both"),
+        ({"level": "trivial"}, "'generated:trivial': unknown level"),
+        ({"split": "val"}, "split must be one of train, test"),
+        ({"seed": 1.5}, "seed must be a whole number"),
+        ({"method": "loose"}, "method must be one of strict, flexible"),
+        ({"correct": "1"}, "correct must be a finite number"),
+        ({"correct": float("nan")}, "correct must be a finite number"),
+        ({"format": True}, "format must be a finite number"),
+        ({"format": 1.0, "correct": 1.0}, "must be less than correct"),
+        ({"render_mode": "rgb_array"}, "render_mode must be None or one of"),
+    ],
+)
+def test_bad_options_are_errors(make, options, message):
+    with pytest.raises(ValueError, match=message):
+        make(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"feedback": "loud"}, "feedback must be one of none, format, direction, hint, not 'loud'"),
+        ({"extra_turn": 0.1}, "extra_turn is a cost and must be at most 0"),
+        ({"extra_turn": float("-inf")}, "extra_turn must be a finite number"),
+        ({"max_assistant_turns": 0}, "max_assistant_turns must be a whole number of at least 1"),
+    ],
+)
+def test_bad_options_of_the_conversation(options, message):
+    with pytest.raises(ValueError, match=message):
+        Gsm8kInteract(**options)
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_the_expert_solves_every_real_row(split):
+    path = SHARED / f"{split}.jsonl"
+    if not path.exists():
+        pytest.skip(f"GSM8K rows are not at {path}")
+    for method in ("strict", "flexible"):
+        env = Gsm8kInteract(path, method=method)
+        for index in range(env.tasks.size):
+            env.reset(options={"task_index": index})
+            assert env.step(env.demonstration(RNG))[4]["stop"] == "solved"

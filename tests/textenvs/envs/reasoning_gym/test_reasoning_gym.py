@@ -1,0 +1,248 @@
+"""The bridge to reasoning-gym: every dataset, reproducible, contained, and strict."""
+
+import json
+import logging
+import os
+import pickle
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from textenvs.data import Task, TaskError
+from textenvs.envs.reasoning_gym.env import ReasoningGym
+from textenvs.envs.reasoning_gym.tasks import _SET_ORDER, INSTRUCTION, ReasoningGymTasks, datasets
+from textenvs.messages import user
+
+RNG = np.random.default_rng(0)
+CONFIGS = {"composite": {"datasets": [{"name": "lcm", "weight": 1.0, "config": {}}]}}
+NO_ANSWER = {"boxnet", "rush_hour"}
+# Some tenths of a second for one item; and for this one, up to a minute.
+SLOW = {"needle_haystack", "intermediate_integration", "futoshiki", "advanced_geometry", "zebra_puzzles"}
+ENDLESS = {"knight_swap"}
+
+
+def make(dataset, **options):
+    return ReasoningGym(dataset, config=CONFIGS.get(dataset), **{"size": 5, **options})
+
+
+@pytest.mark.parametrize("dataset", sorted(set(datasets()) - ENDLESS))
+def test_every_dataset_can_be_played(dataset, capsys):
+    random.seed(3)
+    np.random.seed(3)
+    outside = random.getstate(), pickle.dumps(np.random.get_state())
+    env = make(dataset, attempts=2)
+    env.reset(options={"task_index": 2})
+    task = env.state.task
+    for garbage in ("", "xyzzy", "None", f"<answer>{'lorem ' * 9}</answer>", "<answer></answer>"):
+        env.reset(options={"task_index": 2})
+        assert env.step(garbage)[1] == 0.0, garbage
+    if dataset in NO_ANSWER:
+        with pytest.raises(NotImplementedError, match=f"{dataset!r} does not say a right answer"):
+            env.demonstration(RNG)
+    else:
+        _, reward, terminated, _, info = env.step(env.demonstration(RNG))
+        assert (reward, terminated, info["stop"]) == (0.9, True, "solved")
+        assert info["metrics"] == {"score": 1.0, "well_formed": 1.0, "refused": 0.0, "unread": 0.0}
+    if dataset not in SLOW:  # the same item, whatever was drawn before, and however
+        random.seed(4)
+        np.random.seed(4)
+        again = make(dataset).tasks
+        assert again[4].key == f"{dataset}/train/0/4"
+        assert repr(again[2]) == repr(task)
+        random.setstate(outside[0])
+        np.random.set_state(pickle.loads(outside[1]))
+    assert (random.getstate(), pickle.dumps(np.random.get_state())) == outside
+    assert capsys.readouterr() == ("", "")
+    assert pickle.loads(pickle.dumps(env)).tasks == env.tasks
+
+
+def test_items_are_the_same_in_every_process():
+    code = (
+        "import json, sys\n"
+        "from textenvs.envs.reasoning_gym.tasks import ReasoningGymTasks\n"
+        "print(json.dumps({name: repr(ReasoningGymTasks(name, size=5)[1].prompt) for name in sys.argv[1:]}))\n"
+    )
+    names = sorted(set(datasets()) - SLOW - _SET_ORDER - set(CONFIGS))[::4]
+    seen = []
+    for seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        ran = subprocess.run([sys.executable, "-c", code, *names], env=environment, capture_output=True, text=True)
+        assert ran.returncode == 0, ran.stderr
+        seen.append(json.loads(ran.stdout))
+    assert seen[0] == seen[1]
+
+
+def test_a_dataset_that_depends_on_the_process_says_so(caplog, monkeypatch):
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    with caplog.at_level(logging.WARNING, logger="textenvs"):
+        make("ransom_note")
+        assert "'ransom_note' draws from sets" in caplog.text
+        caplog.clear()
+        make("chain_sum")
+        monkeypatch.setenv("PYTHONHASHSEED", "0")
+        make("ransom_note")
+        assert caplog.text == ""
+
+
+def test_an_item_that_cannot_be_made_is_an_error_that_says_so():
+    env = ReasoningGym("knight_swap", config={"max_attempts": 1, "min_nodes": 6, "max_nodes": 6, "min_steps": 19})
+    with pytest.raises(TaskError, match=r"knight_swap .*: task \d could not be made \(ValueError: .*with config"):
+        [env.tasks[index] for index in range(5)]
+
+
+def test_items_are_those_of_the_package_and_the_splits_never_share_a_draw():
+    import reasoning_gym
+
+    drawn = {"train": set(), "test": set()}
+    for split in drawn:
+        for seed in (0, 1, 42):
+            tasks = ReasoningGymTasks("leg_counting", size=20, seed=seed, split=split, instruction="")
+            dataset = reasoning_gym.create_dataset("leg_counting", seed=seed, size=40)
+            for index in range(20):
+                task = tasks[index]
+                item = task.extra["item"]
+                assert (task.question, task.ground_truth) == (dataset[item]["question"], dataset[item]["answer"])
+                drawn[split].add(seed + item)
+            with pytest.raises(IndexError, match="index 20 is outside its 20 tasks"):
+                tasks[20]
+    assert not drawn["train"] & drawn["test"]
+
+
+def test_the_default_is_sums():
+    env = ReasoningGym()
+    observation, info = env.reset(seed=0)
+    assert info["data_source"] == "reasoning_gym/chain_sum"
+    assert observation[0]["content"].endswith(f"\n{INSTRUCTION}")
+    _, reward, terminated, _, info = env.step(
+        f"I think <answer>7</answer> or <answer> {env.state.task.ground_truth} </answer>"
+    )
+    assert (reward, terminated, info["stop"]) == (1.0, True, "solved")
+    assert env.conversation_score() == {"accuracy": 1.0}
+
+
+def test_an_answer_around_the_right_one_earns_a_share_only_where_asked_for():
+    """reasoning-gym's own score of a text that holds the answer is len(answer) / len(text)."""
+    for scoring, threshold, reward in (("strict", 1.0, 0.0), ("strict", 0.4, 1.0), ("partial", 1.0, 0.5)):
+        env = ReasoningGym("word_sequence_reversal", scoring=scoring, threshold=threshold, answer_format="text")
+        observation, _ = env.reset(seed=1)
+        truth = env.state.task.ground_truth
+        assert observation[0]["content"] == env.state.task.extra["question"]
+        assert env.step(truth + "~" * len(truth))[1] == reward
+
+
+def test_attempts():
+    env = ReasoningGym("spell_backward", attempts=3)
+    env.reset(seed=1)
+    assert env.step("no tag")[0][-1] == user(f"{INSTRUCTION} Try again.")
+    observation, reward, terminated, *_ = env.step("<answer>?</answer>")
+    assert (observation[-1], reward, terminated) == (user("That is not right. Try again."), -0.1, False)
+    again = env.fork()
+    assert env.step(env.demonstration(RNG))[1:3] == (0.9, True)
+    _, reward, terminated, truncated, info = again.step("<answer>?</answer>")
+    assert (reward, terminated, truncated, info["stop"]) == (-0.1, True, False, "wrong")
+    assert again.conversation_score() == {"accuracy": 0.0}
+
+
+def test_several_partial_answers_earn_no_more_than_the_best_of_them():
+    env = ReasoningGym("word_sequence_reversal", scoring="partial", attempts=4, extra_turn=0.0, answer_format="text")
+    env.reset(seed=1)
+    truth = env.state.task.ground_truth
+    rewards = [env.step(truth + "~" * extra)[1] for extra in (3 * len(truth), len(truth), 2 * len(truth), 0)]
+    assert rewards == pytest.approx([0.25, 0.25, 0.0, 0.5])
+
+
+def test_blunders_are_mostly_wrong_and_well_formed():
+    env = ReasoningGym()
+    stops = []
+    for seed in range(30):
+        env.reset(seed=seed)
+        info = env.step(env.blunder(RNG))[4]
+        assert info["metrics"]["well_formed"] == 1.0
+        stops.append(info["stop"])
+    assert stops.count("wrong") > 25
+
+
+def test_a_scorer_that_fails_is_not_the_policys_fault(monkeypatch):
+    env = ReasoningGym()
+    env.reset(seed=0)
+
+    def fail(self, answer, entry):
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(type(env.tasks.opened()), "score_answer", fail)
+    _, reward, terminated, truncated, info = env.step("<answer>3</answer>")
+    assert (reward, terminated, truncated, info["stop"]) == (0.0, False, True, "judge_failed")
+    assert "scorer of 'chain_sum' raised MemoryError: no room" in info["failure"]
+
+
+def test_tasks_travel_as_rows():
+    env = ReasoningGym("leg_counting")
+    row = env.tasks[3].to_row()
+    assert env.reset(options={"task": json.loads(json.dumps(row))})[1]["task_key"] == "leg_counting/train/0/3"
+    assert env.step(env.demonstration(RNG))[1] == 1.0
+    with pytest.raises(TaskError, match="is of the dataset 'leg_counting', not of 'chain_sum'"):
+        ReasoningGym().reset(options={"task": row})
+    with pytest.raises(TaskError, match="extra_info.metadata must be reasoning-gym's"):
+        env.reset(options={"task": Task("k", "s", (user("?"),), "4")})
+
+
+def test_several_datasets_in_one():
+    parts = [{"name": name, "weight": 1.0, "config": {}} for name in ("lcm", "gcd")]
+    env = ReasoningGym("composite", config={"datasets": parts}, size=50)
+    sources = set()
+    for index in range(20):
+        env.reset(options={"task_index": index})
+        sources.add(env.state.task.extra["metadata"]["source_dataset"])
+        assert env.step(env.demonstration(RNG))[1] == 1.0
+    assert sources == {"lcm", "gcd"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dataset": "chain_sums"}, "no dataset 'chain_sums'. Did you mean 'chain_sum'"),
+        ({"dataset": 3}, "no dataset 3. It has ab, acre"),
+        ({"config": {"min_term": 3}}, "'chain_sum' has no option 'min_term'. Did you mean 'min_terms'"),
+        ({"config": {"seed": 3}}, "config must not have seed"),
+        ({"config": {"min_terms": 0}}, "refuses config=.*min_terms"),
+        ({"config": {"min_terms": "x"}}, "refuses config="),
+        ({"config": {"f": print}}, "config must be a mapping as in JSON"),
+        ({"config": [1]}, "config must be a mapping as in JSON"),
+        ({"dataset": "composite"}, "refuses config={}.*at least one dataset"),
+        ({"dataset": "composite", "config": {"datasets": [{"nam": "x"}]}}, "refuses config="),
+        ({"dataset": "word_ladder", "size": 20_000}, "with 40000 items .*too large"),
+        ({"size": 0}, "size must be a whole number from 1"),
+        ({"seed": -1}, "seed must be a whole number from 0"),
+        ({"split": "val"}, "split must be one of train, test"),
+        ({"instruction": 3}, "instruction must be text, not 3"),
+        ({"answer_format": "json"}, "answer_format must be one of tag, text"),
+        ({"scoring": "loose"}, "scoring must be one of strict, partial"),
+        ({"threshold": 0}, "threshold must be above 0"),
+        ({"threshold": 1.1}, "threshold must be above 0 and at most 1"),
+        ({"attempts": 0}, "attempts must be a whole number of at least 1"),
+        ({"correct": 0}, "correct must be above 0"),
+        ({"extra_turn": 0.1}, "extra_turn is a cost"),
+    ],
+)
+def test_bad_options_are_errors(options, message):
+    with pytest.raises(ValueError, match=message):
+        ReasoningGym(**options)
+
+
+def test_without_the_package_the_error_names_the_extra():
+    code = (
+        "import sys\n"
+        "sys.modules['reasoning_gym'] = None\n"
+        "import textenvs\n"
+        "try:\n"
+        "    textenvs.make('textenv/reasoning-gym')\n"
+        "except ImportError as error:\n"
+        "    assert \"pip install 'textenvs[reasoning-gym]'\" in str(error), error\n"
+        "else:\n"
+        "    raise SystemExit('it was made')\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr

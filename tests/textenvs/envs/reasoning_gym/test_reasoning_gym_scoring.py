@@ -1,0 +1,198 @@
+"""Scores of reasoning-gym's answers: nothing a model writes is run, hangs, or earns what it should not."""
+
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from textenvs.envs.reasoning_gym.scoring import MAX_CHARS, Score, ScorerError, is_literal, is_small_expression, score
+from textenvs.envs.reasoning_gym.tasks import ReasoningGymTasks, entry_of, right_answer
+from textenvs.global_rng import RandomState, contained
+
+# Datasets that evaluate what they are given, in one way or the other.
+EVALUATING = (
+    "binary_matrix",
+    "countdown",
+    "intermediate_integration",
+    "n_queens",
+    "polynomial_multiplication",
+    "puzzle24",
+    "simple_integration",
+    "spiral_matrix",
+    "string_insertion",
+)
+TOUCH = "__import__('os').environ.__setitem__('TEXTENVS_CANARY', '1')"
+
+
+def judge(dataset, answer, index=0):
+    tasks = ReasoningGymTasks(dataset, size=5)
+    entry = entry_of(tasks[index], dataset)
+    with contained(RandomState.seeded(0)):
+        return score(tasks.opened(), right_answer(entry) if answer is None else answer, entry)
+
+
+@pytest.mark.parametrize("dataset", EVALUATING)
+def test_answers_are_not_evaluated(dataset):
+    for answer in (
+        TOUCH,
+        f"[{TOUCH}]",
+        f"1+{TOUCH}",
+        f"x if {TOUCH} else x",
+        "9**9**9**9",
+        "10**10**10",
+        "((9**20)**20)**20",
+        "[9**9**9]",
+        "factorial(10**9)",
+        "exp(exp(exp(exp(exp(x)))))",
+        "[0]*10**12",
+        "(" * 5000,
+        "9" * 10**6,
+    ):
+        assert judge(dataset, answer).value < 1
+    assert "TEXTENVS_CANARY" not in os.environ
+
+
+@pytest.mark.parametrize("dataset", EVALUATING)
+def test_right_answers_still_pass_in_other_words(dataset):
+    for index in range(3):
+        assert judge(dataset, None, index) == Score(1.0)
+    gold = right_answer(entry_of(ReasoningGymTasks(dataset, size=5)[0], dataset))
+    if dataset in ("simple_integration", "intermediate_integration"):
+        assert judge(dataset, f"({gold.replace('+ C', '')}) + 7 + C") == Score(1.0)
+    elif dataset in ("polynomial_multiplication", "countdown", "puzzle24"):
+        assert judge(dataset, f"(({gold}))") == Score(1.0)
+
+
+def test_holes_of_the_packages_scorers_are_closed():
+    tasks = ReasoningGymTasks("game_of_life_halting", size=30)
+    falses = [i for i in range(30) if tasks[i].ground_truth == "False"]
+    assert tasks.opened().score_answer("anything", entry_of(tasks[falses[0]], "game_of_life_halting")) == 1.0
+    entry = entry_of(tasks[falses[0]], "game_of_life_halting")
+    assert [score(tasks.opened(), text, entry).value for text in ("anything", "True", "False")] == [0, 0, 1]
+    assert judge("puzzle24", "6*4*1*1").value < 1
+    tasks = ReasoningGymTasks("coin_flip", size=9)
+    entry = next(entry for entry in (entry_of(tasks[i], "coin_flip") for i in range(9)) if entry["answer"] == "0.125")
+    assert tasks.opened().score_answer("0", entry) == 1.0
+    assert [score(tasks.opened(), text, entry).value for text in ("0", "0.12", "0.125", "1/8")] == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "answer"),
+    [
+        ("coin_flip", "1e999999999"),
+        ("coin_flip", "1e9_9_9_9_9_9_9"),
+        ("coin_flip", "1e" + "\N{ARABIC-INDIC DIGIT NINE}" * 9),
+        ("coin_flip", "\N{FULLWIDTH DIGIT ONE}e-" + "\N{FULLWIDTH DIGIT NINE}" * 9),
+        ("rubiks_cube", "U999999999"),
+        ("rubiks_cube", "U" + "\N{ARABIC-INDIC DIGIT NINE}" * 9),
+        ("rush_hour", "A+999999999"),
+        ("rush_hour", "A+" + "\N{ARABIC-INDIC DIGIT NINE}" * 9),
+    ],
+)
+def test_numbers_without_end_are_refused(dataset, answer):
+    assert judge(dataset, answer) == Score(0.0, refused=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "safe"),
+    [
+        ("[[0, 1], [1, 0]]", True),
+        ("['A', 'B']", True),
+        ("ABCD", True),
+        ("-1", True),
+        ("1 2 3", True),  # no Python: eval() refuses it
+        ("lambda: 0", False),
+        ("f()", False),
+        ("[i for i in range(10**9)]", False),
+        ("9**9", False),
+        ("'a'*10**9", False),
+        ("a.b", False),
+        ("f'{x}'", False),
+    ],
+)
+def test_literals(text, safe):
+    assert is_literal(text) == safe
+
+
+@pytest.mark.parametrize(
+    ("text", "safe"),
+    [
+        ("3*x**2 + 2*x - 1/2 + C", True),
+        ("-x**(-3)/3", True),
+        ("exp(2*x)*sin(x)", True),
+        ("sqrt(x**2 + 1)", True),
+        ("x**y", True),
+        ("x**(1/2)", True),
+        ("x^2", False),
+        ("x.real", False),
+        ("x[0]", False),
+        ("sin", False),
+        ("sin(x", False),
+        ("eval(x)", False),
+        ("sin(x)(x)", False),
+        ("exp(x, evaluate=False)", False),
+        ("exp(9)", False),
+        ("'x'", False),
+        ("True", False),
+        ("x**1000", False),
+        ("x**(2*9)", False),
+        ("(x**9)**9", False),
+        ("2**-(3**9)", False),
+        ("10000000000000", False),
+        ("import os", False),
+        ("x;y", False),
+        ("x if y else z", False),
+        ("", False),
+        ("+".join("x" * 1500), False),
+    ],
+)
+def test_small_expressions(text, safe):
+    assert is_small_expression(text) == safe
+
+
+def test_what_an_expression_may_hold():
+    assert is_small_expression("(1+2)*3/4", ())
+    assert not is_small_expression("1+x", ())
+    assert is_small_expression("1+x", ("variables",))
+    assert not is_small_expression("sin(x)", ("variables",))
+
+
+@given(st.text(st.sampled_from("x9*+-/().,[]'\"sinexp_ \n"), max_size=40))
+def test_what_counts_as_safe_calls_nothing_but_known_functions(text):
+    class Names(dict):
+        def __missing__(self, name):
+            assert name in ("sin", "exp") or len(name) <= 2
+            return Value()
+
+    class Value(float):
+        def __call__(self, *arguments):
+            return Value()
+
+    if is_small_expression(text):
+        import contextlib
+
+        with contextlib.suppress(ArithmeticError, TypeError):
+            eval(text.strip(), {"__builtins__": {}}, Names())
+
+
+class Faulty:
+    def __init__(self, *readable):
+        self.readable = readable
+
+    def score_answer(self, answer, entry):
+        if answer not in self.readable:
+            raise KeyError(answer)
+        return 1.0
+
+
+def test_an_answer_that_the_scorer_cannot_read_is_wrong_if_it_can_read_the_right_one():
+    entry = {"question": "?", "answer": "4", "metadata": {"source_dataset": "mine"}}
+    assert score(Faulty("4"), "four", entry) == Score(0.0, unread=True)
+    assert score(Faulty("4"), "4", entry) == Score(1.0)
+    with pytest.raises(ScorerError, match="scorer of 'mine' raised KeyError"):
+        score(Faulty(), "four", entry)
+    with pytest.raises(ScorerError):
+        score(Faulty(), "4", entry)
+    assert score(Faulty(), "four", {**entry, "answer": None}) == Score(0.0, unread=True)
+    assert score(Faulty("4"), "4" * (MAX_CHARS + 1), entry) == Score(0.0, refused=True)

@@ -1,0 +1,152 @@
+"""search-qa: what is asked can be found, answers are judged as in SQuAD, and rows bring their own corpus."""
+
+import json
+
+import numpy as np
+import pytest
+
+from textenvs.envs.search_qa.env import SearchQA
+from textenvs.messages import user
+from textenvs.task import Rows, Task, TaskError
+from textenvs.tools.formats import FORMATS, call
+from textenvs.tools.search import Corpus
+
+pytest.importorskip("bm25s", reason="needs the extra 'search'")
+
+rng = np.random.default_rng(0)
+PAGES = [{"title": "Alda", "text": "The mayor of Alda is Ove Lind."}, {"title": "Brim", "text": "Brim is old."}]
+
+
+def write(path, *rows):
+    path.write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    return write(tmp_path / "corpus.jsonl", *PAGES)
+
+
+def played(env, *actions):
+    env.reset(seed=0)
+    for action in actions:
+        conversation, reward, _, _, info = env.step(action)
+    return conversation, reward, info
+
+
+@pytest.mark.parametrize("level", ["easy", "medium", "hard"])
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_the_expert_finds_every_answer(level, split):
+    """Not by knowing it: what it says was in a page it was shown."""
+    env = SearchQA(level=level, split=split)
+    for index in range(0, env.tasks.size, 3):
+        env.reset(options={"task_index": index})
+        total = 0.0
+        while not env.state.done:
+            conversation, reward, *_, info = env.step(env.demonstration(rng))
+            total += reward
+        found = " ".join(message["content"] for message in conversation if message["role"] == "tool")
+        assert env.state.task.ground_truth in found
+        assert (info["stop"], total) == ("solved", 1.0)
+
+
+@pytest.mark.parametrize("call_format", sorted(FORMATS))
+def test_every_format_of_calls_works(call_format):
+    env = SearchQA(call_format=call_format, level="medium")
+    env.reset(seed=1)
+    while not env.state.done:
+        *_, info = env.step(env.demonstration(rng))
+    assert info["stop"] == "solved"
+
+
+def test_answers_are_judged_as_in_squad(corpus, tmp_path):
+    rows = write(tmp_path / "rows.jsonl", {"question": "Who is the mayor of Alda?", "answer": ["Ove Lind", "O. Lind"]})
+    env = SearchQA(rows, corpus=corpus)
+    for answer, stop, em, overlap in (
+        ("Answer: ove lind.", "solved", 1.0, 1.0),
+        ("I looked.\nAnswer: The O Lind", "solved", 1.0, 1.0),
+        ("Answer: mayor Ove Lind", "wrong", 0.0, 0.8),
+        ("Answer: Mia", "wrong", 0.0, 0.0),
+    ):
+        _, reward, info = played(env, answer)
+        assert (info["stop"], info["metrics"]["em"], info["metrics"]["f1"]) == (stop, em, pytest.approx(overlap))
+        assert reward == em
+    by_words = SearchQA(rows, corpus=corpus, score="f1", correct=2.0)
+    assert played(by_words, "Answer: mayor Ove Lind")[1] == pytest.approx(1.6)
+    assert env.secrets() == ("Ove Lind", "O. Lind")
+
+
+def test_searching_costs_what_is_said_and_shows_the_best_page(corpus):
+    task = Task("k", "d", (user("Who is the mayor of Alda?"),), {"target": ["Ove Lind"]})
+    env = SearchQA(Rows("mine", [task]), corpus=Corpus.load(corpus), top_k=1, call_cost=-0.1)
+    search = env.format.write("", [call("search", query="mayor Alda")])
+    conversation, reward, info = played(env, search)
+    assert (reward, info["terms"]) == (-0.1, {"correct": 0.0, "calls": -0.1})
+    assert conversation[-1]["content"] == "[1] Alda\nThe mayor of Alda is Ove Lind."
+    conversation, reward, _ = played(env, "It is Ove Lind.")
+    assert (reward, conversation[-1]["content"]) == (0.0, 'Use search, or end with "Answer: " and the answer.')
+    assert played(env, "Answer: Ove Lind")[1] == 1.0
+
+
+def test_blunders_answer_another_question():
+    env = SearchQA()
+    wrong = 0
+    for seed in range(20):
+        env.reset(seed=seed)
+        *_, info = env.step(env.blunder(np.random.default_rng(seed)))
+        wrong += info["stop"] == "wrong"
+    assert wrong == 20
+
+
+def test_rows_need_a_corpus_and_a_corpus_needs_rows(corpus, tmp_path):
+    rows = write(tmp_path / "rows.jsonl", {"question": "q", "answer": "a"})
+    with pytest.raises(ValueError, match="with corpus="):
+        SearchQA(rows)
+    with pytest.raises(ValueError, match="generated pages"):
+        SearchQA(corpus=corpus)
+    with pytest.raises(TaskError, match="no such file"):
+        SearchQA(rows, corpus=tmp_path / "absent.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("row", "truth"),
+    [
+        ({"question": "q", "answer": "a"}, "a"),
+        ({"question": "q", "answer": ["a", "b"]}, ["a", "b"]),
+        ({"question": "q", "golden_answers": ["a"]}, "a"),
+        ({"question": "q", "answers": {"text": ["a", "b"], "answer_start": [0, 1]}}, ["a", "b"]),
+    ],
+)
+def test_rows_of_known_data_sets(corpus, tmp_path, row, truth):
+    assert SearchQA(write(tmp_path / "r.jsonl", row), corpus=corpus).tasks[0].ground_truth == truth
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"question": "q"}, "a row needs"),
+        ({"answer": "a"}, "a row needs"),
+        ({"question": " ", "answer": "a"}, "'question' must be text"),
+        ({"question": "q", "answer": []}, "at least one text"),
+        ({"question": "q", "answer": [1]}, "at least one text"),
+        ({"question": "q", "answer": ["a", " "]}, "an answer is empty"),
+    ],
+)
+def test_rows_that_cannot_be_used_are_listed(corpus, tmp_path, row, words):
+    with pytest.raises(TaskError, match=f"row 1: .*{words}"):
+        SearchQA(write(tmp_path / "r.jsonl", row), corpus=corpus)
+
+
+def test_a_ground_truth_that_is_no_answer_is_refused(corpus):
+    env = SearchQA(Rows("mine", [Task("k", "d", (user("q"),), 5)]), corpus=corpus)
+    with pytest.raises(TaskError, match="ground_truth 5 is no answer"):
+        env.reset(seed=0)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [{"correct": 0}, {"call_cost": 0.1}, {"score": "bleu"}, {"level": "huge"}, {"top_k": 0}, {"snippet_chars": 1}],
+)
+def test_options_out_of_range_are_named(option):
+    with pytest.raises(ValueError, match=next(iter(option))):
+        SearchQA(**option)

@@ -1,0 +1,469 @@
+"""The bridge to TextArena: its own games and rewards, reproducible from seed and moves, and nothing let in or out."""
+
+import copy
+import json
+import os
+import pickle
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from textenvs.data import Task, TaskError
+from textenvs.envs.textarena.env import TextArena
+from textenvs.envs.textarena.players import careless_move, opponent_move
+from textenvs.envs.textarena.tasks import (
+    _CORPORA,
+    TWO_PLAYER,
+    LiveGame,
+    _in_textarena,
+    base_of,
+    games,
+)
+from textenvs.global_rng import RandomState
+from textenvs.messages import user
+
+RNG = np.random.default_rng(0)
+# The first variant of each game that Python can import everywhere and that needs no corpora.
+ONE_OF_EACH = sorted({base_of(game): game for game in reversed(games())}.values())
+PLAYABLE = [game for game in ONE_OF_EACH if base_of(game) not in {*_CORPORA, "Klondike"}]
+# A second for a start.
+SLOW = {"RushHour", "Sokoban"}
+# Moves that many games take, and some that none does.
+MOVES = (
+    ["[up]", "[down]", "[left]", "[right]", "[hit]", "[stand]", "[red]", "[blue]", "[accept]", "[continue]", "[roll]"]
+    + ["[hold]", "[1]", "[5]", "[8]", "[0 1]", "[2 3]", "[1 2 3 4]", "[6 5 4 3]", "[A B]", "[A C]", "[B C]", "[check]"]
+    + ["[bet]", "[rock]", "[col 3]", "[1->4]", "[reveal 1 1]", "hello", ""]
+)
+
+
+def drive(env, moves, seed=0):
+    results = [env.reset(seed=seed)]
+    for move in moves:
+        if env.state.done:
+            break
+        results.append(env.step(move))
+    return results
+
+
+def legal(env, rng):
+    """A random allowed move in a two-player game."""
+    return opponent_move(base_of(env.tasks.game), env._peek().game, rng)
+
+
+# ------------------------------------------------------------------ the games
+
+
+@pytest.mark.parametrize("game", PLAYABLE)
+def test_a_game_starts_ends_and_leaves_no_trace(game, capsys):
+    random.seed(3)
+    np.random.seed(3)
+    before = RandomState.current()
+    env = TextArena(game)
+    observation, info = env.reset(seed=1)
+    assert len(observation[0]["content"]) > 100
+    assert info["data_source"] == f"textarena/{base_of(game)}"
+    first = env.step("no move at all")
+    assert (first[1], first[2], first[4]["stop"]) == (0.0, False, None)
+    assert first[0][-1]["role"] == "user"
+    assert first[4]["metrics"] == {"invalid": 1.0}
+    second = env.step("nor this")
+    assert (second[2], second[4]["stop"], second[4]["metrics"]) == (True, "invalid_move", {"invalid": 2.0})
+    assert second[1] <= 0.0
+    after = RandomState.current()
+    assert after.python == before.python
+    assert pickle.dumps(after.numpy) == pickle.dumps(before.numpy)
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("game", [game for game in PLAYABLE if base_of(game) not in TWO_PLAYER | SLOW])
+def test_it_is_the_game_that_textarena_plays(game):
+    """The same seed and moves give the same messages and reward in the package itself."""
+    import textarena
+
+    rng = random.Random(5)
+    env = TextArena(game, forfeit=False)
+    moves = [rng.choice(MOVES) for _ in range(12)]
+    env.reset(options={"task_index": 3})
+    results = [env.step(move) for move in moves if not env.state.done]
+    seed = env.state.task.extra["seed"]
+    with _in_textarena(RandomState.seeded(seed)):
+        theirs = textarena.make(f"{game}-raw")
+        theirs.reset(num_players=1, seed=seed)
+        said, rewards = [], []
+        for move in moves[: len(results)]:
+            said.append(theirs.get_observation()[1])
+            done, _ = theirs.step(move)
+            rewards.append(theirs.close()[0] if done else None)
+    assert done == results[-1][2]
+    ours = [message["content"] for message in results[-1][0] if message["role"] == "user"]
+    for text, messages in zip(ours, said, strict=False):
+        for _, message, kind in messages:
+            own = kind == textarena.ObservationType.PLAYER_ACTION or not isinstance(message, str)
+            assert own or message.strip() in text
+    assert all(result[1] == 0.0 for result in results if not result[2])
+    if done and not isinstance(rewards[-1][0], str):
+        assert results[-1][1] == float(rewards[-1][0])
+
+
+def test_a_reward_and_a_reason_the_wrong_way_round_are_put_right():
+    env = TextArena("Cryptarithm-v0", forfeit=False)
+    assert [result[1] for result in drive(env, ["?", "?"])[1:]] == [0.0, 0.0]
+    env = TextArena("Countdown-v0", forfeit=False)
+    assert 0 < drive(env, ["?", "?"])[-1][1] < 1  # this one pays for having done nothing
+    assert drive(TextArena("Countdown-v0"), ["?", "?"])[-1][1] == 0.0
+
+
+def test_a_near_guess_earns_its_share_only_at_the_end():
+    """Giving up by an invalid move is not an end worth a reward, unless asked for."""
+    for forfeit in (True, False):
+        env = TextArena(forfeit=forfeit)
+        env.reset(seed=0)
+        number = int(env.secrets()[0])
+        near = number + 1 if number < 20 else number - 1
+        rewards = [env.step(move)[1] for move in (f"[{near}]", "?", "?")]
+        assert rewards == pytest.approx([0.0, 0.0, 0.0 if forfeit else 1 - 1 / 19])
+
+
+# ------------------------------------------------------------------ experts
+
+
+@pytest.mark.parametrize(
+    "game",
+    [
+        "GuessTheNumber-v0",
+        "GuessTheNumber-v0-hardcore",
+        "Mastermind-v0",
+        "Mastermind-v0-hard",
+        "TowerOfHanoi-v0",
+        "TowerOfHanoi-v0-extreme",
+        "Nim-v0",
+        "Nim-v0-large",
+    ],
+)
+def test_experts_win(game):
+    env = TextArena(game)
+    for seed in range(8 if "Hanoi" not in game else 1):
+        env.reset(seed=seed)
+        while not env.state.done:
+            info = env.step(env.demonstration(RNG))[4]
+        assert info["stop"] == "solved"
+        assert info["metrics"] == {"invalid": 0.0}
+        assert env.conversation_score() == {"success": 1.0}
+    if "Hanoi" in game:
+        assert info["assistant_turns"] == (7 if game == "TowerOfHanoi-v0" else 127)  # 2^disks - 1, the fewest
+
+
+def test_the_tower_expert_goes_on_from_anywhere():
+    env = TextArena("TowerOfHanoi-v0", options={"max_turns": 30})
+    for wandering in (["[A B]"], ["[A B]", "[A C]", "[B C]"], ["[A C]", "[A B]", "[C B]", "[A C]", "[B A]"]):
+        drive(env, wandering)
+        while not env.state.done:
+            info = env.step(env.demonstration(RNG))[4]
+        assert info["stop"] == "solved"
+
+
+def test_where_there_is_no_expert():
+    env = TextArena("2048-v0")
+    env.reset(seed=0)
+    for hook in (env.demonstration, env.blunder):
+        with pytest.raises(NotImplementedError, match="TextArena's 2048 has no scripted"):
+            hook(RNG)
+    assert env.secrets() == ()
+    env = TextArena("Mastermind-v0-extreme")
+    env.reset(seed=0)
+    with pytest.raises(NotImplementedError, match="6 of 12 numbers has too many codes"):
+        env.demonstration(RNG)
+
+
+def test_blunders_are_allowed_moves_and_mostly_wrong():
+    for game in ("GuessTheNumber-v0", "Mastermind-v0", "Mastermind-v0-extreme", "TicTacToe-v0"):
+        env, solved = TextArena(game), 0
+        for seed in range(20):
+            env.reset(seed=seed)
+            info = env.step(env.blunder(RNG))[4]
+            assert info["metrics"] == {"invalid": 0.0}
+            solved += info["stop"] == "solved"
+        assert solved < 8
+
+
+# ------------------------------------------------------------------ two players
+
+
+@pytest.mark.parametrize("game", sorted(f"{name}-v0" for name in TWO_PLAYER))
+@pytest.mark.parametrize("seat", [0, 1])
+def test_two_players(game, seat):
+    """Neither side ever makes an invalid move, every game ends, and the opponent is beaten now and then."""
+    env = TextArena(game, seat=seat, options={"winning_score": 40} if game == "PigDice-v0" else None)
+    rng = np.random.default_rng(seat)
+    rewards = set()
+    for seed in range(12):
+        observation, _ = env.reset(seed=seed)
+        assert f"Player {seat}" in observation[0]["content"]
+        total = 0.0
+        while not env.state.done:
+            assert env._peek().turn == seat
+            _, reward, _, _, info = env.step(legal(env, rng))
+            total += reward
+        assert info["metrics"] == {"invalid": 0.0}
+        assert info["stop"] == {1.0: "solved", 0.0: "draw", -1.0: "lost"}[total]
+        rewards.add(total)
+    assert {1.0, -1.0} <= rewards or game == "Nim-v0"
+
+
+def test_the_opponents_moves_are_seen_and_ones_own_are_not_repeated():
+    env = TextArena("TicTacToe-v0")
+    observation = drive(env, ["I take [4]."])[-1][0]
+    said = observation[-1]["content"]
+    assert "Player 1: [" in said
+    assert "I take" not in said
+    assert said.count("Current Board") == 2
+
+
+# ------------------------------------------------------------------ seed and moves are all there is
+
+
+@pytest.mark.parametrize("game", ["2048-v0", "Bandit-v0", "Blackjack-v0", "KuhnPoker-v0", "PigDice-v0", "Secretary-v0"])
+def test_a_game_is_the_same_after_a_fork_a_restore_and_a_journey(game):
+    """These games draw while they are played."""
+    rng = random.Random(1)
+    for seed in range(3):
+        moves = [
+            rng.choice(
+                ["[up]", "[left]", "[down]", "[right]", "[red]", "[blue]", "[hit]", "[stand]", "[continue]"] * 2
+                + ["[roll]"] * 9
+                + ["[hold]", "[check]", "[bet]", "[call]", "?"]
+            )
+            for _ in range(14)
+        ]
+        env = TextArena(game)
+        whole = drive(env, moves, seed)
+        for turn in range(len(whole) - 1):
+            random.random()
+            drive(env, moves[:turn], seed)
+            saved = pickle.loads(pickle.dumps(env.snapshot()))
+            other = TextArena(game)
+            other.restore(saved)
+            fork = env.fork()
+            fork.step("[a future that did not happen]")
+            for each in (env.fork(), other, copy.deepcopy(env), pickle.loads(pickle.dumps(env)), env):
+                assert [each.step(move) for move in moves[turn : len(whole) - 1]] == whole[turn + 1 :]
+
+
+def test_forks_do_not_share_a_running_game():
+    env = TextArena()
+    env.reset(seed=0)
+    env.step("[3]")
+    fork = env.fork()
+    assert env._live is not None
+    assert fork._live is None
+    assert fork._peek() is not env._peek()
+    assert len(pickle.dumps(env)) < 20_000
+
+
+def test_a_step_that_fails_can_be_tried_again(monkeypatch):
+    env = TextArena("TicTacToe-v0")
+    env.reset(seed=0)
+    expected = env.fork().step("[4]")
+
+    def fail(self, player):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LiveGame, "heard", fail)
+        with pytest.raises(KeyboardInterrupt):
+            env.step("[4]")
+    assert env.step("[4]") == expected
+
+
+# ------------------------------------------------------------------ faults
+
+
+def test_a_reply_that_the_game_cannot_read_is_answered_once(monkeypatch):
+    env = TextArena()
+    env.reset(seed=0)
+    secret = env.secrets()[0]
+    step = type(env._peek().game).step
+
+    def faulty(game, action):
+        if action == "boom":
+            game.guessed_numbers = None  # half a move
+            raise TypeError
+        return step(game, action)
+
+    monkeypatch.setattr(type(env._peek().game), "step", faulty)
+    wrong = [f"[{number}]" for number in range(1, 21) if str(number) != secret]
+    for turn in range(2):
+        observation, reward, *_, info = env.step("boom")
+        assert observation[-1] == user("The game could not read that. Make a move as its rules say.")
+        assert (reward, info["stop"], info["metrics"]) == (0.0, None, {"invalid": turn + 1.0})
+        assert "The target number is" in env.step(wrong[turn])[0][-1]["content"]  # the half move left no trace
+    env.step("boom")
+    assert env.fork().step(f"[{secret}]")[4]["stop"] == "solved"
+    _, reward, terminated, truncated, info = env.step("boom")
+    assert (reward, terminated, truncated, info["stop"]) == (-1.0, True, False, "invalid_move")
+
+
+def test_a_fault_at_the_opponents_move_is_not_the_policys(monkeypatch):
+    env = TextArena("TicTacToe-v0")
+    env.reset(seed=0)
+    monkeypatch.setattr("textenvs.envs.textarena.opponent_move", lambda *args: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        env.step("[4]")
+    monkeypatch.setattr("textenvs.envs.textarena.opponent_move", lambda *args: None)
+    _, reward, terminated, truncated, info = env.step("[4]")
+    assert (reward, terminated, truncated, info["stop"], info["failed"]) == (0.0, False, True, "tool_failed", True)
+    assert "TicTacToe-v0, at the opponent's move" in info["failure"]
+
+
+def test_a_reward_that_is_no_number_is_not_the_policys_fault(monkeypatch):
+    env = TextArena()
+    env.reset(seed=0)
+    winning = f"[{env.secrets()[0]}]"
+    monkeypatch.setattr(type(env._peek().game), "close", lambda game: ({0: "a lot"}, {0: {}}))
+    _, reward, terminated, truncated, info = env.step(winning)
+    assert (reward, terminated, truncated, info["stop"]) == (0.0, False, True, "tool_failed")
+    assert info["failure"] == "GuessTheNumber-v0, at its end: the reward is 'a lot', and not a number"
+
+
+@pytest.mark.parametrize("game", ["ConnectFour-v0", "GuessTheNumber-v0", "Bandit-v0"])
+def test_a_long_reply_is_cut_at_its_beginning(game):
+    for reply in ("[" * 10**6, "[col " * 10**5, "a" * 10**6 + "[7]", "[" + "9" * 10**5 + "]"):
+        env = TextArena(game)
+        env.reset(seed=0)
+        env.step(reply)
+    env = TextArena()
+    env.reset(seed=0)
+    assert env.step("[1] " + "thinking " * 10**4 + f"[{env.secrets()[0]}]")[4]["stop"] == "solved"
+
+
+# ------------------------------------------------------------------ tasks and options
+
+
+def test_tasks():
+    train, test = TextArena().tasks, TextArena(split="test").tasks
+    seeds = {split: {tasks[i].extra["seed"] for i in range(50)} for split, tasks in (("a", train), ("b", test))}
+    assert not seeds["a"] & seeds["b"]
+    assert train[3] == TextArena().tasks[3]
+    assert TextArena(seed=1).tasks[3] != train[3]
+    with pytest.raises(IndexError, match="index -1 is negative"):
+        train[-1]
+    env = TextArena()
+    assert env.reset(options={"task_index": 4})[0] == TextArena().reset(options={"task": train[4]})[0]
+    with pytest.raises(TaskError, match="extra_info.game is 'GuessTheNumber-v0', not 'Nim-v0'"):
+        TextArena("Nim-v0").reset(options={"task": train[4]})
+    with pytest.raises(TaskError, match="extra_info.seed must be a whole number, not 'x'"):
+        env.reset(options={"task": Task("k", "s", (), "?", extra={"game": "GuessTheNumber-v0", "seed": "x"})})
+
+
+def test_options_of_the_game():
+    env = TextArena(options={"max_number": 100, "max_turns": 7})
+    observation, _ = env.reset(seed=0)
+    assert "between 1 and 100 within 7 turns" in observation[0]["content"]
+    assert json.loads(json.dumps(env.tasks.options)) == env.tasks.options
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"game": "GuessTheNumbers-v0"}, "no game 'GuessTheNumbers-v0' .* Did you mean 'GuessTheNumber-v0'"),
+        ({"game": "GuessTheNumber-v0-train"}, "Did you mean 'GuessTheNumber-v0'"),
+        ({"game": 3}, "no game 3"),
+        ({"game": "TwentyQuestions-v0"}, "language model behind a service"),
+        ({"game": "Taboo-v0"}, "is for several players; there are opponents for ConnectFour"),
+        ({"options": {"max_numbers": 3}}, "cannot be started with options=.*max_numbers"),
+        ({"options": {"max_number": "x"}}, "cannot be started with options="),
+        ({"options": {"f": print}}, "options must be a mapping as in JSON"),
+        ({"seat": 1}, "seat must be 0, in a game for one, not 1"),
+        ({"game": "Nim-v0", "seat": 2}, "seat must be 0 or 1, not 2"),
+        ({"forfeit": "no"}, "forfeit must be true or false"),
+        ({"seed": -1}, "seed must be a whole number of at least 0"),
+        ({"split": "val"}, "split must be one of train, test"),
+        ({"max_assistant_turns": 0}, "max_assistant_turns must be"),
+    ],
+)
+def test_bad_options_are_errors(options, message):
+    with pytest.raises(ValueError, match=message):
+        TextArena(**options)
+
+
+def run(code, **environment):
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_without_its_corpora_a_word_game_is_refused_and_nothing_is_downloaded(tmp_path):
+    code = (
+        "import socket, nltk\n"
+        "nltk.data.path[:] = []\n"
+        "def offline(*args): raise AssertionError('a game went to the network')\n"
+        "socket.socket.connect = offline\n"
+        "from textenvs.envs.textarena import TextArena\n"
+        "for game in ('Wordle-v0', 'Hangman-v0', 'WordSearch-v0', 'WordLadder-v0'):\n"
+        "    try:\n"
+        "        TextArena(game)\n"
+        "    except LookupError as error:\n"
+        "        assert 'python -m nltk.downloader words' in str(error), error\n"
+        "    else:\n"
+        "        raise SystemExit(game)\n"
+    )
+    ran = run(code, HOME=str(tmp_path))
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+
+
+def test_wordle_with_corpora(tmp_path):
+    """Ten words in the place of NLTK's."""
+    words = ["apple", "grape", "lemon", "melon", "berry", "house", "table", "chair", "plant", "stone"]
+    corpora, tagger = tmp_path / "corpora" / "words", tmp_path / "taggers" / "averaged_perceptron_tagger_eng"
+    corpora.mkdir(parents=True)
+    tagger.mkdir(parents=True)
+    for name in ("en", "en-basic"):
+        (corpora / name).write_text("\n".join(words) + "\n")
+    for part, content in (("weights", {}), ("tagdict", dict.fromkeys(words, "NN")), ("classes", ["NN"])):
+        (tagger / f"averaged_perceptron_tagger_eng.{part}.json").write_text(json.dumps(content))
+    code = (
+        "import pickle\n"
+        "from textenvs.envs.textarena import TextArena\n"
+        "env = TextArena('Wordle-v0')\n"
+        "other = TextArena('Wordle-v0', split='test')\n"
+        "env.reset(seed=1); other.reset(seed=2)\n"
+        "assert env._peek().game is not other._peek().game\n"
+        "assert env._peek().game.dictionary is other._peek().game.dictionary\n"
+        "secret, = env.secrets()\n"
+        f"wrong = next(word for word in {words} if word != secret)\n"
+        "assert 'Feedback' in env.step(f'[{wrong}]')[0][-1]['content']\n"
+        "assert len(pickle.dumps(env)) < 50_000\n"
+        "fork = env.fork()\n"
+        "assert fork.step(f'[{secret}]') == env.step(f'[{secret}]')\n"
+        "assert env.state.won and other.state.moves == ()\n"
+    )
+    ran = run(code, NLTK_DATA=str(tmp_path))
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+
+
+def test_without_the_package_the_error_names_the_extra():
+    code = (
+        "import sys\n"
+        "sys.modules['textarena'] = None\n"
+        "import textenvs\n"
+        "try:\n"
+        "    textenvs.make('textenv/textarena')\n"
+        "except ImportError as error:\n"
+        "    assert \"pip install 'textenvs[textarena]'\" in str(error), error\n"
+        "else:\n"
+        "    raise SystemExit('it was made')\n"
+    )
+    ran = run(code)
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_careless_moves_of_a_game_without_any():
+    with pytest.raises(NotImplementedError, match="TextArena's Sokoban has no scripted blunders"):
+        careless_move("Sokoban", None, RNG)

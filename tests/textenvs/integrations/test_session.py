@@ -1,0 +1,150 @@
+"""The core of all adapters: a description of an episode that survives JSON, and its episode."""
+
+import asyncio
+import json
+import threading
+
+import adapter_kit
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from textenvs.env import TextEnv, Turn
+from textenvs.integrations import EpisodeSpec, Session, SpecError, episode_specs
+from textenvs.messages import user
+from textenvs.task import Rows, Task
+
+
+@pytest.mark.parametrize("env_id", adapter_kit.ENVIRONMENTS)
+def test_a_session_is_the_environment_message_by_message(env_id):
+    ends = set()
+    for played in adapter_kit.episodes(env_id, 12):
+        session, opening = Session.of(EpisodeSpec.from_row(json.dumps(played.spec.to_row())))
+        with session:
+            assert opening == played.opening
+            turns = [session.reply(reply) for reply in played.replies]
+            assert [turn.messages for turn in turns] == played.said
+            assert session.turn_rewards == played.rewards
+            assert session.reward == sum(played.rewards)
+            assert session.stop == played.stop
+            last = turns[-1]
+            assert (last.terminated, last.truncated, session.done) == (played.terminated, played.truncated, True)
+            assert session.messages == session.env.state.messages
+        ends.add(played.stop)
+    assert len(ends) > 1, "these scripts end in one way only, and prove less than they seem to"
+
+
+def test_both_ways_of_playing_are_one():
+    async def awaited(played):
+        session, opening = await Session.aof(played.spec)
+        turns = [await session.areply(reply) for reply in played.replies]
+        await session.aclose()
+        return opening, turns
+
+    for played in adapter_kit.episodes("textenv/clarify", 4):
+        opening, turns = asyncio.run(awaited(played))
+        assert opening == played.opening
+        assert [turn.messages for turn in turns] == played.said
+        assert [turn.reward for turn in turns] == played.rewards
+
+
+def test_an_environment_that_blocks_gets_a_thread_of_its_own():
+    class Blocking(TextEnv):
+        blocking = True
+
+        def __init__(self):
+            super().__init__(Rows("one", [Task("0", "test", (user("Well?"),), "yes")]))
+            self.threads = []
+
+        def opening(self, task):
+            self.threads.append(threading.current_thread())
+            return task.prompt
+
+        def respond(self, reply):
+            self.threads.append(threading.current_thread())
+            return Turn(terms={"said": 1.0}, terminated=True, stop="solved")
+
+    async def played():
+        session = Session(Blocking())
+        opening = await session.astart(0, {"task_index": 0})
+        turn = await session.areply("yes")
+        await session.aclose()
+        return session, opening, turn
+
+    session, opening, turn = asyncio.run(played())
+    assert threading.main_thread() not in session.env.threads
+    assert len(session.env.threads) == 2
+    assert [message["content"] for message in opening] == ["Well?"]
+    assert (turn.done, session.turn_rewards) == (True, [1.0])
+
+
+def test_a_reply_that_is_refused_may_be_tried_again():
+    session, opening = Session.of(EpisodeSpec("textenv/gsm8k-interact", 0))
+    with pytest.raises(Exception, match="an action is"):
+        session.reply(17)
+    assert session.messages == opening
+    assert session.turns == []
+    session.reply("#### 1")
+    assert session.turn_rewards == [1.0]
+
+
+def test_a_new_episode_forgets_the_one_before():
+    session, _ = Session.of(EpisodeSpec("textenv/gsm8k-interact", 0))
+    session.reply("#### 1")
+    opening = session.start(seed=1)
+    assert session.turns == []
+    assert session.stop is None
+    assert not session.done
+    assert session.messages == opening
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(
+    st.text(min_size=1, max_size=20),
+    st.integers(0, 2**63 - 1),
+    st.dictionaries(st.text(max_size=5), json_values, max_size=3),
+    st.none() | st.integers(0, 2**31),
+)
+def test_a_description_survives_json(env, seed, kwargs, index):
+    spec = EpisodeSpec(env, seed, kwargs, index)
+    allowed = {env: kwargs}
+    assert EpisodeSpec.from_row(spec.to_row(), environments=allowed) == spec
+    assert EpisodeSpec.from_row(json.dumps(spec.to_row()), environments=allowed) == spec
+
+
+@pytest.mark.parametrize(
+    ("row", "match"),
+    [
+        ("{", "row 3: not JSON"),
+        ("[" * 100_000, "row 3: not JSON"),
+        ("9" * 5000, "row 3: not JSON"),
+        (17, "row 3: expected a mapping"),
+        ({"env": "textenv/clarify"}, r"row 3: missing fields \['seed'\]"),
+        ({"env": "textenv/clarify", "seed": 0, "sed": 1}, r"row 3: unknown fields \['sed'\]"),
+        ({"env": "", "seed": 0}, "env must be"),
+        ({"env": "textenv/clarify", "seed": True}, "seed must be a whole number"),
+        ({"env": "textenv/clarify", "seed": -1}, "seed must be a whole number"),
+        ({"env": "textenv/clarify", "seed": 0, "task_index": 1.5}, "task_index must be a whole number"),
+        ({"env": "textenv/clarify", "seed": 0, "env_kwargs": "[1]"}, "env_kwargs must be a mapping"),
+        ({"env": "textenv/clarify", "seed": 0, "env_kwargs": "{"}, "env_kwargs: not JSON"),
+        ({"env": "textenv/clarify", "seed": 0, "env_kwargs": {"a": float("nan")}}, "env_kwargs must be JSON"),
+    ],
+)
+def test_a_malformed_description_says_where_and_what(row, match):
+    with pytest.raises(SpecError, match=match):
+        EpisodeSpec.from_row(row, "row 3")
+
+
+def test_episodes_in_a_row():
+    specs = list(episode_specs("textenv/clarify", 3, seed=5, env_kwargs={"max_user_turns": 2}))
+    assert [spec.seed for spec in specs] == [5, 6, 7]
+    assert specs[0].make().max_user_turns == 2
+    assert specs[0].opening() == specs[0].make().reset(seed=5)[0]
+    with pytest.raises(SpecError, match="count"):
+        list(episode_specs("textenv/clarify", 0))

@@ -1,0 +1,171 @@
+"""The formulas, each against its published form written out, and against each other."""
+
+import math
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from textenvs.messages import assistant, system, user
+from textenvs.scoring.conversation import FORMULAS, Formula, Outcome, count_words, estimate_tokens, formula
+
+unit = st.floats(0, 1)
+tokens = st.integers(0, 20_000)
+several = st.lists(st.tuples(unit, tokens, unit), min_size=1, max_size=5)
+
+
+def outcomes(rows):
+    return [Outcome({"accuracy": s}, t, r) for s, t, r in rows]
+
+
+def mean(values):
+    values = list(values)
+    return sum(values) / len(values)
+
+
+@given(several)
+def test_paper(rows):
+    """R* = S - min[lambda tokens, 1] + R_LLM for each conversation, then the expectation (equations 1 to 4)."""
+    expected = mean(s - min(5e-4 * t, 1) + r for s, t, r in rows)
+    assert sum(formula("paper").terms(outcomes(rows)).values()) == pytest.approx(expected)
+
+
+@given(several)
+def test_repository(rows):
+    """Weights 1, 1 and -0.5 per thousand tokens, summed for each conversation, without any bound."""
+    expected = mean(1 * s + 1 * r - 0.5 * (t / 1000) for s, t, r in rows)
+    assert sum(formula("repository").terms(outcomes(rows)).values()) == pytest.approx(expected)
+    expected = mean(s + r - 0.1 * (t / 1000) for s, t, r in rows)
+    assert sum(formula("repository", domain="document").terms(outcomes(rows)).values()) == pytest.approx(expected)
+
+
+@given(several)
+def test_recipe(rows):
+    """The sum over the metrics of clamp(weight * mean over the futures, -1, 1)."""
+
+    def clamp(value):
+        return max(-1.0, min(1.0, value))
+
+    expected = (
+        clamp(mean(s for s, _, _ in rows))
+        + clamp(mean(r for _, _, r in rows))
+        + clamp(-1e-4 * mean(t for _, t, _ in rows))
+    )
+    assert sum(formula("recipe").terms(outcomes(rows)).values()) == pytest.approx(expected)
+
+
+def test_where_the_clamp_stands_makes_a_difference():
+    long, short = Outcome({"x": 0.0}, 30_000), Outcome({"x": 0.0}, 0)
+    assert formula("paper", rate=1e-4).terms([long, short])["cost"] == -0.5
+    assert formula("recipe").terms([long, short])["cost"] == -1.0
+    assert formula("linear", rate=1e-4).terms([long, short])["cost"] == -1.5
+
+
+@given(several)
+def test_linear_is_the_paper_without_its_bound(rows):
+    rows = [(s, min(t, 2000), r) for s, t, r in rows]  # below the bound
+    assert formula("linear").terms(outcomes(rows)) == pytest.approx(formula("paper").terms(outcomes(rows)))
+
+
+@given(st.sampled_from(sorted(FORMULAS)), tokens, tokens)
+def test_more_tokens_never_cost_less_and_only_unbounded_formulas_always_charge(name, few, more):
+    assume(few < more)
+    chosen = formula(name)
+    assert 0 <= chosen.cost(few) <= chosen.cost(more)
+    if name in ("linear", "repository"):
+        assert chosen.cost(few) < chosen.cost(more)
+
+
+def test_the_papers_rate_saturates_at_two_thousand_tokens():
+    paper, linear = formula("paper"), formula("linear")
+    assert paper.cost(2400) == paper.cost(3400) == 1.0
+    assert linear.cost(3400) - linear.cost(2400) == pytest.approx(0.5)
+
+
+@given(st.sampled_from(sorted(FORMULAS)), tokens)
+def test_the_cost_of_one_conversation_is_its_term(name, count):
+    chosen = formula(name)
+    assert chosen.terms([Outcome({"x": 1.0}, count)])["cost"] == pytest.approx(-chosen.cost(count))
+
+
+@given(st.sampled_from(sorted(FORMULAS)), st.lists(tokens, max_size=6))
+def test_a_turns_share_of_the_cost_adds_up_to_the_conversations(name, growth):
+    """What environments do: charge every turn for what it adds."""
+    chosen, total, paid = formula(name), 0, 0.0
+    for more in growth:
+        paid += chosen.cost(total + more) - chosen.cost(total)
+        total += more
+    assert paid == pytest.approx(chosen.cost(total), abs=1e-9)
+
+
+CONVERSATION = [
+    system("A system prompt is nobody's reading."),
+    user("one two three"),
+    assistant("<think>five words that nobody reads</think>four five"),
+    user("six"),
+]
+
+
+def test_who_is_charged_for():
+    lengths = {name: formula(name).length(CONVERSATION, count_words) for name in FORMULAS}
+    assert lengths == {"textenvs": 6, "linear": 6, "paper": 6, "repository": 2, "recipe": 6}
+
+
+def test_a_tokenizer_of_ones_own():
+    assert formula().length([user("abc")], len) == 3
+    assert formula("recipe").length([user("abc")], len) == 1, "words are words"
+
+
+def test_what_is_in_the_scope():
+    assert {name: each.scope for name, each in FORMULAS.items()} == {
+        "textenvs": "played", "linear": "played", "paper": "all", "repository": "all", "recipe": "future",
+    }  # fmt: skip
+
+
+@given(st.text(), st.text())
+def test_estimates_do_not_depend_on_spaces_and_add_up(left, right):
+    assert estimate_tokens(left) * 4 >= len(left.encode("utf-8", "replace"))
+    assert estimate_tokens(left + right) <= estimate_tokens(left) + estimate_tokens(right)
+    assert estimate_tokens("x" * 400) == estimate_tokens("x xx " * 80) == 100
+
+
+def test_weights():
+    outcome = Outcome({"bleu": 0.25, "other": 1.0}, 0, 1.0)
+    terms = formula().terms([outcome], {"bleu": 2.0, "interactivity": 0.5})
+    assert terms == {"bleu": 0.5, "other": 1.0, "cost": 0.0, "interactivity": 0.5}
+
+
+def test_no_judge_no_term():
+    assert set(formula().terms([Outcome({"bleu": 0.25}, 3)])) == {"bleu", "cost"}
+
+
+def test_published_rates():
+    assert {domain: formula("paper", domain=domain).rate for domain in ("math", "document", "code")} == {
+        "math": 5e-4, "document": 1e-4, "code": 5e-4,
+    }  # fmt: skip
+    assert formula("recipe", domain="math").rate == formula("recipe", domain="document").rate == 1e-4
+    assert formula("recipe", rate=0.0).rate == 0.0
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: formula("papers"), "formula must be one of textenvs, linear, paper, repository, recipe, not 'papers'"),
+        (lambda: formula(domain="poem"), "domain must be one of"),
+        (lambda: formula(rate=-1.0), "rate must be a finite number of at least 0, not -1.0"),
+        (lambda: formula(rate=True), "rate"),
+        (lambda: Formula("mine", 1.0, unit="bytes"), "unit must be one of words, tokens, not 'bytes'"),
+        (lambda: Formula("mine", 1.0, scope="none"), "scope must be one of"),
+        (lambda: Formula("mine", 1.0, clamp="all"), "clamp must be one of"),
+        (lambda: Formula("mine", 1.0, roles=("tool",)), "roles must be of"),
+        (lambda: formula().terms([Outcome({"x": 1}, 0)], {"x": math.inf}), "the weight of x must be a finite number"),
+        (lambda: formula().terms([Outcome({"bleu": math.nan}, 1)]), "the term 'bleu' must be a finite number, not nan"),
+        (lambda: formula().terms([Outcome({"cost": 0.5}, 1)]), "may not be called 'cost'"),
+        (lambda: formula().terms([]), "no conversation"),
+        (lambda: formula().terms([Outcome({"a": 1}, 0), Outcome({"b": 1}, 0)]), "different scores"),
+        (lambda: formula().terms([Outcome({}, 0), Outcome({}, 0, 1.0)]), "1 of 2"),
+    ],
+)
+def test_errors_say_what_is_wrong(make, says):
+    with pytest.raises(ValueError, match=says):
+        make()

@@ -1,0 +1,103 @@
+"""The command ``textenvs``: what can be asked for, and how mistakes are answered.
+
+Each command is a module in :mod:`textenvs.cli` with ``add(commands)``, which declares its arguments, and a
+function that does the work. Output is plain text. Exit statuses: 0 done, 1 it could not be done, 2 the command makes no
+sense, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import importlib.metadata
+import io
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from ..text import printable, reader_may_leave
+from . import describe, evaluate, list_ids, new, play, prepare, rows, serve
+from .common import CommandError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line.
+
+    Args:
+        arguments: Without the program's name; by default those of this process.
+
+    Returns:
+        The exit status.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8 is no reason to fail
+    with reader_may_leave():
+        return _run(arguments)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    parsed, rest = build_parser().parse_known_args(arguments)
+    try:
+        parsed.options = _options(parsed.parser, rest)
+        return int(parsed.run(parsed))
+    except CommandError as error:
+        if parsed.traceback:
+            raise
+        print(f"textenvs {parsed.command}: {printable(str(error))}", file=sys.stderr)
+        return error.status
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        return 130
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command line."""
+    parser = _Parser(
+        prog="textenvs",
+        description="Multi-turn text tasks as Gymnasium environments.",
+        epilog="`textenvs COMMAND --help` says more about one of them.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"textenvs {_version()}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
+    for module in (list_ids, describe, play, prepare, rows, evaluate, serve, new):
+        command = module.add(commands)
+        command.allow_abbrev = False
+        command.formatter_class = argparse.RawDescriptionHelpFormatter
+        command.add_argument("--traceback", action="store_true", help="show where an error comes from")
+        command.set_defaults(parser=command)
+    return parser
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("textenvs")
+    except importlib.metadata.PackageNotFoundError:  # a checkout that is only on the path
+        return "(not installed)"
+
+
+class _Parser(argparse.ArgumentParser):
+    """Names the nearest choice where argparse only lists all of them."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}\nTry: {self.prog} --help\n")
+
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        if action.choices is not None and value not in action.choices:
+            near = difflib.get_close_matches(str(value), [str(choice) for choice in action.choices], n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(map(str, action.choices))}"
+            raise argparse.ArgumentError(action, f"there is no {value!r}; {hint}")
+
+
+def _options(parser: argparse.ArgumentParser, rest: Sequence[str]) -> list[str]:
+    """What argparse did not know: ``key=value`` for the environment, anywhere on the line, and mistakes."""
+    takes_options = parser.get_default("takes_options")
+    for word in rest:
+        if word.startswith("-"):
+            known = [name for action in parser._actions for name in action.option_strings]
+            near = difflib.get_close_matches(word.split("=")[0], known, n=1)
+            parser.error(f"there is no option {word}" + (f"; did you mean {near[0]}?" if near else ""))
+        if not takes_options or "=" not in word:
+            parser.error(f"what is {word!r} for?" + (" Options are key=value." if takes_options else ""))
+    return list(rest)

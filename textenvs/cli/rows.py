@@ -1,0 +1,57 @@
+"""``textenvs rows``: episodes of an environment as the dataset of another library."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from ..integrations import SpecError, episode_specs
+from ..integrations.rows import SCHEMAS, write_episodes
+from ..registry import list_environments
+from ..task import SPLITS, TaskError
+from ..trust import person_only
+from .common import CommandError, open_environment, parse_options
+
+
+def add(commands: Any) -> argparse.ArgumentParser:
+    """Declare the command."""
+    parser = commands.add_parser(
+        "rows",
+        help="episodes as another library's dataset",
+        usage="textenvs rows LIBRARY ID [key=value ...] -n COUNT -o FILE [--seed N] [--split SPLIT]",
+        description=(
+            "Write the episodes with the seeds N, N + 1, ... as Parquet rows: what each opens with, and what the\n"
+            "library's adapter needs to play it. verl-interaction is for verl 0.7 and older."
+        ),
+    )
+    parser.add_argument("library", choices=tuple(SCHEMAS), metavar="LIBRARY", help=", ".join(SCHEMAS))
+    parser.add_argument("id", help="an id of `textenvs list`, or module:id for one of your own")
+    parser.add_argument("-n", "--count", type=int, required=True, metavar="COUNT", help="how many episodes")
+    parser.add_argument("-o", "--out", required=True, metavar="FILE", help="the Parquet file")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the first episode (default 0)")
+    parser.add_argument("--split", choices=SPLITS, default="train", help="noted in the rows (default train)")
+    parser.set_defaults(run=run, takes_options=True)
+    return parser  # type: ignore[no-any-return]
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the file."""
+    options = parse_options(arguments.options)
+    open_environment(arguments.id, options).close()  # mistakes are named here
+    try:
+        specs = episode_specs(arguments.id, arguments.count, seed=arguments.seed, env_kwargs=options)
+        path = write_episodes(arguments.library, specs, Path(arguments.out).expanduser(), split=arguments.split)
+    except SpecError as error:
+        raise CommandError(str(error), 2) from error
+    except (TaskError, ImportError, OSError, ValueError) as error:
+        raise CommandError(str(error)) from error
+    last = arguments.seed + arguments.count - 1
+    what = f"{arguments.count} episodes of {arguments.id}, seeds {arguments.seed} to {last}"
+    print(f"{path}: {what}, for {arguments.library}")
+    theirs = {name: options[name] for name in person_only(options)}
+    if theirs or arguments.id not in list_environments(with_arguments=True):
+        # Who reads the rows is to say so, too: a row alone chooses no such thing.
+        print(f"give where they are read: environments={json.dumps({arguments.id: theirs})} (docs/security.md)")
+    return 0

@@ -1,0 +1,135 @@
+"""Documents to search: from memory, JSON lines or Parquet.
+
+A document is ``id``, ``title`` and ``text``. Rows may also have ``contents``, as corpora for dense and sparse
+retrievers do: a title in its first line, quoted or not, and the text below.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..messages import clean_text
+from ..task import TaskError
+from .files import bad_rows, existing_file, import_pyarrow
+
+
+@dataclass(frozen=True)
+class Document:
+    """One document.
+
+    Args:
+        id: Its name, unique in its corpus.
+        title: One line; may be empty.
+        text: What it says.
+    """
+
+    id: str
+    title: str
+    text: str
+
+    @classmethod
+    def from_row(cls, row: Any, number: int) -> Document:
+        """Read a row.
+
+        Args:
+            row: A mapping with ``text`` (or ``contents``), and ``id`` and ``title`` where it has them.
+            number: The row's number, which is the ``id`` of one that has none.
+
+        Raises:
+            TaskError: There is no text, or something that is not text.
+        """
+        if not isinstance(row, Mapping):
+            raise TaskError(f"row {number}: a {type(row).__name__}, not an object with 'id', 'title' and 'text'")
+        values = {name: row[name] for name in ("id", "title", "text", "contents") if row.get(name) is not None}
+        if "text" not in values and "contents" not in values:
+            raise TaskError(f"row {number}: column 'text' is missing; the row has {sorted(map(str, row))}")
+        for name, value in values.items():
+            if not isinstance(value, str) and not (name == "id" and isinstance(value, int)):
+                raise TaskError(f"row {number}: column {name!r} must be text, not {type(value).__name__}")
+        title, text = values.get("title", ""), values.get("text")
+        if text is None:
+            first, _, rest = values["contents"].partition("\n")
+            title, text = (title or first.strip().strip('"'), rest) if rest else (title, first)
+        if not text.strip():
+            raise TaskError(f"row {number}: column 'text' is empty")
+        return cls(str(values.get("id", number)), " ".join(clean_text(title).split()), clean_text(text).strip())
+
+
+def read_documents(path: str | Path) -> tuple[Document, ...]:
+    """The documents of a ``.jsonl`` or ``.parquet`` file.
+
+    Args:
+        path: The file; JSON lines in UTF-8.
+
+    Raises:
+        ValueError: Another kind of file.
+        ImportError: The file is Parquet, and pyarrow is not installed.
+        TaskError: The file is missing, empty or unreadable, or rows of it are no documents, or two have one ``id``.
+    """
+    if Path(path).suffix not in (".jsonl", ".parquet"):
+        raise ValueError(f"{str(path)!r}: a corpus is a .jsonl or .parquet file with 'id', 'title' and 'text'")
+    path = existing_file(path)
+    rows = _json_lines(path) if path.suffix == ".jsonl" else _parquet_rows(path)
+    return make_documents(str(path), rows)
+
+
+def make_documents(name: str, rows: Iterable[tuple[int, Any]]) -> tuple[Document, ...]:
+    """Documents from numbered rows; rows that are documents already stay as they are.
+
+    Args:
+        name: The source, named in errors.
+        rows: Numbers and values of the rows.
+
+    Raises:
+        TaskError: There is no row, or at least one cannot be used; the first few are listed.
+    """
+    documents: list[Document] = []
+    problems: list[str] = []
+    seen: dict[str, int] = {}
+    for number, row in rows:
+        try:
+            if isinstance(row, TaskError):
+                raise row
+            document = row if isinstance(row, Document) else Document.from_row(row, number)
+        except TaskError as error:
+            problems.append(str(error))
+            continue
+        if document.id in seen:
+            problems.append(f"row {number}: the id {document.id!r} is that of row {seen[document.id]}, too")
+        seen.setdefault(document.id, number)
+        documents.append(document)
+    if problems:
+        raise bad_rows(name, problems)
+    if not documents:
+        raise TaskError(f"{name}: there is no document in it; give at least one")
+    return tuple(documents)
+
+
+def _json_lines(path: Path) -> Iterator[tuple[int, Any]]:
+    try:
+        with path.open(encoding="utf-8-sig", newline="\n") as file:  # a line ends at "\n" only, as in task files
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    try:
+                        yield number, json.loads(line)
+                    except (json.JSONDecodeError, RecursionError) as error:
+                        yield number, TaskError(f"row {number}: not JSON ({error}); each line must be one object")
+    except UnicodeDecodeError as error:
+        raise TaskError(f"{path}: not UTF-8 text ({error}); save the file in UTF-8") from error
+
+
+def _parquet_rows(path: Path) -> Iterator[tuple[int, Any]]:
+    pyarrow, parquet = import_pyarrow()
+    try:
+        with parquet.ParquetFile(path) as file:
+            number = 0
+            for batch in file.iter_batches():
+                for row in batch.to_pylist():
+                    number += 1
+                    yield number, row
+    except (pyarrow.ArrowInvalid, OSError) as error:
+        raise TaskError(f"{path}: not a readable Parquet file ({error})") from error

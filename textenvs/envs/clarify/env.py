@@ -1,0 +1,183 @@
+"""A user who may have left out what is needed: ask first where something is missing, else answer at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ...env import EpisodeState, TextEnv, Turn
+from ...messages import Message, user
+from ...options import check_charge, check_number
+from ...task import Split, Task, TaskSet
+from .tasks import GeneratedRequests, Level, Request
+from .templates import MIN_VALUES
+from .user import is_right, read, respond
+
+
+@dataclass
+class ClarifyState(EpisodeState):
+    """What was asked, told and answered."""
+
+    told: tuple[str, ...] = ()
+    asked: bool = False
+    needless: int = 0
+    right: bool = False
+    first_was_good: bool = False  # the first reply asked for what was missing, or answered where nothing was
+
+
+class Clarify(TextEnv[ClarifyState]):
+    """The user asks for something, and some requests leave out a number, a day or a colour that only the user knows.
+
+    An answer ends the episode (``stop`` is ``"solved"`` or ``"wrong"``); a question is answered by the user. The
+    reward's terms, the same on every turn, are ``correct`` (the right answer), ``wrong`` (another answer), ``question``
+    (every reply that is not an answer) and ``needless`` (a question that asks for nothing that is missing, though
+    something was told about all it asks for). With the defaults a clear request answered at once earns 1.0, an
+    ambiguous one after a good question 0.9, and a guess less than nothing on average.
+
+    Args:
+        tasks: The requests; ``None`` for generated ones, as the next five say.
+        level: ``"easy"`` or ``"medium"``; see :class:`~textenvs.envs.clarify.tasks.GeneratedRequests`.
+        ambiguous: The share of requests that leave something out, from 0 to 1.
+        kinds: Only these kinds of requests; ``None`` for all of the level.
+        split: ``"train"`` or ``"test"``.
+        seed: Which endless sequence of requests. (Episodes are seeded by ``reset``.)
+        correct: The reward of the right answer, above 0.
+        wrong: The reward of a wrong answer, at most 0.
+        question: Added for every reply that is not an answer; at most 0.
+        needless: Added for a needless question; at most 0.
+        max_assistant_turns: How many replies there are; ``None`` for no limit.
+        max_user_turns: How often the user answers; ``None`` for no limit.
+        system_prompt: A system message put before the request.
+        render_mode: As in :class:`~textenvs.env.TextEnv`.
+
+    Raises:
+        ValueError: A value outside the above, options of generated requests beside ``tasks``, or rewards by which
+            guessing pays as much as asking.
+    """
+
+    state_type = ClarifyState
+
+    def __init__(
+        self,
+        tasks: TaskSet | None = None,
+        *,
+        level: Level = "easy",
+        ambiguous: float = 0.5,
+        kinds: Sequence[str] | None = None,
+        split: Split = "train",
+        seed: int = 0,
+        correct: float = 1.0,
+        wrong: float = -0.25,
+        question: float = -0.1,
+        needless: float = -0.2,
+        max_assistant_turns: int | None = 4,
+        max_user_turns: int | None = None,
+        system_prompt: str | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        generated = GeneratedRequests(level, ambiguous, kinds, seed, split)
+        if tasks is None:
+            tasks = generated
+        elif not isinstance(tasks, TaskSet):
+            raise ValueError(f"tasks must be a task set or None for generated requests, not {tasks!r}")
+        elif generated != GeneratedRequests():
+            raise ValueError("give either tasks or level, ambiguous, kinds, split and seed of generated ones, not both")
+        check_number("correct", correct)
+        for name, weight in (("wrong", wrong), ("question", question), ("needless", needless)):
+            check_charge(name, weight)
+        if (correct + (MIN_VALUES - 1) * wrong) / MIN_VALUES >= correct + question:
+            raise ValueError(
+                f"with correct={correct}, wrong={wrong} and question={question}, a guess (right once in {MIN_VALUES} "
+                "times) pays as much as a question and the right answer; make the question cheaper or correct higher"
+            )
+        super().__init__(
+            tasks,
+            max_assistant_turns=max_assistant_turns,
+            max_user_turns=max_user_turns,
+            system_prompt=system_prompt,
+            render_mode=render_mode,
+        )
+        self.weights = {"correct": correct, "wrong": wrong, "question": question, "needless": needless}
+
+    def opening(self, task: Task) -> Sequence[Message]:
+        """The request, once it is known to be one that can be played."""
+        Request.from_task(task)
+        return task.prompt
+
+    def respond(self, reply: Message) -> Turn:
+        """Judge an answer, or answer a question."""
+        request, state = self._request, self.state
+        reading = read(reply, request)
+        if state.assistant_turns == 1:
+            wanted = set(request.missing)
+            state.first_was_good = bool(reading.asked & wanted) if wanted else reading.sort == "answer"
+        if reading.sort == "answer":
+            state.right = is_right(reading, request)
+            return Turn(
+                terminated=True,
+                stop="solved" if state.right else "wrong",
+                terms=self._terms("correct" if state.right else "wrong"),
+                metrics=self._metrics(request),
+            )
+        speech = respond(reading, request, state.told, state.needless)
+        state.told = (*state.told, *speech.told)
+        state.asked = state.asked or reading.sort == "question"
+        state.needless += speech.needless
+        return Turn(
+            messages=(user(speech.text),),
+            terms=self._terms("question", *(["needless"] if speech.needless else [])),
+            metrics=self._metrics(request),
+        )
+
+    def conversation_score(self) -> Mapping[str, float]:
+        """``accuracy``: whether the request was met; a conversation without an answer has not met it yet."""
+        return {"accuracy": float(self.state.right)}
+
+    def demonstration(self, rng: np.random.Generator) -> str:
+        """Ask for what is missing, one thing at a time; then answer."""
+        request = self._request
+        for slot in request.kind.slots:
+            if slot.name in request.missing and slot.name not in self.state.told:
+                return request.question(slot)
+        return _answer(request)
+
+    def blunder(self, rng: np.random.Generator) -> str:
+        """Answer at once, with guesses for what was not told: right only where nothing is missing, or by luck."""
+        request = self._request
+        guesses = {
+            slot.name: slot.values[int(rng.integers(len(slot.values)))]
+            for slot in request.kind.slots
+            if slot.name in request.missing and slot.name not in self.state.told
+        }
+        return _answer(replace(request, values={**request.values, **guesses}))
+
+    def secrets(self) -> Sequence[str]:
+        """The right answer, unless it is the very thing that a good question brings to light."""
+        request = self._request
+        hidden = {str(request.values[name]) for name in request.missing}
+        answer = " ".join(request.answer)
+        return () if answer in hidden else (answer,)
+
+    @property
+    def _request(self) -> Request:
+        assert self.state.task is not None
+        return Request.from_task(self.state.task)
+
+    def _terms(self, *earned: str) -> dict[str, float]:
+        return {name: weight * (name in earned) for name, weight in self.weights.items()}
+
+    def _metrics(self, request: Request) -> dict[str, float]:
+        state = self.state
+        first = "asked_when_needed" if request.missing else "answered_when_clear"
+        return {
+            "asked": float(state.asked),
+            "needed": float(bool(request.missing)),
+            "needless": float(state.needless),
+            first: float(state.first_was_good),
+        }
+
+
+def _answer(request: Request) -> str:
+    return "\n".join((*request.equations, f"#### {' '.join(request.answer)}"))

@@ -1,0 +1,308 @@
+"""Collaboration with a user whose goal is hidden: what CollabLLM's three families have in common.
+
+Source of the idea: CollabLLM (arXiv 2502.00640). The user starts with a vague request and knows a complete one. The
+assistant asks, delivers, and is scored by what it delivered last, and by what its words and the user's cost.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal, get_args
+
+import numpy as np
+
+from ...chat.spec import SpecLike
+from ...data.sources import Source, open_source
+from ...env import EpisodeState, TextEnv, Turn
+from ...event_loop import settle
+from ...judges.interactivity import InteractivityJudge
+from ...messages import Message, user, visible_text
+from ...options import make_of
+from ...scoring.conversation import Domain, FormulaName
+from ...scoring.conversation import formula as formula_of
+from ...task import Split, Task
+from ...users.base import take_turn
+from ...users.llm import LLMUser
+from .draft import Level
+from .sets import reader_of
+from .tasks import Goal, goal_of
+from .user import Accepts, CollabUser, Delivery, Manners, Memory, Reaction
+
+TaskReward = Literal["final", "increment"]
+TASK_REWARDS: tuple[str, ...] = get_args(TaskReward)
+
+
+@dataclass
+class CollabState(EpisodeState):
+    """A collaboration in progress.
+
+    ``delivered`` is what the assistant delivered last, ``score`` its task score, and ``right`` whether it is what the
+    user wants; ``length`` is what the formula has counted so far, and ``memory`` what the scripted user remembers.
+    """
+
+    memory: Memory = field(default_factory=Memory)
+    delivered: str | None = None
+    score: float = 0.0
+    right: bool = False
+    length: int = 0
+
+
+@dataclass(frozen=True)
+class Check:
+    """What a delivery is worth.
+
+    Args:
+        score: The task score, from 0 to 1.
+        right: Whether it satisfies the user.
+        remark: What the user says about one that does not.
+        metrics: More numbers worth reporting; those that the family names in ``check_metrics``.
+    """
+
+    score: float
+    right: bool
+    remark: str = ""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+class Collab(TextEnv[CollabState], ABC):
+    """A user with a hidden goal, an assistant that finds out and delivers; the base of the three families.
+
+    The terms of the reward, the same on every turn, are the task score (named by the family), ``cost`` (at most
+    0) and, with a ``judge``, ``interactivity``. The user ends the talk with ``stop`` ``"solved"``, ``"user_left"`` or
+    ``"gave_up"``; see :mod:`textenvs.envs.collab.user`.
+
+    Args:
+        tasks: What :func:`~textenvs.data.sources.open_source` takes: a task set, a ``.jsonl`` or ``.parquet`` file,
+            ``"generated:easy"``, ``"hub:..."``, a sequence of these, or ``None`` for generated easy tasks. Rows are
+            verl's, or as :func:`~textenvs.envs.collab.sets.from_single_turn` reads them.
+        level: Short for ``tasks="generated:<level>"``: ``"easy"``, ``"medium"`` or ``"hard"``.
+        split: ``"train"`` or ``"test"``, of generated and Hub rows.
+        seed: Which endless sequence of generated tasks. (Episodes are seeded by ``reset``.)
+        formula: How tokens are charged: ``"linear"``, ``"paper"``, ``"repository"`` or ``"recipe"``; see
+            :mod:`textenvs.scoring.conversation`. A turn pays for what it adds to the conversation's cost.
+        token_rate: What a token costs; ``None`` for the published rate of the domain.
+        task_reward: ``"final"``: the task score is paid on the last turn. ``"increment"``: every turn is paid what it
+            changed of it, which adds up to the same.
+        accepts: ``"right"``: the scripted user can tell whether a delivery is right, and ends the talk when it is.
+            ``"any"``: it cannot, and takes any delivery once it has told everything (CollabLLM's users do not know the
+            reference).
+        answers: How many questions the scripted user answers in one turn.
+        patience: After how many turns without progress the scripted user ends the talk.
+        user: A language model that plays the user instead: a :class:`~textenvs.chat.spec.ChatSpec`, a mapping of its
+            options (``{"model": ..., "base_url": ...}``) or a model's name. It is given the whole request; the row's
+            opening stays its first message. Episodes are then as repeatable as the model is.
+        judge: A language model that judges interactivity, once, when the conversation ends; given in the same way.
+            Without one there is no such term: no rule measures it.
+        interactivity: The weight of the judge's verdict, which is from 0 to 1.
+        max_assistant_turns: How many replies there are; ``None`` for no limit but the user's patience.
+        max_user_turns: How often the user answers; ``None`` for no limit.
+        system_prompt: A system message put before prompts that have none.
+        render_mode: As in :class:`~textenvs.env.TextEnv`.
+
+    Raises:
+        ValueError: Both ``tasks`` and ``level``, or a value outside the above.
+        TaskError: Rows that cannot be played, listed by file, row and column.
+    """
+
+    state_type = CollabState
+    #: What kind of task the family has.
+    domain: ClassVar[Domain]
+    #: The name of the task score, as a term of the reward and in :meth:`conversation_score`.
+    score_name: ClassVar[str]
+    #: How the user asks for a delivery that it can recognise.
+    form: ClassVar[str]
+    #: The metrics of its checks, reported on every turn: 0 where nothing was delivered.
+    check_metrics: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(
+        self,
+        tasks: Source = None,
+        *,
+        level: Level | None = None,
+        split: Split = "train",
+        seed: int = 0,
+        formula: FormulaName = "linear",
+        token_rate: float | None = None,
+        task_reward: TaskReward = "final",
+        accepts: Accepts = "right",
+        answers: int = 2,
+        patience: int = 3,
+        user: SpecLike | None = None,
+        judge: SpecLike | None = None,
+        interactivity: float = 1.0,
+        max_assistant_turns: int | None = 12,
+        max_user_turns: int | None = None,
+        system_prompt: str | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        if task_reward not in TASK_REWARDS:
+            raise ValueError(f"task_reward must be one of {', '.join(TASK_REWARDS)}, not {task_reward!r}")
+        if token_rate is not None and (not _is_number(token_rate) or token_rate < 0):
+            raise ValueError(f"token_rate must be a finite number of at least 0, or None, not {token_rate!r}")
+        if not _is_number(interactivity):
+            raise ValueError(f"interactivity must be a finite number, not {interactivity!r}")
+        self.formula = formula_of(formula, domain=self.domain, rate=token_rate)
+        self.interactivity = interactivity
+        self.manners = Manners(answers, patience, accepts)
+        self.task_reward = task_reward
+        self.player = None if user is None else make_of("user", LLMUser, user)
+        self.judge = None if judge is None else make_of("judge", InteractivityJudge, judge)
+        self._known: tuple[Task | None, Goal | None] = (None, None)  # the goal read last; it follows from the task
+        super().__init__(
+            open_source(tasks, reader_of(self.domain), level=level, split=split, seed=seed),
+            max_assistant_turns=max_assistant_turns,
+            max_user_turns=max_user_turns,
+            system_prompt=system_prompt,
+            render_mode=render_mode,
+        )
+
+    # ------------------------------------------------------------------ what a family says
+
+    @abstractmethod
+    def find(self, text: str) -> str | None:
+        """What ``text`` (all that the user can read of a reply) delivers, if anything."""
+
+    @abstractmethod
+    def check(self, goal: Goal, delivered: str) -> Check | Awaitable[Check]:
+        """What a delivery is worth. What ``self.state`` says of deliveries and of the user is as before the reply."""
+
+    @abstractmethod
+    def solution(self, task: Task) -> str:
+        """The scripted expert's delivery, as it writes it."""
+
+    # ------------------------------------------------------------------ the episode
+
+    def opening(self, task: Task) -> Sequence[Message]:
+        """The user's vague request, once the goal is known to be one that can be played."""
+        goal_of(task, self.domain)
+        return task.prompt
+
+    def respond(self, reply: Message) -> Turn | Awaitable[Turn]:
+        """Score what the reply delivers, and let the user answer."""
+        found = self.find(visible_text(reply))
+        checked = None if found is None else self.check(self.goal, found)
+        if self.player is None and self.judge is None and not inspect.isawaitable(checked):
+            return self._turn(reply, found, checked, self._react(reply, checked))
+        return self._respond_later(reply, found, checked)
+
+    async def _respond_later(
+        self, reply: Message, found: str | None, checking: Check | Awaitable[Check] | None
+    ) -> Turn:
+        checked: Check | None = await settle(checking)
+        reaction = self._react(reply, checked) if self.player is None else await self._play_user(checked)
+        turn = self._turn(reply, found, checked, reaction)
+        if self.judge is None:
+            return turn
+        verdict = 0.0
+        if self._is_last(reaction):
+            heard = () if self._is_unheard(reaction) else turn.messages
+            verdict = await self.judge.score((*self.state.messages, *heard))
+        return replace(turn, reward=None, terms={**turn.terms, "interactivity": self.interactivity * verdict})
+
+    def _react(self, reply: Message, checked: Check | None) -> Reaction:
+        delivery = Delivery() if checked is None else Delivery(True, checked.right, checked.remark)
+        return self.user.react(self.state.memory, visible_text(reply), delivery, self.np_random)
+
+    async def _play_user(self, checked: Check | None) -> Reaction:
+        assert self.player is not None
+        goal = f"{self.goal.description}\n\n{self.goal.prompt}".strip()
+        turn = await take_turn(self.player, self.state.messages, goal, self.np_random)
+        stop = turn.why
+        if stop == "satisfied":
+            right = checked.right if checked is not None else self.state.right
+            stop = "solved" if right else "user_left"
+        return Reaction(turn.text, self.state.memory, stop, metrics=turn.metrics)
+
+    def _turn(self, reply: Message, found: str | None, checked: Check | None, reaction: Reaction) -> Turn:
+        state, before = self.state, self.state.score
+        if checked is not None:
+            state.delivered, state.score, state.right = found, checked.score, checked.right
+        state.memory = reaction.memory
+        said = (user(reaction.text),) if reaction.text else ()
+        last, unheard = self._is_last(reaction), self._is_unheard(reaction)
+        earned = state.score - before if self.task_reward == "increment" else state.score * last
+        metrics = {"score": state.score, "delivered": float(checked is not None), **reaction.metrics}
+        metrics |= {name: 0.0 if checked is None else checked.metrics.get(name, 0.0) for name in self.check_metrics}
+        if self.player is None:
+            metrics["asked_for"] = float(reaction.asked_for)
+            metrics["told"] = len(state.memory.told) / len(self.goal.pieces)
+        return Turn(
+            messages=said,
+            terminated=reaction.stop is not None,
+            stop=reaction.stop,
+            terms={self.score_name: earned, "cost": -self._charge((reply, *(() if unheard else said)))},
+            metrics=metrics,
+        )
+
+    def conversation_score(self) -> Mapping[str, float]:
+        """The task score of what was delivered last, 0 before anything was."""
+        return {self.score_name: self.state.score}
+
+    # ------------------------------------------------------------------ experts and blunders
+
+    def demonstration(self, rng: np.random.Generator) -> str:
+        """Ask for what the user has not told yet, as much as it answers in a turn; then deliver.
+
+        Raises:
+            NotImplementedError: A language model plays the user, and nobody knows what it has told.
+        """
+        if self.player is not None:
+            raise NotImplementedError("the scripted expert needs the scripted user; leave out the option user")
+        task, goal = self._task, self.goal
+        untold = self.user.untold(self.state.memory)
+        if not untold:
+            return self.solution(task)
+        asked = [goal.pieces[piece] for piece in untold[: self.manners.answers]]
+        return " ".join(piece.question or f"What about the {piece.topic}?" for piece in asked)
+
+    # ------------------------------------------------------------------ inside
+
+    @property
+    def goal(self) -> Goal:
+        """What the user of this episode wants."""
+        task = self._task
+        if self._known[0] is not task:
+            self._known = (task, goal_of(task, self.domain))
+        assert self._known[1] is not None
+        return self._known[1]
+
+    @property
+    def user(self) -> CollabUser:
+        """The scripted user of this episode."""
+        return CollabUser(self.goal.pieces, self.form, self.manners)
+
+    @property
+    def _task(self) -> Task:
+        task = self.state.task
+        assert task is not None
+        return task
+
+    # What TextEnv will find when it has this turn: the last turn is paid, so it must be known before.
+
+    def _is_unheard(self, reaction: Reaction) -> bool:
+        """Whether the user has no turn left to say this in."""
+        return (
+            reaction.stop is None and self.max_user_turns is not None and self.state.user_turns >= self.max_user_turns
+        )
+
+    def _is_last(self, reaction: Reaction) -> bool:
+        """Whether the episode ends with this turn."""
+        limit = self.max_assistant_turns
+        spent = limit is not None and self.state.assistant_turns >= limit
+        return reaction.stop is not None or self._is_unheard(reaction) or spent
+
+    def _charge(self, said: Sequence[Message]) -> float:
+        """What these messages add to the conversation's cost, from now on counted in."""
+        state, before = self.state, self.formula.cost(self.state.length)
+        if self.formula.scope == "all" and state.assistant_turns == 1:  # the opening was said before the first reply
+            state.length += self.formula.length(state.messages[:-1])
+        state.length += self.formula.length(said)
+        return self.formula.cost(state.length) - before
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

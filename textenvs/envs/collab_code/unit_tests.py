@@ -1,0 +1,53 @@
+"""The unit tests of a row that asks for code."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...task import Task, TaskError
+from ..collab.tasks import test_module
+from .scoring import Assertion, Call, InputOutput, Test, unit_tests
+
+_SHAPES = "{'expression', 'expected'}, {'code'} or {'stdin', 'stdout'}"
+
+
+def unit_tests_of(task: Task) -> tuple[Test, ...]:
+    """The tests of a row.
+
+    They are in ``extra_info.tests``, a list whose items are ``{"expression": "f(2)", "expected": "4"}`` (the value as
+    Python writes it), ``{"code": "assert f(2) == 4"}`` or ``{"stdin": ..., "stdout": ...}``; or, as CollabLLM has those
+    of BigCodeBench, in ``extra_info.single_turn_metadata.test``, the source of a ``unittest`` module.
+
+    Raises:
+        TaskError: There are none, or they are malformed; the message names the field.
+    """
+    where = f"task {task.key}: extra_info"
+    listed = task.extra.get("tests")
+    if listed is not None:
+        if not isinstance(listed, Sequence) or isinstance(listed, str) or not listed:
+            raise TaskError(f"{where}.tests must be a list of at least one test")
+        return tuple(_test(value, f"{where}.tests[{i}]") for i, value in enumerate(listed))
+    source = test_module(task.extra.get("single_turn_metadata"), task.ground_truth)
+    if source is None:
+        raise TaskError(f"{where} has neither 'tests' nor 'single_turn_metadata.test', so no program can be checked")
+    try:
+        return unit_tests(source)
+    except ValueError as error:
+        raise TaskError(f"{where}.single_turn_metadata.test: {error}") from error
+
+
+def _test(value: Any, where: str) -> Test:
+    if not isinstance(value, Mapping) or not all(isinstance(part, str) for part in value.values()):
+        raise TaskError(f"{where} must be a mapping of texts: {_SHAPES}")
+    if set(value) == {"expression", "expected"}:
+        try:
+            return Call(value["expression"], ast.literal_eval(value["expected"]))
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as error:
+            raise TaskError(f"{where}: 'expected' is no value as Python writes it: {value['expected']!r}") from error
+    if set(value) == {"code"}:
+        return Assertion(value["code"])
+    if set(value) == {"stdin", "stdout"}:
+        return InputOutput(value["stdin"], value["stdout"])
+    raise TaskError(f"{where} has the fields {sorted(value)}; a test is one of {_SHAPES}")

@@ -1,0 +1,101 @@
+r"""CollabLLM's MATH-Chat: a problem whose conditions the user holds back, scored by its final answer."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from ...data.sources import Source
+from ...env import EnvironmentFailure
+from ...scoring.answers import same_answer
+from ...scoring.final_answer import final_answer
+from ...scoring.math import judge_math_async, require_math_verify
+from ...task import Task
+from ..collab.env import Check, Collab
+from ..collab.sets import GeneratedGoals
+from ..collab.tasks import Goal
+from ..gsm8k.env import hasty_answer
+
+Equality = Literal["value", "symbolic"]
+EQUALITIES: tuple[str, ...] = get_args(Equality)
+
+
+class CollabMath(Collab):
+    r"""A word problem told in pieces. The task score is ``accuracy``: 1.0 for the right final answer, else 0.0.
+
+    A reply delivers what stands after its last ``####`` or in its last ``\boxed{...}``.
+
+    Args:
+        tasks: As in :class:`~textenvs.envs.collab.env.Collab`, and so are all ``options``.
+        equality: When an answer is the reference. ``"value"``: numbers by value, everything else by its spelling.
+            ``"symbolic"``: as mathematics, by Math-Verify (extra ``math``). ``None`` for ``"value"`` with generated
+            problems, whose answers are whole numbers, and else ``"symbolic"``. A comparison that takes too long counts
+            as wrong, and ``info["metrics"]["grader_timeout"]`` says so.
+        **options: See :class:`~textenvs.envs.collab.env.Collab`.
+
+    Raises:
+        ImportError: ``"symbolic"``, and Math-Verify is not installed.
+        ValueError: A value outside the above.
+        TaskError: Rows that cannot be played, listed by file, row and column.
+    """
+
+    domain = "math"
+    score_name = "accuracy"
+    form = "Please end with #### and the answer."
+    check_metrics = ("grader_timeout",)
+
+    def __init__(self, tasks: Source = None, *, equality: Equality | None = None, **options: Any) -> None:
+        if equality not in (None, *EQUALITIES):
+            raise ValueError(f"equality must be None or one of {', '.join(EQUALITIES)}, not {equality!r}")
+        super().__init__(tasks, **options)
+        if equality is None:
+            equality = "value" if isinstance(self.tasks, GeneratedGoals) else "symbolic"
+        if equality == "symbolic":
+            require_math_verify()
+        self.equality = equality
+
+    def find(self, text: str) -> str | None:
+        """The reply's final answer."""
+        return final_answer(text)
+
+    def check(self, goal: Goal, delivered: str) -> Check | Awaitable[Check]:
+        """Compare it with the reference."""
+        right = same_answer(delivered, self._gold)
+        if right or self.equality == "value":
+            return Check(float(right), right)
+        return self._check_symbolically(delivered)
+
+    async def _check_symbolically(self, delivered: str) -> Check:
+        try:
+            verdict = await judge_math_async(f"\\boxed{{{delivered}}}", self._gold)
+        except ValueError:  # the reference is no mathematics ("Tuesday"), and spelled otherwise
+            return Check(0.0, False)
+        except RuntimeError as error:
+            raise EnvironmentFailure("tool_failed", str(error)) from error
+        timeout = float(verdict.reason == "timeout")
+        return Check(float(verdict.correct), verdict.correct, metrics={"grader_timeout": timeout})
+
+    def solution(self, task: Task) -> str:
+        """The worked answer, where the row has one."""
+        answer = task.extra.get("answer")
+        if isinstance(answer, str) and (found := final_answer(answer)) and same_answer(found, self._gold):
+            return answer
+        return f"#### {self._gold}"
+
+    def blunder(self, rng: np.random.Generator) -> str:
+        """A number, without asking for anything."""
+        return hasty_answer(self._gold, rng)
+
+    def secrets(self) -> Sequence[str]:
+        """The answer, where the user does not have to say it as one of the conditions."""
+        if self.state.task is None:
+            return ()
+        says = " ".join(saying for piece in self.goal.pieces for saying in piece.sayings)
+        return () if self._gold in says else (self._gold,)
+
+    @property
+    def _gold(self) -> str:
+        truth = str(self._task.ground_truth)
+        return final_answer(truth) or truth.strip()

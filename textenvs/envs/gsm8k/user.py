@@ -1,0 +1,126 @@
+"""A scripted user for GSM8K: looks at the answer, and says what is needed to try again, never the answer itself.
+
+Feedback is graded; each level says what the one before it says, and more:
+
+* ``"none"``: only that it is not right;
+* ``"format"``: also when no answer was found, and how to give one;
+* ``"direction"``: also whether the answer is too low or too high;
+* ``"hint"``: also the first calculation of the worked solution, without its result.
+
+No level ever says the right number. The sentences are short and few, so that a tiny model can learn to read them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ...messages import Message, visible_text
+from ...scoring.gsm8k import METHODS, Method, Verdict, compare, judge, normalize
+from ...task import Task, TaskError
+from ...text import quoted
+
+Feedback = Literal["none", "format", "direction", "hint"]
+FEEDBACKS: tuple[str, ...] = ("none", "format", "direction", "hint")
+
+#: What ``interaction_kwargs["name"]`` calls this user.
+NAME = "gsm8k"
+_OPTIONS = ("name", "query", "ground_truth", "method", "feedback")
+
+_NUMBER = r"\$?[0-9][0-9,]*(?:\.[0-9]+)?%?"
+# The left side of a calculation: what stands before "=" in "<<48/2=24>>", or else in plain text, "Tom has 3 + 4 = 7".
+_NOTED = re.compile(r"<<([-+*/().,$% 0-9]+)=")
+_PLAIN = re.compile(rf"({_NUMBER}(?:\s*[-+*/x\u00d7\u00f7]\s*{_NUMBER})+)\s*=")
+# What a reader may take for a number in a hint: ".25" as 0.25 or as 25, "3,400" as 3400 or as 3 and 400.
+_READINGS = (re.compile(r"[0-9,]*\.?[0-9]+"), re.compile(r"[0-9][0-9,]*"), re.compile(r"[0-9]+"))
+
+
+@dataclass(frozen=True)
+class Gsm8kUser:
+    """The user of one task.
+
+    Args:
+        ground_truth: The right number, as text that :func:`~textenvs.scoring.gsm8k.normalize` reads.
+        solution: The worked answer, for hints; empty where there is none.
+        method: What counts as an answer: ``"strict"`` (``#### N``) or ``"flexible"`` (the last number).
+        feedback: How much the user says; see the module's docstring.
+
+    Raises:
+        ValueError: An unknown method or feedback level, or a ground truth that is not a number.
+    """
+
+    ground_truth: str
+    solution: str = ""
+    method: Method = "strict"
+    feedback: Feedback = "direction"
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise ValueError(f"method must be one of {', '.join(METHODS)}, not {self.method!r}")
+        if self.feedback not in FEEDBACKS:
+            raise ValueError(f"feedback must be one of {', '.join(FEEDBACKS)}, not {self.feedback!r}")
+        if normalize(self.ground_truth) is None:
+            raise ValueError(f"ground_truth {quoted(self.ground_truth)} is not a number")
+
+    def judge(self, reply: Message) -> Verdict:
+        """Check a reply, without its private reasoning."""
+        return judge(visible_text(reply), self.ground_truth, self.method)
+
+    def answer_to(self, verdict: Verdict) -> str:
+        """What the user says to a wrong reply."""
+        if self.feedback == "none":
+            return "That is not right. Try again."
+        if verdict.answer is None:
+            wanted = "#### and the number" if self.method == "strict" else "the number"
+            return f"End with {wanted}. Try again."
+        if self.feedback == "format":
+            return "That is not right. Try again."
+        direction = "low" if compare(verdict.answer, self.ground_truth) < 0 else "high"
+        start = self.hint() if self.feedback == "hint" else None
+        return f"That is too {direction}. {f'Start with {start}. ' if start else ''}Try again."
+
+    def hint(self) -> str | None:
+        """The first calculation of the solution, as ``48/2``; ``None`` where there is none that hides the answer."""
+        first = _NOTED.search(self.solution) or _PLAIN.search(self.solution)
+        if first is None or not re.search(r"[-+*/x\u00d7\u00f7]", first[1].strip()[1:]):
+            return None
+        gold = normalize(self.ground_truth)
+        assert gold is not None  # checked when the user was made
+        seen = {normalize(number) for reading in _READINGS for number in reading.findall(first[1])}
+        if gold.lstrip("-") in seen:
+            return None
+        return first[1].strip()
+
+
+def user_of(task: Task, *, method: Method, feedback: Feedback) -> Gsm8kUser:
+    """The user of a task: as its row's ``interaction_kwargs`` say, and as the environment says where they do not.
+
+    ``interaction_kwargs`` (in ``extra_info``, verl's place for it) may have ``name`` (``"gsm8k"``), ``query`` (the
+    question once more, which the prompt asks already), ``ground_truth``, ``method`` and ``feedback``.
+
+    Raises:
+        TaskError: An unknown user, an unknown option, a value of the wrong kind, or a ground truth that is none.
+    """
+    where = f"task {task.key}: extra_info.interaction_kwargs"
+    options: Any = task.extra.get("interaction_kwargs")
+    options = {} if options is None else options
+    if not isinstance(options, Mapping):
+        raise TaskError(f"{where} must be a mapping with a 'name', not {type(options).__name__}")
+    if unknown := set(options) - set(_OPTIONS):
+        raise TaskError(f"{where} has unknown options {sorted(map(str, unknown))}; known are {', '.join(_OPTIONS)}")
+    if (name := options.get("name", NAME)) != NAME:
+        raise TaskError(f"{where} asks for the user {name!r}, which this environment does not have; it has {NAME!r}")
+    if not isinstance(options.get("query", ""), str):
+        raise TaskError(f"{where}: 'query' must be text, not {type(options['query']).__name__}")
+    solution = task.extra.get("answer")
+    try:
+        return Gsm8kUser(
+            ground_truth=str(options.get("ground_truth", task.ground_truth)),
+            solution=solution if isinstance(solution, str) else "",
+            method=options.get("method", method),
+            feedback=options.get("feedback", feedback),
+        )
+    except ValueError as error:
+        raise TaskError(f"task {task.key}: {error}") from error

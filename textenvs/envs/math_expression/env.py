@@ -1,0 +1,228 @@
+"""Arithmetic expressions worked out with operator tools, one operation at a time (ReAct)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from ...data.load import load_tasks
+from ...env import EpisodeState, Turn
+from ...messages import Message, user
+from ...options import check_number
+from ...scoring.gsm8k import METHODS, Method, judge
+from ...task import Split, Task, TaskError, TaskSet
+from ...tool_env import ToolEnv, ToolState
+from ...tools.arithmetic import add, divide, exact, multiply, subtract
+from ...tools.calculator import as_text, bounded, calculate
+from ...tools.formats import call
+from ...tools.jsontext import read_object
+from ...tools.schema import Tool, tool
+from ...tools.toolbox import ToolResult
+from ..gsm8k.env import hasty_answer
+from .tasks import (
+    DEFAULT_MADE_UP,
+    Expression,
+    ExpressionLevel,
+    GeneratedExpressions,
+    MadeUp,
+    Operation,
+    after_step,
+    apply,
+    made_up_of,
+    next_step,
+    operations,
+    problem_with,
+    read,
+    value,
+    write,
+)
+
+#: What the policy is told by default.
+SYSTEM_PROMPT = 'Use a tool for every operation, one after the other. Then end with "#### " and the number.'
+
+_SIGNS = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/", "at": "@"}
+_NAMES = {sign: name for name, sign in _SIGNS.items()}
+
+
+@dataclass
+class ExpressionState(ToolState):
+    """What is left of the expression."""
+
+    left: Expression | None = None
+    made_up: MadeUp = DEFAULT_MADE_UP
+
+
+@tool
+def at(state: ExpressionState, a: int | float, b: int | float) -> str:
+    """Apply the operation @: a @ b."""
+    return as_text(bounded(apply("@", exact(a), exact(b), state.made_up)))
+
+
+TOOLSETS: dict[str, tuple[Tool[..., Any], ...]] = {
+    "operators": (add, subtract, multiply, divide, at),
+    "calculator": (calculate,),
+}
+
+
+class MathExpression(ToolEnv[ExpressionState]):
+    """An expression to work out: the episode ends with the first answer, ``stop="solved"`` or ``"wrong"``.
+
+    The reward has three terms: ``progress`` is shared equally by the expression's operations, each paid once, when a
+    tool works it out; ``wasted_call`` is added for every other call, also for one that fails; ``correct`` is the
+    right answer's. With the defaults the shortest way earns 1.0, and nothing else earns more.
+
+    Args:
+        tasks: A task set, or a file of rows in verl's schema with ``extra_info.expression``; ``None`` for generated
+            expressions of ``level``.
+        level: ``"easy"`` (the default), ``"medium"``, ``"hard"`` or ``"made-up"``: see
+            :class:`~textenvs.envs.math_expression.tasks.GeneratedExpressions`.
+        split: ``"train"`` or ``"test"``, of generated expressions.
+        seed: Which endless sequence of generated expressions. (Episodes are seeded by ``reset``.)
+        tools: ``"operators"`` (``add``, ``subtract``, ``multiply``, ``divide``, and ``at`` for the made-up ``@``) or
+            ``"calculator"`` (``calculate``, which takes the whole expression; not with ``@``).
+        method: ``"strict"`` (the last ``#### N`` of the reply counts) or ``"flexible"`` (its last number). A reply
+            without an answer is told so, and costs only a turn.
+        correct: The reward of the right answer; above 0.
+        progress: The reward of all operations together; at least 0.
+        wasted_call: Added for each call that works out nothing new; at most 0.
+        call_format: As in :class:`~textenvs.tool_env.ToolEnv`, and so are the other options.
+        max_assistant_turns: How many replies there are; ``None`` for no limit.
+        system_prompt: What stands before the description of the tools; ``None`` for nothing.
+        **options: ``max_calls_per_turn``, ``tools_in_prompt``, ``max_user_turns``, ``render_mode``.
+
+    Raises:
+        ValueError: ``tasks`` and ``level`` together, or a value outside the above.
+        TaskError: Rows that cannot be played, listed by file, row and column.
+    """
+
+    state_type: ClassVar[type[EpisodeState]] = ExpressionState
+    term_names = ("correct", "progress", "wasted_call")
+
+    def __init__(
+        self,
+        tasks: TaskSet | str | Path | None = None,
+        *,
+        level: ExpressionLevel | None = None,
+        split: Split = "train",
+        seed: int = 0,
+        tools: Literal["operators", "calculator"] = "operators",
+        method: Method = "strict",
+        correct: float = 0.8,
+        progress: float = 0.2,
+        wasted_call: float = -0.05,
+        call_format: str = "react",
+        max_assistant_turns: int | None = 12,
+        system_prompt: str | None = SYSTEM_PROMPT,
+        **options: Any,
+    ) -> None:
+        if tasks is not None and level is not None:
+            raise ValueError(f"give either tasks or level, not both: level={level!r} is of generated expressions")
+        if tools not in TOOLSETS:
+            raise ValueError(f"tools must be one of {', '.join(TOOLSETS)}, not {tools!r}")
+        if method not in METHODS:
+            raise ValueError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
+        for name, weight in (("correct", correct), ("progress", progress), ("wasted_call", wasted_call)):
+            check_number(name, weight)
+        if correct <= 0 or progress < 0 or wasted_call > 0:
+            raise ValueError(
+                f"correct must be above 0, progress at least 0 and wasted_call at most 0, not {correct}, {progress} "
+                f"and {wasted_call}"
+            )
+        if tools == "calculator" and level == "made-up":
+            raise ValueError("level='made-up' needs tools='operators': a calculator does not know what @ means")
+        super().__init__(
+            _open_tasks(tasks, level or "easy", split, seed),
+            TOOLSETS[tools],
+            call_format=call_format,
+            max_assistant_turns=max_assistant_turns,
+            system_prompt=system_prompt,
+            **options,
+        )
+        self.method = method
+        self.correct, self.progress, self.wasted_call = float(correct), float(progress), float(wasted_call)
+
+    def opening(self, task: Task) -> Sequence[Message]:
+        """The row's prompt, once its expression is known to be one."""
+        if problem := problem_with(task):
+            raise TaskError(f"task {task.key}: {problem}")
+        self.state.left, self.state.made_up = read(task.extra["expression"]), made_up_of(task.extra)
+        if "@" in task.extra["expression"] and calculate in self.tools:
+            raise TaskError(f"task {task.key}: a calculator does not know what @ means; use tools='operators'")
+        return task.prompt
+
+    def after_tools(self, reply: Message, results: Sequence[ToolResult]) -> Turn:
+        """Pay for every operation that a call worked out, and charge for the other calls."""
+        task = self.state.task
+        assert task is not None
+        done, wasted = 0, 0
+        for result in results:
+            before = self.state.left
+            self.state.left = self._after_call(result) if result.ok else before
+            done += operations(before) - operations(self.state.left)  # type: ignore[arg-type]
+            wasted += self.state.left is before
+        whole = operations(read(task.extra["expression"]))
+        return Turn(
+            self.tool_messages(results),
+            terms=self.terms(
+                progress=self.progress * (done / whole) if whole else 0.0, wasted_call=self.wasted_call * wasted
+            ),
+        )
+
+    def answer(self, reply: Message) -> Turn:
+        """Judge the answer; ask for one where there is none."""
+        task = self.state.task
+        assert task is not None
+        verdict = judge(self.said(reply), task.ground_truth, self.method)
+        if verdict.answer is None:
+            wanted = "#### and the number" if self.method == "strict" else "the number"
+            return Turn([user(f"Use a tool, or end with {wanted}.")], terms=self.terms())
+        return Turn(
+            terminated=True,
+            stop="solved" if verdict.correct else "wrong",
+            terms=self.terms(correct=self.correct * verdict.correct),
+        )
+
+    def demonstration(self, rng: np.random.Generator) -> str | Message:
+        """The next operation from the left, or the answer when nothing is left to work out."""
+        left = self.state.left
+        assert left is not None
+        step = next_step(left)
+        if step is None:
+            return self.format.write(f"#### {as_text(value(left, self.state.made_up))}")
+        if calculate in self.tools:
+            return self.format.write("I work it out.", [call("calculate", expression=write(left))])
+        a, b = (_as_json(value(side, self.state.made_up)) for side in (step.left, step.right))
+        return self.format.write(f"First {write(step)}.", [call(_NAMES[step.sign], a=a, b=b)])
+
+    def blunder(self, rng: np.random.Generator) -> str | Message:
+        """A number near the answer, given in haste: without a tool."""
+        task = self.state.task
+        assert task is not None
+        return self.format.write(hasty_answer(task.ground_truth, rng))
+
+    def _after_call(self, result: ToolResult) -> Expression:
+        left = self.state.left
+        assert left is not None
+        if result.name not in _SIGNS:  # the calculator takes the expression as a whole
+            worth = value(left, self.state.made_up)
+            return worth if isinstance(left, Operation) and result.value == as_text(worth) else left
+        given = read_object(result.call["function"]["arguments"])
+        step = Operation(_SIGNS[result.name], exact(given["a"]), exact(given["b"]))
+        return after_step(left, step, self.state.made_up)
+
+
+def _as_json(number: Fraction) -> int | float:
+    return number.numerator if number.denominator == 1 else float(number)
+
+
+def _open_tasks(tasks: TaskSet | str | Path | None, level: ExpressionLevel, split: Split, seed: int) -> TaskSet:
+    if tasks is None:
+        return GeneratedExpressions(level, seed=seed, split=split)
+    if isinstance(tasks, str) and tasks.startswith("generated:"):
+        raise ValueError(f"{tasks!r}: generated expressions are asked for by level, for example level='hard'")
+    return load_tasks(tasks, split=split, seed=seed, check=problem_with)

@@ -1,0 +1,202 @@
+"""Mathematical problems with a sandboxed Python tool: the policy computes, reads what it printed, and answers."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ...data.sources import Reader, Source, open_source
+from ...env import EpisodeState, Turn
+from ...messages import Message, user
+from ...options import check_charge, check_gain
+from ...sandbox import Sandbox
+from ...scoring.final_answer import boxed
+from ...scoring.gsm8k import normalize
+from ...scoring.math import MathVerdict, judge_math_async, require_math_verify
+from ...task import Split, Task, TaskError
+from ...text import quoted
+from ...tool_env import ToolEnv, ToolState
+from ...tools.formats import call
+from ...tools.python import python_tool
+from ...tools.toolbox import ToolResult
+from ..gsm8k.env import hasty_answer
+from .rows import COLUMNS, from_problem
+from .tasks import LEVELS, ComputingLevel, GeneratedComputing
+
+#: The tool's name.
+TOOL = "python"
+
+#: What the policy is told by default.
+SYSTEM_PROMPT = f"Use the tool {TOOL} to compute. When you know the answer, end with \\boxed{{the answer}}."
+
+#: How a row's answer is checked (``extra_info.grader``): as a number, or by Math-Verify, which is the default.
+GRADERS: tuple[str, ...] = ("number", "math-verify")
+
+
+def _generated(level: str, split: Split, seed: int) -> GeneratedComputing:
+    return GeneratedComputing(level, seed, split)  # type: ignore[arg-type]
+
+
+@dataclass
+class MathState(ToolState):
+    """Whether a program printed the answer, and nothing else; the scripted expert goes by it."""
+
+    computed: bool = False
+
+
+READER = Reader(_generated, LEVELS, from_problem, COLUMNS, "Maxwell-Jia/AIME_2024")
+
+
+class MathPython(ToolEnv[MathState]):
+    r"""One problem, and a tool ``python`` that runs programs in a sandbox; the reply with ``\boxed{...}`` ends it.
+
+    ``stop`` is then ``"solved"`` or ``"wrong"``. A reply with neither a call nor an answer is told so, and costs only
+    a turn. Two terms of reward: ``correct`` for the right answer, and ``calls``, which is ``call_cost`` for every call.
+
+    Generated problems have numbers as answers, compared by value. Rows of files and of the Hub are compared by
+    Math-Verify (extra ``math``), unless their ``extra_info.grader`` is ``"number"``. An answer that cannot be compared
+    in ``grader_timeout_s`` counts as wrong, and ``info["metrics"]["grader_timeout"]`` says so.
+
+    Args:
+        tasks: ``None`` for generated problems; a ``.jsonl`` or ``.parquet`` file of problems (MATH's or AIME's
+            columns, or verl's); ``"hub:Maxwell-Jia/AIME_2024"`` and the like; a sequence of these; or a task set.
+        level: ``"easy"``, ``"medium"``, ``"hard"``; see :class:`~textenvs.envs.math_python.tasks.GeneratedComputing`.
+        split: ``"train"`` or ``"test"``, of generated and Hub rows.
+        seed: Which endless sequence of generated problems. (Episodes are seeded by ``reset``.)
+        correct: The reward of the right answer; above 0.
+        call_cost: Added for every call; at most 0.
+        grader_timeout_s: Seconds for comparing an answer by Math-Verify.
+        sandbox: Where programs run: a :class:`~textenvs.sandbox.Sandbox`, or a mapping of its options
+            (``packages``, ``allow_unsafe``, ...) and of those of its limits (``cpu_s``, ``memory_mb``, ...).
+        max_output_chars: How many characters of what a program prints, and of its errors, the policy is told.
+        call_format: As in :class:`~textenvs.tool_env.ToolEnv`, and so are the other options.
+        max_assistant_turns: How many replies there are; ``None`` for no limit.
+        system_prompt: What stands before the description of the tool; ``None`` for nothing.
+        **options: ``max_calls_per_turn``, ``tools_in_prompt``, ``max_user_turns``, ``render_mode``.
+
+    Raises:
+        SandboxUnavailable: No sandbox holds on this machine; the message says what to do.
+        ValueError: Both ``tasks`` and ``level``, or a value outside the above.
+        TaskError: Rows that cannot be played, listed by file, row and column.
+        ImportError: Rows need a library that is not installed; the message names the extra.
+    """
+
+    state_type: ClassVar[type[EpisodeState]] = MathState
+    term_names = ("correct", "calls")
+
+    def __init__(
+        self,
+        tasks: Source = None,
+        *,
+        level: ComputingLevel | None = None,
+        split: Split = "train",
+        seed: int = 0,
+        correct: float = 1.0,
+        call_cost: float = 0.0,
+        grader_timeout_s: float = 5.0,
+        sandbox: Sandbox | Mapping[str, Any] | None = None,
+        max_output_chars: int = 2000,
+        call_format: str = "hermes",
+        max_assistant_turns: int | None = 6,
+        system_prompt: str | None = SYSTEM_PROMPT,
+        **options: Any,
+    ) -> None:
+        check_gain("correct", correct)
+        check_charge("call_cost", call_cost)
+        check_gain("grader_timeout_s", grader_timeout_s)
+        opened = open_source(tasks, READER, level=level, split=split, seed=seed)
+        if not isinstance(opened, GeneratedComputing):
+            require_math_verify()
+        super().__init__(
+            opened,
+            [python_tool(Sandbox.of(sandbox), name=TOOL, max_chars=max_output_chars)],
+            call_format=call_format,
+            max_assistant_turns=max_assistant_turns,
+            system_prompt=system_prompt,
+            **options,
+        )
+        self.correct, self.call_cost = float(correct), float(call_cost)
+        self.grader_timeout_s = float(grader_timeout_s)
+
+    def opening(self, task: Task) -> Sequence[Message]:
+        """The row's prompt, once it is known how its answer is checked."""
+        grader, truth = _grader(task), str(task.ground_truth)
+        if grader not in GRADERS:
+            raise TaskError(f"task {task.key}: extra_info.grader is {grader!r}; it must be one of {', '.join(GRADERS)}")
+        if grader == "number" and normalize(truth) is None:
+            raise TaskError(
+                f"task {task.key}: ground_truth {quoted(truth)} is not a number, and extra_info.grader wants one"
+            )
+        if grader == "math-verify":
+            require_math_verify()
+        return task.prompt
+
+    def after_tools(self, reply: Message, results: Sequence[ToolResult]) -> Turn:
+        """Bring back what the programs printed, and charge for the calls."""
+        state = self.state
+        assert state.task is not None
+        state.computed |= any(result.ok and result.content == str(state.task.ground_truth) for result in results)
+        terms = self.terms(calls=self.call_cost * len(results))
+        return Turn(self.tool_messages(results), terms=terms, metrics=_metrics(None))
+
+    def answer(self, reply: Message) -> Turn | Awaitable[Turn]:
+        """Judge the answer that ends the episode; ask for one where there is none."""
+        task = self.state.task
+        assert task is not None
+        said = self.said(reply)
+        given, truth = boxed(said), str(task.ground_truth)
+        if given is None:
+            text = f"Use {TOOL}, or end with \\boxed{{the answer}}."
+            return Turn([user(text)], terms=self.terms(), metrics=_metrics(None))
+        number, gold = normalize(given), normalize(truth)
+        if _grader(task) == "number" or (number is not None and number == gold):
+            return self._conclude_with(MathVerdict("equal" if number == gold else "different", given))
+        return self._compare(said, truth)
+
+    async def _compare(self, said: str, truth: str) -> Turn:
+        try:
+            verdict = await judge_math_async(said, truth, timeout_s=self.grader_timeout_s)
+        except ValueError as error:  # the row cannot be played by anybody
+            raise TaskError(f"task {self.state.task.key if self.state.task else ''}: {error}") from error
+        return self._conclude_with(verdict)
+
+    def _conclude_with(self, verdict: MathVerdict) -> Turn:
+        return Turn(
+            terminated=True,
+            stop="solved" if verdict.correct else "wrong",
+            terms=self.terms(correct=self.correct * verdict.correct),
+            metrics=_metrics(verdict),
+        )
+
+    def demonstration(self, rng: np.random.Generator) -> str | Message:
+        """The problem's program, until one has printed the answer; then that. Where a row has none, its solution."""
+        task = self.state.task
+        assert task is not None
+        program = task.extra.get("program")
+        if isinstance(program, str) and not self.state.computed:
+            return self.format.write("", [call(TOOL, code=program)])
+        solution = task.extra.get("solution")
+        if isinstance(solution, str) and boxed(solution) == task.ground_truth:
+            return self.format.write(solution)
+        return self.format.write(f"\\boxed{{{task.ground_truth}}}")
+
+    def blunder(self, rng: np.random.Generator) -> str | Message:
+        """A number near the answer, given in haste; for an answer that is no number, any small one."""
+        task = self.state.task
+        assert task is not None
+        near = hasty_answer(task.ground_truth, rng) if normalize(task.ground_truth) else f"#### {rng.integers(10)}"
+        return self.format.write(f"\\boxed{{{near[5:]}}}")
+
+
+def _grader(task: Task) -> Any:
+    return task.extra.get("grader", "math-verify")
+
+
+def _metrics(verdict: MathVerdict | None) -> dict[str, float]:
+    return {
+        "answered": float(verdict is not None),
+        "grader_timeout": float(verdict is not None and verdict.reason == "timeout"),
+    }

@@ -1,0 +1,203 @@
+"""Any dataset of the reasoning-gym package, in one reply or several attempts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from ...env import EnvironmentFailure, EpisodeState, TextEnv, Turn
+from ...global_rng import RandomState, contained
+from ...messages import Message, user, visible_text
+from ...options import check_charge, check_gain, check_number
+from ...sandbox import SandboxFailure, SandboxUnavailable
+from ...task import Split, Task
+from .sandbox import SandboxedScorer, evaluates, executor, sandbox
+from .scoring import Score, ScorerError, check_entry, score
+from .tasks import INSTRUCTION, ReasoningGymTasks, entry_of
+
+AnswerFormat = Literal["tag", "text"]
+Scoring = Literal["strict", "partial"]
+
+
+@dataclass
+class ReasoningGymState(EpisodeState):
+    """The best score so far."""
+
+    best: float = 0.0
+
+
+class ReasoningGym(TextEnv[ReasoningGymState]):
+    """A question of a reasoning-gym dataset, an answer, and the package's own check, without its holes.
+
+    The reward's terms are ``correct`` and ``extra_turn`` (every reply after the first). With ``scoring="strict"``,
+    ``correct`` is earned for a score of at least ``threshold`` and is else 0; with ``"partial"`` it is the share by
+    which the reply's score is above the best one before, so that several attempts never earn more than the best alone.
+
+    Args:
+        dataset: The dataset's name.
+        config: Its options; see :class:`~textenvs.envs.reasoning_gym.tasks.ReasoningGymTasks`.
+        split: ``"train"`` or ``"test"``.
+        seed: Which sequence of items. (Episodes are seeded by ``reset``.)
+        size: How many tasks each split has.
+        answer_format: ``"tag"`` (what stands between the last ``<answer>`` and ``</answer>``) or ``"text"`` (the whole
+            reply).
+        instruction: Put after the question; ``None`` asks for the tag where ``answer_format`` wants it, ``""`` is none.
+        scoring: ``"strict"`` or ``"partial"``. Many of the package's scorers pay a little for any text, and for text
+            that holds the answer somewhere: partial scores teach that.
+        threshold: The score from which an answer is right, above 0 and up to 1.
+        attempts: How many replies there are; a wrong one before the last is answered with "Try again".
+        correct: The reward of a right answer, above 0.
+        extra_turn: Added on every reply after the first; at most 0.
+        system_prompt: A system message put before the question.
+        render_mode: As in :class:`~textenvs.env.TextEnv`.
+
+    Raises:
+        ValueError: A value outside the above, one that the dataset refuses, or a dataset whose scorer evaluates text
+            on a machine where no sandbox holds.
+        ImportError: reasoning-gym is not installed.
+    """
+
+    state_type = ReasoningGymState
+    tasks: ReasoningGymTasks
+
+    def __init__(
+        self,
+        dataset: str = "chain_sum",
+        *,
+        config: Mapping[str, Any] | None = None,
+        split: Split = "train",
+        seed: int = 0,
+        size: int = 10_000,
+        answer_format: AnswerFormat = "tag",
+        instruction: str | None = None,
+        scoring: Scoring = "strict",
+        threshold: float = 1.0,
+        attempts: int = 1,
+        correct: float = 1.0,
+        extra_turn: float = -0.1,
+        system_prompt: str | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        for name, value, known in (
+            ("answer_format", answer_format, ("tag", "text")),
+            ("scoring", scoring, ("strict", "partial")),
+        ):
+            if value not in known:
+                raise ValueError(f"{name} must be one of {', '.join(known)}, not {value!r}")
+        if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:
+            raise ValueError(f"attempts must be a whole number of at least 1, not {attempts!r}")
+        check_number("threshold", threshold)
+        if not 0 < threshold <= 1:
+            raise ValueError(f"threshold must be above 0 and at most 1, not {threshold}")
+        check_gain("correct", correct)
+        check_charge("extra_turn", extra_turn)
+        if instruction is None:
+            instruction = INSTRUCTION if answer_format == "tag" else ""
+        super().__init__(
+            ReasoningGymTasks(dataset, config or {}, size, seed, split, instruction),
+            system_prompt=system_prompt,
+            render_mode=render_mode,
+        )
+        self._sandboxed: SandboxedScorer | None = None
+        if evaluates(self.tasks.opened()):
+            try:
+                sandbox()
+            except SandboxUnavailable as error:
+                raise ValueError(
+                    f"the scorer of {dataset!r} evaluates text, so it runs in the sandbox only. {error}"
+                ) from error
+            self._sandboxed = SandboxedScorer(*self.tasks.opening())
+        self.answer_format = answer_format
+        self.scoring = scoring
+        self.threshold = float(threshold)
+        self.attempts = attempts
+        self.correct = float(correct)
+        self.extra_turn = float(extra_turn)
+
+    def opening(self, task: Task) -> Sequence[Message]:
+        """The question, once it is known to be one of this dataset, with nothing in it that a scorer must not see."""
+        check_entry(entry_of(task, self.tasks.dataset))
+        return task.prompt
+
+    def respond(self, reply: Message) -> Turn | Awaitable[Turn]:
+        """Score the reply's answer, where the scorer evaluates text in the sandbox."""
+        answer = self._answer_in(visible_text(reply))
+        if answer is None:
+            return self._turn(None)
+        return self._turn(self._score(answer)) if self._sandboxed is None else self._respond_later(answer)
+
+    async def _respond_later(self, answer: str) -> Turn:
+        return self._turn(await asyncio.get_running_loop().run_in_executor(executor(), self._score, answer))
+
+    def _score(self, answer: str) -> Score:
+        entry = entry_of(self._task, self.tasks.dataset)
+        try:
+            if self._sandboxed is not None:
+                return score(self._sandboxed, answer, entry)
+            with contained(RandomState.seeded(0)):
+                return score(self.tasks.opened(), answer, entry)
+        except (ScorerError, SandboxFailure) as error:
+            raise EnvironmentFailure("judge_failed", str(error)) from error
+
+    def _turn(self, result: Score | None) -> Turn:
+        state = self.state
+        metrics = {"score": 0.0, "well_formed": float(result is not None), "refused": 0.0, "unread": 0.0}
+        if result is not None:
+            metrics |= {"score": result.value, "refused": float(result.refused), "unread": float(result.unread)}
+        value = metrics["score"]
+        solved = value >= self.threshold
+        earned = max(value - state.best, 0.0) if self.scoring == "partial" else float(solved)
+        state.best = max(state.best, value)
+        over = solved or state.assistant_turns >= self.attempts
+        again = "That is not right. Try again." if result is not None else f"{INSTRUCTION} Try again."
+        return Turn(
+            messages=() if over else (user(again),),
+            terminated=over,
+            stop=("solved" if solved else "wrong") if over else None,
+            terms={
+                "correct": self.correct * earned,
+                "extra_turn": self.extra_turn if state.assistant_turns > 1 else 0.0,
+            },
+            metrics=metrics,
+        )
+
+    def conversation_score(self) -> Mapping[str, float]:
+        """``accuracy``: whether the question was answered right."""
+        return {"accuracy": float(self.state.best >= self.threshold)}
+
+    def demonstration(self, rng: np.random.Generator) -> str:
+        """The dataset's right answer.
+
+        Raises:
+            NotImplementedError: The dataset does not say one.
+        """
+        return self._reply_with(self._task)
+
+    def blunder(self, rng: np.random.Generator) -> str:
+        """The right answer of another task of the dataset.
+
+        Raises:
+            NotImplementedError: The dataset does not say one.
+        """
+        return self._reply_with(self.tasks[int(rng.integers(self.tasks.size))])
+
+    @property
+    def _task(self) -> Task:
+        assert self.state.task is not None
+        return self.state.task
+
+    def _answer_in(self, text: str) -> str | None:
+        if self.answer_format == "text":
+            return text or None
+        inside, closed, _ = text.rpartition("</answer>")
+        _, opened, answer = inside.rpartition("<answer>")
+        return answer.strip() if closed and opened else None
+
+    def _reply_with(self, task: Task) -> str:
+        if task.ground_truth is None:
+            raise NotImplementedError(f"reasoning-gym's {self.tasks.dataset!r} does not say a right answer")
+        return f"<answer>{task.ground_truth}</answer>" if self.answer_format == "tag" else str(task.ground_truth)

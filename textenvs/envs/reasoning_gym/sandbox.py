@@ -1,0 +1,174 @@
+"""Which of reasoning-gym's scorers evaluate text, and how these are called: in the sandbox.
+
+A scorer that passes a part of an answer, or of a row, to ``eval`` or to sympy runs whatever code it holds. The guard of
+:mod:`.reasoning_gym` looks at that text first, and these scorers are called in the sandbox besides, in a process that
+stays (a call takes milliseconds, a start seconds). Where no sandbox holds, datasets with such scorers are refused; the
+others only compare, and are scored in this process anywhere.
+"""
+
+from __future__ import annotations
+
+import ast
+import atexit
+import functools
+import inspect
+import os
+import sys
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...sandbox import Limits, Sandbox, Worker, WorkerDied
+
+#: Seconds that one score may take.
+TIMEOUT_S = 10.0
+#: How many scores are worked out at the same time in one process.
+CONCURRENCY = max(1, min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1))
+# The process that stays, and the one that scores. cpu_s is of the former; the latter has its own limit.
+_LIMITS = Limits(cpu_s=1 << 20, wall_s=1 << 20, memory_mb=1536, processes=2)
+
+# Calling these, or importing one of these modules, is evaluating text, or a short way from it.
+_CALLS = frozenset({"eval", "exec", "compile", "__import__"})
+_MODULES = frozenset({"sympy", "importlib", "pickle", "subprocess", "runpy", "code", "ctypes"})
+
+
+class ScoringFailed(Exception):
+    """The scorer raised, did not end in time, or broke its process; the message says which."""
+
+
+def evaluates(dataset: Any) -> bool:
+    """Whether a dataset's scorer may evaluate text: its module, or one of a composite's parts, is able to.
+
+    Read from the source code, so that a scorer which begins to do so in a later version is found.
+    """
+    parts = getattr(dataset, "datasets", None)
+    if isinstance(parts, Mapping) and any(evaluates(part) for part in parts.values()):
+        return True
+    modules = {kind.__module__ for kind in type(dataset).__mro__ if kind.__module__.startswith("reasoning_gym.")}
+    return any(_evaluates(module) for module in modules)
+
+
+@functools.cache
+def _evaluates(module: str) -> bool:
+    for node in ast.walk(ast.parse(inspect.getsource(sys.modules[module]))):
+        if isinstance(node, ast.Name) and node.id in _CALLS:
+            return True
+        if isinstance(node, ast.Import) and any(each.name.partition(".")[0] in _MODULES for each in node.names):
+            return True
+        if isinstance(node, ast.ImportFrom) and not node.level and (node.module or "").partition(".")[0] in _MODULES:
+            return True
+    return False
+
+
+@dataclass(frozen=True)
+class SandboxedScorer:
+    """A dataset's scorer, called in the sandbox; the methods may be called from any thread.
+
+    Args:
+        dataset: Its name.
+        config: Its options, as JSON text.
+        seed: Of the dataset.
+        size: How many items it has.
+    """
+
+    dataset: str
+    config: str
+    seed: int
+    size: int
+
+    def score_answer(self, answer: str | None, entry: dict[str, Any]) -> float:
+        """As of the dataset.
+
+        Raises:
+            ScoringFailed: It raised there, took longer than :data:`TIMEOUT_S`, or broke its process.
+            SandboxFailure: The sandbox itself failed.
+            SandboxUnavailable: No sandbox holds on this machine.
+        """
+        about = {"dataset": self.dataset, "config": self.config, "seed": self.seed, "size": self.size}
+        said = _ask({**about, "answer": answer, "entry": entry, "timeout_s": TIMEOUT_S})
+        if "score" in said:
+            return float(said["score"])
+        raise ScoringFailed("it took too long" if said.get("late") else str(said.get("error")))
+
+
+def sandbox() -> Sandbox:
+    """The sandbox that scorers run in.
+
+    Raises:
+        SandboxUnavailable: None holds on this machine; the message says what to do.
+    """
+    return Sandbox(packages="installed", limits=_LIMITS)
+
+
+def executor() -> ThreadPoolExecutor:
+    """Threads that wait for scores, apart from asyncio's own."""
+    global _threads
+    with _lock:
+        if _threads is None:
+            _threads = ThreadPoolExecutor(CONCURRENCY, thread_name_prefix="textenvs-scorer")
+        return _threads
+
+
+# ------------------------------------------------------------------ the processes
+
+
+def _ask(question: Mapping[str, Any]) -> dict[str, Any]:
+    with _turns:
+        while True:
+            with _lock:
+                worker = _idle.pop() if _idle else None
+            fresh = worker is None
+            if worker is None:
+                worker = sandbox().start(Path(__file__).with_name("reasoning_gym_worker.py").read_text("utf-8"))
+                with _lock:
+                    _workers.add(worker)
+            try:
+                said = worker.ask(question, question["timeout_s"] + 5.0)
+                if not isinstance(said, dict):
+                    raise WorkerDied("the scorer's process answered nonsense")
+            except BaseException as error:
+                _end(worker)
+                if isinstance(error, TimeoutError):
+                    return {"late": True}
+                if not isinstance(error, WorkerDied):
+                    raise
+                if fresh:
+                    return {"error": "the scorer ended its process"}
+                continue  # it may have ended before this question
+            with _lock:
+                _idle.append(worker)
+            return said
+
+
+def _end(worker: Worker) -> None:
+    worker.close()
+    with _lock:
+        _workers.discard(worker)
+
+
+_lock = threading.Lock()
+_turns = threading.BoundedSemaphore(CONCURRENCY)
+_idle: list[Worker] = []
+_workers: set[Worker] = set()
+_threads: ThreadPoolExecutor | None = None
+
+
+@atexit.register
+def _end_all() -> None:
+    for worker in tuple(_workers):
+        worker.close()
+
+
+def _forget_after_fork() -> None:
+    """A forked child shares no process with its parent: two readers of one pipe would get each other's answers."""
+    global _lock, _turns, _threads
+    _lock, _turns, _threads = threading.Lock(), threading.BoundedSemaphore(CONCURRENCY), None
+    _idle.clear()
+    _workers.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_after_fork)

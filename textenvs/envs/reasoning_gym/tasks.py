@@ -1,0 +1,201 @@
+"""Tasks of the reasoning-gym package: each a function of (dataset, config, split, seed, index) alone.
+
+Item ``i`` of a dataset with seed ``s`` is drawn by reasoning-gym from ``Random(s + i)``. So the parity of ``s + i``
+decides the split: training and test tasks never share a draw, whatever their seeds. (Datasets with few different items
+may still come to the same item by another draw.)
+
+The package is imported where a dataset is opened, and called inside :func:`~textenvs.global_rng.contained`: some of its
+datasets draw from the process's global generators, seed them, or print.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import json
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...global_rng import RandomState, contained
+from ...messages import clean_text, user
+from ...task import SPLITS, Split, Task, TaskError
+
+log = logging.getLogger("textenvs")
+
+#: Put after the question; the answer between these marks is what is scored.
+INSTRUCTION = "End with <answer>your answer</answer>."
+
+# Their items are drawn from sets of texts, whose order Python changes from process to process.
+_SET_ORDER = frozenset({"isomorphic_strings", "knight_swap", "polynomial_multiplication", "ransom_note", "word_ladder"})
+# Where a dataset without a right answer of its own keeps an example of one.
+_EXAMPLES = {
+    "graph_color": lambda metadata: json.dumps(metadata["possible_answer"]),
+    "propositional_logic": lambda metadata: metadata["example_answer"],
+    "rubiks_cube": lambda metadata: metadata["example_correct_answer"],
+}
+
+
+def datasets() -> tuple[str, ...]:
+    """The names of reasoning-gym's datasets.
+
+    Raises:
+        ImportError: reasoning-gym is not installed.
+    """
+    return tuple(sorted(_registered()))
+
+
+@dataclass(frozen=True)
+class ReasoningGymTasks:
+    """A dataset of reasoning-gym as a :class:`~textenvs.task.TaskSet`.
+
+    Args:
+        dataset: Its name.
+        config: Its options, as in JSON; ``composite`` takes ``{"datasets": [{"name", "weight", "config"}, ...]}``.
+        size: How many tasks there are. Most datasets make an item when it is asked for; ``acre`` makes all at once.
+        seed: Which sequence of items; seeds that are near each other share most of theirs, as in reasoning-gym.
+        split: ``"train"`` or ``"test"``.
+        instruction: Put after every question, on a line of its own; empty for none.
+
+    Raises:
+        ValueError: A value outside the above, an unknown dataset or option (the message names the nearest), or a
+            configuration that the dataset refuses.
+        ImportError: reasoning-gym is not installed.
+    """
+
+    dataset: str = "chain_sum"
+    config: Mapping[str, Any] = field(default_factory=dict)
+    size: int = 10_000
+    seed: int = 0
+    split: Split = "train"
+    instruction: str = INSTRUCTION
+
+    def __post_init__(self) -> None:
+        if self.split not in SPLITS:
+            raise ValueError(f"split must be one of {', '.join(SPLITS)}, not {self.split!r}")
+        for name, value, least, most in (("size", self.size, 1, 10**9), ("seed", self.seed, 0, 2**30)):
+            if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+                raise ValueError(f"{name} must be a whole number from {least} to {most}, not {value!r}")
+        if not isinstance(self.instruction, str):
+            raise ValueError(f"instruction must be text, not {self.instruction!r}")
+        known = datasets()
+        if self.dataset not in known:
+            near = difflib.get_close_matches(str(self.dataset), known, n=3, cutoff=0.5)
+            meant = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+            raise ValueError(f"reasoning-gym has no dataset {self.dataset!r}.{meant} It has {', '.join(known)}")
+        try:
+            object.__setattr__(self, "config", json.loads(json.dumps(dict(self.config))))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"config must be a mapping as in JSON, not {self.config!r}: {error}") from error
+        if reserved := {"size", "seed"} & set(self.config):
+            raise ValueError(f"config must not have {' or '.join(sorted(reserved))}: it is an option of its own")
+        self.opened()
+        if self.dataset in _SET_ORDER and os.environ.get("PYTHONHASHSEED", "random") == "random":
+            log.warning(
+                "reasoning-gym's %r draws from sets: its items are the same in another process only if PYTHONHASHSEED "
+                "is set, for example to 0, before Python starts",
+                self.dataset,
+            )
+
+    @property
+    def name(self) -> str:
+        """Which tasks these are, in a line."""
+        return f"reasoning-gym's {self.dataset} ({self.split}, seed {self.seed}, {self.size} tasks)"
+
+    def opened(self) -> Any:
+        """The dataset itself, opened once per process."""
+        return _open(*self.opening())
+
+    def opening(self) -> tuple[str, str, int, int]:
+        """What the dataset is opened with: its name, its options as JSON text, its seed and how many items it has."""
+        return self.dataset, json.dumps(self.config, sort_keys=True), self.seed, 2 * self.size
+
+    def __getitem__(self, index: int) -> Task:
+        """The task at ``index``.
+
+        Raises:
+            IndexError: ``index`` is outside ``range(size)``.
+            TaskError: The dataset could not make this item; some try a number of times and give up.
+        """
+        if not 0 <= index < self.size:
+            raise IndexError(f"{self.name}: index {index} is outside its {self.size} tasks")
+        item = 2 * int(index) + (self.seed + SPLITS.index(self.split)) % 2
+        dataset = self.opened()
+        try:
+            with contained(RandomState.seeded(self.seed + item)):
+                entry = dataset[item]
+        except Exception as error:
+            raise TaskError(
+                f"{self.name}: task {index} could not be made ({type(error).__name__}: {error}); "
+                "leave it out, or make it easier with config"
+            ) from error
+        question, metadata = str(entry["question"]), entry["metadata"]
+        return Task(
+            key=f"{self.dataset}/{self.split}/{self.seed}/{int(index)}",
+            data_source=f"reasoning_gym/{self.dataset}",
+            prompt=(user(clean_text(f"{question}\n{self.instruction}" if self.instruction else question)),),
+            ground_truth=right_answer(entry),
+            ability=dataset.category,
+            extra={"question": question, "answer": entry["answer"], "metadata": metadata, "item": item},
+        )
+
+
+def right_answer(entry: Mapping[str, Any]) -> str | None:
+    """A right answer to an item, or ``None`` where the dataset does not say one."""
+    if entry["answer"] is not None:
+        return str(entry["answer"])
+    example = _EXAMPLES.get(entry["metadata"].get("source_dataset", ""))
+    return None if example is None else str(example(entry["metadata"]))
+
+
+def entry_of(task: Task, dataset: str) -> dict[str, Any]:
+    """The item that a task was made from, as reasoning-gym's scorers want it.
+
+    Raises:
+        TaskError: The task is not one of a reasoning-gym dataset, or of another one.
+    """
+    metadata = task.extra.get("metadata")
+    if not isinstance(metadata, Mapping) or "source_dataset" not in metadata:
+        raise TaskError(f"task {task.key}: extra_info.metadata must be reasoning-gym's, with its 'source_dataset'")
+    if dataset not in (metadata["source_dataset"], "composite"):
+        raise TaskError(f"task {task.key} is of the dataset {metadata['source_dataset']!r}, not of {dataset!r}")
+    answer = task.extra.get("answer", task.ground_truth)
+    return {"question": task.extra.get("question", ""), "answer": answer, "metadata": dict(metadata)}
+
+
+@functools.lru_cache(maxsize=8)
+def _open(name: str, config: str, seed: int, size: int) -> Any:
+    import reasoning_gym
+
+    config_type = _registered()[name][1]
+    options = json.loads(config)
+    known = [each.name for each in dataclasses.fields(config_type) if each.name not in ("size", "seed")]
+    if unknown := sorted(set(options) - set(known)):
+        near = difflib.get_close_matches(unknown[0], known, n=1)
+        meant = f" Did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"config: {name!r} has no option {unknown[0]!r}.{meant} It has {', '.join(known)}")
+    try:
+        if name == "composite":
+            from reasoning_gym.composite import DatasetSpec
+
+            options = {"datasets": [DatasetSpec(**part) for part in options.get("datasets", ())]}
+        with contained(RandomState.seeded(seed)):
+            return reasoning_gym.create_dataset(name, seed=seed, size=size, **options)
+    except (AssertionError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"reasoning-gym's {name!r} refuses config={json.loads(config)} with {size} items "
+            f"(train and test, so twice the option size): {error}"
+        ) from error
+
+
+@functools.cache
+def _registered() -> Mapping[str, Any]:
+    try:
+        with contained(RandomState.seeded(0)):  # importing it draws from the global generator
+            import reasoning_gym.factory
+    except ImportError as error:
+        raise ImportError("this needs reasoning-gym: pip install 'textenvs[reasoning-gym]'") from error
+    return reasoning_gym.factory.DATASETS

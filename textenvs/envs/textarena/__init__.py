@@ -1,0 +1,5 @@
+"""Games of the TextArena package."""
+
+from .env import TextArena
+
+__all__ = ["TextArena"]

@@ -1,0 +1,228 @@
+"""Games of the TextArena package: alone, or against a scripted opponent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...env import EnvironmentFailure, EpisodeState, TextEnv, Turn
+from ...messages import Message, user, visible_text
+from ...task import Split, Task
+from .players import careless_move, expert_move, opponent_move
+from .tasks import GameFault, LiveGame, TextArenaTasks, base_of, players_of, seed_of
+
+#: A move longer than this is cut at its beginning: games look for the move with expressions that take long on more.
+MAX_CHARS = 2_000
+
+# What ends the episode after a reply that the game cannot read, as TextArena's games end after an invalid move.
+_INVALID = -1.0
+
+_SECRETS = {
+    "GuessTheNumber": lambda game: (str(game.game_number),),
+    "Hangman": lambda game: (str(game.state.game_state["target_word"]),),
+    "Mastermind": lambda game: (" ".join(map(str, game.state.game_state["secret_code"])),),
+    "Wordle": lambda game: (str(game.state.game_state["secret_word"]),),
+}
+
+
+@dataclass
+class TextArenaState(EpisodeState):
+    """The moves: together with the task's seed, all there is to know about the game.
+
+    Args:
+        moves: The moves of all players, in order.
+        invalid: How many moves of the policy's were not valid.
+        unread: How many replies in a row the game raised an exception on.
+        won: Whether the game gave its full reward.
+    """
+
+    moves: tuple[str, ...] = ()
+    invalid: int = 0
+    unread: int = 0
+    won: bool = False
+
+
+class TextArena(TextEnv[TextArenaState]):
+    """A game of TextArena: its prompt, its messages, and its reward at the end.
+
+    The reward has one term, ``game``: what the game gives, on the turn that ends it, and 0 before. Most games give 1
+    for a win, a share of it for what was reached in the end, and for two players -1 for a loss. An invalid move is
+    answered by the game; most end at the second in a row.
+
+    The running game is no part of the state: the state has the moves, and a game is played again from its seed where
+    there is none that has just come to the same point (after ``restore``, in a fork, in another process).
+
+    Args:
+        game: An id of TextArena; see :func:`~textenvs.envs.textarena.tasks.games`.
+        options: Arguments of the game, as in JSON, over those of the id.
+        seat: Which player the policy is, in a game for two: 0 or 1.
+        forfeit: Whether a game that an invalid move ends earns nothing (or less, if the game says so). Without, some
+            games then pay a share for what was reached, and a few pay it for nothing at all.
+        split: ``"train"`` or ``"test"``.
+        seed: Which endless sequence of starts. (Episodes are seeded by ``reset``.)
+        max_assistant_turns: Truncate after so many replies; ``None`` leaves it to the game.
+        system_prompt: A system message put before the game's.
+        render_mode: As in :class:`~textenvs.env.TextEnv`.
+
+    Raises:
+        ValueError: A value outside the above, or a game that cannot be played here.
+        LookupError: The game needs NLTK's corpora, and they are not there.
+        ImportError: TextArena is not installed.
+    """
+
+    state_type = TextArenaState
+    tasks: TextArenaTasks
+
+    def __init__(
+        self,
+        game: str = "GuessTheNumber-v0",
+        *,
+        options: Mapping[str, Any] | None = None,
+        seat: int = 0,
+        forfeit: bool = True,
+        split: Split = "train",
+        seed: int = 0,
+        max_assistant_turns: int | None = None,
+        system_prompt: str | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        tasks = TextArenaTasks(game, options or {}, seed, split)
+        if isinstance(seat, bool) or seat not in range(players_of(game)):
+            allowed = "0 or 1" if players_of(game) == 2 else "0, in a game for one"
+            raise ValueError(f"seat must be {allowed}, not {seat!r}")
+        if not isinstance(forfeit, bool):
+            raise ValueError(f"forfeit must be true or false, not {forfeit!r}")
+        super().__init__(
+            tasks, max_assistant_turns=max_assistant_turns, system_prompt=system_prompt, render_mode=render_mode
+        )
+        self.seat = int(seat)
+        self.forfeit = forfeit
+        self._live: tuple[int, tuple[str, ...], LiveGame] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the running game: a copy, a fork or another process plays it again."""
+        return {**self.__dict__, "_live": None}
+
+    def opening(self, task: Task) -> Sequence[Message]:
+        """What the game says first; after the opponent's first moves, if it begins."""
+        seed_of(task, self.tasks.game)
+        game = self._take()
+        self._opponents(game)
+        heard = game.heard(self.seat)
+        self._keep(game)
+        return (user(heard.text or "The game begins."),)
+
+    def respond(self, reply: Message) -> Turn:
+        """Make the move in the game, let the opponent move, and pass on what the game says."""
+        state, game = self.state, self._take()
+        move = visible_text(reply)[-MAX_CHARS:]
+        try:
+            game.move(move)
+        except GameFault:
+            return self._unread()
+        state.moves, state.unread = (*state.moves, move), 0
+        self._opponents(game)
+        heard = game.heard(self.seat)
+        state.invalid += heard.invalid
+        if not game.done:
+            self._keep(game)
+            return Turn(
+                messages=(user(heard.text or "It is your turn."),),
+                terms={"game": 0.0},
+                metrics={"invalid": float(state.invalid)},
+            )
+        try:
+            outcome = game.outcome(self.seat)
+        except GameFault as fault:
+            raise EnvironmentFailure("tool_failed", f"{self.tasks.game}, at its end: {fault}") from fault
+        reward = min(outcome.reward, 0.0) if outcome.invalid and self.forfeit else outcome.reward
+        state.won = reward >= 1.0
+        drawn = game.players == 2 and reward == 0.0
+        return Turn(
+            terminated=True,
+            stop="solved" if state.won else "invalid_move" if outcome.invalid else "draw" if drawn else "lost",
+            terms={"game": reward},
+            metrics={"invalid": float(state.invalid + outcome.invalid)},
+        )
+
+    def conversation_score(self) -> Mapping[str, float]:
+        """``success``: whether the game is over with its full reward."""
+        return {"success": float(self.state.won)}
+
+    def demonstration(self, rng: np.random.Generator) -> str:
+        """A good move.
+
+        Raises:
+            NotImplementedError: There is no scripted expert for the game.
+        """
+        return expert_move(base_of(self.tasks.game), self._peek().game, self.seat)
+
+    def blunder(self, rng: np.random.Generator) -> str:
+        """A move in the right form, without a thought.
+
+        Raises:
+            NotImplementedError: There is none for the game.
+        """
+        return careless_move(base_of(self.tasks.game), self._peek().game, rng)
+
+    def secrets(self) -> Sequence[str]:
+        """The number, word or code to be guessed, in games that have one."""
+        secret = _SECRETS.get(base_of(self.tasks.game))
+        return () if secret is None or self.state.task is None else secret(self._peek().game)
+
+    # ------------------------------------------------------------------ the running game
+
+    def _opponents(self, game: LiveGame) -> None:
+        while not game.done and game.turn != self.seat:
+            move = opponent_move(base_of(self.tasks.game), game.game, self.np_random)
+            try:
+                game.move(move)
+            except GameFault as fault:
+                raise EnvironmentFailure(
+                    "tool_failed", f"{self.tasks.game}, at the opponent's move: {fault}"
+                ) from fault
+            self.state.moves = (*self.state.moves, move)
+
+    def _take(self) -> LiveGame:
+        """The game as it stands after the state's moves; the caller owns it, and it is kept no more."""
+        assert self.state.task is not None
+        seed = seed_of(self.state.task, self.tasks.game)
+        kept, self._live = self._live, None
+        if kept is not None and kept[:2] == (seed, self.state.moves):
+            return kept[2]
+        game = LiveGame(self.tasks.game, self.tasks.options, seed)
+        for move in self.state.moves:
+            game.move(move)
+        if self.state.messages:
+            game.heard(self.seat)  # it is in the conversation already
+        return game
+
+    def _keep(self, game: LiveGame) -> None:
+        assert self.state.task is not None
+        self._live = (seed_of(self.state.task, self.tasks.game), self.state.moves, game)
+
+    def _peek(self) -> LiveGame:
+        game = self._take()
+        self._keep(game)
+        return game
+
+    def _unread(self) -> Turn:
+        """The game raised an exception on a reply. The move never happened; the second in a row ends the episode."""
+        state = self.state
+        state.unread += 1
+        state.invalid += 1
+        if state.unread > 1:
+            return Turn(
+                terminated=True,
+                stop="invalid_move",
+                terms={"game": _INVALID},
+                metrics={"invalid": float(state.invalid)},
+            )
+        return Turn(
+            messages=(user("The game could not read that. Make a move as its rules say."),),
+            terms={"game": 0.0},
+            metrics={"invalid": float(state.invalid)},
+        )

@@ -1,0 +1,318 @@
+"""Games of the TextArena package: which of them can be played here, a running game, and the task set of its starts.
+
+TextArena's games draw from the process's global generators, print, and download word lists when they are imported. All
+calls into them go through :func:`~textenvs.global_rng.contained`, with a state of the generators that belongs to the
+game, and with NLTK's downloader switched off: nothing is ever downloaded.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import functools
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ...data.endless import Endless
+from ...global_rng import RandomState, contained
+from ...messages import user
+from ...task import SPLITS, Split, Task, TaskError
+
+#: Games for one player, by the name before ``-v0``.
+SINGLE_PLAYER = frozenset(
+    ("2048", "Bandit", "Blackjack", "Countdown", "Crosswords", "Cryptarithm", "FifteenPuzzle", "FrozenLake")
+    + ("GuessTheNumber", "Hangman", "Klondike", "LightsOut", "LogicPuzzle", "Mastermind", "Minesweeper", "PegJump")
+    + ("RushHour", "Secretary", "Set", "Slitherlink", "Sokoban", "Sudoku", "ThreeCardMonte", "TowerOfHanoi")
+    + ("WordLadder", "WordSearch", "Wordle")
+)
+#: Games for two players, against a scripted opponent.
+TWO_PLAYER = frozenset(("ConnectFour", "IteratedRockPaperScissors", "KuhnPoker", "Nim", "PigDice", "TicTacToe"))
+
+# Corpora of NLTK that a game reads; they must be there, for they are not downloaded.
+_WORDS = "corpora/words"
+_TAGGER = "taggers/averaged_perceptron_tagger_eng"
+_CORPORA: dict[str, tuple[str, ...]] = {
+    "Hangman": (_WORDS,),
+    "WordLadder": (_WORDS,),
+    "WordSearch": (_WORDS,),
+    "Wordle": (_WORDS, _TAGGER),
+}
+# Games in which a language model behind a service takes part.
+_WITH_A_MODEL = frozenset(("Debate", "GuessWho", "ScenarioPlanning", "TwentyQuestions"))
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What one player was told since it was last asked."""
+
+    text: str
+    invalid: bool  # among it, that its move was not valid
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a game ended for one player."""
+
+    reward: float
+    invalid: bool  # because of a move that was not valid
+
+
+class GameFault(RuntimeError):
+    """A game raised an exception on a move: a fault of the game, not a rule of it."""
+
+
+class LiveGame:
+    """A running game. Not a part of any state: it is played again from its seed and its moves where it is needed.
+
+    Args:
+        game: An id of TextArena, as :func:`check_game` accepts it.
+        options: Arguments of the game.
+        seed: Decides all that the game draws.
+    """
+
+    def __init__(self, game: str, options: Mapping[str, Any], seed: int) -> None:
+        self.players = players_of(game)
+        self._random = RandomState.seeded(seed)
+        with _in_textarena(self._random):
+            self.game = _made(game, json.dumps(dict(options), sort_keys=True))
+            self.game.reset(num_players=self.players, seed=seed)
+        self.done = False
+
+    @property
+    def turn(self) -> int:
+        """Whose turn it is, from 0."""
+        return int(self.game.state.current_player_id)
+
+    def move(self, action: str) -> None:
+        """The player whose turn it is makes a move.
+
+        Raises:
+            GameFault: The game raised an exception; it may be in any state then, so throw it away.
+        """
+        try:
+            with _in_textarena(self._random):
+                self.done = bool(self.game.step(action)[0])
+        except Exception as error:
+            raise GameFault(f"{type(error).__name__}: {error}") from error
+
+    def heard(self, player: int) -> Heard:
+        """What the game, and the other player, told ``player`` since the last call; its own moves left out."""
+        from textarena import ObservationType
+
+        told, self.game.state.observations[player] = self.game.state.observations[player], []
+        parts, invalid = [], False
+        for speaker, text, kind in told:
+            # Some games give the arguments of a player's own move in the wrong order.
+            if isinstance(speaker, ObservationType) or (
+                kind == ObservationType.PLAYER_ACTION and speaker in (player, -1)
+            ):
+                continue
+            invalid = invalid or kind == ObservationType.GAME_ADMIN
+            parts.append(str(text).strip() if speaker in (player, -1) else f"Player {speaker}: {str(text).strip()}")
+        return Heard("\n\n".join(part for part in parts if part), invalid)
+
+    def outcome(self, player: int) -> Outcome:
+        """The game's reward for ``player``, as it gives it; 0 where it gives none.
+
+        Raises:
+            GameFault: What the game gives is not a number.
+        """
+        with _in_textarena(self._random):
+            rewards, game_info = self.game.close()
+        info = game_info.get(player, {})
+        given = reward = (rewards or {}).get(player, 0.0)
+        if isinstance(given, str):
+            # Some games pass reward and reason of an invalid move the wrong way round.
+            reward = str(info.get("reason", "")).removeprefix("Invalid Move: ")
+        try:
+            number = float(reward)
+        except (TypeError, ValueError) as error:
+            raise GameFault(f"the reward is {given!r}, and not a number") from error
+        return Outcome(number, bool(info.get("invalid_move", False)))
+
+
+def base_of(game: str) -> str:
+    """The name before ``-v0``: what ``GuessTheNumber-v0-hardcore`` is a variant of."""
+    return game.partition("-v0")[0]
+
+
+def players_of(game: str) -> int:
+    """How many play: 1 or 2."""
+    return 2 if base_of(game) in TWO_PLAYER else 1
+
+
+def games() -> tuple[str, ...]:
+    """The ids that can be played here, if what they need is there.
+
+    Raises:
+        ImportError: TextArena is not installed.
+    """
+    plain = (game for game in _registered() if not game.endswith(("-raw", "-train")))
+    return tuple(sorted(game for game in plain if base_of(game) in SINGLE_PLAYER | TWO_PLAYER))
+
+
+def check_game(game: str, options: Mapping[str, Any]) -> None:
+    """Check that a game can be played here, by making it.
+
+    Raises:
+        ValueError: There is no such game (the message names the nearest), it needs players or a service that there are
+            not, or it refuses the options.
+        LookupError: It needs corpora of NLTK that are not there; the message says how to get them.
+        ImportError: TextArena is not installed, or this game of it cannot be imported.
+    """
+    known = games()
+    if game not in known:
+        base = base_of(str(game))
+        if base in _WITH_A_MODEL:
+            raise ValueError(f"TextArena's {game!r} has a language model behind a service take part; it is not offered")
+        if game in _registered() and not str(game).endswith(("-raw", "-train")):
+            raise ValueError(
+                f"TextArena's {game!r} is for several players; there are opponents for {', '.join(sorted(TWO_PLAYER))}"
+            )
+        near = difflib.get_close_matches(str(game), known, n=3, cutoff=0.4)
+        meant = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+        raise ValueError(f"TextArena has no game {game!r} that can be played here.{meant} See games() for all")
+    try:
+        text = json.dumps(dict(options), sort_keys=True)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"options must be a mapping as in JSON, not {options!r}: {error}") from error
+    _check_corpora(base_of(game))
+    _try_out(game, text)
+
+
+@functools.lru_cache(maxsize=64)
+def _try_out(game: str, options: str) -> None:
+    try:
+        LiveGame(game, json.loads(options), seed=0)
+    except (ImportError, SyntaxError) as error:
+        raise ImportError(f"TextArena's {game!r} cannot be imported: {type(error).__name__}: {error}") from error
+    except Exception as error:
+        raise ValueError(
+            f"TextArena's {game!r} cannot be started with options={options}: {type(error).__name__}: {error}"
+        ) from error
+
+
+@dataclass(frozen=True)
+class TextArenaTasks(Endless):
+    """The starts of a game as an endless :class:`~textenvs.task.TaskSet`: one for every seed.
+
+    A task's prompt only names the game and its seed; what a player reads first comes from the game itself. Seeds of
+    training and test tasks differ (even and odd). A game with few starts may still start alike from different seeds.
+
+    Args:
+        game: An id of TextArena, without ``-raw`` and ``-train``.
+        options: Arguments of the game, as in JSON.
+        seed: Another seed is another sequence of starts.
+        split: ``"train"`` or ``"test"``.
+
+    Raises:
+        ValueError, LookupError, ImportError: As :func:`check_game`.
+    """
+
+    game: str = "GuessTheNumber-v0"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    split: Split = "train"
+
+    def __post_init__(self) -> None:
+        self.check_choices()
+        if self.seed < 0:
+            raise ValueError(f"seed must be a whole number of at least 0, not {self.seed!r}")
+        check_game(self.game, self.options)
+
+    @property
+    def name(self) -> str:
+        """Which games these are, in a line."""
+        return f"TextArena's {self.game} ({self.split}, seed {self.seed})"
+
+    def _generate(self, index: int) -> Task:
+        seed = self.seed * 2**32 + 2 * index + SPLITS.index(self.split)
+        return Task(
+            key=f"{self.game}/{self.split}/{self.seed}/{index}",
+            data_source=f"textarena/{base_of(self.game)}",
+            prompt=(user(f"{self.game}, seed {seed}"),),
+            ground_truth=None,
+            ability="game",
+            extra={"game": self.game, "seed": seed},
+        )
+
+
+def seed_of(task: Task, game: str) -> int:
+    """The seed of a task.
+
+    Raises:
+        TaskError: The task is not a start of ``game``.
+    """
+    if task.extra.get("game") != game:
+        raise TaskError(f"task {task.key}: extra_info.game is {task.extra.get('game')!r}, not {game!r}")
+    seed = task.extra.get("seed")
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise TaskError(f"task {task.key}: extra_info.seed must be a whole number, not {seed!r}")
+    return seed
+
+
+def _made(game: str, options: str) -> Any:
+    """A new game; call it inside :func:`_in_textarena`."""
+    if base_of(game) in _CORPORA:
+        # Reading the word lists takes a second. They do not change, and these games keep nothing else before reset().
+        return copy.copy(_with_corpora(game, options))
+    return _new(game, options)
+
+
+@functools.lru_cache(maxsize=4)
+def _with_corpora(game: str, options: str) -> Any:
+    return _new(game, options)
+
+
+def _new(game: str, options: str) -> Any:
+    import textarena
+
+    # "-raw": without wrappers, which would repeat the whole conversation in every observation.
+    return textarena.make(f"{game}-raw", **json.loads(options))
+
+
+def _check_corpora(base: str) -> None:
+    missing = []
+    for resource in _CORPORA.get(base, ()):
+        import nltk
+
+        try:
+            with _in_textarena(RandomState.seeded(0)):
+                nltk.data.find(resource)
+        except LookupError:
+            missing.append(resource.rpartition("/")[2])
+    if missing:
+        raise LookupError(
+            f"TextArena's {base} needs NLTK's {' and '.join(missing)}, and nothing is downloaded here: "
+            f"run python -m nltk.downloader {' '.join(missing)}"
+        )
+
+
+@contextmanager
+def _in_textarena(start: RandomState) -> Iterator[None]:
+    import nltk
+
+    with contained(start):
+        download, nltk.download = nltk.download, _no_download
+        try:
+            yield
+        finally:
+            nltk.download = download
+
+
+def _no_download(*args: Any, **kwargs: Any) -> Literal[False]:
+    """In the place of ``nltk.download``, which a good many games call when they are imported or made."""
+    return False
+
+
+@functools.cache
+def _registered() -> tuple[str, ...]:
+    try:
+        with contained(RandomState.seeded(0)):
+            import textarena.envs.registration as registration
+    except ImportError as error:
+        raise ImportError("this needs TextArena: pip install 'textenvs[textarena]'") from error
+    return tuple(registration.ENV_REGISTRY)

@@ -1,0 +1,209 @@
+"""An environment behind an OpenEnv server as a text environment."""
+
+from __future__ import annotations
+
+import json
+import threading
+import urllib.request
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from ...env import FAILURE_STOPS, EnvironmentFailure
+from ...messages import Message, Messages, check_conversation, user, visible_text
+from ...task import Split
+from .base import Answer, Imported, Seeds
+
+# What our own server says where an episode failed; see textenvs.integrations.openenv.
+_FAILED = "leave this episode out, it failed ("
+_TEXT = ("text", "observation", "message", "response", "content", "prompt")
+
+
+class OpenEnv(Imported["_Remote"]):
+    """Episodes on an OpenEnv server, one connection each.
+
+    What the server says is read from its observation: ``messages``, where it has chat messages there; else the field
+    ``observation_field``; else the first text among text, observation, message, response, content and prompt; else the
+    observation as JSON. The reward is the step's own (0 where it gives none). ``done`` is ``terminated``, unless the
+    observation says ``truncated``. ``terms``, ``metrics`` and ``stop`` are read from its ``info``, where it has them,
+    as our own servers' has.
+
+    A fork or a restored environment begins a new episode with the same seed, and plays the replies again; where the
+    server then says something else, the step fails (``info["failed"]``).
+
+    Args:
+        url: The server's address, ``http://host:port``.
+        action_field: Which field of the action the reply goes to; ``None`` for the only field that must be given.
+        observation_field: Which field of the observation is read.
+        reset: More arguments of the server's ``reset``, as in JSON.
+        send_thinking: Whether the server gets the raw reply; without, ``<think>`` blocks are left out.
+        timeout: Seconds to wait for an answer.
+        split: ``"train"`` or ``"test"``.
+        seed: Which endless sequence of seeds. (Episodes are seeded by ``reset``.)
+        max_assistant_turns: Truncate after so many replies; ``None`` leaves it to the server.
+        system_prompt: A system message put before what the server says, where it has none of its own.
+        render_mode: As in :class:`~textenvs.env.TextEnv`.
+
+    Raises:
+        ConnectionError: There is no OpenEnv server at the address.
+        ValueError: The server's actions have no such field, or not just one that must be given.
+        ImportError: OpenEnv is not installed.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        action_field: str | None = None,
+        observation_field: str | None = None,
+        reset: Mapping[str, Any] | None = None,
+        send_thinking: bool = False,
+        timeout: float = 60.0,
+        split: Split = "train",
+        seed: int = 0,
+        max_assistant_turns: int | None = None,
+        system_prompt: str | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        _client()
+        self.url = url.rstrip("/")
+        schema = _schema(self.url, timeout)
+        source = f"openenv/{schema['name']}"
+        super().__init__(
+            Seeds(source, seed, split),
+            max_assistant_turns=max_assistant_turns,
+            system_prompt=system_prompt,
+            render_mode=render_mode,
+        )
+        self.action_field = _field(schema["action"], action_field, self.url)
+        self.takes_messages = "message" in schema["action"].get("properties", {})
+        self.observation_field = observation_field
+        self.reset_arguments = dict(reset or {})
+        self.send_thinking = send_thinking
+        self.timeout = float(timeout)
+
+    def begin(self, seed: int) -> _Remote:
+        """Connect, and begin an episode."""
+        return _Remote(self, seed)
+
+
+class _Remote:
+    """An episode on the server, and the connection it lives in."""
+
+    def __init__(self, env: OpenEnv, seed: int) -> None:
+        self.env = env
+        self.client = _client()(base_url=env.url, message_timeout_s=env.timeout).sync()
+        try:
+            # Forks are seldom closed.
+            weakref.finalize(self, _close_elsewhere, self.client).atexit = False
+            with _as_failure(env.url):
+                result = self.client.reset(seed=seed, **env.reset_arguments)
+            self.opening = self._said(result.observation)
+        except BaseException:
+            self.close()
+            raise
+
+    def reply(self, message: Message) -> Answer:
+        env = self.env
+        text = message["content"] if env.send_thinking else visible_text(message)
+        action: dict[str, Any] = {env.action_field: text}
+        if "tool_calls" in message:
+            if not env.takes_messages:
+                return Answer((user("There are no tool calls here. Reply with a text."),))
+            action["message"] = {**message, "content": text}
+        with _as_failure(env.url):
+            result = self.client.step(action)
+        said, info = result.observation, result.observation.get("info")
+        info = info if isinstance(info, Mapping) else {}
+        truncated = bool(result.done and said.get("truncated"))
+        return Answer(
+            self._said(said) if not result.done or said.get("messages") else (),
+            float(result.reward or 0.0),
+            terminated=result.done and not truncated,
+            truncated=truncated,
+            stop=info.get("stop") if result.done else None,
+            terms=info.get("terms"),
+            metrics=info.get("metrics") or {},
+        )
+
+    def close(self) -> None:
+        _close(self.client)
+
+    def _said(self, observation: Mapping[str, Any]) -> Messages:
+        messages = observation.get("messages")
+        if messages and self.env.observation_field is None:
+            with suppress(ValueError):
+                return check_conversation(map(_typed, messages), "messages")
+        field = self.env.observation_field
+        if field is None:
+            field = next((name for name in _TEXT if isinstance(observation.get(name), str)), None)
+        elif field not in observation:
+            raise EnvironmentFailure("tool_failed", f"the observation has no {field!r}; it has {sorted(observation)}")
+        content = observation if field is None else observation[field]
+        return (user(content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)),)
+
+
+def _close_elsewhere(client: Any) -> None:
+    """Close a connection that nobody holds any more: in a thread, for garbage may be collected in the client's own."""
+    threading.Thread(target=_close, args=(client,), daemon=True).start()
+
+
+def _close(client: Any) -> None:
+    with suppress(Exception):  # the server may be gone
+        client.close()
+
+
+def _client() -> Any:
+    try:
+        from openenv.core import GenericEnvClient
+    except ImportError as error:
+        raise ImportError("this needs OpenEnv: pip install openenv") from error
+    return GenericEnvClient
+
+
+def _schema(url: str, timeout: float) -> dict[str, Any]:
+    """The server's name, and the schema of its actions."""
+    try:
+        answers = []
+        for path in ("metadata", "schema"):
+            with urllib.request.urlopen(f"{url}/{path}", timeout=timeout) as response:
+                answers.append(json.load(response))
+        return {"name": str(answers[0]["name"]), "action": dict(answers[1]["action"])}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConnectionError(f"there is no OpenEnv server at {url} ({type(error).__name__}: {error})") from error
+
+
+def _field(schema: Mapping[str, Any], wanted: str | None, url: str) -> str:
+    """The field of an action that a reply goes to."""
+    fields = [name for name in schema.get("properties", {}) if name != "metadata"]
+    if wanted is not None:
+        if wanted not in fields:
+            raise ValueError(f"action_field: an action of {url} has no field {wanted!r}; it has {', '.join(fields)}")
+        return wanted
+    required = list(schema.get("required", []))
+    if len(required) != 1:
+        raise ValueError(
+            f"an action of {url} must have {', '.join(required) or 'no field at all'}: say with action_field which one "
+            f"a reply goes to; there are {', '.join(fields)}"
+        )
+    return str(required[0])
+
+
+@contextmanager
+def _as_failure(url: str) -> Iterator[None]:
+    """What goes wrong on the server, or on the way to it, fails the episode."""
+    try:
+        yield
+    except Exception as error:
+        stop, _, reason = str(error).partition(_FAILED)[2].partition("): ")
+        if stop in FAILURE_STOPS:
+            raise EnvironmentFailure(stop, reason.rpartition(" (code: ")[0] or reason) from error
+        raise EnvironmentFailure("tool_failed", f"{url}: {type(error).__name__}: {error}") from error
+
+
+def _typed(message: Any) -> Any:
+    """A message from JSON, in which there are no tuples."""
+    if isinstance(message, Mapping) and isinstance(message.get("tool_calls"), list):
+        return {**message, "tool_calls": tuple(message["tool_calls"])}
+    return message

@@ -1,0 +1,150 @@
+"""Rows of datasets in the schemas of other libraries: which episode to play, and how it opens.
+
+The episode travels as JSON text, so that every row has the same columns whatever an environment's options are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..data.files import write_rows
+from ..env import TextEnv
+from ..messages import Messages
+from ..task import Task
+from .spec import EpisodeSpec, SpecError
+
+
+@dataclass(frozen=True)
+class Opening:
+    """How an episode starts.
+
+    Args:
+        spec: Which episode.
+        messages: What it opens with.
+        task: What it is about; with the ground truth, which no policy may see.
+    """
+
+    spec: EpisodeSpec
+    messages: Messages
+    task: Task
+
+    @property
+    def prompt(self) -> list[dict[str, str]]:
+        """The messages as a column that every chat template takes: roles and texts.
+
+        Raises:
+            SpecError: A message has more than that.
+        """
+        for message in self.messages:
+            if more := set(message) - {"role", "content"}:
+                raise SpecError(f"{self.spec.env} opens with a message that has {sorted(more)}: a prompt column cannot")
+        return [{"role": message["role"], "content": message["content"]} for message in self.messages]
+
+    @property
+    def ground_truth(self) -> str:
+        """The task's, as text."""
+        truth = self.task.ground_truth
+        return truth if isinstance(truth, str) else json.dumps(truth, ensure_ascii=False, default=str)
+
+    @property
+    def episode(self) -> str:
+        """The spec as JSON text."""
+        return json.dumps(self.spec.to_row(), ensure_ascii=False)
+
+
+def openings(specs: Iterable[EpisodeSpec]) -> Iterator[Opening]:
+    """Start each episode, and say how; episodes of one environment in a row share it.
+
+    Raises:
+        gymnasium.error.NameNotFound: Nothing has such an id.
+    """
+    env: TextEnv[Any] | None = None
+    made_of: tuple[str, Mapping[str, Any]] | None = None
+    try:
+        for spec in specs:
+            if env is None or made_of != (spec.env, spec.env_kwargs):
+                if env is not None:
+                    env.close()
+                env, made_of = spec.make(), (spec.env, spec.env_kwargs)
+            messages, _ = env.reset(seed=spec.seed, options=spec.options)
+            task = env.state.task
+            assert task is not None  # an episode has begun
+            yield Opening(spec, messages, task)
+    finally:
+        if env is not None:
+            env.close()
+
+
+def _verl(opening: Opening, number: int, split: str) -> dict[str, Any]:
+    return {
+        "data_source": opening.spec.env,
+        "prompt": opening.prompt,
+        "ability": opening.task.ability,
+        "reward_model": {"style": "rule", "ground_truth": opening.ground_truth},
+        "extra_info": {"split": split, "index": number, "textenv": opening.episode},
+        "agent_name": "textenv",
+    }
+
+
+def _verl_interaction(opening: Opening, number: int, split: str) -> dict[str, Any]:
+    row = _verl(opening, number, split)
+    row["extra_info"]["interaction_kwargs"] = {"name": "textenv", "episode": row["extra_info"].pop("textenv")}
+    # Without it, verl plays a single turn and says nothing.
+    return {**row, "agent_name": "tool_agent"}
+
+
+def _skyrl(opening: Opening, number: int, split: str) -> dict[str, Any]:
+    return {
+        "data_source": opening.spec.env,
+        "prompt": opening.prompt,
+        "env_class": opening.spec.env,
+        "reward_spec": {"method": "rule", "ground_truth": opening.ground_truth},
+        "extra_info": {"split": split, "index": number},
+        "textenv": opening.episode,
+    }
+
+
+#: What a row is made with, by the library that is to read it: ``verl`` (0.8 and newer, the agent loop ``textenv``),
+#: ``verl-interaction`` (0.7 and older), ``skyrl``.
+SCHEMAS: Mapping[str, Callable[[Opening, int, str], dict[str, Any]]] = {
+    "verl": _verl,
+    "verl-interaction": _verl_interaction,
+    "skyrl": _skyrl,
+}
+
+
+def episode_rows(schema: str, specs: Iterable[EpisodeSpec], *, split: str = "train") -> Iterator[dict[str, Any]]:
+    """A row for each episode.
+
+    Args:
+        schema: One of :data:`SCHEMAS`.
+        specs: The episodes.
+        split: Noted in the rows.
+
+    Raises:
+        SpecError: An unknown schema, or an opening that a prompt column cannot hold.
+    """
+    if schema not in SCHEMAS:
+        raise SpecError(f"unknown schema {schema!r}; known are {', '.join(SCHEMAS)}")
+    for number, opening in enumerate(openings(specs)):
+        yield SCHEMAS[schema](opening, number, split)
+
+
+def write_episodes(schema: str, specs: Iterable[EpisodeSpec], path: str | Path, *, split: str = "train") -> Path:
+    """Write :func:`episode_rows` as Parquet; the file appears whole or not at all.
+
+    Returns:
+        The path.
+
+    Raises:
+        SpecError: As there, or no episode.
+        ImportError: pyarrow is not installed.
+    """
+    rows = list(episode_rows(schema, specs, split=split))
+    if not rows:
+        raise SpecError(f"{path}: no episode to write")
+    return write_rows(rows, path)

@@ -1,0 +1,190 @@
+"""SkyRL-Gym: every environment as a ``BaseTextEnv``.
+
+::
+
+    from textenvs.integrations.skyrl import register
+    register("textenv/gsm8k-interact")  # inside SkyRL's entrypoint task
+
+The rows (``textenvs rows skyrl``) name it as their ``env_class`` and say which episode to play. SkyRL puts a step's
+reward on the turn's last token. See docs/adapters/skyrl.md.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..env import EnvironmentFailure
+from ..messages import Messages
+from ..registry import list_environments
+from ..trust import Environments
+from .session import Session
+from .spec import EpisodeSpec, SpecError
+
+try:
+    import skyrl_gym
+    from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
+except ImportError as problem:
+    raise ImportError(f"SkyRL-Gym is not installed ({problem}): pip install 'textenvs[skyrl]'") from problem
+
+_CLASS = f"{__name__}:SkyRLTextEnv"
+
+
+def register(*ids: str, environments: Environments | None = None) -> None:
+    """Make environments known to ``skyrl_gym.make``; what was registered here before stays as it is.
+
+    Args:
+        ids: Of this library or your own; without any, all that ship here.
+        environments: By id, options that their rows may have beyond the harmless ones (docs/security.md). These ids are
+            registered besides, anew where they were registered before.
+    """
+    environments = environments or {}
+    for env_id in dict.fromkeys((*(ids or list_environments()), *environments)):
+        known = skyrl_gym.registry.get(env_id)
+        if known is None or known.entry_point != _CLASS or env_id in environments:
+            skyrl_gym.registry.pop(env_id, None)
+            options = environments.get(env_id, {})
+            skyrl_gym.register(id=env_id, entry_point=_CLASS, kwargs={"env_id": env_id, "options": options})
+
+
+class SkyRLTextEnv(BaseTextEnv):  # type: ignore[misc]
+    """One episode of any environment; SkyRL makes one of these for each.
+
+    What it holds is released at the end of the episode, after an exception, by ``close``, and when it is collected:
+    SkyRL calls ``close`` only after an episode that went well.
+
+    Args:
+        env_config: Must be empty: options belong to the rows, or else a group's episodes could differ.
+        extras: The row's other columns; ``textenv`` says which episode to play (:class:`EpisodeSpec` as JSON text or a
+            mapping). With ``max_turns``, which SkyRL sets to its ``generator.max_turns``, the episode is truncated
+            after as many replies, the last of them judged.
+        env_id: The environment's id; the row's must be the same.
+        options: What :func:`register` was given for it.
+
+    Raises:
+        SpecError: The row does not say which episode, or one of another environment.
+        ValueError: ``env_config`` is not empty, or ``max_turns`` is below 1.
+    """
+
+    def __init__(
+        self,
+        env_config: Mapping[str, Any] | None = None,
+        extras: Mapping[str, Any] | None = None,
+        *,
+        env_id: str,
+        options: Any = (),
+    ) -> None:
+        super().__init__()
+        extras = extras or {}
+        if env_config:
+            raise ValueError(
+                f"{env_id}: environment.skyrl_gym has options for it ({sorted(env_config)}), and nothing would read "
+                f"them; give them when the rows are written (`textenvs rows skyrl {env_id} key=value ...`)"
+            )
+        if "textenv" not in extras:
+            raise SpecError(
+                f"the row has no column 'textenv', which says what episode to play; `textenvs rows skyrl {env_id}` "
+                "writes such rows"
+            )
+        self.episode = EpisodeSpec.from_row(extras["textenv"], "column 'textenv'", {env_id: options})
+        if self.episode.env != env_id:
+            raise SpecError(f"the row's env_class is {env_id!r}, and its episode one of {self.episode.env!r}")
+        self.max_turns = extras.get("max_turns")
+        if self.max_turns is not None and self.max_turns < 1:
+            raise ValueError(f"max_turns must be at least 1, not {self.max_turns!r}")
+        self._session: Session | None = None
+        self._closing: weakref.finalize[..., Any] | None = None
+
+    def init(self, prompt: Sequence[Mapping[str, str]]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """Begin the episode.
+
+        Args:
+            prompt: The row's; must be what the episode opens with, or empty.
+
+        Returns:
+            The opening conversation, and what ``reset`` says of the task.
+
+        Raises:
+            SpecError: The prompt is another one: the rows were written by another version.
+        """
+        self.close()
+        self.turns = 0
+        session, opening = Session.of(self.episode)
+        self._session = session
+        self._closing = weakref.finalize(self, session.close)
+        if prompt and _plain(prompt) != _plain(opening):
+            self.close()
+            raise SpecError(
+                f"the row's prompt is not what {self.episode.env} opens with at seed {self.episode.seed}: the rows "
+                "were written with another version or other data; write them again with `textenvs rows skyrl`"
+            )
+        return [dict(message) for message in opening], dict(session.info)
+
+    def step(self, action: str) -> BaseTextEnvStepOutput:
+        """Play one reply.
+
+        Args:
+            action: The assistant's text.
+
+        Returns:
+            ``observations``: what the environment says, also at the end. ``reward``: the turn's own. ``done``:
+            terminated or truncated. ``metadata``: ``terminated``, ``truncated``, ``stop`` and ``terms``.
+
+        Raises:
+            EnvironmentFailure: A simulator or judge gave up. SkyRL has no place for an episode that says nothing about
+                the policy, and a reward of 0 would be a lie.
+            RuntimeError: ``init`` was not called, or the episode is over.
+        """
+        if self._session is None or self._closing is None or not self._closing.alive:
+            raise RuntimeError("there is no episode to step in: init() begins one")
+        session = self._session
+        try:
+            turn = session.reply(action)
+        except BaseException:
+            self.close()
+            raise
+        self.turns += 1
+        if session.failed:
+            self.close()
+            raise EnvironmentFailure(str(session.stop), str(turn.info.get("failure", "no reason given")))
+        cut = not turn.done and self.max_turns is not None and self.turns >= self.max_turns
+        if turn.done or cut:
+            self.close()
+        return BaseTextEnvStepOutput(
+            observations=[dict(message) for message in turn.messages],
+            reward=turn.reward,
+            done=turn.done or cut,
+            metadata={
+                "terminated": turn.terminated,
+                "truncated": turn.truncated or cut,
+                "stop": "max_turns" if cut else turn.info["stop"],
+                "terms": dict(turn.info["terms"]),
+            },
+        )
+
+    def close(self) -> None:
+        """Release what the episode holds; safe to call twice. Its metrics stay."""
+        if self._closing is not None:
+            self._closing()
+
+    def get_metrics(self) -> dict[str, Any]:
+        """Of the episode so far: ``turns``, ``return``, ``terminated``, a sum for each reward term, and the metrics."""
+        if self._session is None or not self._session.turns:
+            return {"turns": self.turns}
+        played = self._session.turns
+        terms: dict[str, float] = {}
+        for turn in played:
+            for name, value in turn.info["terms"].items():
+                terms[f"reward/{name}"] = terms.get(f"reward/{name}", 0.0) + value
+        return {
+            **dict(played[-1].info.get("metrics") or {}),
+            **terms,
+            "turns": self.turns,
+            "return": self._session.reward,
+            "terminated": float(played[-1].terminated),
+        }
+
+
+def _plain(messages: Messages | Sequence[Mapping[str, str]]) -> list[tuple[str, str]]:
+    return [(message["role"], message["content"]) for message in messages]

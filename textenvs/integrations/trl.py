@@ -1,0 +1,402 @@
+"""TRL's ``GRPOTrainer``: rows that name episodes, and environments whose tools are methods (``environment_factory``).
+
+TRL has two places for an environment. Its ``rollout_func`` plays whole conversations and takes simulated users as they
+are; it needs the model's tokens, so it is :class:`trainers.hosts.trl.TextEnvRollout`. Its ``environment_factory`` calls
+methods of an environment as the model's tools and ends an episode at the first reply without a call; that is here, and
+needs no trainer of ours. Both read the rows of :func:`textenv_dataset`.
+
+A row's ``prompt`` is the episode's opening. TRL hands nothing else of a row to a ``rollout_func``, so the last message
+of a prompt carries the :class:`EpisodeSpec` under the key :data:`KEY`, which chat templates do not look at.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import types
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Union
+
+from ..env import TextEnv
+from ..messages import Message, assistant
+from ..registry import make
+from ..tool_env import ToolEnv
+from ..tools.formats.base import make_call
+from ..trust import Environments
+from .session import Session, SessionTurn
+from .spec import EpisodeSpec, SpecError, episode_specs
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+__all__ = ["KEY", "dataset_of", "environment_class", "environment_reward", "spec_of", "textenv_dataset"]
+
+#: Of the prompt's last message: which episode this is, as JSON.
+KEY = "textenv"
+
+_OVER = "The episode is over."
+
+
+# ------------------------------------------------------------------ rows
+
+
+def textenv_dataset(env: str, count: int, *, seed: int = 0, env_kwargs: Mapping[str, Any] | None = None) -> Dataset:
+    """Episodes of one environment as a dataset for TRL: the seeds ``seed``, ``seed + 1``, ...
+
+    Args:
+        env: The environment's id.
+        count: How many rows.
+        seed: Of the first.
+        env_kwargs: Arguments of the environment, as in JSON.
+
+    Returns:
+        ``prompt`` (the opening messages), and ``env``, ``seed``, ``env_kwargs`` and ``task_index`` (the episode).
+
+    Raises:
+        SpecError: A count below 1, or arguments that are not JSON.
+        ModuleNotFoundError: ``datasets`` is not installed.
+    """
+    return dataset_of(episode_specs(env, count, seed=seed, env_kwargs=env_kwargs))
+
+
+def dataset_of(specs: Iterable[EpisodeSpec]) -> Dataset:
+    """:func:`textenv_dataset` of any episodes, also of several environments.
+
+    Raises:
+        SpecError: There are none.
+        ModuleNotFoundError: ``datasets`` is not installed.
+    """
+    try:
+        from datasets import Dataset, Value
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "TRL's datasets need datasets: pip install 'textenvs[trl]'", name="datasets"
+        ) from error
+
+    envs: dict[tuple[str, str], TextEnv[Any]] = {}
+    rows = []
+    try:
+        for spec in specs:
+            row = spec.to_row()
+            key = (spec.env, row["env_kwargs"])
+            if key not in envs:
+                envs[key] = spec.make()
+            opening = envs[key].reset(seed=spec.seed, options=spec.options)[0]
+            rows.append({"prompt": embed(spec, opening), **row})
+    finally:
+        for env in envs.values():
+            env.close()
+    if not rows:
+        raise SpecError("there is no episode to make a dataset of")
+    features = Dataset.from_list(rows).features
+    features["task_index"] = Value("int64")  # also where all are null
+    return Dataset.from_list(rows, features=features)
+
+
+def embed(spec: EpisodeSpec, opening: Sequence[Message]) -> list[dict[str, Any]]:
+    """A prompt for TRL: the opening messages, the last of which carries the episode."""
+    messages: list[dict[str, Any]] = [dict(message) for message in opening]
+    messages[-1][KEY] = json.dumps(spec.to_row(), sort_keys=True)
+    return messages
+
+
+def spec_of(prompt: Any, where: str = "the prompt", environments: Environments | None = None) -> EpisodeSpec:
+    """The episode that a prompt carries.
+
+    Args:
+        prompt: The prompt's messages.
+        where: Named in errors.
+        environments: As of :meth:`EpisodeSpec.from_row`.
+
+    Raises:
+        SpecError: It carries none, or not one that can be read.
+    """
+    messages = prompt if isinstance(prompt, list | tuple) else ()
+    found = [message.get(KEY) for message in messages if isinstance(message, Mapping)]
+    found = [each for each in found if each is not None]
+    if len(found) != 1:
+        raise SpecError(
+            f"{where} carries {len(found) or 'no'} episode descriptions instead of one, under the key {KEY!r} of its "
+            "last message: make the dataset with textenv_dataset, and keep its column 'prompt' as it is"
+        )
+    return EpisodeSpec.from_row(found[0], f"{where}, key {KEY!r}", environments)
+
+
+def same_messages(prompt: Sequence[Mapping[str, Any]], opening: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a prompt says what the opening says; other keys, which Arrow fills with null, do not count."""
+    said = [[(message.get("role"), message.get("content")) for message in each] for each in (prompt, opening)]
+    return said[0] == said[1]
+
+
+# ------------------------------------------------------------------ environment_factory
+
+
+class _Environment:
+    """One rollout's environment, as TRL wants it: ``reset``, and a public method for each tool.
+
+    TRL takes every public function of the class for a tool, so nothing here is public but properties.
+    """
+
+    _env_id: str
+    _env_kwargs: Mapping[str, Any]
+    _tool_names: tuple[str, ...]
+
+    def __init__(self) -> None:
+        self._session: Session | None = None
+        self._made_for = ""
+        self._problem: Exception | None = None
+        self._last_played = False
+        self._close: weakref.finalize[Any, Any] | None = None
+
+    def reset(self, **columns: Any) -> str | None:
+        """Begin the episode of a row of :func:`textenv_dataset`.
+
+        Returns:
+            What TRL appends to the prompt's last message: nothing where the prompt is the episode's opening already,
+            else the opening as one text.
+
+        Raises:
+            SpecError: The row names no episode of this environment.
+        """
+        named = {name: columns[name] for name in ("env", "seed", "env_kwargs", "task_index") if name in columns}
+        where = "the row of the dataset (made with textenv_dataset?)"
+        spec = EpisodeSpec.from_row(named, where, {self._env_id: self._env_kwargs})
+        if spec.env != self._env_id:
+            raise SpecError(
+                f"the row is an episode of {spec.env}, but this factory makes {self._env_id}: give GRPOTrainer a dict "
+                "of factories and the dataset a column 'environment'"
+            )
+        session = self._session_for(spec)
+        opening = session.start(spec.seed, spec.options)
+        self._problem, self._last_played = None, False
+        if same_messages(columns.get("prompt") or (), opening):
+            return None
+        return "\n\n".join(str(message.get("content") or "") for message in opening)
+
+    @property
+    def session(self) -> Session:
+        """The episode, with its turns and their rewards.
+
+        Raises:
+            RuntimeError: There was no reset yet.
+        """
+        if self._session is None:
+            raise RuntimeError("no episode has begun: TRL calls reset(**row) before anything else")
+        return self._session
+
+    def _session_for(self, spec: EpisodeSpec) -> Session:
+        made_for = json.dumps(dict(spec.env_kwargs), sort_keys=True)
+        if self._session is not None and made_for == self._made_for:
+            return self._session
+        env = spec.make()
+        if isinstance(env, ToolEnv):
+            if tuple(each.name for each in env.tools) != self._tool_names:
+                env.close()
+                raise SpecError(f"with {dict(spec.env_kwargs)}, {spec.env} has other tools than this factory's")
+            if env.tools_in_prompt:
+                env.close()
+                raise SpecError(
+                    "the chat template describes the tools here, so the environment must not: give "
+                    "env_kwargs={'tools_in_prompt': False} to textenv_dataset and to environment_class"
+                )
+        if self._close is not None:
+            self._close()
+        self._session, self._made_for = Session(env), made_for
+        self._close = weakref.finalize(self, env.close)
+        return self._session
+
+    def _play(self, action: str | Message) -> str:
+        if self.session.done:
+            return _OVER
+        try:
+            turn: SessionTurn = self.session.reply(action)
+        except Exception as problem:
+            self._problem = problem  # TRL tells the model of it and goes on; the reward raises it
+            raise
+        return turn.text or (_OVER if turn.done else "")
+
+    def _call(self, name: str, arguments: Mapping[str, Any]) -> str:
+        call_id = str(getattr(self.session.env.state, "calls_made", 0))
+        return self._play(assistant("", [make_call(name, json.dumps(dict(arguments)), call_id)]))
+
+    def _earned(self) -> float | None:
+        if self._problem is not None:
+            raise RuntimeError(f"an environment of {self._env_id} raised: {self._problem}") from self._problem
+        return None if self.session.failed else float(self.session.reward)
+
+
+class _WithUser(_Environment):
+    """With the tools by which a policy speaks, and a reward of its own."""
+
+    def ask_user(self, message: str) -> str:
+        """Say something to the user, and hear the answer.
+
+        Args:
+            message: What to say.
+
+        Returns:
+            What the user answers.
+        """
+        return self._play(message)
+
+    def submit(self, answer: str) -> str:
+        """Give an answer.
+
+        Args:
+            answer: The whole answer, in the form that was asked for.
+
+        Returns:
+            What is said to it.
+        """
+        return self._play(answer)
+
+    def get_reward(self) -> float | None:
+        """The sum of the turns' rewards; ``None`` where the episode failed."""
+        return self._earned()
+
+
+def environment_class(
+    env: str, *, env_kwargs: Mapping[str, Any] | None = None, submit: bool | None = None
+) -> Callable[[], Any]:
+    """A class for TRL's ``environment_factory``; each instance plays one rollout at a time.
+
+    An environment with tools has them as methods, with the names, types and docstrings of its schemas. Each call is a
+    turn of the environment; the reply that ends the episode, which TRL does not show to an environment, is played by
+    :func:`environment_reward`: give it as ``reward_funcs``.
+
+    With ``submit``, and for environments without tools, where TRL would end the episode at the first reply, there are
+    the tools ``ask_user(message)`` and ``submit(answer)``. Both say their text to the environment and return what it
+    says. The environment then owns the reward (``get_reward``). That changes the protocol: the policy speaks through
+    calls, and what it says outside of them is not heard.
+
+    Args:
+        env: The environment's id.
+        env_kwargs: The arguments that the rows have: which tools there are may depend on them.
+        submit: As above; ``None`` is ``True`` for environments without tools.
+
+    Returns:
+        A class without arguments.
+
+    Raises:
+        ValueError: A tool has a name that TRL keeps for itself.
+    """
+    made = make(env, **(env_kwargs or {}))
+    schemas = made.tool_schemas if isinstance(made, ToolEnv) else []
+    made.close()
+    names = tuple(schema["function"]["name"] for schema in schemas)
+    if submit is None:
+        submit = not schemas
+    members: dict[str, Any] = {
+        "_env_id": env,
+        "_env_kwargs": dict(env_kwargs or {}),
+        "_tool_names": names,
+        "__doc__": f"{env} for TRL's environment_factory; see textenvs.integrations.trl.",
+    }
+    base = _WithUser if submit else _Environment
+    for schema in schemas:
+        name = schema["function"]["name"]
+        if name in members or hasattr(base, name) or name == "get_reward" or name.startswith("_"):
+            raise ValueError(f"{env}: TRL has no room for a tool of the name {name!r}")
+        members[name] = _method(schema["function"])
+    words = re.split(r"[^0-9A-Za-z]+", env.rpartition("/")[2])
+    return type("".join(word.capitalize() for word in words if word) or "TextEnv", (base,), members)
+
+
+def environment_reward(
+    completions: Sequence[Any],
+    environments: Sequence[Any],
+    log_metric: Callable[[str, float], None] | None = None,
+    **_: Any,
+) -> list[float | None]:
+    """A reward function for :func:`environment_class` without ``submit``: plays the last reply, and adds all turns up.
+
+    Args:
+        completions: One list of messages a rollout.
+        environments: Their environments.
+        log_metric: TRL's; the means of the reward's terms are logged.
+
+    Returns:
+        The sum of each episode's turn rewards; ``None``, which TRL leaves out, where a simulator or judge gave up.
+
+    Raises:
+        RuntimeError: An environment raised an exception.
+    """
+    rewards = []
+    for completion, environment in zip(completions, environments, strict=True):
+        last = completion[-1] if completion else {}
+        final = last.get("role") == "assistant" and not last.get("tool_calls")
+        if final and not environment._last_played and environment._problem is None and not environment.session.done:
+            environment._last_played = True
+            environment._play(assistant(str(last.get("content") or "")))
+        rewards.append(environment._earned())
+    if log_metric is not None:
+        sessions = [each.session for each in environments if not each.session.failed]
+        log_terms(log_metric, [[turn.info.get("terms") or {} for turn in session.turns] for session in sessions])
+    return rewards
+
+
+def log_terms(log_metric: Callable[[str, float], None], episodes: Sequence[Sequence[Mapping[str, float]]]) -> None:
+    """Tell TRL the mean over episodes of each term of the reward, summed over an episode's turns."""
+    names = sorted({name for turns in episodes for terms in turns for name in terms})
+    for name in names:
+        sums = [sum(terms.get(name, 0.0) for terms in turns) for turns in episodes]
+        log_metric(f"terms/{name}", sum(sums) / len(sums))
+
+
+# ------------------------------------------------------------------ a method from a schema
+
+_TYPES: Mapping[str, Any] = {
+    "string": str,
+    "integer": int,
+    "number": float,
+    "boolean": bool,
+    "object": dict,
+    "null": type(None),
+}
+
+
+def _method(function: Mapping[str, Any]) -> Callable[..., str]:
+    """A method whose signature and docstring say what the schema says: transformers makes a schema of them again."""
+    name: str = function["name"]
+    schema: Mapping[str, Any] = function.get("parameters") or {}
+    required = set(schema.get("required", ()))
+    # Python wants those without a default first.
+    properties = sorted(schema.get("properties", {}).items(), key=lambda item: item[0] not in required)
+
+    def method(self: _Environment, **arguments: Any) -> str:
+        return self._call(name, arguments)
+
+    parameters = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
+    lines = []
+    for each, described in properties:
+        default = inspect.Parameter.empty if each in required else described.get("default")
+        parameters.append(
+            inspect.Parameter(
+                each, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=_type_of(described)
+            )
+        )
+        lines.append(f"    {each}: {' '.join(str(described.get('description') or each).split())}")
+    said = [str(function.get("description") or name).strip(), ""]
+    if lines:
+        said += ["Args:", *lines, ""]
+    method.__name__, method.__qualname__ = name, name
+    method.__doc__ = "\n".join([*said, "Returns:", "    What the environment says."])
+    method.__annotations__ = {each.name: each.annotation for each in parameters[1:]} | {"return": str}
+    method.__signature__ = inspect.Signature(parameters, return_annotation=str)  # type: ignore[attr-defined]
+    return method
+
+
+def _type_of(schema: Mapping[str, Any]) -> Any:
+    """The Python type that transformers turns into this JSON schema, as closely as it can."""
+    if "enum" in schema:
+        return Literal[tuple(schema["enum"])]
+    if choices := schema.get("anyOf") or schema.get("oneOf"):
+        return Union[tuple(_type_of(each) for each in choices)]  # noqa: UP007 - of a tuple
+    kind = schema.get("type")
+    if isinstance(kind, list):
+        return Union[tuple(_TYPES.get(each, Any) for each in kind)]  # noqa: UP007 - of a tuple
+    if kind == "array":
+        return types.GenericAlias(list, (_type_of(schema.get("items") or {}),))
+    return _TYPES.get(str(kind), Any)

@@ -1,0 +1,250 @@
+"""verifiers (prime-rl's environments): a taskset, an environment and a harness for any text environment.
+
+The plugin's id is ``textenvs_verifiers``: ``vf-eval textenvs_verifiers --env.taskset.env textenv/clarify``, or
+:func:`load_environment` from Python. A task is an :class:`~textenvs.integrations.spec.EpisodeSpec` with its opening
+messages; the environment plays the user's side, as verifiers' own engines do.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import ssl
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import httpx
+
+from ..env import TextEnv
+from ..messages import Message, Messages
+from .session import Session, SessionTurn
+from .spec import EpisodeSpec
+
+try:
+    import verifiers.v1 as vf
+    from pydantic import Field
+    from verifiers.v1.dialects.chat import message_to_wire, parse_message
+    from verifiers.v1.types import AssistantMessage
+except ImportError as error:
+    raise ImportError("this needs verifiers 0.4: pip install 'verifiers>=0.4'") from error
+
+#: The name of the module that verifiers finds all this in.
+PLUGIN = "textenvs_verifiers"
+
+
+class TextTasksetConfig(vf.TasksetConfig):  # type: ignore[misc]
+    """Which environment, and which of its episodes."""
+
+    env: str = ""
+    """The environment's id, for example ``textenv/clarify``."""
+    env_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Arguments of its constructor."""
+    first_seed: int = Field(0, ge=0)
+    """The seed of the first task; the next has the next one."""
+    count: int | None = Field(None, ge=1)
+    """How many tasks there are; endless without it."""
+
+
+class TextTaskData(vf.TaskData):  # type: ignore[misc]
+    """A task: its prompt is the episode's opening."""
+
+    episode: dict[str, Any]
+    """The episode, as :meth:`EpisodeSpec.to_row` gives it."""
+
+
+class TextTask(vf.Task[TextTaskData]):  # type: ignore[misc]
+    """An episode; it is judged by its environment, turn by turn, and not afterwards."""
+
+
+class TextTaskset(vf.Taskset[TextTask, TextTasksetConfig]):  # type: ignore[misc]
+    """The episodes of an environment, seed by seed."""
+
+    def __init__(self, config: TextTasksetConfig) -> None:
+        super().__init__(config)
+        if not config.env:
+            raise ValueError("the taskset needs an environment's id: --env.taskset.env textenv/clarify")
+        self.INFINITE = config.count is None
+
+    def load(self) -> Iterator[TextTask]:
+        """One task a seed; without a count, for ever."""
+        config = self.config
+        numbers = itertools.count() if config.count is None else range(config.count)
+        env: TextEnv[Any] | None = None
+        try:
+            for number in numbers:
+                spec = EpisodeSpec(config.env, config.first_seed + number, config.env_kwargs)
+                env = env or spec.make()
+                opening, _ = env.reset(seed=spec.seed)
+                name = f"{spec.env}#{spec.seed}"
+                data = TextTaskData(id=name, name=name, prompt=_typed(opening), episode=spec.to_row())
+                yield TextTask(data, config.task)
+        finally:
+            if env is not None:
+                env.close()
+
+
+class TextEnvironmentConfig(vf.EnvConfig):  # type: ignore[misc]
+    """The one seat: the assistant."""
+
+    player: vf.AgentConfig = vf.AgentConfig(runtime=vf.SubprocessConfig())
+    """The policy under evaluation or training; nothing of it runs anywhere but in the model."""
+
+
+class TextEnvironment(vf.Env[TextEnvironmentConfig]):  # type: ignore[misc]
+    """Plays an episode with the assistant.
+
+    On its trace are a reward for each term of the environment's reward, summed over the turns, the last value of each
+    metric, and ``info["textenvs"]``: ``turn_rewards``, ``turn_terms`` and ``turn_nodes`` (which node of the trace each
+    turn's reply is, for credit a turn), ``terminated``, ``truncated`` and ``stop``. An episode in which a simulator or
+    judge gave up is an error of the trace and of the episode, which verifiers may retry.
+    """
+
+    async def run(self, task: TextTask, agents: Any) -> None:
+        """One episode."""
+        chosen = getattr(self.config, "taskset", None)
+        environments = {chosen.env: chosen.env_kwargs} if isinstance(chosen, TextTasksetConfig) else None
+        spec = EpisodeSpec.from_row(task.data.episode, f"task {task.data.name}", environments)
+        session, opening = await Session.aof(spec)
+        try:
+            if _typed(opening) != list(task.data.prompt):
+                raise ValueError(f"task {task.data.name}: {spec.env} opens otherwise here; load the tasks again")
+            nodes: list[int] = []
+            async with agents.player.interaction(task) as interaction:
+                trace = interaction.trace
+                segment = await interaction.turn()
+                while not segment.terminated:
+                    nodes.append(_reply_node(trace))
+                    turn = await session.areply(_reply(trace.nodes[nodes[-1]].message))
+                    if session.failed:
+                        raise EpisodeFailed(f"{turn.info['stop']}: {turn.info['failure']}")
+                    trace.info["textenvs"] = _record(session.turns, nodes)
+                    if turn.done:
+                        # The name verifiers itself gives a budget: its is_truncated goes by it.
+                        trace.stop("max_turns" if turn.truncated else str(turn.info["stop"]))
+                        break
+                    segment = await interaction.turn(_typed(turn.messages))
+            _reward(trace, session.turns)
+        finally:
+            await session.aclose()
+
+
+class EpisodeFailed(RuntimeError):
+    """A simulator, judge or tool gave up: the episode says nothing about the policy."""
+
+
+class ChatHarnessConfig(vf.HarnessConfig):  # type: ignore[misc]
+    """Nothing of its own."""
+
+
+class ChatHarness(vf.Harness[ChatHarnessConfig]):  # type: ignore[misc]
+    """One model call a turn, in this process; verifiers' ``null`` harness starts a program for every turn.
+
+    Tools are those that the environment describes in its messages; none are declared to the model's service.
+    """
+
+    APPENDS_SYSTEM_PROMPT = True
+    SUPPORTS_RESUME = True
+    EXECUTES_CODE = False
+    NEEDS_CONTAINER = False
+
+    async def launch(
+        self,
+        ctx: Any,
+        trace: Any,
+        runtime: Any,
+        endpoint: str,
+        secret: str,
+        mcp_urls: Mapping[str, str],
+        data: Any,
+    ) -> Any:
+        """Ask the model for its next reply."""
+        if mcp_urls:
+            raise ValueError(f"the harness {PLUGIN!r} takes no tool servers, and there are {sorted(mcp_urls)}")
+        system, prompt = self.resolve_prompt(data)
+        messages = (
+            [parse_message({"role": "user", "content": prompt})] if isinstance(prompt, str) else list(prompt or [])
+        )
+        if system is not None:
+            messages = [message for message in messages if message.role != "system"]
+            messages.insert(0, parse_message({"role": "system", "content": system}))
+        body = {"model": ctx.model, "messages": [message_to_wire(message) for message in messages]}
+        # verifiers has deadlines of its own.
+        async with httpx.AsyncClient(timeout=None, verify=_certificates()) as client:
+            headers = {"Authorization": f"Bearer {secret}"}
+            answer = await client.post(f"{endpoint.rstrip('/')}/chat/completions", json=body, headers=headers)
+        if answer.status_code != 200:
+            return vf.ProgramResult(exit_code=1, stdout="", stderr=f"{answer.status_code}: {answer.text[:2000]}")
+        return vf.ProgramResult(exit_code=0, stdout="", stderr="")
+
+
+def load_environment(
+    env: str,
+    *,
+    env_kwargs: Mapping[str, Any] | None = None,
+    first_seed: int = 0,
+    count: int | None = None,
+    **config: Any,
+) -> vf.Env:
+    """A verifiers environment for a text environment, as ``verifiers.v1.load_environment`` gives it.
+
+    Args:
+        env: The environment's id.
+        env_kwargs: Arguments of its constructor.
+        first_seed: The seed of the first task.
+        count: How many tasks there are; ``None`` for no end.
+        **config: More of the environment's configuration, for example ``player={"max_turns": 8}``.
+    """
+    taskset = {"id": PLUGIN, "env": env, "env_kwargs": dict(env_kwargs or {}), "first_seed": first_seed, "count": count}
+    return vf.load_environment(TextEnvironmentConfig.model_validate({"taskset": taskset, **config}))
+
+
+@functools.cache
+def _certificates() -> ssl.SSLContext:
+    """Reading them takes longer than all else in a turn."""
+    return httpx.create_ssl_context()
+
+
+def _typed(messages: Messages) -> list[Any]:
+    """Our messages as verifiers' own."""
+    return [parse_message(dict(message)) for message in messages]
+
+
+def _reply_node(trace: Any) -> int:
+    """The newest reply of the model: one node of the trace."""
+    return max(number for number, node in enumerate(trace.nodes) if node.sampled)
+
+
+def _reply(message: AssistantMessage) -> Message:
+    """What the model said, as a message of ours."""
+    reply: Message = {"role": "assistant", "content": message.content or ""}
+    if message.reasoning_content:
+        reply["reasoning_content"] = message.reasoning_content
+    if message.tool_calls:
+        reply["tool_calls"] = tuple(
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in message.tool_calls
+        )
+    return reply
+
+
+def _record(turns: list[SessionTurn], nodes: list[int]) -> dict[str, Any]:
+    """What happened so far, as JSON."""
+    return {
+        "turn_rewards": [turn.reward for turn in turns],
+        "turn_terms": [dict(turn.info["terms"]) for turn in turns],
+        "turn_nodes": list(nodes),
+        "terminated": turns[-1].terminated,
+        "truncated": turns[-1].truncated,
+        "stop": turns[-1].info["stop"],
+    }
+
+
+def _reward(trace: Any, turns: list[SessionTurn]) -> None:
+    """The whole episode's rewards and metrics, under their names."""
+    terms: dict[str, float] = {}
+    for turn in turns:
+        for name, value in turn.info["terms"].items():
+            terms[name] = terms.get(name, 0.0) + value
+        trace.record_metrics(turn.info["metrics"])
+    for name, value in terms.items():
+        trace.record_reward(name, value)

@@ -1,0 +1,203 @@
+"""Tasks and task sets: what an environment is asked to play.
+
+A task is one row of data. Its fields are those of verl's Parquet schema, so rows travel between the two unchanged:
+``data_source, prompt, ability, reward_model{style, ground_truth}, extra_info, agent_name``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from .messages import Messages, check_conversation, copy_messages
+
+Split = Literal["train", "test"]
+SPLITS: tuple[str, ...] = ("train", "test")
+
+
+class TaskError(ValueError):
+    """Data that cannot be played: the message names the file, the row and the column, and what to do."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One problem, immutable.
+
+    Args:
+        key: A name that is unique within its task set and stable between runs.
+        data_source: Where the row comes from, for example ``openai/gsm8k``; results are reported per source.
+        prompt: The opening messages (at least the user's question).
+        ground_truth: What the answer is checked against. Never part of an observation or of ``info``.
+        ability: The skill the row tests, for example ``math``.
+        style: How it is scored: verl's ``reward_model.style``, mostly ``rule``.
+        extra: verl's ``extra_info``; among it ``question``, ``answer`` and ``interaction_kwargs``.
+        agent_name: verl's name of the loop that should play the row, if any.
+    """
+
+    key: str
+    data_source: str
+    prompt: Messages
+    ground_truth: Any
+    ability: str = ""
+    style: str = "rule"
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    agent_name: str | None = None
+
+    @property
+    def question(self) -> str:
+        """The last user message of the prompt."""
+        return next((m["content"] for m in reversed(self.prompt) if m["role"] == "user"), "")
+
+    def to_row(self) -> dict[str, Any]:
+        """The row in verl's Parquet schema; the key travels as ``extra_info.key``."""
+        row: dict[str, Any] = {
+            "data_source": self.data_source,
+            "prompt": [dict(message) for message in self.prompt],
+            "ability": self.ability,
+            "reward_model": {"style": self.style, "ground_truth": self.ground_truth},
+            "extra_info": {**self.extra, "key": self.key},
+        }
+        if self.agent_name is not None:
+            row["agent_name"] = self.agent_name
+        return row
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any], *, key: str, where: str = "task row") -> Task:
+        """Read a row in verl's schema.
+
+        Args:
+            row: The mapping to read.
+            key: The task's key where ``extra_info.key`` does not give one.
+            where: Named in errors, for example ``train.parquet row 7``.
+
+        Raises:
+            TaskError: A column is missing or malformed, or there is no ground truth.
+        """
+        if not isinstance(row, Mapping):
+            raise TaskError(f"{where}: a {type(row).__name__}, not a mapping of columns")
+        for column in ("data_source", "prompt", "reward_model"):
+            if row.get(column) is None:
+                raise TaskError(f"{where}: column {column!r} is missing; the row has {sorted(map(str, row))}")
+        reward_model = row["reward_model"]
+        truth = reward_model.get("ground_truth") if isinstance(reward_model, Mapping) else None
+        if truth is None or (isinstance(truth, str) and not truth.strip()):
+            raise TaskError(f"{where}: column 'reward_model' has no ground_truth, so no answer can be checked")
+        try:
+            prompt = copy_messages(check_conversation(row["prompt"], "column 'prompt'"))
+        except (TypeError, ValueError) as error:
+            raise TaskError(f"{where}: {error}") from error
+        if not prompt:
+            raise TaskError(f"{where}: column 'prompt' is empty")
+        extra = row.get("extra_info") or {}
+        if not isinstance(extra, Mapping):
+            raise TaskError(f"{where}: column 'extra_info' must be a mapping, not {type(extra).__name__}")
+        extra = dict(extra)
+        return cls(
+            key=str(extra.pop("key", key)),
+            data_source=str(row["data_source"]),
+            prompt=prompt,
+            ground_truth=truth,
+            ability=str(row.get("ability") or ""),
+            style=str(reward_model.get("style") or "rule"),
+            extra=extra,
+            agent_name=row.get("agent_name"),
+        )
+
+
+@runtime_checkable
+class TaskSet(Protocol):
+    """Tasks by index. Finite sets have a ``size``; generated ones may be endless (``size`` is ``None``).
+
+    ``self[index]`` depends on the index alone (no state, no global randomness), so a set can be shared by any number
+    of environments and pickled cheaply. Finite sets raise ``IndexError`` outside ``range(size)``.
+    """
+
+    @property
+    def name(self) -> str:
+        """One line saying which rows these are, for logs."""
+        ...
+
+    @property
+    def size(self) -> int | None:
+        """How many tasks there are; ``None`` when endless."""
+        ...
+
+    def __getitem__(self, index: int) -> Task:
+        """The task at ``index`` (``>= 0``)."""
+        ...
+
+
+class Rows:
+    """A finite :class:`TaskSet`: tasks that are in memory.
+
+    Args:
+        name: One line saying which rows these are.
+        tasks: The tasks; their keys must differ.
+
+    Raises:
+        TaskError: There is no task, or two have the same key.
+    """
+
+    def __init__(self, name: str, tasks: Iterable[Task]) -> None:
+        self._name = name
+        self._tasks = tuple(tasks)
+        if not self._tasks:
+            raise TaskError(f"{name}: there is no task in it; give at least one row")
+        first: dict[str, int] = {}
+        for row, task in enumerate(self._tasks, start=1):
+            if task.key in first:
+                raise TaskError(
+                    f"{name}: rows {first[task.key]} and {row} have the same key {task.key!r} (column 'extra_info', "
+                    "field 'key'); give each row its own, or leave the field out"
+                )
+            first[task.key] = row
+
+    @property
+    def name(self) -> str:
+        """Which rows these are."""
+        return self._name
+
+    @property
+    def size(self) -> int:
+        """How many tasks there are."""
+        return len(self._tasks)
+
+    def __len__(self) -> int:
+        """How many tasks there are."""
+        return len(self._tasks)
+
+    def __getitem__(self, index: int) -> Task:
+        """The task at ``index``.
+
+        Raises:
+            IndexError: ``index`` is outside ``range(size)``.
+        """
+        if not 0 <= index < len(self._tasks):
+            raise IndexError(f"{self._name}: index {index} is outside its {len(self._tasks)} tasks")
+        return self._tasks[index]
+
+    def __repr__(self) -> str:
+        """Name and size."""
+        return f"Rows({self._name!r}, {len(self._tasks)} tasks)"
+
+
+def joined(parts: Sequence[TaskSet]) -> TaskSet:
+    """The tasks of several sets, one after the other.
+
+    Raises:
+        ValueError: There is none, or one of several is endless.
+    """
+    if not parts:
+        raise ValueError("tasks is an empty sequence; name at least one source")
+    if len(parts) == 1:
+        return parts[0]
+    if endless := [part.name for part in parts if part.size is None]:
+        raise ValueError(f"{endless[0]} is endless and cannot be one of several sources")
+    # Keys are unique within a source only; its place makes them unique here.
+    tasks = [
+        replace(part[index], key=f"{place}/{part[index].key}")
+        for place, part in enumerate(parts)
+        for index in range(part.size or 0)
+    ]
+    return Rows(" + ".join(part.name for part in parts), tasks)
