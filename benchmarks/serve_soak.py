@@ -68,7 +68,7 @@ async def _episodes(served: list[Any], direct: list[Any], seed: int, stride: int
         same &= opening == twin.reset(seed=seed)
         steps = 0
         while not remote.state.done:
-            reply = twin.blunder(rng) if rng.random() < 0.5 else twin.demonstration(rng)
+            reply = twin.careless_reply(rng) if rng.random() < 0.5 else twin.demonstration(rng)
             began = time.perf_counter()
             result = await remote.astep(reply)
             slowest = max(slowest, time.perf_counter() - began)

@@ -61,10 +61,10 @@ class HigherLower(TextEnv[Known]):
         return Turn([user("Lower.")], terms=terms)
 
     def demonstration(self, rng: np.random.Generator) -> str:
-        """The middle of what is possible. Optional, as `blunder` is: scripts for a warm start and for checks."""
+        """The middle of what is possible. Optional, as `careless_reply` is: scripts for a warm start and for checks."""
         return str((self.state.low + self.state.high) // 2)
 
-    def blunder(self, rng: np.random.Generator) -> str:
+    def careless_reply(self, rng: np.random.Generator) -> str:
         """Any number."""
         return str(rng.integers(1, 8))
 

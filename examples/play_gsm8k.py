@@ -1,7 +1,7 @@
 """Play textenv/gsm8k-interact by hand, then several of it as one vector environment.
 
 An observation is the conversation so far, an action is the assistant's text. Every turn has a reward of its own, and
-`info["terms"]` says what it is made of. Here a script replies: first a blunder, then the worked answer.
+`info["terms"]` says what it is made of. Here a script replies: first a careless reply, then the worked answer.
 
     python examples/play_gsm8k.py
 """
@@ -16,7 +16,7 @@ EASY = {"level": "easy"}  # generated problems of a few words; leave it out for 
 
 def play_one(seed: int) -> None:
     env = gymnasium.make("textenv/gsm8k-interact", **EASY)
-    script: textenvs.TextEnv = env.unwrapped  # every environment can have a scripted expert, and scripted blunders
+    script: textenvs.TextEnv = env.unwrapped  # it has a scripted expert, and careless replies
     rng = np.random.default_rng(seed)
 
     conversation, info = env.reset(seed=seed)
@@ -24,7 +24,7 @@ def play_one(seed: int) -> None:
     rewards: list[float] = []
     terminated = truncated = False
     while not (terminated or truncated):
-        reply = script.demonstration(rng) if rewards else script.blunder(rng)
+        reply = script.demonstration(rng) if rewards else script.careless_reply(rng)
         shown = len(conversation) if rewards else 0
         conversation, reward, terminated, truncated, info = env.step(reply)
         rewards.append(reward)
@@ -41,10 +41,10 @@ def play_many(count: int, steps: int) -> None:
     rng = np.random.default_rng(0)
     envs.reset(seed=0)  # environment i gets the seed 0 + i
     for step in range(steps):
-        # Environment 0 always knows; the others blunder now and then. An environment whose episode is over starts
+        # Environment 0 always knows; the others are careless now and then. An environment whose episode is over starts
         # the next one at the following step, whatever the action is (Gymnasium's autoreset mode NEXT_STEP).
         replies = [
-            env.blunder(rng) if number > 0 and rng.random() < 0.5 else env.demonstration(rng)
+            env.careless_reply(rng) if number > 0 and rng.random() < 0.5 else env.demonstration(rng)
             for number, env in enumerate(envs.envs)
         ]
         conversations, rewards, terminated, truncated, _ = envs.step(replies)

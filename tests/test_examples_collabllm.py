@@ -98,7 +98,7 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 def test_the_miniature_from_data_to_a_comparison(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data, before, after = tmp_path / "data", tmp_path / "sft", tmp_path / "ppo"
-    script = ["--policy", "expert", "--blunder-rate", "0.5", "--future-policy", "expert", "--seed", "1"]
+    script = ["--policy", "expert", "--careless-rate", "0.5", "--future-policy", "expert", "--seed", "1"]
     built = ["textenv/clarify", *script, "--num-tasks", "24", "--out", str(data)]
     assert build_data.main([*built, "--min", "accuracy=0.5"]) == 0
     kept, pairs = rows(data / "sft.parquet"), rows(data / "pairs.parquet")
@@ -134,7 +134,7 @@ def test_the_miniature_from_data_to_a_comparison(tmp_path: Path, capsys: pytest.
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_scripted_data_for_each_family(tmp_path: Path, family: str) -> None:
-    common = [f"textenv/collab-{family}", "--policy", "expert", "--blunder-rate", "0.4", "--num-tasks", "2"]
+    common = [f"textenv/collab-{family}", "--policy", "expert", "--careless-rate", "0.4", "--num-tasks", "2"]
     command = [*common, "--futures", "1", "--future-policy", "expert", "--format", "jsonl", "--out", str(tmp_path)]
     assert build_data.main(command) == 0
     kept = [json.loads(line) for line in (tmp_path / "sft.jsonl").read_text().splitlines()]
@@ -320,8 +320,8 @@ def test_a_configuration_loads_and_says_how_to_run_it(
         (["textenv/clarify"], "who plays?"),
         (["textenv/clarifi", "--policy", "expert"], "Did you mean 'textenv/clarify'"),
         (["textenv/clarify", "--policy", "expert", "--candidates", "0"], "--candidates must be at least 1"),
-        (["textenv/clarify", "--policy", "expert", "--blunder-rate", "2"], "blunder_rate must be from 0 to 1"),
-        (["textenv/clarify", "--local", "x", "--blunder-rate", "0.5"], "--blunder-rate goes with --policy"),
+        (["textenv/clarify", "--policy", "expert", "--careless-rate", "2"], "careless_rate must be from 0 to 1"),
+        (["textenv/clarify", "--local", "x", "--careless-rate", "0.5"], "--careless-rate goes with --policy"),
         (["textenv/clarify", "--policy", "expert", "--formula", "paper"], "counts tokens"),
         (["textenv/clarify", "--policy", "expert", "--weight", "accuracy"], "--weight takes NAME=NUMBER"),
         (["textenv/clarify", "--policy", "expert", "--judge", "{model"], "--judge is not JSON"),

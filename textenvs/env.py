@@ -40,6 +40,7 @@ import gymnasium
 import numpy as np
 from gymnasium.utils import seeding
 
+from .attack import COMMON, Attack
 from .event_loop import settle, wait_for
 from .messages import (
     Message,
@@ -231,6 +232,11 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
     #: Whether a step may block the thread (a sandbox, a synchronous client); who runs many at once then gives each a
     #: thread.
     blocking: ClassVar[bool] = False
+    #: The values of the option ``level``, easiest first; none where there is no such option.
+    levels: ClassVar[tuple[str, ...]] = ()
+    #: How far every attack's mean return stays below the expert's, as a share of the range from random replies to the
+    #: expert; at least 0.1.
+    attack_margin: ClassVar[float] = 0.1
 
     state: StateT
 
@@ -245,7 +251,7 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
     ) -> None:
         for name, limit in (("max_assistant_turns", max_assistant_turns), ("max_user_turns", max_user_turns)):
             if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-                raise ValueError(f"{name} must be a whole number of at least 1 or None, not {limit!r}")
+                raise ValueError(f"{name} must be an integer of at least 1 or None, not {limit!r}")
         if render_mode not in (None, *self.metadata["render_modes"]):
             raise ValueError(f"render_mode must be None or one of {self.metadata['render_modes']}, not {render_mode!r}")
         if tasks.size == 0:
@@ -286,7 +292,7 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         """
         raise NotImplementedError(f"{type(self).__name__} has no scripted demonstrations")
 
-    def blunder(self, rng: np.random.Generator) -> str | Message:
+    def careless_reply(self, rng: np.random.Generator) -> str | Message:
         """A next reply of somebody careless: in the right form, and mostly wrong.
 
         Demonstrations are mixed with these, to show what to do after a mistake, or to start from a policy that has
@@ -296,9 +302,16 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
             rng: Randomness of the demonstrator, apart from the environment's own.
 
         Raises:
-            NotImplementedError: This environment has no scripted blunders.
+            NotImplementedError: This environment has no scripted careless replies.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no scripted blunders")
+        raise NotImplementedError(f"{type(self).__name__} has no scripted careless replies")
+
+    def attacks(self) -> Sequence[Attack]:
+        """The cheap policies known against this environment; none of them may come near the expert.
+
+        By default those that can be tried anywhere. A family adds its own (``textenvs/envs/<family>/attacks.py``).
+        """
+        return COMMON
 
     def secrets(self) -> Sequence[str]:
         """What only the environment may know in this episode, as texts; by default the task's ground truth.
@@ -538,7 +551,7 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         if index is None:
             index = int(self.np_random.integers(_ENDLESS if size is None else size))
         if isinstance(index, bool) or not isinstance(index, (int, np.integer)):
-            raise ValueError(f"options['task_index'] must be a whole number, not {index!r}")
+            raise ValueError(f"options['task_index'] must be an integer, not {index!r}")
         if index < 0:
             raise ValueError(f"options['task_index'] must be at least 0, not {index}")
         if size is not None and index >= size:

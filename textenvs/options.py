@@ -77,9 +77,9 @@ def make_of(option: str, made: Callable[[GivenT], MadeT], given: GivenT) -> Made
 
 
 def check_count(name: str, value: Any, least: int) -> None:
-    """Raise ``ValueError`` unless ``value`` is a whole number of at least ``least``."""
+    """Raise ``ValueError`` unless ``value`` is an integer of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
+        raise ValueError(f"{name} must be an integer of at least {least}, not {value!r}")
 
 
 def check_number(name: str, value: Any, least: float = -math.inf) -> None:

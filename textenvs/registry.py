@@ -232,7 +232,7 @@ def _spec(path: Path, env_id: Any, entry: Any) -> EnvironmentSpec:
         raise RegistryError(f"{where}: missing fields {sorted(missing)}")
     version, kwargs = entry["version"], entry.get("kwargs", {})
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
-        raise RegistryError(f"{where}: version must be a whole number of at least 1, not {version!r}")
+        raise RegistryError(f"{where}: version must be an integer of at least 1, not {version!r}")
     if not isinstance(entry["entry_point"], str) or not _ENTRY_POINT.fullmatch(entry["entry_point"]):
         raise RegistryError(f"{where}: entry_point must be 'module:Class', not {entry['entry_point']!r}")
     if not isinstance(entry["description"], str) or not entry["description"].strip():

@@ -63,7 +63,7 @@ class ToolEnv(TextEnv[ToolStateT]):
         max_calls_per_turn: How many calls of one reply are run; the policy is told that the others were not.
         max_concurrency: How many of them run at the same time.
         tools_in_prompt: Whether the system prompt describes the tools. Where it does not, the model's own chat template
-            must (``apply_chat_template(..., tools=env.tools_apart)``); our trainers see to that, or refuse.
+            must (``apply_chat_template(..., tools=env.tools_not_in_prompt)``); our trainers see to that, or refuse.
         **options: ``max_assistant_turns``, ``max_user_turns``, ``system_prompt``, ``render_mode``, as in
             :class:`~textenvs.env.TextEnv`. With ``"react"``, results are user messages and count as user turns.
 
@@ -109,7 +109,7 @@ class ToolEnv(TextEnv[ToolStateT]):
         return self.toolbox.schemas
 
     @property
-    def tools_apart(self) -> list[dict[str, Any]]:
+    def tools_not_in_prompt(self) -> list[dict[str, Any]]:
         """The schemas that a policy must be given because the conversation does not have them; mostly none."""
         return [] if self.tools_in_prompt and self.format.instructions() else self.tool_schemas
 

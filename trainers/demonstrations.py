@@ -1,7 +1,7 @@
 """Conversations to imitate: played by an environment's scripted expert, or read from files.
 
 An expert that never errs would never show what to do after a mistake, so some of its turns may be replaced by the
-environment's scripted blunders. They are part of the conversation, and are imitated only if asked for.
+environment's scripted careless replies. They are part of the conversation, and are imitated only if asked for.
 """
 
 from __future__ import annotations
@@ -79,16 +79,16 @@ def play(
     mistake_weight: float = 0.0,
     step_timeout_s: float | None = None,
 ) -> Iterator[Demonstration]:
-    """Let the environment's scripted expert play ``count`` episodes, with blunders among its turns.
+    """Let the environment's scripted expert play ``count`` episodes, with careless replies among its turns.
 
     Args:
-        env: The environment; its hooks ``demonstration`` and ``blunder`` play.
+        env: The environment; its hooks ``demonstration`` and ``careless_reply`` play.
         count: How many episodes.
         seed: Decides tasks, the demonstrator's randomness and where the mistakes are.
-        mistake_rate: The chance, at each turn, of a blunder instead of the expert's reply; in [0, 1).
-        mistake_weight: How much the blunders are imitated, where the expert's replies count 1. At 0 they only show what
-            to do after a mistake; those at the end of an episode are then left out of it, and an episode of nothing
-            else is played again with another task. Above 0 the policy starts careless: it blunders with the odds
+        mistake_rate: The chance, at each turn, of a careless reply instead of the expert's reply; in [0, 1).
+        mistake_weight: How much the careless replies are imitated, where the expert's replies count 1. At 0 they only
+            show what to do after a mistake; those at the end of an episode are then left out of it, and an episode of
+            nothing else is played again with another task. Above 0 the policy starts careless: with the odds
             ``mistake_weight * mistake_rate`` to ``1 - mistake_rate``.
         step_timeout_s: Seconds that a reset, a reply or a step may take; the environment is then left behind in its
             thread. ``None`` plays in the calling thread, without a limit. Where fewer episodes are taken, the thread
@@ -96,8 +96,8 @@ def play(
 
     Raises:
         ValueError: ``mistake_rate`` or ``mistake_weight`` is outside its range.
-        DemonstrationError: The environment has no scripted expert, or no blunders and they were asked for; it is
-            played elsewhere, and cannot be asked; it called ``sys.exit``.
+        DemonstrationError: The environment has no scripted expert, or no careless replies and they were asked for;
+            it is played elsewhere, and cannot be asked; it called ``sys.exit``.
         StuckError: It took too long.
     """
     if not 0.0 <= mistake_rate < 1.0:
@@ -201,7 +201,7 @@ class _Watch:
 def _episode(
     env: TextEnv[Any], rng: np.random.Generator, mistake_rate: float, call: Callable[..., Any]
 ) -> tuple[Messages, int, list[bool]]:
-    """A conversation, how many messages opened it, and which replies are blunders."""
+    """A conversation, how many messages opened it, and which replies are careless replies."""
     conversation, _ = call("reset", env.reset, seed=int(rng.integers(2**31)))
     opening = len(conversation)
     wrongs: list[bool] = []
@@ -209,7 +209,8 @@ def _episode(
     while not done:
         wrong = bool(rng.random() < mistake_rate)
         try:
-            reply = call("blunder", env.blunder, rng) if wrong else call("demonstration", env.demonstration, rng)
+            hook = "careless_reply" if wrong else "demonstration"
+            reply = call(hook, getattr(env, hook), rng)
         except NotImplementedError as error:
             raise DemonstrationError(
                 f"{error}: give conversations to imitate (files with a column 'messages'), "

@@ -98,7 +98,7 @@ def read_adapter(folder: str | Path) -> SavedAdapter:
         )
     rank, alpha = config.get("r"), config.get("lora_alpha")
     if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
-        raise ValueError(f"{folder / _CONFIG}: r is {rank!r}; it must be a whole number from 1")
+        raise ValueError(f"{folder / _CONFIG}: r is {rank!r}; it must be an integer from 1")
     if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not alpha > 0:
         raise ValueError(f"{folder / _CONFIG}: lora_alpha is {alpha!r}; it must be a number above 0")
     targets = config.get("target_modules")

@@ -32,7 +32,7 @@ except ImportError as error:
     raise ImportError("training needs torch: pip install 'textenvs[train]'") from error
 from transformers.utils.logging import disable_progress_bar
 
-from .assembly.demonstrator import blunders_left_out
+from .assembly.demonstrator import careless_left_out
 from .assembly.environments import env_kwargs, tools_for
 from .assembly.errors import SetupError
 from .assembly.folder import held, refuse_ppo_folder, run_folder, within, write_config
@@ -154,7 +154,7 @@ def run(config: SFTConfig) -> bool:
 def _run(config: SFTConfig, folder: Path) -> bool:
     kwargs = env_kwargs(config.env, config.data.train_files)
     seed = config.trainer.seed
-    section = config.sft.model_copy(update=blunders_left_out(config.sft, config.env.id, kwargs))
+    section = config.sft.model_copy(update=careless_left_out(config.sft, config.env.id, kwargs))
     config = config.model_copy(update={"sft": section})
     write_config(folder, config)
     policy = policy_of(config.model, config.env.id, kwargs, config.sft, max_context=config.sft.max_context, seed=seed)

@@ -3,7 +3,7 @@ r"""Conversations to train on, from single-turn tasks: CollabLLM's first stage.
 An assistant talks with an environment's simulated user. At each of its turns several replies are proposed, each is
 scored by the multiturn-aware reward (futures of a fork of the episode), the best is said, and the conversation goes on.
 
-    python examples/collabllm/build_data.py textenv/clarify --policy expert --blunder-rate 0.5 --out outputs/data
+    python examples/collabllm/build_data.py textenv/clarify --policy expert --careless-rate 0.5 --out outputs/data
     python examples/collabllm/build_data.py textenv/collab-math tasks=rows.parquet user='{"model": "gpt-4o-mini"}' \
         --model Qwen/Qwen2.5-7B-Instruct --base-url http://localhost:8000/v1 --judge gpt-4o-mini --out outputs/data
 
@@ -50,7 +50,7 @@ def parser() -> argparse.ArgumentParser:
     add_policy_arguments(made)
     script = made.add_argument_group("a script as the assistant (--policy expert)")
     script.add_argument(
-        "--blunder-rate", type=float, default=0.0, metavar="P", help="so often it says a scripted blunder (default 0)"
+        "--careless-rate", type=float, default=0.0, metavar="P", help="share of careless replies (default 0)"
     )
     ahead = made.add_argument_group("looking ahead")
     ahead.add_argument("--candidates", type=int, default=2, metavar="N", help="replies proposed a turn (default 2)")
@@ -220,9 +220,9 @@ def means(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, float]]:
 
 
 def assistant_of(env: TextEnv[Any], arguments: argparse.Namespace) -> tuple[Policy, dict[str, Any]]:
-    if arguments.policy in SCRIPTS and arguments.blunder_rate:
-        described = {"script": arguments.policy, "blunder_rate": arguments.blunder_rate}
-        return ScriptedPolicy(arguments.policy, blunder_rate=arguments.blunder_rate), described
+    if arguments.policy in SCRIPTS and arguments.careless_rate:
+        described = {"script": arguments.policy, "careless_rate": arguments.careless_rate}
+        return ScriptedPolicy(arguments.policy, careless_rate=arguments.careless_rate), described
     at_once = arguments.concurrency * arguments.candidates * arguments.futures
     return policy_of(env, arguments.id, argparse.Namespace(**{**vars(arguments), "concurrency": at_once}))
 
@@ -291,9 +291,9 @@ def check(arguments: argparse.Namespace) -> None:
         if getattr(arguments, name) < lowest:
             raise CommandError(f"--{name.replace('_', '-')} must be at least {lowest}", 2)
     if arguments.num_tasks != "all" and not arguments.num_tasks.isdecimal():
-        raise CommandError(f"--num-tasks must be a whole number or `all`, not {arguments.num_tasks!r}", 2)
-    if arguments.blunder_rate and arguments.policy not in SCRIPTS:
-        raise CommandError(f"--blunder-rate goes with --policy {' or '.join(SCRIPTS)}", 2)
+        raise CommandError(f"--num-tasks must be an integer or `all`, not {arguments.num_tasks!r}", 2)
+    if arguments.careless_rate and arguments.policy not in SCRIPTS:
+        raise CommandError(f"--careless-rate goes with --policy {' or '.join(SCRIPTS)}", 2)
 
 
 if __name__ == "__main__":

@@ -32,15 +32,15 @@ def test_the_expert_earns_the_most_and_random_replies_next_to_nothing(env_id):
     _, random = returns(env_id, "random")
     assert random.mean() < 0.2 * most.mean()
     assert random.max() <= most.max() + 1e-9
-    if has_script(make(env_id), "blunder"):
-        _, careless = returns(env_id, "blunder")
+    if has_script(make(env_id), "careless"):
+        _, careless = returns(env_id, "careless")
         assert careless.mean() < 0.75 * most.mean()
         assert careless.max() <= most.max() + 1e-9
 
 
 def test_the_same_seed_gives_the_same_records():
     def once(seed):
-        return play_script(lambda: textenvs.make("textenv/gsm8k-interact"), "blunder", 5, seed=seed)
+        return play_script(lambda: textenvs.make("textenv/gsm8k-interact"), "careless", 5, seed=seed)
 
     assert once(3) == once(3)
     assert once(3) != once(4)
@@ -54,7 +54,7 @@ def test_no_more_episodes_than_tasks_and_no_script_that_is_not_there():
         def respond(self, reply):
             return textenvs.Turn(terminated=True, stop="heard", reward=0.0)
 
-    for script in ("expert", "blunder"):
+    for script in ("expert", "careless"):
         assert not has_script(Bare(), script)
         with pytest.raises(NotImplementedError, match=f"Bare has no script '{script}'"):
             play_script(Bare, script)

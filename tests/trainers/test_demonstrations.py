@@ -150,8 +150,8 @@ class FewShot(TextEnv[Any]):
     def demonstration(self, rng: np.random.Generator) -> str:
         return self.state.task.ground_truth if self.expert else super().demonstration(rng)
 
-    def blunder(self, rng: np.random.Generator) -> str:
-        return "Eleven" if self.careless else super().blunder(rng)
+    def careless_reply(self, rng: np.random.Generator) -> str:
+        return "Eleven" if self.careless else super().careless_reply(rng)
 
 
 def test_the_environments_own_examples_are_not_imitated():
@@ -164,7 +164,10 @@ def test_the_environments_own_examples_are_not_imitated():
     ("missing", "problem"),
     [
         ("expert", r"FewShot has no scripted demonstrations: give .*'messages'\), or switch the warm start off"),
-        ("careless", r"FewShot has no scripted blunders: give .*'messages'\), set mistake_rate \(.*\) to 0, or switch"),
+        (
+            "careless",
+            r"no scripted careless replies: give .*'messages'\), set mistake_rate \(.*\) to 0, or switch",
+        ),
     ],
 )
 def test_an_environment_that_cannot_play_says_what_to_do(missing, problem):
@@ -174,7 +177,7 @@ def test_an_environment_that_cannot_play_says_what_to_do(missing, problem):
         list(play(env, 20, seed=0, mistake_rate=0.5))
 
 
-@pytest.mark.parametrize("hook", ["demonstration", "blunder", "reset", "step"])
+@pytest.mark.parametrize("hook", ["demonstration", "careless_reply", "reset", "step"])
 def test_a_server_that_cannot_be_asked_or_shows_no_replies_says_what_to_do(hook, monkeypatch):
     def refused(*args: Any, **kwargs: Any) -> Any:
         raise RemoteError("http://there: this server shows no scripted replies", "forbidden")

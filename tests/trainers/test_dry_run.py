@@ -155,7 +155,7 @@ def test_a_split_or_tasks_that_are_given_stay():
 
 
 class Parrot(TextEnv[Any]):
-    """No expert, no blunders, no splits: the least that an author writes."""
+    """No expert, no careless replies, no splits: the least that an author writes."""
 
     def __init__(self) -> None:
         super().__init__(Numbered(4), max_assistant_turns=1)

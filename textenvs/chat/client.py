@@ -236,7 +236,7 @@ class ChatClient:
         if not sent:
             raise ValueError("chat request: there is no message in it")
         if sample is not None and (isinstance(sample, bool) or not isinstance(sample, int) or sample < 0):
-            raise ValueError(f"sample must be a whole number of at least 0 or None, not {sample!r}")
+            raise ValueError(f"sample must be an integer of at least 0 or None, not {sample!r}")
         # One check for both places where these can come from.
         given = {"temperature": temperature, "max_tokens": max_tokens, "seed": seed}
         if given := {name: value for name, value in given.items() if value is not None}:

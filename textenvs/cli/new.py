@@ -98,7 +98,7 @@ class $cls(TextEnv[$state]):
         render_mode: str | None = None,
     ) -> None:
         if isinstance(length, bool) or not isinstance(length, int) or length < 2:
-            raise ValueError(f"length must be a whole number of at least 2, not {length!r}")
+            raise ValueError(f"length must be an integer of at least 2, not {length!r}")
         if split not in SPLITS:
             raise ValueError(f"split must be one of {', '.join(SPLITS)}, not {split!r}")
         super().__init__(Words(length, split, seed), max_assistant_turns=max_assistant_turns, render_mode=render_mode)
@@ -121,7 +121,7 @@ class $cls(TextEnv[$state]):
         """The scripted expert: the best reply in this state."""
         return self._truth()
 
-    def blunder(self, rng: np.random.Generator) -> str:
+    def careless_reply(self, rng: np.random.Generator) -> str:
         """Somebody careless: the right form, two letters swapped."""
         letters = list(self._truth())
         first, second = rng.choice(len(letters), size=2, replace=False)

@@ -10,7 +10,7 @@ from ..task import SPLITS, Split, Task
 
 
 class Endless(ABC):
-    """An endless :class:`~textenvs.task.TaskSet`: a task for every whole number, by the number alone.
+    """An endless :class:`~textenvs.task.TaskSet`: a task for every integer, by the number alone.
 
     Subclasses are frozen dataclasses with ``seed`` and ``split``, perhaps ``level``; they call :meth:`check_choices`
     first in ``__post_init__``, and define ``name`` and :meth:`_generate`.
@@ -23,14 +23,14 @@ class Endless(ABC):
         """Check ``split`` and ``seed``, and ``level`` where there are levels.
 
         Raises:
-            ValueError: An unknown level or split, or a seed that is not a whole number.
+            ValueError: An unknown level or split, or a seed that is not an integer.
         """
         if levels and (level := getattr(self, "level", None)) not in levels:
             raise ValueError(f"level must be one of {', '.join(levels)}, not {level!r}")
         if self.split not in SPLITS:
             raise ValueError(f"split must be one of {', '.join(SPLITS)}, not {self.split!r}")
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
-            raise ValueError(f"seed must be a whole number, not {self.seed!r}")
+            raise ValueError(f"seed must be an integer, not {self.seed!r}")
 
     @property
     @abstractmethod

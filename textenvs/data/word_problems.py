@@ -276,7 +276,7 @@ class GeneratedMath(Endless):
         split: ``"train"`` or ``"test"``; the two never share a problem, whatever their seeds.
 
     Raises:
-        ValueError: An unknown level or split, or a seed that is not a whole number.
+        ValueError: An unknown level or split, or a seed that is not an integer.
     """
 
     level: Level = "easy"

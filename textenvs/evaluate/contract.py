@@ -136,7 +136,7 @@ def _replies(env: TextEnv[Any], seed: int) -> Iterator[str | Message]:
         yield _REPLIES[int(rng.integers(len(_REPLIES)))]
 
 
-_HOOKS = (("demonstration", "expert"), ("blunder", "blunder"))
+_HOOKS = (("demonstration", "expert"), ("careless_reply", "careless"))
 _OF_THE_BASE = frozenset(vars(gymnasium.Env)) | {
     "state", "_printed", "_np_random", "_np_random_seed", "observation_space", "action_space"
 }  # fmt: skip

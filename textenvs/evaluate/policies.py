@@ -16,12 +16,13 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from ..attack import Attack
 from ..env import TextEnv
 from ..messages import Message, Messages
 
-Script = Literal["expert", "blunder", "random"]
-#: What any environment can have: its scripted expert, its scripted blunders, samples of its action space.
-SCRIPTS: tuple[Script, ...] = ("expert", "blunder", "random")
+Script = Literal["expert", "careless", "random"]
+#: What any environment can have: its scripted expert, its scripted careless replies, samples of its action space.
+SCRIPTS: tuple[Script, ...] = ("expert", "careless", "random")
 
 ToolSchemas = Sequence[Mapping[str, Any]]
 
@@ -85,21 +86,21 @@ class ScriptedPolicy:
     """The environment's own script.
 
     Args:
-        script: ``"expert"`` (its demonstrations), ``"blunder"`` (right in form, mostly wrong) or ``"random"`` (samples
+        script: ``"expert"`` (its demonstrations), ``"careless"`` (right in form, mostly wrong) or ``"random"`` (samples
             of its action space).
-        blunder_rate: The chance, at each turn, of the environment's blunder in place of that, in [0, 1].
+        careless_rate: The chance, at each turn, of the environment's careless reply in place of that, in [0, 1].
 
     Raises:
         ValueError: An unknown script, or a chance that is none.
     """
 
-    def __init__(self, script: Script, *, blunder_rate: float = 0.0) -> None:
+    def __init__(self, script: Script, *, careless_rate: float = 0.0) -> None:
         if script not in SCRIPTS:
             raise ValueError(f"script must be one of {', '.join(SCRIPTS)}, not {script!r}")
-        if not 0.0 <= blunder_rate <= 1.0:
-            raise ValueError(f"blunder_rate must be from 0 to 1, not {blunder_rate}")
+        if not 0.0 <= careless_rate <= 1.0:
+            raise ValueError(f"careless_rate must be from 0 to 1, not {careless_rate}")
         self.script = script
-        self.blunder_rate = blunder_rate
+        self.careless_rate = careless_rate
 
     def start(self, env: TextEnv[Any], seed: int) -> Player:
         """A player with randomness of its own, apart from the environment's."""
@@ -107,12 +108,37 @@ class ScriptedPolicy:
         space.seed(seed)
 
         async def play(conversation: Messages, tools: ToolSchemas) -> Reply:
-            hasty = self.blunder_rate > 0 and rng.random() < self.blunder_rate
+            hasty = self.careless_rate > 0 and rng.random() < self.careless_rate
             if self.script == "expert" and not hasty:
                 return Reply(env.demonstration(rng))
-            if self.script == "blunder" or hasty:
-                return Reply(env.blunder(rng))
+            if self.script == "careless" or hasty:
+                return Reply(env.careless_reply(rng))
             return Reply(space.sample())
+
+        return play
+
+    async def aclose(self) -> None:
+        """Nothing to release."""
+
+
+class AttackPolicy:
+    """An environment's attack.
+
+    Args:
+        attack: The cheap policy.
+        rehearsed: Conversations of the expert in other episodes, for an attack that remembers.
+    """
+
+    def __init__(self, attack: Attack, rehearsed: Sequence[Messages] = ()) -> None:
+        self.attack = attack
+        self.rehearsed = rehearsed
+
+    def start(self, env: TextEnv[Any], seed: int) -> Player:
+        """A cheater for one episode; it is not shown ``env``."""
+        cheater = self.attack.start(np.random.default_rng([seed, 3]), self.rehearsed)
+
+        async def play(conversation: Messages, tools: ToolSchemas) -> Reply:
+            return Reply(cheater(conversation))
 
         return play
 

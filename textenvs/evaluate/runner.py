@@ -360,7 +360,7 @@ def _environments_errors() -> Iterator[None]:
 
 def tools_of(env: TextEnv[Any]) -> ToolSchemas:
     """The schemas that a policy must be given because the conversation does not have them."""
-    return getattr(env, "tools_apart", ()) or ()  # of a ToolEnv, here or elsewhere
+    return getattr(env, "tools_not_in_prompt", ()) or ()  # of a ToolEnv, here or elsewhere
 
 
 def describe_error(error: BaseException) -> str:

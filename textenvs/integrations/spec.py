@@ -45,7 +45,7 @@ class EpisodeSpec:
         for name, number in (("seed", self.seed), ("task_index", self.task_index)):
             missing = name == "task_index" and number is None
             if not missing and (isinstance(number, bool) or not isinstance(number, int) or number < 0):
-                raise SpecError(f"{where}: {name} must be a whole number of at least 0, not {number!r}")
+                raise SpecError(f"{where}: {name} must be an integer of at least 0, not {number!r}")
         if not isinstance(self.env_kwargs, Mapping):
             raise SpecError(f"{where}: env_kwargs must be a mapping, not {type(self.env_kwargs).__name__}")
         try:
@@ -127,6 +127,6 @@ def episode_specs(
         SpecError: A count below 1.
     """
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise SpecError(f"count must be a whole number of at least 1, not {count!r}")
+        raise SpecError(f"count must be an integer of at least 1, not {count!r}")
     for number in range(count):
         yield EpisodeSpec(env, seed + number, env_kwargs or {})

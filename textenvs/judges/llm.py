@@ -79,7 +79,7 @@ class LLMJudge(Generic[VerdictT]):
         if "data_code" in self.verdict.model_fields:
             raise ValueError("verdict has a field 'data_code', which is the judge's own; rename it")
         if isinstance(self.tries, bool) or not isinstance(self.tries, int) or self.tries < 1:
-            raise ValueError(f"tries must be a whole number of at least 1, not {self.tries!r}")
+            raise ValueError(f"tries must be an integer of at least 1, not {self.tries!r}")
 
     async def judge(self, data: Mapping[str, Any], *, sample: int = 0) -> VerdictT:
         """A verdict on ``data``.

@@ -16,7 +16,7 @@ from .llm import LLMJudge
 _INSTRUCTIONS = """\
 {task}
 
-Score each of these criteria by itself, as a whole number from 0 (not met at all) to {top} (fully met):
+Score each of these criteria by itself, as an integer from 0 (not met at all) to {top} (fully met):
 {criteria}"""
 
 
@@ -69,7 +69,7 @@ class RubricJudge:
         model: A :class:`~textenvs.chat.spec.ChatSpec`, a mapping of its options, or a model's name.
         criteria: The rubric; names must differ.
         task: What the judge is shown, and what about it is judged.
-        top: The best grade of a criterion; grades are whole numbers from 0, and reported as ``grade / top``.
+        top: The best grade of a criterion; grades are integers from 0, and reported as ``grade / top``.
         tries: How often the model is asked for one verdict, at most.
 
     Raises:
@@ -88,7 +88,7 @@ class RubricJudge:
         if not names or len(set(names)) < len(names):
             raise ValueError(f"criteria must be one or more with different names, not {names}")
         if isinstance(self.top, bool) or not isinstance(self.top, int) or self.top < 1:
-            raise ValueError(f"top must be a whole number of at least 1, not {self.top!r}")
+            raise ValueError(f"top must be an integer of at least 1, not {self.top!r}")
         self._judge()  # a bad option is found now
 
     async def score(self, data: Mapping[str, Any], *, sample: int = 0) -> RubricScore:

@@ -26,7 +26,7 @@ Backend = Literal["bubblewrap", "namespaces", "unsafe"]
 #: The boxes that confine, in the order in which they are tried.
 BACKENDS: tuple[Backend, ...] = ("bubblewrap", "namespaces")
 
-_BOOT = "import sys; sys.path.insert(0, sys.argv.pop()); import inside; inside.main()"
+_BOOT = "import sys; sys.path.insert(0, sys.argv.pop()); import container_init; container_init.main()"
 _INODES = 4096
 _USER = (1000, 1000)
 
@@ -48,7 +48,7 @@ class Box:
     packages: tuple[str, ...]
 
     def job(self, limits: Limits) -> dict[str, Any]:
-        """What every run of the box has in common, for :mod:`.inside`."""
+        """What every run of the box has in common, for :mod:`.container_init`."""
         job: dict[str, Any] = {"mode": self.backend, "rlimits": limits.rlimits(), "files": {}, "stdin": b""}
         if self.backend == "unsafe":
             start = str(Path(__file__).resolve().parent / "start")

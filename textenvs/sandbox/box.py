@@ -67,7 +67,7 @@ class Sandbox:
         if backend is not None and backend not in BACKENDS:
             raise ValueError(f"backend must be None or one of {', '.join(BACKENDS)}, not {backend!r}")
         if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 1 << 32):
-            raise ValueError(f"seed must be None or a whole number from 0 to 2**32 - 1, not {seed!r}")
+            raise ValueError(f"seed must be None or an integer from 0 to 2**32 - 1, not {seed!r}")
         self.limits = limits if limits is not None else Limits()
         self.packages = packages
         self.seed = seed

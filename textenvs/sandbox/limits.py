@@ -40,7 +40,7 @@ class Limits:
             value, at_least = getattr(self, field.name), least.get(field.name, 1)
             kinds = (int, float) if field.name == "wall_s" else (int,)
             if isinstance(value, bool) or not isinstance(value, kinds) or not at_least <= value < 1 << 31:
-                kind = "a number" if field.name == "wall_s" else "a whole number"
+                kind = "a number" if field.name == "wall_s" else "an integer"
                 raise ValueError(f"Limits: {field.name} must be {kind} of at least {at_least}, not {value!r}")
 
     def rlimits(self) -> dict[str, tuple[int, int]]:

@@ -47,7 +47,7 @@ def launch(
     """Start a box.
 
     Args:
-        command: Starts the program of :mod:`.inside` in some box.
+        command: Starts the program of :mod:`.container_init` in some box.
         job: What it reads; see there.
         environment: Of the command itself, not of the code.
         stdin: As of :class:`subprocess.Popen`; the code has it where the job's ``stdin`` is ``None``.
@@ -92,7 +92,7 @@ class Run:
     """A run that has begun.
 
     Args:
-        command: Starts the program of :mod:`.inside` in some box.
+        command: Starts the program of :mod:`.container_init` in some box.
         job: What it reads; see there.
         limits: What is kept from here: wall time, output, memory of all processes.
         environment: Of the command itself, not of the code.

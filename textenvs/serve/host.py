@@ -490,5 +490,5 @@ def _facts(env: TextEnv[Any], offer: Offer) -> Json:
         "max_user_turns": env.max_user_turns,
         "nondeterministic": offer.nondeterministic,
         "tool_schemas": list(getattr(env, "tool_schemas", ())),
-        "tools_apart": list(getattr(env, "tools_apart", ())),
+        "tools_not_in_prompt": list(getattr(env, "tools_not_in_prompt", ())),
     }

@@ -166,7 +166,7 @@ class Step(_OfSession):
 
 
 class Script(_OfSession):
-    """What the scripted expert (``demonstration``) or somebody careless (``blunder``) would reply.
+    """What the scripted expert (``demonstration``) or somebody careless (``careless_reply``) would reply.
 
     Args:
         session: What ``open`` answered.
@@ -174,7 +174,7 @@ class Script(_OfSession):
         rng: The state of the bit generator that draws, as NumPy gives it.
     """
 
-    op: Literal["demonstration", "blunder"]
+    op: Literal["demonstration", "careless_reply"]
     rng: dict[str, Any]
 
 
@@ -217,7 +217,7 @@ class TaskKey(_Request):
 
 Request: TypeAlias = Describe | Open | Step | Script | Score | Close | TaskKey
 #: What a request may ask for.
-OPS: tuple[str, ...] = ("describe", "open", "step", "demonstration", "blunder", "score", "close", "task")
+OPS: tuple[str, ...] = ("describe", "open", "step", "demonstration", "careless_reply", "score", "close", "task")
 
 #: How much is repeated of the name of a field: one that is unknown is the client's text.
 _SHOWN = 64

@@ -166,7 +166,7 @@ class Remote(TextEnv[RemoteState]):
         except (KeyError, TypeError, BadAnswer) as error:
             raise self._nonsense(f"what {self.remote_env} is ({error})") from error
         tasks = RemoteTasks(facts, self._client_arguments, self.remote_env, self.env_kwargs)
-        self.tool_schemas, self.tools_apart = tools
+        self.tool_schemas, self.tools_not_in_prompt = tools
         super().__init__(
             tasks,
             max_assistant_turns=limits["max_assistant_turns"],
@@ -221,9 +221,9 @@ class Remote(TextEnv[RemoteState]):
         """The scripted expert's next reply, where the server shows it (``--allow expert``)."""
         return self._script("demonstration", rng)
 
-    def blunder(self, rng: np.random.Generator) -> str | Message:
+    def careless_reply(self, rng: np.random.Generator) -> str | Message:
         """A careless next reply, where the server shows it (``--allow expert``)."""
-        return self._script("blunder", rng)
+        return self._script("careless_reply", rng)
 
     def secrets(self) -> Sequence[str]:
         """None: they stay at the server."""

@@ -119,7 +119,7 @@ def described(facts: Any) -> tuple[Json, dict[str, int | None], tuple[Any, Any]]
     for name, value in {**limits, "size": tasks.get("size")}.items():
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise BadAnswer(f"{name!r} (it says {quoted(value)})")
-    tools = tuple(field(facts, name, list) for name in ("tool_schemas", "tools_apart"))
+    tools = tuple(field(facts, name, list) for name in ("tool_schemas", "tools_not_in_prompt"))
     if not all(isinstance(tool, dict) for each in tools for tool in each):
         raise BadAnswer("the schemas of its tools")
     return tasks, limits, (tools[0], tools[1])

@@ -10,7 +10,7 @@ from fractions import Fraction
 
 from .schema import ToolError, tool
 
-#: No whole number of an expression, nor a power's exponent, may be larger: a calculator must not stall its caller.
+#: No integer of an expression, nor a power's exponent, may be larger: a calculator must not stall its caller.
 MAX_DIGITS = 200
 _MAX_LENGTH = 500
 _LIMIT = 10**MAX_DIGITS
@@ -20,7 +20,7 @@ _NOT_ZERO = re.compile(r"[0_.]*[1-9]")
 
 def _power(base: Fraction, exponent: Fraction) -> Fraction:
     if exponent.denominator != 1:
-        raise ToolError("the exponent of a power must be a whole number")
+        raise ToolError("the exponent of a power must be an integer")
     size = max(abs(base.numerator), base.denominator)
     if size > 1 and abs(exponent) * (size.bit_length() - 1) > MAX_DIGITS * 4:
         raise ToolError(f"the power has more than {MAX_DIGITS} digits")

@@ -82,7 +82,7 @@ def python_tool(sandbox: Sandbox | None = None, *, name: str = "python", max_cha
         ValueError: ``max_chars`` is below 64.
     """
     if isinstance(max_chars, bool) or not isinstance(max_chars, int) or max_chars < MIN_CHARS:
-        raise ValueError(f"max_chars must be a whole number of at least {MIN_CHARS}, not {max_chars!r}")
+        raise ValueError(f"max_chars must be an integer of at least {MIN_CHARS}, not {max_chars!r}")
     sandbox = sandbox if sandbox is not None else Sandbox()
     # Both streams, the reason, and the marks of what was left out.
     return Tool(RunPython(sandbox, max_chars), name=name, max_chars=2 * max_chars + 500)

@@ -128,7 +128,7 @@ class Tool(Generic[P, R]):
         if timeout_s is not None and not (_is_number(timeout_s) and 0 < timeout_s < math.inf):
             raise ValueError(f"{where}: timeout_s must be a number of seconds above 0 or None, not {timeout_s!r}")
         if isinstance(max_chars, bool) or not isinstance(max_chars, int) or max_chars < MIN_CHARS:
-            raise ValueError(f"{where}: max_chars must be a whole number of at least {MIN_CHARS}, not {max_chars!r}")
+            raise ValueError(f"{where}: max_chars must be an integer of at least {MIN_CHARS}, not {max_chars!r}")
         called = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
         self.is_async = inspect.iscoroutinefunction(called)
         if blocking and self.is_async:
@@ -369,7 +369,7 @@ def _tidy(schema: Any) -> Any:
         return [_tidy(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
-    if {"type": "number"} in schema.get("anyOf", ()):  # then whole numbers need no mention of their own
+    if {"type": "number"} in schema.get("anyOf", ()):  # then integers need no mention of their own
         kinds = [each for each in schema["anyOf"] if each != {"type": "integer"}]
         merged = kinds[0] if len(kinds) == 1 else {"anyOf": kinds}
         schema = {**{key: value for key, value in schema.items() if key != "anyOf"}, **merged}

@@ -147,7 +147,7 @@ def search_tool(
     """
     for option, value, least in (("top_k", top_k, 1), ("snippet_chars", snippet_chars, 40)):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ValueError(f"{option} must be a whole number of at least {least}, not {value!r}")
+            raise ValueError(f"{option} must be an integer of at least {least}, not {value!r}")
     if isinstance(corpus, (str, Path)):
         corpus = Corpus.load(corpus)
     elif not isinstance(corpus, Corpus):

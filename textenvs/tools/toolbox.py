@@ -99,7 +99,7 @@ class Toolbox:
             self._tools[each.name] = each
         for name, limit in (("max_calls_per_turn", max_calls_per_turn), ("max_concurrency", max_concurrency)):
             if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, not {limit!r}")
+                raise ValueError(f"{name} must be an integer of at least 1, not {limit!r}")
         self.max_calls_per_turn = max_calls_per_turn
         self.max_concurrency = max_concurrency
 

@@ -115,7 +115,7 @@ class LLMUser:
         if not self.end_marker.strip():
             raise ValueError("end_marker must not be empty")
         if isinstance(self.tries, bool) or not isinstance(self.tries, int) or self.tries < 1:
-            raise ValueError(f"tries must be a whole number of at least 1, not {self.tries!r}")
+            raise ValueError(f"tries must be an integer of at least 1, not {self.tries!r}")
         if self.leak_limit is not None and not 0 < self.leak_limit <= 1:
             raise ValueError(f"leak_limit must be above 0 and at most 1, or None, not {self.leak_limit!r}")
 

@@ -1,4 +1,4 @@
-"""The warm start that an environment's scripts allow: scripted experts and blunders are optional hooks of an author."""
+"""The warm start that an environment's scripts allow: expert and careless replies are optional hooks of an author."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def with_scripts_there_are(config: PPOConfig) -> tuple[PPOConfig, list[str]]:
         return config, []
     kwargs = training_kwargs(config)
     more: dict[str, Any] = {}
-    note = f"the warm start has no mistakes: {config.env.id} has no scripted ones (TextEnv.blunder)"
+    note = f"the warm start has no mistakes: {config.env.id} has no scripted ones (TextEnv.careless_reply)"
     if _scripts(config.env.id, kwargs)[0]:
-        more = blunders_left_out(section, config.env.id, kwargs)
+        more = careless_left_out(section, config.env.id, kwargs)
     elif section.enable is None:
         more = {"enable": False}
         note = (
@@ -38,8 +38,8 @@ def with_scripts_there_are(config: PPOConfig) -> tuple[PPOConfig, list[str]]:
     return config.model_copy(update={"warm_start": section.model_copy(update=more)}), [note]
 
 
-def blunders_left_out(section: SupervisedSection, env_id: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """What changes in a section whose defaults play blunders, where the environment has a scripted expert alone."""
+def careless_left_out(section: SupervisedSection, env_id: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """What changes in a section that plays careless replies by default, where there is a scripted expert alone."""
     if section.files is not None or _scripts(env_id, kwargs) != (True, False):
         return {}
     more: dict[str, Any] = {}
@@ -51,6 +51,6 @@ def blunders_left_out(section: SupervisedSection, env_id: str, kwargs: Mapping[s
 
 
 def _scripts(env_id: str, kwargs: Mapping[str, Any]) -> tuple[bool, bool]:
-    """Whether an environment has a scripted expert, and scripted blunders."""
+    """Whether an environment has a scripted expert, and scripted careless replies."""
     with closing(make_env(env_id, kwargs)) as env:
-        return has_script(env, "expert"), has_script(env, "blunder")
+        return has_script(env, "expert"), has_script(env, "careless")

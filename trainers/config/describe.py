@@ -15,7 +15,7 @@ from pydantic_core import PydanticUndefined
 
 from .yaml12 import dump
 
-_SCALARS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+_SCALARS = {int: "an integer", float: "a number", bool: "true or false", str: "text"}
 _BOUNDS = (
     (annotated_types.Ge, "ge", ">="),
     (annotated_types.Gt, "gt", ">"),

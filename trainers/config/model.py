@@ -79,10 +79,10 @@ class SupervisedSection(Section):
         0.3,
         ge=0,
         lt=1,
-        description="Share of the expert's turns that are scripted blunders instead, to show what to do after one.",
+        description="Share of the expert's turns that are careless replies instead, to show what to do after one.",
     )
     mistake_weight: float = Field(
-        0.0, ge=0, description="How much the blunders are imitated, where the expert's replies count 1."
+        0.0, ge=0, description="How much the careless replies are imitated, where the expert's replies count 1."
     )
     step_timeout_s: float = Field(
         60.0, gt=0, description="Seconds that a reset or a step of the environment may take while its expert plays."
@@ -110,5 +110,5 @@ class WarmStartSection(SupervisedSection):
         description="More steps at the end on careless demonstrations: the policy keeps what it can do, and gets a "
         "habit of not doing it, for PPO to break.",
     )
-    careless_rate: float = Field(0.85, ge=0, lt=1, description="Share of blunders in those; they are imitated.")
+    careless_rate: float = Field(0.85, ge=0, lt=1, description="Share of careless replies in those; they are imitated.")
     careless_lr: float = Field(2e-4, gt=0, description="Learning rate of those steps.")

@@ -27,7 +27,7 @@ def batch(given: Given) -> Iterator[Result]:
     yield Result("rollout.groups_per_batch", batch, of=("data.train_batch_size",))
     if batch % mini:
         text = f"is {mini}, which does not divide data.train_batch_size={batch}"
-        yield Result(key, problem=f"{text}: an iteration has a whole number of mini-batches", of=(key,))
+        yield Result(key, problem=f"{text}: an iteration has an integer of mini-batches", of=(key,))
         return
     yield Result("actor.mini_batches", batch // mini, of=(key,))
 

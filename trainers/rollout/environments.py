@@ -53,7 +53,7 @@ def tools_of(env: Any) -> Sequence[Mapping[str, Any]] | None:
             "(call_format=hermes, llama3, qwen3-coder, mistral or react); tools_in_prompt=false leaves the description "
             "to the chat template"
         )
-    return getattr(env, "tools_apart", None) or None
+    return getattr(env, "tools_not_in_prompt", None) or None
 
 
 class Lease:

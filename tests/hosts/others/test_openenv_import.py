@@ -97,7 +97,8 @@ def test_the_round_trip_is_the_identity(env):
         assert env.reset(options={"task_index": index})[0] == direct.reset(seed=seed)[0]
         while not direct.state.done:
             draw = rng.random()
-            reply = direct.demonstration(rng) if draw < 0.2 else direct.blunder(rng) if draw < 0.4 else "hm \ud800"
+            script = direct.demonstration if draw < 0.2 else direct.careless_reply
+            reply = script(rng) if draw < 0.4 else "hm \ud800"
             assert seen(env.step(reply)) == seen(direct.step(reply))
         ends.add((direct.state.terminated, direct.state.stop))
     assert len(ends) > 2

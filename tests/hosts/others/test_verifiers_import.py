@@ -42,7 +42,7 @@ def test_the_round_trip_is_the_identity():
         assert env.reset(seed=0, options={"task_index": index})[0] == direct.reset(seed=index)[0]
         while not direct.state.done:
             draw = rng.random() if index else 1.0  # the first runs out of turns
-            reply = direct.demonstration(rng) if draw < 0.3 else direct.blunder(rng) if draw < 0.6 else "hm"
+            reply = direct.demonstration(rng) if draw < 0.3 else direct.careless_reply(rng) if draw < 0.6 else "hm"
             expected = direct.step(reply)
             assert seen(env.step(reply), direct.state.done) == seen(expected, direct.state.done)
         ends.add((direct.state.terminated, direct.state.stop))

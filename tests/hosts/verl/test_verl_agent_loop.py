@@ -320,7 +320,7 @@ def test_mistakes_are_named(config, tokenizer, server):
     "options", [{"attempts": 0}, {"attempts": None}, {"max_reply_tokens": True}, {"max_reply_tokens": 1.5}]
 )
 def test_options_out_of_range(options, config, tokenizer, server):
-    with pytest.raises(ValueError, match="whole number of at least 1"):
+    with pytest.raises(ValueError, match="integer of at least 1"):
         verl_kit.make_loop(config, tokenizer, server, **options)
 
 

@@ -115,8 +115,8 @@ def test_another_command_is_refused_and_names_the_difference(capsys):
         ([*words, "--samples", "2"], "samples: it has 1, the command 2"),
         ([*words, "method=flexible"], 'environment.options.method: it has null, the command "flexible"'),
         (
-            [word.replace("expert", "blunder") for word in words],
-            'policy.script: it has "expert", the command "blunder"',
+            [word.replace("expert", "careless") for word in words],
+            'policy.script: it has "expert", the command "careless"',
         ),
         ([word.replace("split=test", "split=train") for word in words], "tasks.fingerprint"),
     ):

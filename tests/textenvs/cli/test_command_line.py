@@ -179,7 +179,7 @@ def test_describe_with_options(capsys):
         (
             ["evaluate", "textenv/gsm8k", "--policy", "expurt"],
             2,
-            "a policy is expert, blunder, random or module:function",
+            "a policy is expert, careless, random or module:function",
         ),
         (["evaluate", "textenv/gsm8k", "--policy", "json:lods"], 2, "has no 'lods'"),
         (

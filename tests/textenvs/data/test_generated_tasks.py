@@ -148,7 +148,7 @@ def test_it_is_a_task_set_without_end():
         ({"level": "trivial"}, "level must be one of easy, medium, hard"),
         ({"split": "val"}, "split must be one of train"),
     ]
-    + [({"seed": seed}, "seed must be a whole number") for seed in (1.5, "1", True, None)],
+    + [({"seed": seed}, "seed must be an integer") for seed in (1.5, "1", True, None)],
 )
 def test_bad_options_are_errors(kwargs, message):
     with pytest.raises(ValueError, match=message):

@@ -62,7 +62,7 @@ def best(policy, **options):
 
 
 def collab():
-    policy = best(ScriptedPolicy("expert", blunder_rate=0.5))
+    policy = best(ScriptedPolicy("expert", careless_rate=0.5))
     return played(jobs(range(3), 2, 0), policy, lambda: textenvs.make("textenv/collab-math"))
 
 
@@ -117,7 +117,7 @@ def test_it_repeats_itself_whatever_runs_beside_it():
 
 def test_more_candidates_are_better():
     def earned(candidates):
-        hasty = ScriptedPolicy("expert", blunder_rate=0.6)
+        hasty = ScriptedPolicy("expert", careless_rate=0.6)
         policy = best(hasty, candidates=candidates, futures=ScriptedPolicy("expert"))
         return np.mean([record.total for record in played(jobs(range(30), 1, 0), policy, ambiguous)])
 
@@ -256,18 +256,18 @@ def test_a_policy_that_notes_late_has_a_note_for_every_turn():
 
 def test_scripts_that_err_now_and_then():
     def asked(rate):
-        records = played(jobs(range(60), 1, 0), ScriptedPolicy("expert", blunder_rate=rate), clarify)
+        records = played(jobs(range(60), 1, 0), ScriptedPolicy("expert", careless_rate=rate), clarify)
         return np.mean([r.metrics["asked_when_needed"] for r in records if "asked_when_needed" in r.metrics])
 
     assert asked(0.0) == 1
     assert 0.2 < asked(0.5) < 0.8
     assert asked(1.0) == 0
-    with pytest.raises(ValueError, match="blunder_rate must be from 0 to 1, not 1.5"):
-        ScriptedPolicy("expert", blunder_rate=1.5)
+    with pytest.raises(ValueError, match="careless_rate must be from 0 to 1, not 1.5"):
+        ScriptedPolicy("expert", careless_rate=1.5)
 
 
 def test_wrong_options():
-    with pytest.raises(ValueError, match="candidates must be a whole number of at least 1, not 0"):
+    with pytest.raises(ValueError, match="candidates must be an integer of at least 1, not 0"):
         best(Draws("1"), candidates=0)
     with pytest.raises(ValueError, match="window"):
         best(Draws("1"), window=-1)

@@ -333,7 +333,7 @@ def test_random_replies_depend_on_the_episode_alone():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("expurt", "a policy is expert, blunder, random or module:function, not 'expurt'"),
+        ("expurt", "a policy is expert, careless, random or module:function, not 'expurt'"),
         ("json:", "a policy is"),
         ("no_such_module:x", "there is no module 'no_such_module'"),
         ("json.no_such:x", "there is no module 'json.no_such'"),

@@ -41,7 +41,7 @@ def direct(spec: EpisodeSpec, *, good: float = 0.4, careless: float = 0.3, max_r
         if draw < good:
             reply = env.demonstration(rng)
         elif draw < good + careless:
-            reply = env.blunder(rng)
+            reply = env.careless_reply(rng)
         else:
             reply = str(rng.choice(NONSENSE))
         assert isinstance(reply, str)

@@ -117,8 +117,8 @@ def test_the_command(tmp_path, capsys):
     [
         (["verl", "textenv/gsm8k-interct", "-n", "3"], "did you mean 'textenv/gsm8k-interact'|gsm8k-interact"),
         (["verl", "textenv/gsm8k-interact", "-n", "3", "max_turns=2"], "has no option 'max_turns'"),
-        (["verl", "textenv/gsm8k-interact", "-n", "0"], "count must be a whole number of at least 1"),
-        (["verl", "textenv/gsm8k-interact", "-n", "1", "--seed", "-4"], "seed must be a whole number of at least 0"),
+        (["verl", "textenv/gsm8k-interact", "-n", "0"], "count must be an integer of at least 1"),
+        (["verl", "textenv/gsm8k-interact", "-n", "1", "--seed", "-4"], "seed must be an integer of at least 0"),
     ],
 )
 def test_mistakes_on_the_command_line(words, says, tmp_path, capsys):

@@ -233,9 +233,9 @@ def test_settings_out_of_range_are_named(option):
 
 REFUSED = """
 import ctypes, platform, sys
-from textenvs.sandbox import Sandbox, SandboxUnavailable, inside, seccomp
+from textenvs.sandbox import Sandbox, SandboxUnavailable, container_init, seccomp
 ctypes.CDLL(None).prctl(38, 1, 0, 0, 0)
-inside._filter_calls(seccomp.build(platform.machine()))  # from here on there are no new namespaces
+container_init._filter_calls(seccomp.build(platform.machine()))  # from here on there are no new namespaces
 """
 
 

@@ -327,7 +327,7 @@ def test_other_sockets_of_the_host_cannot_be_reached(box, token):
 
 
 def test_nothing_can_be_written_outside_the_folder(box, token):
-    places = ("/x", "/python/x", "/python/lib/x", "/dev/x", "/etc/x", "/usr/lib/x", "/python/sandbox/inside.py")
+    places = ("/x", "/python/x", "/python/lib/x", "/dev/x", "/etc/x", "/usr/lib/x", "/python/sandbox/container_init.py")
     attempts = [f"open({place!r}, 'w')" for place in places]
     attempts += ["os.chmod(os.__file__, 0o777)", "os.remove(os.__file__)", "os.rename('/python', '/tmp/python')"]
     result = attack(box, token, tried(attempts))

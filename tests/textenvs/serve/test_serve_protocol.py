@@ -70,7 +70,9 @@ def test_what_is_not_json_is_refused(text, match):
 
 
 @settings(max_examples=60)
-@given(st.dictionaries(FIELD, any_json | st.sampled_from(["open", "step", "close", "score", "blunder"])) | any_json)
+@given(
+    st.dictionaries(FIELD, any_json | st.sampled_from(["open", "step", "close", "score", "careless_reply"])) | any_json
+)
 def test_garbage_is_a_request_or_a_refusal(message):
     refusal = None
     try:

@@ -82,7 +82,7 @@ def test_every_result_is_equal_to_the_direct_one_with_info_and_spaces(shipped, e
         assert remote.reset(seed=seed, options=options) == direct.reset(seed=seed, options=options)
         ours, theirs = np.random.default_rng(seed), np.random.default_rng(seed)
         while not direct.state.done:
-            script = "demonstration" if ours.random() < 0.5 else "blunder"
+            script = "demonstration" if ours.random() < 0.5 else "careless_reply"
             assert theirs.random() >= 0
             reply = getattr(direct, script)(ours)
             assert getattr(remote, script)(theirs) == reply
@@ -103,14 +103,14 @@ def test_scripts_and_tasks_are_there_wherever_they_are_asked_for(shipped):
     direct, tasks = textenvs.make("textenv/clarify"), textenvs.make("textenv/clarify").tasks
     direct.reset(seed=2)
     expected = [direct.demonstration(np.random.default_rng(0)), direct.step("x"), tasks[4].key]
-    expected += [direct.blunder(np.random.default_rng(1))]
+    expected += [direct.careless_reply(np.random.default_rng(1))]
     remote = shipped.remote("textenv/clarify")
 
     async def asked():
         await remote.areset(seed=2)
         told = [remote.demonstration(np.random.default_rng(0)), await remote.astep("x"), remote.tasks[4].key]
         remote._drop()  # its session is lost
-        told += [remote.blunder(np.random.default_rng(1))]
+        told += [remote.careless_reply(np.random.default_rng(1))]
         assert shipped.remote("textenv/clarify").tasks.size is None
         with pytest.raises(RemoteError, match=r"no connection.*tried for"):
             textenvs.make("textenv/remote", url="http://127.0.0.1:9", retry_s=0.2)
@@ -229,10 +229,10 @@ def test_errors_arrive_as_what_they_were(toys, kind):
     with pytest.raises(gymnasium.error.ResetNeeded, match="over"):
         remote.step("x")
     with running(TOYS, allow=["expert"]) as server:
-        blunderer = server.remote(kind)
-        blunderer.reset(seed=0)
-        with pytest.raises(NotImplementedError, match="no scripted blunders"):
-            blunderer.blunder(np.random.default_rng(0))
+        careless_player = server.remote(kind)
+        careless_player.reset(seed=0)
+        with pytest.raises(NotImplementedError, match="no scripted careless replies"):
+            careless_player.careless_reply(np.random.default_rng(0))
 
 
 def test_a_reply_that_was_refused_costs_no_other_session(kind):

@@ -196,7 +196,7 @@ def test_several_models_share_the_learners_places_evenly_and_one_may_have_its_ow
         (["one.weight=0"], "one.weight", "for nothing"),
         (["one.knd=judge"], "one.knd", "did you mean reward_models.one.kind?"),
         (["one.kind=jugde"], "one.kind", "one of classifier, service, judge"),
-        (["one.classifier.rows=0"], "one.classifier.rows", "a whole number >= 1, or null"),
+        (["one.classifier.rows=0"], "one.classifier.rows", "an integer >= 1, or null"),
         (["one.classifier=3"], "one.classifier", "unknown key of reward_models.one"),
         (["three={}"], "three.classifier.path", "must be given"),
         (["one.classifier.path=nowhere"], "one.classifier.path", "not a folder with a config.json"),

@@ -23,7 +23,7 @@ VOCAB = 64
 
 
 @dataclass
-class Manners:
+class UserBehavior:
     """How a version behaves, and what goes wrong.
 
     Args:
@@ -75,8 +75,8 @@ class Request:
 class FakeSGLang:
     """See the module's text; ``log`` has every request's path and body, in order."""
 
-    def __init__(self, manners: Manners | None = None) -> None:
-        self.manners = manners or Manners()
+    def __init__(self, manners: UserBehavior | None = None) -> None:
+        self.manners = manners or UserBehavior()
         self.log: list[tuple[str, Any]] = []
         self.weights: dict[str, Any] = {}
         self.weight_version = "default"

@@ -28,7 +28,7 @@ DESCRIBED = {
 
 
 @dataclass
-class Manners:
+class UserBehavior:
     """How it was started, and what goes wrong.
 
     Args:
@@ -57,8 +57,8 @@ class Manners:
 class FakeVLLM:
     """See the module's text; ``log`` has the path of every request that changes something, in order."""
 
-    def __init__(self, manners: Manners | None = None) -> None:
-        self.manners = manners or Manners()
+    def __init__(self, manners: UserBehavior | None = None) -> None:
+        self.manners = manners or UserBehavior()
         self.log: list[str] = []
         self.label = "default"
         self.uploads: dict[str, bytes] = {}

@@ -15,7 +15,7 @@ import pytest
 import torch
 import vllm_serve
 from conftest import CONTEXT, SERVED, lively_model
-from fake_vllm import FakeVLLM, Manners
+from fake_vllm import FakeVLLM, UserBehavior
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load
@@ -35,7 +35,7 @@ NAME = "model.layers.1.mlp.down_proj.weight"
 
 
 @asynccontextmanager
-async def serving(manners: Manners | None = None, **options: Any) -> AsyncIterator[tuple[FakeVLLM, ServedVLLM]]:
+async def serving(manners: UserBehavior | None = None, **options: Any) -> AsyncIterator[tuple[FakeVLLM, ServedVLLM]]:
     server = FakeVLLM(manners)
     url = await server.start()
     engine = await ServedVLLM.connect(ServedOptions(url, **QUICK | options), lively_model(), max_context=CONTEXT)
@@ -53,19 +53,19 @@ async def serving(manners: Manners | None = None, **options: Any) -> AsyncIterat
 @pytest.mark.parametrize(
     ("manners", "said"),
     [
-        (Manners(dev_mode=False), "VLLM_SERVER_DEV_MODE=1"),
-        (Manners(extension=False), r"--worker-extension-cls trainers\.engines\.vllm\.server\.extension"),
-        (Manners(described={"sampler": False}), "VLLM_USE_V2_MODEL_RUNNER=0"),
-        (Manners(described={"transfer": False}), "--weight-transfer-config"),
-        (Manners(described={"reads_prompts": False}), "--no-enable-chunked-prefill --max-num-batched-tokens 4096"),
-        (Manners(details=False), "--enable-prompt-tokens-details"),
-        (Manners(world=2), "2 workers"),
-        (Manners(described={"vocab_size": 65}), "a model with 65 tokens"),
-        (Manners(described={"max_context": 700}), "--max-model-len 768"),
-        (Manners(well=503), r"not ready after 0\.3 s"),
+        (UserBehavior(dev_mode=False), "VLLM_SERVER_DEV_MODE=1"),
+        (UserBehavior(extension=False), r"--worker-extension-cls trainers\.engines\.vllm\.server\.extension"),
+        (UserBehavior(described={"sampler": False}), "VLLM_USE_V2_MODEL_RUNNER=0"),
+        (UserBehavior(described={"transfer": False}), "--weight-transfer-config"),
+        (UserBehavior(described={"reads_prompts": False}), "--no-enable-chunked-prefill --max-num-batched-tokens 4096"),
+        (UserBehavior(details=False), "--enable-prompt-tokens-details"),
+        (UserBehavior(world=2), "2 workers"),
+        (UserBehavior(described={"vocab_size": 65}), "a model with 65 tokens"),
+        (UserBehavior(described={"max_context": 700}), "--max-model-len 768"),
+        (UserBehavior(well=503), r"not ready after 0\.3 s"),
     ],
 )
-async def test_a_server_that_was_started_otherwise_is_told_how(manners: Manners, said: str) -> None:
+async def test_a_server_that_was_started_otherwise_is_told_how(manners: UserBehavior, said: str) -> None:
     server = FakeVLLM(manners)
     options = ServedOptions(await server.start(), **QUICK | {"start_timeout_s": 0.3})
     with pytest.raises(EngineDeadError, match=said):

@@ -153,7 +153,7 @@ def test_the_length_bias_compares_what_came_first_with_what_was_admitted_first(
                 timeline.generated(1, lengths[n][0], {})
                 bias.attempt(n, sibling, episode, timeline)
         said = bias.deliver({n: episodes_of(*lengths[n]) for n in batch}, lambda n: n in dropped)
-        for k in ends:  # the largest whole number of batches whose equals by admission are all known
+        for k in ends:  # the largest integer of batches whose equals by admission are all known
             if set(kept[:k]) <= set(delivered):
                 expected = mean(delivered[:k]) / mean(kept[:k])
             else:

@@ -143,7 +143,7 @@ class Clarify(TextEnv[ClarifyState]):
                 return request.question(slot)
         return _answer(request)
 
-    def blunder(self, rng: np.random.Generator) -> str:
+    def careless_reply(self, rng: np.random.Generator) -> str:
         """Answer at once, with guesses for what was not told: right only where nothing is missing, or by luck."""
         request = self._request
         guesses = {

@@ -30,7 +30,7 @@ from ...users.llm import LLMUser
 from .draft import Level
 from .sets import reader_of
 from .tasks import Goal, goal_of
-from .user import Accepts, CollabUser, Delivery, Manners, Memory, Reaction
+from .user import Accepts, CollabUser, Delivery, Memory, Reaction, UserBehavior
 
 TaskReward = Literal["final", "increment"]
 TASK_REWARDS: tuple[str, ...] = get_args(TaskReward)
@@ -147,7 +147,7 @@ class Collab(TextEnv[CollabState], ABC):
             raise ValueError(f"interactivity must be a finite number, not {interactivity!r}")
         self.formula = formula_of(formula, domain=self.domain, rate=token_rate)
         self.interactivity = interactivity
-        self.manners = Manners(answers, patience, accepts)
+        self.manners = UserBehavior(answers, patience, accepts)
         self.task_reward = task_reward
         self.player = None if user is None else make_of("user", LLMUser, user)
         self.judge = None if judge is None else make_of("judge", InteractivityJudge, judge)
@@ -242,7 +242,7 @@ class Collab(TextEnv[CollabState], ABC):
         """The task score of what was delivered last, 0 before anything was."""
         return {self.score_name: self.state.score}
 
-    # ------------------------------------------------------------------ experts and blunders
+    # ------------------------------------------------------------------ experts and careless replies
 
     def demonstration(self, rng: np.random.Generator) -> str:
         """Ask for what the user has not told yet, as much as it answers in a turn; then deliver.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -13,23 +14,21 @@ from typing import Any
 from ...data.endless import Endless
 from ...data.sources import Reader
 from ...messages import check_conversation, clean_text, copy_messages, user
-from ...scoring.conversation import Domain
+from ...scoring.conversation import DOMAINS, Domain
 from ...scoring.final_answer import final_answer
 from ...task import Split, Task, TaskError, TaskSet
-from ..collab_code.tasks import draft_code
-from ..collab_document.tasks import draft_document
-from ..collab_math.tasks import draft_math
 from .draft import LEVELS, Draft, Level
 from .tasks import goal_of, test_module
 
 #: One goal in this many is held out for the test split.
 _HELD_OUT = 8
 
-_DRAFTERS: Mapping[str, Callable[[random.Random, str], Draft | None]] = {
-    "math": draft_math,
-    "document": draft_document,
-    "code": draft_code,
-}
+
+def _drafter(domain: str) -> Callable[[random.Random, str], Draft | None]:
+    # Imported where it is asked for: the families import this module.
+    family = importlib.import_module(f"..collab_{domain}.tasks", __package__)
+    return getattr(family, f"draft_{domain}")  # type: ignore[no-any-return]
+
 
 # What CollabLLM tells its simulated users about the three kinds of task, and how a row's user begins without saying
 # anything of its content.
@@ -61,7 +60,7 @@ class GeneratedGoals(Endless):
         split: ``"train"`` or ``"test"``; the two never share a goal, whatever their seeds.
 
     Raises:
-        ValueError: An unknown domain, level or split, or a seed that is not a whole number.
+        ValueError: An unknown domain, level or split, or a seed that is not an integer.
     """
 
     domain: Domain
@@ -70,8 +69,8 @@ class GeneratedGoals(Endless):
     split: Split = "train"
 
     def __post_init__(self) -> None:
-        if self.domain not in _DRAFTERS:
-            raise ValueError(f"domain must be one of {', '.join(_DRAFTERS)}, not {self.domain!r}")
+        if self.domain not in DOMAINS:
+            raise ValueError(f"domain must be one of {', '.join(DOMAINS)}, not {self.domain!r}")
         self.check_choices(LEVELS)
 
     @property
@@ -84,7 +83,7 @@ class GeneratedGoals(Endless):
         rng = random.Random(f"collab-{self.domain}/{key}")
         draft = None
         while draft is None or _split_of(draft.content) != self.split:
-            draft = _DRAFTERS[self.domain](rng, self.level)
+            draft = _drafter(self.domain)(rng, self.level)
         return Task(
             key=key,
             data_source=f"textenvs/collab-{self.domain}-{self.level}",

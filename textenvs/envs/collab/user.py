@@ -85,7 +85,7 @@ class Reaction:
 
 
 @dataclass(frozen=True)
-class Manners:
+class UserBehavior:
     """How a user behaves, whatever its goal.
 
     Args:
@@ -105,7 +105,7 @@ class Manners:
     def __post_init__(self) -> None:
         for name, number in (("answers", self.answers), ("patience", self.patience)):
             if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, not {number!r}")
+                raise ValueError(f"{name} must be an integer of at least 1, not {number!r}")
         if self.accepts not in ACCEPTS:
             raise ValueError(f"accepts must be one of {', '.join(ACCEPTS)}, not {self.accepts!r}")
 
@@ -125,7 +125,7 @@ class CollabUser:
 
     pieces: Sequence[Piece]
     form: str = ""
-    manners: Manners = Manners()
+    manners: UserBehavior = UserBehavior()
 
     def __post_init__(self) -> None:
         if not self.pieces:

@@ -95,7 +95,7 @@ class CollabCode(Collab):
         """The reference program."""
         return f"```python\n{reference_program(task.ground_truth)}\n```"
 
-    def blunder(self, rng: np.random.Generator) -> str:
+    def careless_reply(self, rng: np.random.Generator) -> str:
         """A function that guesses at everything, without asking for anything."""
         name = ("solve", "function", "main", "run")[int(rng.integers(4))]
         body = ("sum(x)", "x", "len(x)", "sorted(x)")[int(rng.integers(4))]

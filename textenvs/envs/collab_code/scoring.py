@@ -24,7 +24,7 @@ from ...event_loop import wait_for
 from ...sandbox import Sandbox, SandboxResult
 from ...text import excerpt
 
-_HARNESS = Path(__file__).with_name("code_harness.py").read_text(encoding="utf-8")
+_HARNESS = Path(__file__).with_name("harness.py").read_text(encoding="utf-8")
 _REPORT_BYTES = 20_000
 
 

@@ -68,7 +68,7 @@ class CollabDocument(Collab):
         """The goal's document."""
         return f"<document>\n{task.ground_truth}\n</document>"
 
-    def blunder(self, rng: np.random.Generator) -> str:
+    def careless_reply(self, rng: np.random.Generator) -> str:
         """A text about nothing in particular, without asking for anything."""
         title = ("A Text", "Information", "Welcome", "For You")[int(rng.integers(4))]
         return f"<document>\n{title}\n\nHere is what you wanted.\n</document>"

@@ -31,7 +31,7 @@ class CollabMath(Collab):
         tasks: As in :class:`~textenvs.envs.collab.env.Collab`, and so are all ``options``.
         equality: When an answer is the reference. ``"value"``: numbers by value, everything else by its spelling.
             ``"symbolic"``: as mathematics, by Math-Verify (extra ``math``). ``None`` for ``"value"`` with generated
-            problems, whose answers are whole numbers, and else ``"symbolic"``. A comparison that takes too long counts
+            problems, whose answers are integers, and else ``"symbolic"``. A comparison that takes too long counts
             as wrong, and ``info["metrics"]["grader_timeout"]`` says so.
         **options: See :class:`~textenvs.envs.collab.env.Collab`.
 
@@ -84,7 +84,7 @@ class CollabMath(Collab):
             return answer
         return f"#### {self._gold}"
 
-    def blunder(self, rng: np.random.Generator) -> str:
+    def careless_reply(self, rng: np.random.Generator) -> str:
         """A number, without asking for anything."""
         return hasty_answer(self._gold, rng)
 

@@ -80,7 +80,7 @@ class Gsm8k(TextEnv[EpisodeState]):
         assert task is not None
         return worked_answer(task, task.ground_truth)
 
-    def blunder(self, rng: np.random.Generator) -> str:
+    def careless_reply(self, rng: np.random.Generator) -> str:
         """A number near the answer, given in haste: without working anything out."""
         task = self.state.task
         assert task is not None
@@ -123,7 +123,7 @@ def worked_answer(task: Task, ground_truth: object) -> str:
 
 
 def hasty_answer(ground_truth: object, rng: np.random.Generator) -> str:
-    """The scripted blunder: an answer line with a whole number that is off by one to three (by a few percent if large).
+    """The careless reply: an answer line with an integer that is off by one to three (by a few percent if large).
 
     Where taking away would pass zero, it is off upwards.
     """

@@ -117,7 +117,7 @@ class Gsm8kInteract(TextEnv[EpisodeState]):
         assert task is not None
         return worked_answer(task, self._user_of(task).ground_truth)
 
-    def blunder(self, rng: np.random.Generator) -> str:
+    def careless_reply(self, rng: np.random.Generator) -> str:
         """A number near the answer, given in haste: without working anything out."""
         task = self.state.task
         assert task is not None

@@ -163,7 +163,7 @@ class Gsm8kTool(ToolEnv[SubmissionState]):
         steps, _, _ = worked_answer(task, task.ground_truth).rpartition("####")
         return self.format.write(steps.strip(), [submit(str(task.ground_truth))])
 
-    def blunder(self, rng: np.random.Generator) -> str | Message:
+    def careless_reply(self, rng: np.random.Generator) -> str | Message:
         """A number near the answer, given in haste: to the tool, or at the end."""
         task = self.state.task
         assert task is not None

@@ -199,7 +199,7 @@ class MathExpression(ToolEnv[ExpressionState]):
         a, b = (_as_json(value(side, self.state.made_up)) for side in (step.left, step.right))
         return self.format.write(f"First {write(step)}.", [call(_NAMES[step.sign], a=a, b=b)])
 
-    def blunder(self, rng: np.random.Generator) -> str | Message:
+    def careless_reply(self, rng: np.random.Generator) -> str | Message:
         """A number near the answer, given in haste: without a tool."""
         task = self.state.task
         assert task is not None

@@ -152,7 +152,7 @@ def made_up_of(extra: Mapping[str, Any]) -> MadeUp:
     """
     given = extra.get("made_up", DEFAULT_MADE_UP)
     if not isinstance(given, (list, tuple)) or len(given) != 2 or not all(type(number) is int for number in given):
-        raise ValueError(f"made_up must be two whole numbers, not {given!r}")
+        raise ValueError(f"made_up must be two integers, not {given!r}")
     return given[0], given[1]
 
 
@@ -193,7 +193,7 @@ class GeneratedExpressions(Endless):
         split: ``"train"`` or ``"test"``; the two never share an expression, whatever their seeds.
 
     Raises:
-        ValueError: An unknown level or split, or a seed that is not a whole number.
+        ValueError: An unknown level or split, or a seed that is not an integer.
     """
 
     level: ExpressionLevel = "easy"

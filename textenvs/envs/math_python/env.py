@@ -183,7 +183,7 @@ class MathPython(ToolEnv[MathState]):
             return self.format.write(solution)
         return self.format.write(f"\\boxed{{{task.ground_truth}}}")
 
-    def blunder(self, rng: np.random.Generator) -> str | Message:
+    def careless_reply(self, rng: np.random.Generator) -> str | Message:
         """A number near the answer, given in haste; for an answer that is no number, any small one."""
         task = self.state.task
         assert task is not None

@@ -233,7 +233,7 @@ class GeneratedComputing(Endless):
         split: ``"train"`` or ``"test"``; the two never share a problem, whatever their seeds.
 
     Raises:
-        ValueError: An unknown level or split, or a seed that is not a whole number.
+        ValueError: An unknown level or split, or a seed that is not an integer.
     """
 
     level: ComputingLevel = "easy"

@@ -89,7 +89,7 @@ class ReasoningGym(TextEnv[ReasoningGymState]):
             if value not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)}, not {value!r}")
         if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:
-            raise ValueError(f"attempts must be a whole number of at least 1, not {attempts!r}")
+            raise ValueError(f"attempts must be an integer of at least 1, not {attempts!r}")
         check_number("threshold", threshold)
         if not 0 < threshold <= 1:
             raise ValueError(f"threshold must be above 0 and at most 1, not {threshold}")
@@ -177,7 +177,7 @@ class ReasoningGym(TextEnv[ReasoningGymState]):
         """
         return self._reply_with(self._task)
 
-    def blunder(self, rng: np.random.Generator) -> str:
+    def careless_reply(self, rng: np.random.Generator) -> str:
         """The right answer of another task of the dataset.
 
         Raises:

@@ -122,7 +122,7 @@ def _ask(question: Mapping[str, Any]) -> dict[str, Any]:
                 worker = _idle.pop() if _idle else None
             fresh = worker is None
             if worker is None:
-                worker = sandbox().start(Path(__file__).with_name("reasoning_gym_worker.py").read_text("utf-8"))
+                worker = sandbox().start(Path(__file__).with_name("worker.py").read_text("utf-8"))
                 with _lock:
                     _workers.add(worker)
             try:

@@ -78,7 +78,7 @@ class ReasoningGymTasks:
             raise ValueError(f"split must be one of {', '.join(SPLITS)}, not {self.split!r}")
         for name, value, least, most in (("size", self.size, 1, 10**9), ("seed", self.seed, 0, 2**30)):
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-                raise ValueError(f"{name} must be a whole number from {least} to {most}, not {value!r}")
+                raise ValueError(f"{name} must be an integer from {least} to {most}, not {value!r}")
         if not isinstance(self.instruction, str):
             raise ValueError(f"instruction must be text, not {self.instruction!r}")
         known = datasets()

@@ -152,7 +152,7 @@ class SearchQA(ToolEnv[SearchState]):
             return self.format.write("", [call(TOOL, query=left[0])])
         return self.format.write(f"Answer: {answers_of(task)[0]}")
 
-    def blunder(self, rng: np.random.Generator) -> str | Message:
+    def careless_reply(self, rng: np.random.Generator) -> str | Message:
         """The right answer to another question, without a search."""
         task = self.state.task
         assert task is not None

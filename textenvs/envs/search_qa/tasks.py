@@ -336,7 +336,7 @@ class GeneratedQuestions:
         split: ``"train"`` or ``"test"``; the two never share a name, whatever their seeds.
 
     Raises:
-        ValueError: An unknown level or split, or a seed that is not a whole number.
+        ValueError: An unknown level or split, or a seed that is not an integer.
     """
 
     level: WorldLevel = "easy"
@@ -349,7 +349,7 @@ class GeneratedQuestions:
         if self.split not in SPLITS:
             raise ValueError(f"split must be one of {', '.join(SPLITS)}, not {self.split!r}")
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
-            raise ValueError(f"seed must be a whole number, not {self.seed!r}")
+            raise ValueError(f"seed must be an integer, not {self.seed!r}")
 
     @property
     def name(self) -> str:

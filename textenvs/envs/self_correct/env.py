@@ -143,7 +143,7 @@ class SelfCorrect(TextEnv[SelfCorrectState]):
         """The task's worked answer: a right first attempt, a kept or corrected second one."""
         return worked_answer(self._task, self._task.ground_truth)
 
-    def blunder(self, rng: np.random.Generator) -> str:
+    def careless_reply(self, rng: np.random.Generator) -> str:
         """A number near the answer, given in haste: without working anything out."""
         return hasty_answer(self._task.ground_truth, rng)
 

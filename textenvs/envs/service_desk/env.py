@@ -186,7 +186,7 @@ class ServiceDesk(ToolEnv[DeskState]):
         self._check_scripted()
         return self._written(next_move(self.state))
 
-    def blunder(self, rng: np.random.Generator) -> str | Message:
+    def careless_reply(self, rng: np.random.Generator) -> str | Message:
         """An act without asking, on the wrong order, an empty promise, or a refusal for nothing.
 
         Raises:

@@ -42,7 +42,7 @@ class ServiceDeskTasks(Endless):
         kinds: Only these kinds of the level; ``None`` for all.
 
     Raises:
-        ValueError: An unknown level, split or kind, no kind, or a seed that is not a whole number.
+        ValueError: An unknown level, split or kind, no kind, or a seed that is not an integer.
     """
 
     level: Level = "easy"

@@ -160,7 +160,7 @@ class TextArena(TextEnv[TextArenaState]):
         """
         return expert_move(base_of(self.tasks.game), self._peek().game, self.seat)
 
-    def blunder(self, rng: np.random.Generator) -> str:
+    def careless_reply(self, rng: np.random.Generator) -> str:
         """A move in the right form, without a thought.
 
         Raises:

@@ -54,7 +54,7 @@ def careless_move(base: str, game: Any, rng: np.random.Generator) -> str:
         return f"[{' '.join(map(str, numbers))}]"
     if base in _MOVES:
         return opponent_move(base, game, rng)
-    raise NotImplementedError(f"TextArena's {base} has no scripted blunders")
+    raise NotImplementedError(f"TextArena's {base} has no scripted careless replies")
 
 
 # ------------------------------------------------------------------ what is allowed

@@ -220,7 +220,7 @@ class TextArenaTasks(Endless):
     def __post_init__(self) -> None:
         self.check_choices()
         if self.seed < 0:
-            raise ValueError(f"seed must be a whole number of at least 0, not {self.seed!r}")
+            raise ValueError(f"seed must be an integer of at least 0, not {self.seed!r}")
         check_game(self.game, self.options)
 
     @property
@@ -250,7 +250,7 @@ def seed_of(task: Task, game: str) -> int:
         raise TaskError(f"task {task.key}: extra_info.game is {task.extra.get('game')!r}, not {game!r}")
     seed = task.extra.get("seed")
     if isinstance(seed, bool) or not isinstance(seed, int):
-        raise TaskError(f"task {task.key}: extra_info.seed must be a whole number, not {seed!r}")
+        raise TaskError(f"task {task.key}: extra_info.seed must be an integer, not {seed!r}")
     return seed
 
 

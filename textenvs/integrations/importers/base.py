@@ -213,7 +213,7 @@ class Seeds(Endless):
     def __post_init__(self) -> None:
         self.check_choices()
         if self.seed < 0:
-            raise ValueError(f"seed must be a whole number of at least 0, not {self.seed!r}")
+            raise ValueError(f"seed must be an integer of at least 0, not {self.seed!r}")
 
     @property
     def name(self) -> str:
@@ -240,7 +240,7 @@ def seed_of(task: Task) -> int:
     """
     seed = task.extra.get("seed")
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise TaskError(f"task {task.key}: extra_info.seed must be a whole number of at least 0, not {seed!r}")
+        raise TaskError(f"task {task.key}: extra_info.seed must be an integer of at least 0, not {seed!r}")
     return seed
 
 

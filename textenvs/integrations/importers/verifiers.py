@@ -70,7 +70,7 @@ class Verifiers(Imported["_Rollout"]):
         render_mode: str | None = None,
     ) -> None:
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise ValueError(f"size must be a whole number of at least 1, not {size!r}")
+            raise ValueError(f"size must be an integer of at least 1, not {size!r}")
         whole = {**(config or {})}
         whole["taskset"] = {**whole.get("taskset", {}), "id": taskset}
         try:

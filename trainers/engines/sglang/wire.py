@@ -86,7 +86,7 @@ def generate_body(
 
 
 def server_seed(seed: int) -> int:
-    """Any whole number as one that SGLang takes: 63 bits, different for different seeds (but for a collision)."""
+    """Any integer as one that SGLang takes: 63 bits, different for different seeds (but for a collision)."""
     return int.from_bytes(hashlib.blake2b(str(seed).encode(), digest_size=8).digest(), "big") >> 1
 
 

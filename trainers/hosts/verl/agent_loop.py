@@ -117,7 +117,7 @@ class TextEnvAgentLoop(AgentLoopBase):  # type: ignore[misc]
         given = {"attempts": attempts} | ({} if max_reply_tokens is None else {"max_reply_tokens": max_reply_tokens})
         for name, number in given.items():
             if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-                raise ValueError(f"textenv agent loop: {name} must be a whole number of at least 1, not {number!r}")
+                raise ValueError(f"textenv agent loop: {name} must be an integer of at least 1, not {number!r}")
         multi_turn = self.rollout_config.multi_turn
         for name in ("max_assistant_turns", "max_user_turns"):
             if multi_turn.get(name) is not None:

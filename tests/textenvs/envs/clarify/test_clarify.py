@@ -76,13 +76,13 @@ def test_a_guess_loses_on_average(level):
             assert sorted(set(earned)) == [-0.25, 1.0]
 
 
-def test_blunders_answer_at_once_and_are_right_only_where_nothing_is_missing():
+def test_careless_replies_answer_at_once_and_are_right_only_where_nothing_is_missing():
     env = Clarify()
     right = {True: [], False: []}
     for index in range(300):
         env.reset(options={"task_index": index})
         missing = bool(request_in(env).missing)
-        info = env.step(env.blunder(RNG))[4]
+        info = env.step(env.careless_reply(RNG))[4]
         right[missing].append(info["stop"] == "solved")
         assert info["metrics"]["asked"] == 0.0
         assert info["metrics"].get("asked_when_needed", 0.0) == 0.0

@@ -150,7 +150,7 @@ def test_a_row_that_is_no_request_is_an_error(changed, message):
         ({"kinds": "sum"}, "kinds must be a list out of sum, left"),
         ({"kinds": ()}, "kinds must be a list out of"),
         ({"kinds": ["trip"]}, "kinds: the level 'easy' has sum, left, change, table, cap, not 'trip'"),
-        ({"seed": "0"}, "seed must be a whole number"),
+        ({"seed": "0"}, "seed must be an integer"),
         ({"split": "dev"}, "split must be one of train, test"),
     ],
 )

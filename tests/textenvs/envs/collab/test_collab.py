@@ -40,7 +40,7 @@ def babbler(env, generator):
 
 
 def mixed(env, generator):
-    choose = (expert, babbler, lambda env, generator: env.blunder(generator), lambda *_: "")
+    choose = (expert, babbler, lambda env, generator: env.careless_reply(generator), lambda *_: "")
     return choose[generator.integers(4)](env, generator)
 
 
@@ -67,7 +67,7 @@ def test_the_expert_pays_little_for_its_words(env_id):
 
 
 @every_id
-@pytest.mark.parametrize("how", [babbler, lambda env, generator: env.blunder(generator)])
+@pytest.mark.parametrize("how", [babbler, lambda env, generator: env.careless_reply(generator)])
 def test_who_does_not_ask_earns_next_to_nothing(env_id, how):
     env = textenvs.make(env_id, level="medium", token_rate=0.0)
     episodes = 6 if env.domain == "code" else 100
@@ -119,7 +119,7 @@ def test_failing_first_never_pays_more_than_succeeding_at_once(env_id, task_rewa
         for wrong_turn in range(3):
 
             def first_wrong(env, generator, wrong_turn=wrong_turn):
-                return (env.blunder if env.state.assistant_turns == wrong_turn else env.demonstration)(generator)
+                return (env.careless_reply if env.state.assistant_turns == wrong_turn else env.demonstration)(generator)
 
             assert sum(step[1] for step in play(env, first_wrong, seed)) < at_once
 
@@ -129,7 +129,7 @@ def test_a_guess_is_told_nothing(env_id):
     env = textenvs.make(env_id)
     for seed in range(3):
         env.reset(seed=seed)
-        *_, info = env.step(env.blunder(rng(seed)))
+        *_, info = env.step(env.careless_reply(rng(seed)))
         assert (info["metrics"]["told"], info["metrics"]["delivered"]) == (0.0, 1.0)
 
 
@@ -186,13 +186,13 @@ def test_the_user_ends_a_talk_that_goes_nowhere(env_id):
 
 
 @every_id
-def test_who_takes_anything_takes_a_blunder(env_id):
+def test_who_takes_anything_takes_a_careless_reply(env_id):
     env = textenvs.make(env_id, accepts="any")
-    stops = {env.state.stop for seed in range(2) if play(env, lambda env, g: env.blunder(g), seed)}
+    stops = {env.state.stop for seed in range(2) if play(env, lambda env, g: env.careless_reply(g), seed)}
     assert stops == {"user_left"}
-    play(env, lambda env, g: env.blunder(g) if env.state.assistant_turns else "Go on.", 0)
+    play(env, lambda env, g: env.careless_reply(g) if env.state.assistant_turns else "Go on.", 0)
     assert env.state.assistant_turns == 1 + 3, "it is not taken before everything is told"
-    play(env, lambda env, g: env.blunder(g) if len(env.state.memory.told) == 3 else "Go on.", 0)
+    play(env, lambda env, g: env.careless_reply(g) if len(env.state.memory.told) == 3 else "Go on.", 0)
     assert (env.state.stop, env.state.assistant_turns) == ("user_left", 3 + 1)
     play(env, expert, 0)
     assert env.state.stop == "solved"
@@ -215,15 +215,15 @@ def test_tool_calls_are_not_a_delivery(env_id):
         ({"formula": "mine"}, "formula must be one of textenvs, linear, paper, repository, recipe, not 'mine'"),
         ({"token_rate": -1}, "token_rate must be a finite number of at least 0, or None, not -1"),
         ({"accepts": True}, "accepts must be one of right, any, not True"),
-        ({"answers": 0}, "answers must be a whole number of at least 1, not 0"),
-        ({"patience": "3"}, "patience must be a whole number of at least 1, not '3'"),
+        ({"answers": 0}, "answers must be an integer of at least 1, not 0"),
+        ({"patience": "3"}, "patience must be an integer of at least 1, not '3'"),
         ({"level": "huge"}, "'generated:huge': unknown level; known are generated:easy"),
         ({"level": "easy", "tasks": "generated:easy"}, "give either tasks or level, not both"),
         ({"tasks": "rows.csv"}, "'rows.csv': not a task source"),
         ({"tasks": "generated:"}, "unknown level"),
         ({"tasks": "hub:"}, "name the data set"),
         ({"split": "dev"}, "split must be one of train, test, not 'dev'"),
-        ({"seed": 0.5}, "seed must be a whole number, not 0.5"),
+        ({"seed": 0.5}, "seed must be an integer, not 0.5"),
         ({"max_assistant_turns": 0}, "max_assistant_turns must be"),
     ],
 )

@@ -66,7 +66,7 @@ def test_a_user_who_is_satisfied_with_what_is_wrong_leaves(env_id):
     with FakeService(says("Fine.", "satisfied")) as service:
         env = textenvs.make(env_id, user={"model": "tiny", "base_url": service.url}, token_rate=0.0)
         env.reset(seed=0)
-        *_, info = env.step(env.blunder(np.random.default_rng(0)))
+        *_, info = env.step(env.careless_reply(np.random.default_rng(0)))
         assert info["stop"] == "user_left"
         service.answer = says("No use.", "gave_up")
         env.reset(seed=0)

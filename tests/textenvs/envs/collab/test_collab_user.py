@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from textenvs.envs.collab.sets import GeneratedGoals
 from textenvs.envs.collab.tasks import Piece
-from textenvs.envs.collab.user import CollabUser, Delivery, Manners, Memory
+from textenvs.envs.collab.user import CollabUser, Delivery, Memory, UserBehavior
 
 PIECES = (
     Piece("trays", ("There are 12 trays.", "It is 12 trays."), ("tray",), "How many trays?"),
@@ -28,7 +28,7 @@ replies = st.tuples(
     ),
     st.sampled_from([Delivery(), WRONG, Delivery(True, False, "Not that."), RIGHT]),
 )
-manners = st.builds(Manners, st.integers(1, 4), st.integers(1, 4), st.sampled_from(["right", "any"]))
+manners = st.builds(UserBehavior, st.integers(1, 4), st.integers(1, 4), st.sampled_from(["right", "any"]))
 goals = st.builds(
     lambda domain, level, seed, index: GeneratedGoals(domain, level, seed)[index],
     st.sampled_from(["math", "document", "code"]),
@@ -156,7 +156,7 @@ def test_when_all_is_told_it_says_how_to_deliver():
 
 def test_the_ends():
     def stop(memory, text, delivery, **how):
-        return CollabUser(PIECES, FORM, Manners(**how)).react(memory, text, delivery, rng()).stop
+        return CollabUser(PIECES, FORM, UserBehavior(**how)).react(memory, text, delivery, rng()).stop
 
     everything = (0, 1, 2)
     assert stop(Memory(), "x", RIGHT) == "solved"
@@ -169,7 +169,7 @@ def test_the_ends():
 
 
 def test_who_cannot_tell_right_from_wrong_says_the_same_about_both():
-    user = CollabUser(PIECES, FORM, Manners(accepts="any"))
+    user = CollabUser(PIECES, FORM, UserBehavior(accepts="any"))
     for memory in (Memory(), Memory((0, 1, 2))):
         for seed in range(10):
             wrong = user.react(memory, "x", Delivery(True, False, "The trays are wrong."), rng(seed))
@@ -191,7 +191,7 @@ def test_a_huge_message_is_only_a_message(text):
 @pytest.mark.parametrize(
     ("values", "says"),
     [
-        ({"answers": 0}, "answers must be a whole number of at least 1, not 0"),
+        ({"answers": 0}, "answers must be an integer of at least 1, not 0"),
         ({"patience": True}, "patience must be"),
         ({"patience": 1.5}, "patience must be"),
         ({"accepts": "all"}, "accepts must be one of right, any, not 'all'"),
@@ -199,7 +199,7 @@ def test_a_huge_message_is_only_a_message(text):
 )
 def test_manners_are_checked(values, says):
     with pytest.raises(ValueError, match=says):
-        Manners(**values)
+        UserBehavior(**values)
 
 
 def test_a_user_without_a_goal():

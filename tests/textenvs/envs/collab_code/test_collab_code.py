@@ -59,9 +59,9 @@ def test_what_passed_is_not_run_again_and_what_failed_is(monkeypatch):
         runs.append(program)
         return await pass_rate(program, *arguments, **options)
 
-    monkeypatch.setattr("textenvs.envs.collab_code.pass_rate", counted)
+    monkeypatch.setattr("textenvs.envs.collab_code.env.pass_rate", counted)
     kept = set()
-    monkeypatch.setattr("textenvs.envs.collab_code._passed", kept)
+    monkeypatch.setattr("textenvs.envs.collab_code.env._passed", kept)
     env = started()
     right = env.state.task.ground_truth
     for timeout_s, count in ((5.0, 1), (5.0, 1), (4.0, 2)):  # other limits are another question
@@ -77,7 +77,7 @@ def test_without_a_sandbox_it_is_not_made(monkeypatch):
     def refuse(*_):
         raise SandboxUnavailable("install bubblewrap")
 
-    monkeypatch.setattr("textenvs.envs.collab_code.Sandbox.of", refuse)
+    monkeypatch.setattr("textenvs.envs.collab_code.env.Sandbox.of", refuse)
     with pytest.raises(SandboxUnavailable, match="install bubblewrap"):
         textenvs.make("textenv/collab-code")
 
@@ -87,7 +87,7 @@ def test_a_sandbox_that_fails_ends_the_episode_as_failed(monkeypatch):
         raise SandboxFailure("no space left")
 
     env = started()
-    monkeypatch.setattr("textenvs.envs.collab_code.pass_rate", fails)
+    monkeypatch.setattr("textenvs.envs.collab_code.env.pass_rate", fails)
     _, reward, _, truncated, info = env.step("```\nx\n```")
     assert (reward, truncated, info["stop"], info["failure"]) == (0.0, True, "tool_failed", "no space left")
 

@@ -50,7 +50,7 @@ def test_a_comparison_that_takes_too_long_is_wrong_and_says_so(monkeypatch):
     async def slow(*_, **__):
         return MathVerdict("timeout", "9")
 
-    monkeypatch.setattr("textenvs.envs.collab_math.judge_math_async", slow)
+    monkeypatch.setattr("textenvs.envs.collab_math.env.judge_math_async", slow)
     pytest.importorskip("math_verify", reason="needs the extra 'math'")
     env = CollabMath(rows("12"))
     env.reset(seed=0)

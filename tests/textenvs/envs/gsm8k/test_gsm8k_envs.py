@@ -298,7 +298,7 @@ def test_expert_without_a_worked_answer():
         ({"tasks": "generated:easy", "level": "easy"}, "give either tasks or level, not both"),
         ({"level": "trivial"}, "'generated:trivial': unknown level"),
         ({"split": "val"}, "split must be one of train, test"),
-        ({"seed": 1.5}, "seed must be a whole number"),
+        ({"seed": 1.5}, "seed must be an integer"),
         ({"method": "loose"}, "method must be one of strict, flexible"),
         ({"correct": "1"}, "correct must be a finite number"),
         ({"correct": float("nan")}, "correct must be a finite number"),
@@ -318,7 +318,7 @@ def test_bad_options_are_errors(make, options, message):
         ({"feedback": "loud"}, "feedback must be one of none, format, direction, hint, not 'loud'"),
         ({"extra_turn": 0.1}, "extra_turn is a cost and must be at most 0"),
         ({"extra_turn": float("-inf")}, "extra_turn must be a finite number"),
-        ({"max_assistant_turns": 0}, "max_assistant_turns must be a whole number of at least 1"),
+        ({"max_assistant_turns": 0}, "max_assistant_turns must be an integer of at least 1"),
     ],
 )
 def test_bad_options_of_the_conversation(options, message):

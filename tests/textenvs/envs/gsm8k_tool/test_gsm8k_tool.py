@@ -122,7 +122,7 @@ def test_the_expert_earns_everything_in_every_format(name, level):
 def test_a_careless_policy_mostly_loses(seed):
     env = Gsm8kTool()
     env.reset(seed=seed)
-    assert env.step(env.blunder(np.random.default_rng(seed)))[1] == -0.2
+    assert env.step(env.careless_reply(np.random.default_rng(seed)))[1] == -0.2
 
 
 def row(**extra):

@@ -124,7 +124,7 @@ def test_an_answer_without_a_number_is_asked_for_again():
 
 def test_the_careless_policy_answers_at_once():
     env = started()
-    _, reward, terminated, _, info = env.step(env.blunder(np.random.default_rng(0)))
+    _, reward, terminated, _, info = env.step(env.careless_reply(np.random.default_rng(0)))
     assert (reward, terminated, info["stop"]) == (0.0, True, "wrong")
 
 
@@ -138,7 +138,7 @@ def test_the_careless_policy_answers_at_once():
         ({"expression": "1 / 3 * 3"}, "1", "1 / 3 in the expression comes to no decimal"),
         ({"expression": "1 + 1"}, "3", "ground_truth is 3, but '1 \\+ 1' comes to 2"),
         ({"expression": "1 + 1"}, "two", "not a number"),
-        ({"expression": "1 @ 1", "made_up": [1]}, "0", "made_up must be two whole numbers"),
+        ({"expression": "1 @ 1", "made_up": [1]}, "0", "made_up must be two integers"),
     ],
 )
 def test_rows_that_cannot_be_played_are_refused(extra, truth, error):

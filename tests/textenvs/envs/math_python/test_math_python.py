@@ -94,7 +94,7 @@ def test_real_rows_are_compared_as_mathematics(tmp_path):
     assert env.demonstration(rng) == solution
     assert env.step(solution)[-1]["stop"] == "solved"
     env.reset(seed=0)
-    assert env.step(env.blunder(rng))[-1]["stop"] == "wrong"
+    assert env.step(env.careless_reply(rng))[-1]["stop"] == "wrong"
 
 
 def test_an_answer_that_takes_for_ever_to_compare_is_counted():
@@ -155,9 +155,9 @@ def test_the_sandbox_has_the_limits_that_were_asked_for():
 def test_without_a_sandbox_it_says_so_when_it_is_made():
     code = (
         "import ctypes, platform\n"
-        "from textenvs.sandbox import inside, seccomp\n"
+        "from textenvs.sandbox import container_init, seccomp\n"
         "ctypes.CDLL(None).prctl(38, 1, 0, 0, 0)\n"
-        "inside._filter_calls(seccomp.build(platform.machine()))\n"
+        "container_init._filter_calls(seccomp.build(platform.machine()))\n"
         "import gymnasium, textenvs\n"
         "gymnasium.make('textenv/math-python')\n"
     )

@@ -154,12 +154,12 @@ def test_several_partial_answers_earn_no_more_than_the_best_of_them():
     assert rewards == pytest.approx([0.25, 0.25, 0.0, 0.5])
 
 
-def test_blunders_are_mostly_wrong_and_well_formed():
+def test_careless_replies_are_mostly_wrong_and_well_formed():
     env = ReasoningGym()
     stops = []
     for seed in range(30):
         env.reset(seed=seed)
-        info = env.step(env.blunder(RNG))[4]
+        info = env.step(env.careless_reply(RNG))[4]
         assert info["metrics"]["well_formed"] == 1.0
         stops.append(info["stop"])
     assert stops.count("wrong") > 25
@@ -214,15 +214,15 @@ def test_several_datasets_in_one():
         ({"dataset": "composite"}, "refuses config={}.*at least one dataset"),
         ({"dataset": "composite", "config": {"datasets": [{"nam": "x"}]}}, "refuses config="),
         ({"dataset": "word_ladder", "size": 20_000}, "with 40000 items .*too large"),
-        ({"size": 0}, "size must be a whole number from 1"),
-        ({"seed": -1}, "seed must be a whole number from 0"),
+        ({"size": 0}, "size must be an integer from 1"),
+        ({"seed": -1}, "seed must be an integer from 0"),
         ({"split": "val"}, "split must be one of train, test"),
         ({"instruction": 3}, "instruction must be text, not 3"),
         ({"answer_format": "json"}, "answer_format must be one of tag, text"),
         ({"scoring": "loose"}, "scoring must be one of strict, partial"),
         ({"threshold": 0}, "threshold must be above 0"),
         ({"threshold": 1.1}, "threshold must be above 0 and at most 1"),
-        ({"attempts": 0}, "attempts must be a whole number of at least 1"),
+        ({"attempts": 0}, "attempts must be an integer of at least 1"),
         ({"correct": 0}, "correct must be above 0"),
         ({"extra_turn": 0.1}, "extra_turn is a cost"),
     ],

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import textenvs
-import textenvs.envs.reasoning_gym as environment
+from textenvs.envs.reasoning_gym import env as environment
 from textenvs.envs.reasoning_gym import sandbox as reasoning_gym_sandbox
 from textenvs.envs.reasoning_gym.sandbox import SandboxedScorer, ScoringFailed, evaluates
 from textenvs.envs.reasoning_gym.scoring import check_entry, is_integer_arithmetic, score

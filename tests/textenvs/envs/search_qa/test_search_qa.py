@@ -88,12 +88,12 @@ def test_searching_costs_what_is_said_and_shows_the_best_page(corpus):
     assert played(env, "Answer: Ove Lind")[1] == 1.0
 
 
-def test_blunders_answer_another_question():
+def test_careless_replies_answer_another_question():
     env = SearchQA()
     wrong = 0
     for seed in range(20):
         env.reset(seed=seed)
-        *_, info = env.step(env.blunder(np.random.default_rng(seed)))
+        *_, info = env.step(env.careless_reply(np.random.default_rng(seed)))
         wrong += info["stop"] == "wrong"
     assert wrong == 20
 

@@ -143,7 +143,7 @@ def at_random(env):
     return words[rng.integers(len(words))]
 
 
-@pytest.mark.parametrize("choose", [at_random, lambda env: env.blunder(RNG)], ids=["random", "blunder"])
+@pytest.mark.parametrize("choose", [at_random, lambda env: env.careless_reply(RNG)], ids=["random", "careless"])
 def test_the_random_and_the_careless_earn_almost_nothing(choose):
     totals = [play(desk(level), choose, index)[0] for level in LEVELS for index in range(25)]
     assert np.mean(totals) <= 0.03
@@ -159,7 +159,7 @@ def test_expert_and_careless_in_any_mixture(level, index, whose):
         if env.state.done:
             break
         before = env.state.tool_errors
-        _, reward, terminated, _, info = env.step(env.blunder(RNG) if careless else expert(env))
+        _, reward, terminated, _, info = env.step(env.careless_reply(RNG) if careless else expert(env))
         assert set(info["terms"]) == {"success", "progress", "turn", "tool_error"}
         assert info["terms"]["turn"] == -0.01
         assert info["terms"]["tool_error"] == pytest.approx(-0.02 * (env.state.tool_errors - before))

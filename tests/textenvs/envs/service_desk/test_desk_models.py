@@ -221,6 +221,6 @@ def test_the_model_is_checked_when_the_environment_is_made():
         ServiceDesk(user={"model": "tiny", "base_ur": "http://x"})
     env = ServiceDesk(user="tiny")
     env.reset(seed=0)
-    for scripted in (env.demonstration, env.blunder):
+    for scripted in (env.demonstration, env.careless_reply):
         with pytest.raises(NotImplementedError, match="scripted customer"):
             scripted(RNG)

@@ -164,7 +164,7 @@ def test_the_splits_share_no_caller_with_the_same_task(level):
     [
         ({"level": "brutal"}, "level must be one of easy, medium, hard"),
         ({"split": "dev"}, "split must be one of"),
-        ({"seed": 1.5}, "seed must be a whole number"),
+        ({"seed": 1.5}, "seed must be an integer"),
         ({"kinds": ["exchange"]}, "'exchange' is not a kind of level 'easy'; it has cancel,"),
         ({"kinds": []}, "kinds must be None or a list"),
         ({"kinds": "cancel"}, "kinds must be None or a list"),

@@ -168,7 +168,7 @@ def test_the_tower_expert_goes_on_from_anywhere():
 def test_where_there_is_no_expert():
     env = TextArena("2048-v0")
     env.reset(seed=0)
-    for hook in (env.demonstration, env.blunder):
+    for hook in (env.demonstration, env.careless_reply):
         with pytest.raises(NotImplementedError, match="TextArena's 2048 has no scripted"):
             hook(RNG)
     assert env.secrets() == ()
@@ -178,12 +178,12 @@ def test_where_there_is_no_expert():
         env.demonstration(RNG)
 
 
-def test_blunders_are_allowed_moves_and_mostly_wrong():
+def test_careless_replies_are_allowed_moves_and_mostly_wrong():
     for game in ("GuessTheNumber-v0", "Mastermind-v0", "Mastermind-v0-extreme", "TicTacToe-v0"):
         env, solved = TextArena(game), 0
         for seed in range(20):
             env.reset(seed=seed)
-            info = env.step(env.blunder(RNG))[4]
+            info = env.step(env.careless_reply(RNG))[4]
             assert info["metrics"] == {"invalid": 0.0}
             solved += info["stop"] == "solved"
         assert solved < 8
@@ -309,10 +309,10 @@ def test_a_reply_that_the_game_cannot_read_is_answered_once(monkeypatch):
 def test_a_fault_at_the_opponents_move_is_not_the_policys(monkeypatch):
     env = TextArena("TicTacToe-v0")
     env.reset(seed=0)
-    monkeypatch.setattr("textenvs.envs.textarena.opponent_move", lambda *args: 1 / 0)
+    monkeypatch.setattr("textenvs.envs.textarena.env.opponent_move", lambda *args: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         env.step("[4]")
-    monkeypatch.setattr("textenvs.envs.textarena.opponent_move", lambda *args: None)
+    monkeypatch.setattr("textenvs.envs.textarena.env.opponent_move", lambda *args: None)
     _, reward, terminated, truncated, info = env.step("[4]")
     assert (reward, terminated, truncated, info["stop"], info["failed"]) == (0.0, False, True, "tool_failed", True)
     assert "TicTacToe-v0, at the opponent's move" in info["failure"]
@@ -354,7 +354,7 @@ def test_tasks():
     assert env.reset(options={"task_index": 4})[0] == TextArena().reset(options={"task": train[4]})[0]
     with pytest.raises(TaskError, match="extra_info.game is 'GuessTheNumber-v0', not 'Nim-v0'"):
         TextArena("Nim-v0").reset(options={"task": train[4]})
-    with pytest.raises(TaskError, match="extra_info.seed must be a whole number, not 'x'"):
+    with pytest.raises(TaskError, match="extra_info.seed must be an integer, not 'x'"):
         env.reset(options={"task": Task("k", "s", (), "?", extra={"game": "GuessTheNumber-v0", "seed": "x"})})
 
 
@@ -379,7 +379,7 @@ def test_options_of_the_game():
         ({"seat": 1}, "seat must be 0, in a game for one, not 1"),
         ({"game": "Nim-v0", "seat": 2}, "seat must be 0 or 1, not 2"),
         ({"forfeit": "no"}, "forfeit must be true or false"),
-        ({"seed": -1}, "seed must be a whole number of at least 0"),
+        ({"seed": -1}, "seed must be an integer of at least 0"),
         ({"split": "val"}, "split must be one of train, test"),
         ({"max_assistant_turns": 0}, "max_assistant_turns must be"),
     ],
@@ -465,5 +465,5 @@ def test_without_the_package_the_error_names_the_extra():
 
 
 def test_careless_moves_of_a_game_without_any():
-    with pytest.raises(NotImplementedError, match="TextArena's Sokoban has no scripted blunders"):
+    with pytest.raises(NotImplementedError, match="TextArena's Sokoban has no scripted careless replies"):
         careless_move("Sokoban", None, RNG)
