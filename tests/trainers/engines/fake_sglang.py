@@ -1,4 +1,4 @@
-"""A small SGLang server without a model: the endpoints that the engine uses, with the manners of several versions.
+"""A small SGLang server without a model: the endpoints that the engine uses, with the behavior of several versions.
 
 In a test's own event loop (:class:`FakeSGLang`), or as a process of its own (``python fake_sglang.py --port N``), so
 that it can be killed and stopped. Tokens are counted up from the prompt's length: what matters is who gets which, and
@@ -23,7 +23,7 @@ VOCAB = 64
 
 
 @dataclass
-class UserBehavior:
+class ServerBehavior:
     """How a version behaves, and what goes wrong.
 
     Args:
@@ -75,8 +75,8 @@ class Request:
 class FakeSGLang:
     """See the module's text; ``log`` has every request's path and body, in order."""
 
-    def __init__(self, manners: UserBehavior | None = None) -> None:
-        self.manners = manners or UserBehavior()
+    def __init__(self, manners: ServerBehavior | None = None) -> None:
+        self.manners = manners or ServerBehavior()
         self.log: list[tuple[str, Any]] = []
         self.weights: dict[str, Any] = {}
         self.weight_version = "default"

@@ -28,7 +28,7 @@ DESCRIBED = {
 
 
 @dataclass
-class UserBehavior:
+class ServerBehavior:
     """How it was started, and what goes wrong.
 
     Args:
@@ -57,8 +57,8 @@ class UserBehavior:
 class FakeVLLM:
     """See the module's text; ``log`` has the path of every request that changes something, in order."""
 
-    def __init__(self, manners: UserBehavior | None = None) -> None:
-        self.manners = manners or UserBehavior()
+    def __init__(self, manners: ServerBehavior | None = None) -> None:
+        self.manners = manners or ServerBehavior()
         self.log: list[str] = []
         self.label = "default"
         self.uploads: dict[str, bytes] = {}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from fake_sglang import FakeSGLang
-from fake_vllm import FakeVLLM, UserBehavior
+from fake_vllm import FakeVLLM, ServerBehavior
 from transformers import PreTrainedModel
 
 from trainers.assembly import engines
@@ -48,7 +48,7 @@ async def test_given_servers_are_replicas_and_a_lost_one_is_taken_in_again_when_
     name: str, policy: Policy, tmp_path: Path
 ) -> None:
     vocab = {"vocab_size": policy.model.config.vocab_size}
-    servers: list[Any] = [FakeVLLM(UserBehavior(vocab)) if name == "vllm" else FakeSGLang() for _ in range(2)]
+    servers: list[Any] = [FakeVLLM(ServerBehavior(vocab)) if name == "vllm" else FakeSGLang() for _ in range(2)]
     urls = [await server.start() for server in servers]
     more = ["engine.sglang.verify=false"] if name == "sglang" else []
     config = configured(
@@ -115,8 +115,8 @@ async def test_servers_of_our_own_are_started_one_by_one_and_started_again_alone
 
 
 async def test_where_one_cannot_be_had_none_is_left_behind(policy: Policy) -> None:
-    good = FakeVLLM(UserBehavior({"vocab_size": policy.model.config.vocab_size}))
-    bad = FakeVLLM(UserBehavior({"vocab_size": 1}))
+    good = FakeVLLM(ServerBehavior({"vocab_size": policy.model.config.vocab_size}))
+    bad = FakeVLLM(ServerBehavior({"vocab_size": 1}))
     urls = [await server.start() for server in (good, bad)]
     config = configured("engine.name=vllm", f"engine.vllm.base_url=[{', '.join(urls)}]")
     before = asyncio.all_tasks()

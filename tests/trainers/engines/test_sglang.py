@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import lively_model
-from fake_sglang import VOCAB, FakeSGLang, UserBehavior
+from fake_sglang import VOCAB, FakeSGLang, ServerBehavior
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,7 +47,7 @@ def weights() -> dict[str, torch.Tensor]:
 
 @asynccontextmanager
 async def serving(
-    folder: Path, manners: UserBehavior | None = None, *, version: int = 0, **options: Any
+    folder: Path, manners: ServerBehavior | None = None, *, version: int = 0, **options: Any
 ) -> AsyncIterator[tuple[FakeSGLang, SGLangEngine]]:
     server = FakeSGLang(manners)
     url = await server.start()
@@ -72,17 +72,17 @@ async def started(server: FakeSGLang, count: int = 1, tokens: int = 1) -> None:
 @pytest.mark.parametrize(
     "manners",
     [
-        UserBehavior(),
-        UserBehavior(version="0.5.20", sessions=False),
-        UserBehavior(version="0.5.8", sessions=False, spans=False, checksums=False),
-        UserBehavior(old_paths=True),
-        UserBehavior(as_list=True),
-        UserBehavior(output_ids=False),
+        ServerBehavior(),
+        ServerBehavior(version="0.5.20", sessions=False),
+        ServerBehavior(version="0.5.8", sessions=False, spans=False, checksums=False),
+        ServerBehavior(old_paths=True),
+        ServerBehavior(as_list=True),
+        ServerBehavior(output_ids=False),
     ],
     ids=lambda m: f"{m.version}-{'list' if m.as_list else ''}{'bare' if not m.output_ids else ''}{m.old_paths}",
 )
 async def test_every_version_generates_and_takes_weights(
-    folder: Path, weights: dict[str, torch.Tensor], manners: UserBehavior
+    folder: Path, weights: dict[str, torch.Tensor], manners: ServerBehavior
 ) -> None:
     async with serving(folder, manners, bucket_bytes=2**14) as (server, engine):
         made = await engine.generate([1, 2, 3], Sampling(max_new_tokens=4))
@@ -103,7 +103,7 @@ async def test_versions_of_an_interrupted_request(
     folder: Path, weights: dict[str, torch.Tensor], spans: bool, wanted: set[int]
 ) -> None:
     """Without spans no token may look newer than it is."""
-    async with serving(folder, UserBehavior(spans=spans)) as (server, engine):
+    async with serving(folder, ServerBehavior(spans=spans)) as (server, engine):
         task = asyncio.create_task(engine.generate([1], LONG))
         await started(server, tokens=10)
         await engine.update_weights(weights, 5)
@@ -122,15 +122,15 @@ async def test_weights_that_somebody_else_gave_are_an_error(folder: Path) -> Non
 @pytest.mark.parametrize(
     ("manners", "wrong"),
     [
-        (UserBehavior(dp_size=2), "2 data-parallel replicas"),
-        (UserBehavior(max_req_input_len=100), "--context-length 264"),
+        (ServerBehavior(dp_size=2), "2 data-parallel replicas"),
+        (ServerBehavior(max_req_input_len=100), "--context-length 264"),
         (
-            UserBehavior(refuse={"/server_info": [9, (500, "no")], "/get_server_info": [9, (500, "no")]}),
+            ServerBehavior(refuse={"/server_info": [9, (500, "no")], "/get_server_info": [9, (500, "no")]}),
             "answers 500: no",
         ),
     ],
 )
-async def test_a_server_that_will_not_do_is_refused(folder: Path, manners: UserBehavior, wrong: str) -> None:
+async def test_a_server_that_will_not_do_is_refused(folder: Path, manners: ServerBehavior, wrong: str) -> None:
     async with serving(folder, manners) as (_, engine):
         with pytest.raises(EngineDeadError, match=wrong):
             await engine.generate([1], LONG)
@@ -141,7 +141,7 @@ async def test_a_server_that_will_not_do_is_refused(folder: Path, manners: UserB
 
 async def test_the_models_own_end_token_does_not_end_a_request(folder: Path) -> None:
     """The protocol knows the stop tokens it was given; SGLang stops at the model's own as well, and is asked again."""
-    async with serving(folder, UserBehavior(eos=10)) as (server, engine):
+    async with serving(folder, ServerBehavior(eos=10)) as (server, engine):
         made = await engine.generate([1, 2, 3], Sampling(max_new_tokens=12, seed=7))
         assert made.token_ids.tolist() == list(range(3, 15))
         assert made.finish_reason == "length"
@@ -155,7 +155,7 @@ async def test_the_models_own_end_token_does_not_end_a_request(folder: Path) -> 
 
 
 async def test_seeds_are_sent_where_they_are_honoured(folder: Path) -> None:
-    async with serving(folder, UserBehavior(deterministic=False)) as (server, engine):
+    async with serving(folder, ServerBehavior(deterministic=False)) as (server, engine):
         await engine.generate([1], Sampling(max_new_tokens=1, seed=3, min_p=0.5))
         assert engine.honours_seeds is False
         parameters = server.log[-1][1]["sampling_params"]
@@ -202,7 +202,7 @@ async def test_a_cancelled_request_is_aborted_and_no_other(folder: Path, moment:
 
 
 async def test_an_abort_that_overtakes_its_request_is_said_again(folder: Path) -> None:
-    async with serving(folder, UserBehavior(token_s=0.01)) as (server, engine):
+    async with serving(folder, ServerBehavior(token_s=0.01)) as (server, engine):
         await engine.ready()
         server._go.clear()  # the request waits outside, where an abort does not find it
         task = asyncio.create_task(engine.generate([9], LONG))
@@ -238,7 +238,7 @@ async def test_an_abort_that_nobody_asked_for_is_an_error(folder: Path) -> None:
     ],
 )
 async def test_errors_of_every_shape_are_quoted(folder: Path, answer: Any, text: str) -> None:
-    async with serving(folder, UserBehavior(refuse={"/generate": [1, answer]})) as (_, engine):
+    async with serving(folder, ServerBehavior(refuse={"/generate": [1, answer]})) as (_, engine):
         with pytest.raises(RequestError, match=text):
             await engine.generate([1], LONG)
         assert len((await engine.generate([1], LONG)).token_ids) == 200
@@ -274,7 +274,7 @@ META = {"finish_reason": {"type": "length"}, "output_token_logprobs": [[-1.0, 3,
     ],
 )
 async def test_garbage_is_an_error_and_the_engine_goes_on(folder: Path, garbage: Any) -> None:
-    async with serving(folder, UserBehavior(garbage=garbage)) as (server, engine):
+    async with serving(folder, ServerBehavior(garbage=garbage)) as (server, engine):
         with pytest.raises(EngineError, match="SGLang server") as caught:
             await engine.generate([1], Sampling(max_new_tokens=8))
         assert not isinstance(caught.value, EngineDeadError)
@@ -297,8 +297,8 @@ async def test_weights_travel_whole(
     assert list(tmp_path.iterdir()) == []
 
 
-def _failures(where: str) -> UserBehavior:
-    return UserBehavior(refuse={where: [1, (400, {"success": False, "message": "injected"})]})
+def _failures(where: str) -> ServerBehavior:
+    return ServerBehavior(refuse={where: [1, (400, {"success": False, "message": "injected"})]})
 
 
 @pytest.mark.parametrize("where", ["/pause_generation", "/begin_weight_update"])
@@ -336,7 +336,7 @@ async def test_nothing_is_sampled_from_weights_that_are_half_old(
     folder: Path, weights: dict[str, torch.Tensor], fault: str
 ) -> None:
     """A server that cannot be given the rest, or that drops a tensor and says all went well, serves no more."""
-    manners = UserBehavior(lose=("model.layers.1.mlp.up_proj.weight",)) if fault == "loses" else UserBehavior()
+    manners = ServerBehavior(lose=("model.layers.1.mlp.up_proj.weight",)) if fault == "loses" else ServerBehavior()
     async with serving(folder, manners, bucket_bytes=2**14) as (server, engine):
         await engine.ready()
         if fault == "refuses":

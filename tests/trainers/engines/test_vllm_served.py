@@ -15,7 +15,7 @@ import pytest
 import torch
 import vllm_serve
 from conftest import CONTEXT, SERVED, lively_model
-from fake_vllm import FakeVLLM, UserBehavior
+from fake_vllm import FakeVLLM, ServerBehavior
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load
@@ -35,7 +35,7 @@ NAME = "model.layers.1.mlp.down_proj.weight"
 
 
 @asynccontextmanager
-async def serving(manners: UserBehavior | None = None, **options: Any) -> AsyncIterator[tuple[FakeVLLM, ServedVLLM]]:
+async def serving(manners: ServerBehavior | None = None, **options: Any) -> AsyncIterator[tuple[FakeVLLM, ServedVLLM]]:
     server = FakeVLLM(manners)
     url = await server.start()
     engine = await ServedVLLM.connect(ServedOptions(url, **QUICK | options), lively_model(), max_context=CONTEXT)
@@ -53,19 +53,22 @@ async def serving(manners: UserBehavior | None = None, **options: Any) -> AsyncI
 @pytest.mark.parametrize(
     ("manners", "said"),
     [
-        (UserBehavior(dev_mode=False), "VLLM_SERVER_DEV_MODE=1"),
-        (UserBehavior(extension=False), r"--worker-extension-cls trainers\.engines\.vllm\.server\.extension"),
-        (UserBehavior(described={"sampler": False}), "VLLM_USE_V2_MODEL_RUNNER=0"),
-        (UserBehavior(described={"transfer": False}), "--weight-transfer-config"),
-        (UserBehavior(described={"reads_prompts": False}), "--no-enable-chunked-prefill --max-num-batched-tokens 4096"),
-        (UserBehavior(details=False), "--enable-prompt-tokens-details"),
-        (UserBehavior(world=2), "2 workers"),
-        (UserBehavior(described={"vocab_size": 65}), "a model with 65 tokens"),
-        (UserBehavior(described={"max_context": 700}), "--max-model-len 768"),
-        (UserBehavior(well=503), r"not ready after 0\.3 s"),
+        (ServerBehavior(dev_mode=False), "VLLM_SERVER_DEV_MODE=1"),
+        (ServerBehavior(extension=False), r"--worker-extension-cls trainers\.engines\.vllm\.server\.extension"),
+        (ServerBehavior(described={"sampler": False}), "VLLM_USE_V2_MODEL_RUNNER=0"),
+        (ServerBehavior(described={"transfer": False}), "--weight-transfer-config"),
+        (
+            ServerBehavior(described={"reads_prompts": False}),
+            "--no-enable-chunked-prefill --max-num-batched-tokens 4096",
+        ),
+        (ServerBehavior(details=False), "--enable-prompt-tokens-details"),
+        (ServerBehavior(world=2), "2 workers"),
+        (ServerBehavior(described={"vocab_size": 65}), "a model with 65 tokens"),
+        (ServerBehavior(described={"max_context": 700}), "--max-model-len 768"),
+        (ServerBehavior(well=503), r"not ready after 0\.3 s"),
     ],
 )
-async def test_a_server_that_was_started_otherwise_is_told_how(manners: UserBehavior, said: str) -> None:
+async def test_a_server_that_was_started_otherwise_is_told_how(manners: ServerBehavior, said: str) -> None:
     server = FakeVLLM(manners)
     options = ServedOptions(await server.start(), **QUICK | {"start_timeout_s": 0.3})
     with pytest.raises(EngineDeadError, match=said):
