@@ -306,6 +306,17 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         """
         raise NotImplementedError(f"{type(self).__name__} has no scripted careless replies")
 
+    @property
+    def task(self) -> Task:
+        """The running episode's task; inside hooks there always is one.
+
+        Raises:
+            RuntimeError: Before the first reset.
+        """
+        if self.state.task is None:
+            raise RuntimeError(f"{type(self).__name__} has no task before its first reset")
+        return self.state.task
+
     def attacks(self) -> Sequence[Attack]:
         """The cheap policies known against this environment; none of them may come near the expert.
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+import inspect
 import math
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeAlias, TypeVar
+from types import UnionType
+from typing import Annotated, Any, Literal, ParamSpec, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import gymnasium
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from .env import TextEnv
 from .messages import Message, Messages
 
 GivenT = TypeVar("GivenT")
 MadeT = TypeVar("MadeT")
+P = ParamSpec("P")
 
 #: Replies to a conversation, at once or when awaited. A plain function that waits (for a service, a model) holds up
 #: every other episode of its event loop: make it ``async``.
@@ -55,6 +60,59 @@ def resolve(what: str, value: Any) -> Callable[..., Any]:
     if not callable(found):
         raise ValueError(f"{what}={value!r} is a {type(found).__name__}, which cannot be called")
     return found
+
+
+#: Types of options that :func:`checked` checks.
+PositiveInt = Annotated[int, Field(ge=1)]
+NonNegativeInt = Annotated[int, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Gain = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Cost = Annotated[float, Field(le=0, allow_inf_nan=False)]
+
+
+def checked(make: Callable[P, MadeT]) -> Callable[P, MadeT]:
+    """Check the options of an ``__init__`` against their annotations, with pydantic and strictly.
+
+    Parameters are checked that are annotated with ``bool``, ``int``, ``float``, ``str``, a ``Literal``, one of the types
+    above or an ``Annotated`` of their kind, or one of these ``| None``. A task source or an object is left alone.
+
+    Raises:
+        ValueError: A value that its annotation does not allow, naming the option, the value and what is allowed.
+    """
+    signature = inspect.signature(make)
+
+    @functools.cache
+    def model() -> type[BaseModel]:
+        hints = get_type_hints(make, include_extras=True)
+        fields: dict[str, Any] = {
+            name: (hint, ...) for name, hint in hints.items() if _plain(hint) and name != "return"
+        }
+        return create_model("Options", __config__=ConfigDict(strict=True), **fields)
+
+    @functools.wraps(make)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> MadeT:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        given = {name: bound.arguments[name] for name in model().model_fields}
+        try:
+            model().model_validate(given)
+        except ValidationError as error:
+            first = error.errors()[0]
+            name, *_ = first["loc"]
+            said = first["msg"].removeprefix("Input ")
+            raise ValueError(f"{name} {said}, not {given[str(name)]!r}") from None
+        return make(*args, **kwargs)
+
+    return wrapper
+
+
+def _plain(hint: Any) -> bool:
+    origin = get_origin(hint)
+    if origin is Annotated:
+        return _plain(get_args(hint)[0])
+    if origin in (Union, UnionType):
+        return all(_plain(each) for each in get_args(hint))
+    return origin is Literal or hint in (bool, int, float, str, type(None))
 
 
 def check_env(what: str, env: Any) -> None:

@@ -1,0 +1,54 @@
+"""Options are checked by their annotations, and the error names the option, the value and what is allowed."""
+
+import inspect
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import Field
+
+from textenvs.options import Cost, Gain, PositiveInt, Share, checked
+
+
+class Made:
+    @checked
+    def __init__(
+        self,
+        tasks: Any = None,
+        *,
+        level: Literal["easy", "hard"] | None = None,
+        turns: PositiveInt | None = 3,
+        price: Cost = -0.1,
+        gain: Gain = 1.0,
+        chance: Share = 0.5,
+        few: Annotated[int, Field(ge=1, le=4)] = 2,
+        loud: bool = False,
+        anything: object = None,
+    ) -> None:
+        self.turns, self.price = turns, price
+
+
+def test_what_is_allowed_arrives_unchanged():
+    made = Made(object(), level="hard", turns=None, price=0, chance=1, anything=object())
+    assert (made.turns, made.price, type(made.price)) == (None, 0, int)
+    assert list(inspect.signature(Made).parameters)[:3] == ["tasks", "level", "turns"]
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"level": "medium"}, "level should be 'easy' or 'hard', not 'medium'"),
+        ({"turns": 0}, "turns should be greater than or equal to 1, not 0"),
+        ({"turns": True}, "turns should be a valid integer, not True"),
+        ({"turns": 2.0}, "turns should be a valid integer, not 2.0"),
+        ({"price": 0.5}, "price should be less than or equal to 0, not 0.5"),
+        ({"price": float("nan")}, "price should be .*, not nan"),
+        ({"gain": 0}, "gain should be greater than 0, not 0"),
+        ({"chance": 1.5}, "chance should be less than or equal to 1, not 1.5"),
+        ({"few": 5}, "few should be less than or equal to 4, not 5"),
+        ({"loud": "yes"}, "loud should be a valid boolean, not 'yes'"),
+        ({"unknown": 1}, "unknown"),
+    ],
+)
+def test_what_is_not_allowed_is_said(options, problem):
+    with pytest.raises(TypeError if "unknown" in options else ValueError, match=problem):
+        Made(**options)
