@@ -73,7 +73,7 @@ Cost = Annotated[float, Field(le=0, allow_inf_nan=False)]
 def checked(make: Callable[P, MadeT]) -> Callable[P, MadeT]:
     """Check the options of an ``__init__`` against their annotations, with pydantic and strictly.
 
-    Parameters are checked that are annotated with ``bool``, ``int``, ``float``, ``str``, a ``Literal``, one of the types
+    Parameters are checked whose annotation is ``bool``, ``int``, ``float``, ``str``, a ``Literal``, one of the types
     above or an ``Annotated`` of their kind, or one of these ``| None``. A task source or an object is left alone.
 
     Raises:
