@@ -186,10 +186,7 @@ LOSS_KEYS = {
 
 
 def policy_loss(section: ActorSection) -> Any:
-    """The policy's loss, an entropy bonus, and the KL to the reference if asked for; see ``Learner``.
-
-    ``section.entropy_coeff`` is a number here (:attr:`~trainers.config.PPOConfig.entropy_coeff`).
-    """
+    """The policy's loss, an entropy bonus, and the KL to the reference if asked for; see ``Learner``."""
     options = {name: getattr(section, LOSS_KEYS[name]) for name in LOSS_OPTIONS[section.policy_loss]}
 
     def loss(logprobs: Tensor, entropy: Tensor, batch: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 
+from .algorithms.batch import TermsError
 from .assembly.errors import SetupError
 from .checkpoints import CheckpointError
 from .cluster.group import RankError
@@ -26,6 +27,7 @@ SAID_PLAINLY = (
     PolicyError,
     RankError,
     RendererError,
+    TermsError,
 )
 
 

@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from .algorithms.advantages import NEEDS_TERMS
 from .config import PPOConfig, load_config, show_help
 
 if __name__ == "__main__":
@@ -161,7 +162,7 @@ async def iterate(run: Run, batch: Batch, phases: Phases) -> dict[str, float]:
             await run.collector.update_weights(weights, batch.version + 1, run.config.rollout.update_mode)
         except _COLLECTING as error:  # this batch is learned all the same: train() saves it
             run.failure = error
-    tied = groups_tied(batch.groups)
+    tied = groups_tied(batch.groups, by_term=run.config.algorithm.adv_estimator in NEEDS_TERMS)
     if (said := run.signal.observe(tied, float(np.mean([t.total_reward for t in trajectories])))) is not None:
         log.warning("%s", said)
     times = phases.finish()
@@ -194,7 +195,7 @@ def learn(
         greedy: See :func:`credit`.
     """
     config, learner = run.config, run.learner
-    actor = config.actor.model_copy(update={"entropy_coeff": config.entropy_coeff})
+    actor = config.actor
     columns, advantages, metrics = credit(config, learner, run.kl, paid, greedy)
     rng = np.random.default_rng((config.trainer.seed, run.iteration))
     columns |= selected_tokens(config.actor, columns, advantages.policy_mask, rng)

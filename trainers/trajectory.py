@@ -205,6 +205,23 @@ class Trajectory:
         return tuple(slice(start, end) for start, end in zip(bounds, bounds[1:], strict=False))
 
 
+def tied(episodes: Iterable[Trajectory], *, by_term: bool = False) -> bool:
+    """Whether all episodes earned the same: no estimator that compares them finds a difference.
+
+    Args:
+        episodes: At least one.
+        by_term: Compare what each term of the reward summed to, not the totals alone.
+    """
+    earned: set[object] = set()
+    for episode in episodes:
+        terms: dict[str, float] = {}
+        for turn in episode.turn_terms if by_term else ():
+            for name, value in turn.items():
+                terms[name] = terms.get(name, 0.0) + value
+        earned.add((episode.total_reward, frozenset((name, value) for name, value in terms.items() if value)))
+    return len(earned) == 1
+
+
 def _problem_with(t: Trajectory) -> str | None:
     """Which invariant ``t`` breaks, in words."""
     for name, dtype in _ARRAYS.items():

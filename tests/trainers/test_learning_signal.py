@@ -24,7 +24,7 @@ from trainers.report.metrics import groups_tied
 from trainers.report.signal import PATIENCE, SignalWatch
 from trainers.rollout.collector import Batch
 from trainers.run import Run, assemble
-from trainers.trajectory import Trajectory
+from trainers.trajectory import Trajectory, tied
 
 TURN_GRPO = ("algorithm.adv_estimator=turn_grpo", "trainer.save_freq=-1")
 
@@ -131,7 +131,7 @@ def test_a_signal_moves_it(given_model, tmp_path):
 def test_the_entropy_bonus_is_of_models_from_scratch_unless_it_is_given(given_model):
     path = f"model.path={given_model}"
     expected = {(): 0.01, (path,): 0.0, (path, "actor.entropy_coeff=0.02"): 0.02, ("actor.entropy_coeff=0",): 0.0}
-    assert {arguments: resolve(arguments)[0].entropy_coeff for arguments in expected} == expected
+    assert {arguments: resolve(arguments)[0].actor.entropy_coeff for arguments in expected} == expected
 
 
 def test_a_run_whose_first_iterations_have_no_signal_says_so_once(tmp_path, caplog):
@@ -193,6 +193,12 @@ def test_which_groups_are_tied():
     assert groups_tied(groups([1.0, 1.0], [0.0, 0.0], [0.0, 1.0], [0.5, 0.5])) == 0.75
     assert groups_tied(groups([1.0], [1.0])) == 1.0, "one episode each: they are compared with each other"
     assert groups_tied(groups([1.0], [0.0])) == 0.0
+
+
+def test_groups_of_equal_sums_differ_by_their_terms():
+    one, other = (replace(_episode(1.0), turn_terms=({name: 1.0},)) for name in "ab")
+    assert (groups_tied([[one, other]]), groups_tied([[one, other]], by_term=True)) == (1.0, 0.0)
+    assert tied([one, replace(one, turn_terms=({"a": 1.0, "b": 0.0},))], by_term=True), "a term of 0 is no difference"
 
 
 def _episode(reward: float) -> Trajectory:

@@ -274,6 +274,10 @@ def anchor_states(trajectories: Sequence[Trajectory], kind: Anchor = "observatio
     return np.array(states, np.int64)
 
 
+class TermsError(ValueError):
+    """The reward has none of the terms that an estimator was asked to compare."""
+
+
 def episode_terms(
     trajectories: Sequence[Trajectory], names: Sequence[str] | None = None
 ) -> tuple[tuple[str, ...], Floats]:
@@ -287,12 +291,12 @@ def episode_terms(
         The names, and float ``[E, M]``; an episode without a term earned 0 by it.
 
     Raises:
-        ValueError: No episode has any of these terms: they are misspelt, or the environment does not pay them.
+        TermsError: No episode has any of these terms: they are misspelt, or the environment does not pay them.
     """
     present = sorted({name for t in trajectories for turn in t.turn_terms for name in turn})
     chosen = tuple(present if names is None else names)
     if trajectories and not set(chosen) & set(present):
-        raise ValueError(
+        raise TermsError(
             f"no episode of the batch was paid {' or '.join(map(repr, chosen))}; its terms are {', '.join(present)}"
         )
     sums = [[sum(turn.get(name, 0.0) for turn in t.turn_terms) for name in chosen] for t in trajectories]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from ..algorithms.advantages import NEEDS_GREEDY
+from ..algorithms.advantages import NEEDS_GREEDY, NEEDS_TERMS
 from ..cluster.in_flight import episodes, slots, surplus_groups
 from ..config.schema import PPOConfig
 from ..engines.base import Engine, Sampling
@@ -78,6 +78,7 @@ def collector_of(
         max_running="auto" if rollout.max_running == "auto" else episodes(config),
         greedy=config.algorithm.adv_estimator in NEEDS_GREEDY,
         filter_zero_variance=rollout.filter_zero_variance,
+        filter_by_term=config.algorithm.adv_estimator in NEEDS_TERMS,
         max_consecutive_filtered=rollout.max_consecutive_filtered,
         max_consecutive_errors=rollout.max_consecutive_errors,
         partial=rollout.partial,

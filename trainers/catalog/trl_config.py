@@ -219,7 +219,7 @@ def grpo_arguments(config: PPOConfig) -> dict[str, Any]:
         "per_device_eval_batch_size": config.data.val_size * config.validation.n,  # played, never in a forward pass
         "max_completion_length": completion_length(config),
         "beta": actor.kl_loss_coef if actor.use_kl_loss else 0.0,
-        "entropy_coef": config.entropy_coeff,
+        "entropy_coef": config.actor.entropy_coeff,
         "max_grad_norm": grad_clip(config),
         "adam_beta1": actor.betas[0],
         "adam_beta2": actor.betas[1],

@@ -88,13 +88,10 @@ class PPOConfig(RunConfig):
         """See :class:`RunConfig`; measured by ``benchmarks/precision_gap.py``."""
         by_episode = self.actor.policy_loss in ("gspo", "gspo_token")
         rounded = by_episode and self.model.dtype == "bfloat16"
-        return {"actor.old_logprobs": "recompute" if rounded else "rollout"}
-
-    @property
-    def entropy_coeff(self) -> float:
-        """`actor.entropy_coeff`, or what null means for this model."""
-        given = self.actor.entropy_coeff
-        return given if given is not None else 0.01 if self.model.path == "tiny" else 0.0
+        return {
+            "actor.old_logprobs": "recompute" if rounded else "rollout",
+            "actor.entropy_coeff": 0.01 if self.model.path == "tiny" else 0.0,
+        }
 
 
 class SFTSection(SupervisedSection):

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from ..trajectory import Status, Trajectory
+from ..trajectory import Status, Trajectory, tied
 
 #: The environment's word for success.
 SOLVED = "solved"
@@ -72,7 +72,7 @@ def episode_metrics(
     return {f"{prefix}/{name}": value for name, value in metrics.items()}
 
 
-def groups_tied(groups: Sequence[Sequence[Trajectory]]) -> float:
+def groups_tied(groups: Sequence[Sequence[Trajectory]], *, by_term: bool = False) -> float:
     """Share of groups without a signal: all episodes earned the same, in all.
 
     Groups of one are compared with each other, as one group. Estimators of turns may still find a difference inside a
@@ -80,11 +80,11 @@ def groups_tied(groups: Sequence[Sequence[Trajectory]]) -> float:
 
     Args:
         groups: At least one, of at least one episode each.
+        by_term: Compare every term of the reward, for estimators that do; otherwise their sum.
     """
     if all(len(group) == 1 for group in groups):
         groups = [[episode for group in groups for episode in group]]
-    totals = [[episode.total_reward for episode in group] for group in groups]
-    return _mean([min(group) == max(group) for group in totals])
+    return _mean([tied(group, by_term=by_term) for group in groups])
 
 
 def _outcome(episodes: Sequence[Trajectory]) -> dict[str, float]:

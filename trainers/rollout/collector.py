@@ -104,6 +104,7 @@ class Collector:
             serves without a queue, see :mod:`trainers.rollout.concurrency`.
         greedy: Play one more episode of each task greedily, for :attr:`Batch.greedy`.
         filter_zero_variance: Replace groups without difference in reward.
+        filter_by_term: Such a difference is one in any term of the reward.
         max_consecutive_filtered: So many in a row are too many.
         max_consecutive_errors: So many unusable episodes in a row stop the run.
         partial: Replies that an update with ``mode="abort"`` cut go on from their tokens under the new weights, in the
@@ -148,6 +149,7 @@ class Collector:
         max_running: int | Literal["auto"] | None = None,
         greedy: bool = False,
         filter_zero_variance: bool = False,
+        filter_by_term: bool = False,
         max_consecutive_filtered: int = 64,
         max_consecutive_errors: int = 32,
         partial: bool = False,
@@ -186,6 +188,7 @@ class Collector:
             max_running=None if max_running == "auto" else max_running,
             greedy=greedy,
             filter_zero_variance=filter_zero_variance,
+            filter_by_term=filter_by_term,
             max_consecutive_filtered=max_consecutive_filtered,
             max_consecutive_errors=max_consecutive_errors,
             version=engine.version,

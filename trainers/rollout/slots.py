@@ -53,7 +53,7 @@ from itertools import islice
 from math import inf
 from typing import Any
 
-from ..trajectory import Status, Trajectory
+from ..trajectory import Status, Trajectory, tied
 
 #: Ends of an attempt for which the episode itself is not the cause: the same reply is sampled again.
 _NOT_ITS_OWN = frozenset({Status.ABORTED, Status.ERROR_ENGINE, Status.ERROR_REWARD})
@@ -120,6 +120,7 @@ class Slots:
             had is dropped.
         filter_zero_variance: Drop groups whose episodes (a greedy one among them) all have the same total reward, and
             admit others instead.
+        filter_by_term: These have the same sum of every term of the reward, not only the same total.
         max_consecutive_filtered: Raise when more groups than this were filtered with none kept in between.
         max_consecutive_errors: Raise when this many episodes in a row ended unusable.
         version: The version of the engine's weights.
@@ -140,6 +141,7 @@ class Slots:
         max_running: int | None = None,
         greedy: bool = False,
         filter_zero_variance: bool = False,
+        filter_by_term: bool = False,
         max_consecutive_filtered: int = 64,
         max_consecutive_errors: int = 32,
         version: int = 0,
@@ -179,6 +181,7 @@ class Slots:
         self.max_running = max_running
         self.guests = 0  # episodes outside the books that run, or will before others start
         self.filter_zero_variance = filter_zero_variance
+        self.filter_by_term = filter_by_term
         self.max_consecutive_filtered = max_consecutive_filtered
         self.max_consecutive_errors = max_consecutive_errors
         self.version = version
@@ -430,14 +433,14 @@ class Slots:
             return self._drop(number, "no_greedy")
         if len(group.played) - self.greedy < min(2, self.group_size):
             return self._drop(number, "too_few_siblings")
-        totals = [trajectory.total_reward for trajectory in group.played.values()]
-        if self.filter_zero_variance and min(totals) == max(totals):
+        if self.filter_zero_variance and tied(group.played.values(), by_term=self.filter_by_term):
             reason = self._drop(number, "zero_variance")
             self._filtered_in_a_row += 1
             if self._filtered_in_a_row > self.max_consecutive_filtered:
+                first = next(iter(group.played.values()))
                 raise FilterExhaustedError(
                     f"{self._filtered_in_a_row} groups in a row had no difference in reward (in the last one, task "
-                    f"{next(iter(group.played.values())).task_key!r}, all {len(totals)} episodes got {totals[0]:g}): "
+                    f"{first.task_key!r}, all {len(group.played)} episodes got {first.total_reward:g}): "
                     "the tasks are all too hard or all too easy for this policy, or the reward is constant. Change the "
                     "difficulty, raise group_size or the temperature, or turn filter_zero_variance off"
                 )
