@@ -54,7 +54,7 @@ from .messages import (
     transcript,
 )
 from .spaces import AssistantTurn, Conversation
-from .task import Task, TaskSet
+from .task import Rows, Task, TaskSet
 from .text import printable, quoted
 
 StateT = TypeVar("StateT", bound="EpisodeState")
@@ -215,7 +215,7 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
     """Base class of all text environments; see the module's docstring for the contract.
 
     Args:
-        tasks: The task set to draw from.
+        tasks: The task set to draw from, or a list of tasks.
         max_assistant_turns: Truncate after this many assistant messages; ``None`` for no limit.
         max_user_turns: Truncate when the assistant has replied and the user has no turn left, counting the user's
             messages after the opening; ``None`` for no limit.
@@ -242,7 +242,7 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
 
     def __init__(
         self,
-        tasks: TaskSet,
+        tasks: TaskSet | Sequence[Task],
         *,
         max_assistant_turns: int | None = None,
         max_user_turns: int | None = None,
@@ -254,6 +254,8 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
                 raise ValueError(f"{name} must be an integer of at least 1 or None, not {limit!r}")
         if render_mode not in (None, *self.metadata["render_modes"]):
             raise ValueError(f"render_mode must be None or one of {self.metadata['render_modes']}, not {render_mode!r}")
+        if not isinstance(tasks, TaskSet):
+            tasks = Rows(f"the tasks of {type(self).__name__}", tasks)
         if tasks.size == 0:
             raise ValueError(f"{tasks.name} has no tasks to draw from")
         self.tasks = tasks

@@ -136,7 +136,7 @@ class Rows:
         tasks: The tasks; their keys must differ.
 
     Raises:
-        TaskError: There is no task, or two have the same key.
+        TaskError: There is no task, something else is among them, or two have the same key.
     """
 
     def __init__(self, name: str, tasks: Iterable[Task]) -> None:
@@ -146,6 +146,8 @@ class Rows:
             raise TaskError(f"{name}: there is no task in it; give at least one row")
         first: dict[str, int] = {}
         for row, task in enumerate(self._tasks, start=1):
+            if not isinstance(task, Task):
+                raise TaskError(f"{name}: row {row} is a {type(task).__name__}; give Task(...) or Task.from_row(...)")
             if task.key in first:
                 raise TaskError(
                     f"{name}: rows {first[task.key]} and {row} have the same key {task.key!r} (column 'extra_info', "
