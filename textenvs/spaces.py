@@ -221,9 +221,8 @@ def _words(rng: Any) -> str:
 
 
 def _frozen(message: dict[str, Any]) -> Message:
-    if "tool_calls" in message:
-        message = {**message, "tool_calls": tuple(message["tool_calls"])}
-    return message  # type: ignore[return-value]
+    lists = {name: tuple(value) for name, value in message.items() if isinstance(value, list)}
+    return {**message, **lists}  # type: ignore[return-value]
 
 
 def _no_mask(mask: Any, probability: Any) -> None:

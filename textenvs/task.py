@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from .messages import Messages, check_conversation, copy_messages
+from .messages import Messages, check_conversation, copy_messages, text_of
 
 Split = Literal["train", "test"]
 SPLITS: tuple[str, ...] = ("train", "test")
@@ -47,7 +47,7 @@ class Task:
     @property
     def question(self) -> str:
         """The last user message of the prompt."""
-        return next((m["content"] for m in reversed(self.prompt) if m["role"] == "user"), "")
+        return next((text_of(m) for m in reversed(self.prompt) if m["role"] == "user"), "")
 
     def to_row(self) -> dict[str, Any]:
         """The row in verl's Parquet schema; the key travels as ``extra_info.key``."""

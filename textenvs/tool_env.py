@@ -31,7 +31,7 @@ from typing import Any, ClassVar, TypeVar
 
 from .env import EpisodeState, ResetResult, TextEnv, Turn
 from .event_loop import settle
-from .messages import Message, check_conversation, system
+from .messages import Message, check_conversation, system, text_of
 from .task import Task, TaskSet
 from .tools.formats import make_format
 from .tools.formats.base import Parsed, make_call
@@ -183,7 +183,7 @@ class ToolEnv(TextEnv[ToolStateT]):
         messages = check_conversation(opening, f"{type(self).__name__}.opening")
         if self.tools and self.tools_in_prompt and messages and (tools := self.format.instructions()):
             if messages[0]["role"] == "system":
-                first, messages = messages[0]["content"], messages[1:]
+                first, messages = text_of(messages[0]), messages[1:]
             else:
                 first = self.system_prompt or ""
             messages = (system(f"{first}\n\n{tools}" if first else tools), *messages)

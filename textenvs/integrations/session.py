@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from ..env import StepResult, TextEnv
-from ..messages import Message, Messages, copy_messages
+from ..messages import Message, Messages, copy_messages, text_of
 from .spec import EpisodeSpec
 
 
@@ -38,8 +38,8 @@ class SessionTurn:
 
     @property
     def text(self) -> str:
-        """The contents of what it said, for hosts that answer with one text."""
-        return "\n\n".join(str(message.get("content") or "") for message in self.messages)
+        """The texts of what it said, for hosts that answer with one text."""
+        return "\n\n".join(text_of(message) for message in self.messages)
 
 
 class Session:

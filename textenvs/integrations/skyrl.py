@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..env import EnvironmentFailure
-from ..messages import Messages
 from ..registry import list_environments
 from ..trust import Environments
+from .rows import said
 from .session import Session
 from .spec import EpisodeSpec, SpecError
 
@@ -113,7 +113,7 @@ class SkyRLTextEnv(BaseTextEnv):  # type: ignore[misc]
         session, opening = Session.of(self.episode)
         self._session = session
         self._closing = weakref.finalize(self, session.close)
-        if prompt and _plain(prompt) != _plain(opening):
+        if prompt and said(prompt) != said(opening):
             self.close()
             raise SpecError(
                 f"the row's prompt is not what {self.episode.env} opens with at seed {self.episode.seed}: the rows "
@@ -184,7 +184,3 @@ class SkyRLTextEnv(BaseTextEnv):  # type: ignore[misc]
             "return": self._session.reward,
             "terminated": float(played[-1].terminated),
         }
-
-
-def _plain(messages: Messages | Sequence[Mapping[str, str]]) -> list[tuple[str, str]]:
-    return [(message["role"], message["content"]) for message in messages]

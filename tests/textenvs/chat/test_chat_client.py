@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from textenvs.chat import BudgetExceeded, CacheError, ChatClient, ChatFailure, client_for, close_clients, statistics
 from textenvs.chat.cache import AnswerCache
-from textenvs.messages import assistant, system, user
+from textenvs.messages import assistant, image_part, system, text_part, user
 
 pytest.importorskip("openai", reason="needs the extra 'chat'")
 
@@ -43,6 +43,12 @@ async def make(service):
 
 
 # ------------------------------------------------------------------ what is asked, and what comes back
+
+
+async def test_parts_are_sent_as_openais(service, make):
+    parts = [text_part("What is this?"), image_part("https://example.org/a.png")]
+    await make().complete([user(parts)])
+    assert service.requests[-1]["messages"] == [{"role": "user", "content": parts}]
 
 
 async def test_a_request_has_what_was_asked_and_nothing_else(service, make):

@@ -12,7 +12,7 @@ from openenv.core.env_server import Environment, create_fastapi_app
 from openenv.core.env_server.types import ConcurrencyConfig, EnvironmentMetadata
 
 from ... import registry
-from ...messages import Messages
+from ...messages import Messages, text_of
 from ..session import Session
 from .models import TextAction, TextObservation, TextState
 
@@ -63,7 +63,7 @@ class TextEnvironment(Environment[TextAction, TextObservation, TextState]):  # t
         opening = session.start(seed, None if task_index is None else {"task_index": task_index})
         self._episode_id = episode_id or str(uuid.uuid4())
         return TextObservation(
-            text="\n\n".join(message["content"] for message in opening),
+            text="\n\n".join(text_of(message) for message in opening),
             messages=_wire(opening),
             info=dict(session.info),
         )
