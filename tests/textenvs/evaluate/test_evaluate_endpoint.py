@@ -20,7 +20,7 @@ from textenvs.serve.threads import Threads  # noqa: E402
 
 
 def spec(service, **options):
-    return ChatSpec.of("tiny", base_url=service.url, retry_wait_s=0.001, max_wait_s=0.01, **options)
+    return ChatSpec.of("tiny", base_url=service.url, **options)
 
 
 def played(planned, make_env, spec, *, request_seed=True, **options):
