@@ -222,7 +222,7 @@ def _words(rng: Any) -> str:
 
 def _frozen(message: dict[str, Any]) -> Message:
     lists = {name: tuple(value) for name, value in message.items() if isinstance(value, list)}
-    return {**message, **lists}  # type: ignore[return-value]
+    return {**message, **lists}  # type: ignore[typeddict-item, return-value]
 
 
 def _no_mask(mask: Any, probability: Any) -> None:

@@ -19,13 +19,12 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Union
 
-from ..env import TextEnv
 from ..messages import Message, assistant, text_of
 from ..registry import make
 from ..tool_env import ToolEnv
 from ..tools.formats.base import make_call
 from ..trust import Environments
-from .rows import said
+from .rows import openings, said
 from .session import Session, SessionTurn
 from .spec import EpisodeSpec, SpecError, episode_specs
 
@@ -76,19 +75,7 @@ def dataset_of(specs: Iterable[EpisodeSpec]) -> Dataset:
             "TRL's datasets need datasets: pip install 'textenvs[trl]'", name="datasets"
         ) from error
 
-    envs: dict[tuple[str, str], TextEnv[Any]] = {}
-    rows = []
-    try:
-        for spec in specs:
-            row = spec.to_row()
-            key = (spec.env, row["env_kwargs"])
-            if key not in envs:
-                envs[key] = spec.make()
-            opening = envs[key].reset(seed=spec.seed, options=spec.options)[0]
-            rows.append({"prompt": embed(spec, opening), **row})
-    finally:
-        for env in envs.values():
-            env.close()
+    rows = [{"prompt": embed(each.spec, each.messages), **each.spec.to_row()} for each in openings(specs)]
     if not rows:
         raise SpecError("there is no episode to make a dataset of")
     features = Dataset.from_list(rows).features
@@ -333,7 +320,7 @@ def environment_reward(
         rewards.append(environment._earned())
     if log_metric is not None:
         sessions = [each.session for each in environments if not each.session.failed]
-        log_terms(log_metric, [[turn.info.get("terms") or {} for turn in session.turns] for session in sessions])
+        log_terms(log_metric, [[session.terms] for session in sessions])
     return rewards
 
 

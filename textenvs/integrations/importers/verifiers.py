@@ -349,12 +349,10 @@ def _forget(calls: dict[str, _Calls], token: str, own: _Calls, episode: Future[A
 
 
 def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A message of a request in our words: parts of text joined, nothing that is null."""
+    """A message of a request in our words: a content that is all text joined, nothing that is null."""
     plain = {key: value for key, value in message.items() if value is not None and key != "reasoning_details"}
     content = plain.get("content", "")
-    if isinstance(content, list):
-        if any(part.get("type") != "text" for part in content):
-            raise ValueError("it has parts that are not text")
+    if isinstance(content, list) and all(part.get("type") == "text" for part in content):
         content = "\n".join(part["text"] for part in content)
     plain["content"] = content
     if "tool_calls" in plain:
