@@ -30,7 +30,7 @@ import numpy as np
 
 from .env import TextEnv
 from .gc_tuning import rarely_collected
-from .options import Policy, check_count, check_env, check_timeout, resolve
+from .options import NonNegativeInt, Policy, PositiveInt, Seconds, check_env, checked, resolve
 from .play import Episode, InThreads, play
 from .task import Task
 
@@ -44,15 +44,16 @@ _NO_LIMIT = nullcontext(None)
 _YIELD_EVERY = 16
 
 
+@checked
 def play_episodes(
     env: TextEnv[Any],
     policy: Policy | str,
     tasks: Tasks = None,
     *,
-    concurrency: int = 64,
-    seed: int | None = None,
-    buffer: int | None = None,
-    timeout_s: float | None = None,
+    concurrency: PositiveInt = 64,
+    seed: NonNegativeInt | None = None,
+    buffer: PositiveInt | None = None,
+    timeout_s: Seconds | None = None,
 ) -> AsyncGenerator[Episode, None]:
     """Play episodes in forks of ``env``, and give out each when it is over.
 
@@ -73,7 +74,6 @@ def play_episodes(
         ValueError: A number below 1 (or, for ``tasks`` and ``seed``, below 0).
     """
     check_env("play_episodes", env)
-    check_count("concurrency", concurrency, 1)
     plan = Plan(policy, tasks, seed, concurrency if buffer is None else buffer, timeout_s)
     return plan.stream((_fork(env) for _ in range(concurrency)), concurrency if env.blocking else 0)
 
@@ -89,20 +89,24 @@ class Plan:
         timeout_s: For one episode.
     """
 
+    @checked
     def __init__(
-        self, policy: Policy | str, tasks: Tasks, seed: int | None, buffer: int, timeout_s: float | None
+        self,
+        policy: Policy | str,
+        tasks: Tasks,
+        seed: NonNegativeInt | None,
+        buffer: PositiveInt,
+        timeout_s: Seconds | None,
     ) -> None:
-        check_count("buffer", buffer, 1)
         if seed is None:
             seed = int(np.random.SeedSequence().generate_state(1)[0])
-        check_count("seed", seed, 0)
-        check_timeout("timeout_s", timeout_s)
         if isinstance(tasks, (int, np.integer)):
-            check_count("tasks, as a number of episodes,", tasks, 0)
+            if isinstance(tasks, bool) or tasks < 0:
+                raise ValueError(f"tasks, as a number of episodes, must be an integer of at least 0, not {tasks!r}")
         elif tasks is not None and (isinstance(tasks, (str, bytes, Mapping, Task)) or not isinstance(tasks, Iterable)):
             raise ValueError(f"tasks must be indices, tasks or rows, a number of episodes or None, not {tasks!r}")
         self.policy: Policy = resolve("policy", policy)
-        self.seed = int(seed)
+        self.seed = seed
         self.timeout_s = timeout_s
         self._jobs = enumerate(
             itertools.repeat(None) if tasks is None
@@ -189,7 +193,7 @@ class Plan:
 
 
 def _fork(env: TextEnv[Any]) -> TextEnv[Any]:
-    """A fork for us alone: nobody samples from its spaces, and each episode brings its own seed."""
+    """A fork for this module alone: its spaces are never sampled from, and each episode has a seed."""
     fork = env.fork(0)
     fork.observation_space, fork.action_space = env.observation_space, env.action_space
     return fork

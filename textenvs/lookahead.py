@@ -50,7 +50,7 @@ from .chat.errors import ChatFailure
 from .env import FAILURE_STOPS, EnvironmentFailure, TextEnv, check_numbers
 from .event_loop import settle, wait_for
 from .messages import Message, Messages, copy_messages, visible_text
-from .options import Judge, Policy, check_count, check_env, check_number, check_timeout, resolve
+from .options import Judge, NonNegativeInt, Policy, PositiveInt, Price, Seconds, Weight, check_env, checked, resolve
 from .play import Episode, play
 from .scoring.conversation import COST, FORMULAS, INTERACTIVITY, Formula, estimate_tokens
 
@@ -161,36 +161,29 @@ class Lookahead:
         ValueError: A value outside the above.
     """
 
+    @checked
     def __init__(
         self,
         policy: Policy | FuturePolicy | str,
         *,
-        samples: int = 3,
-        window: int = 2,
+        samples: PositiveInt = 3,
+        window: NonNegativeInt = 2,
         formula: str | Formula = "textenvs",
-        weights: Mapping[str, float] | None = None,
-        cost: float | None = None,
+        weights: Mapping[str, Weight] | None = None,
+        cost: Price | None = None,
         judge: Judge | str | None = None,
         count_tokens: Callable[[str], int] | str | None = None,
-        seed: int = 0,
-        concurrency: int | None = None,
-        timeout_s: float | None = None,
+        seed: NonNegativeInt = 0,
+        concurrency: PositiveInt | None = None,
+        timeout_s: Seconds | None = None,
         failures: tuple[type[Exception], ...] = FAILURES,
     ) -> None:
-        for name, number, least in (("samples", samples, 1), ("window", window, 0), ("seed", seed, 0)):
-            check_count(name, number, least)
-        if concurrency is not None:
-            check_count("concurrency", concurrency, 1)
-        check_timeout("timeout_s", timeout_s)
         if not isinstance(formula, Formula):
             if not isinstance(formula, str) or formula not in FORMULAS:
                 raise ValueError(f"formula must be a Formula or one of {', '.join(FORMULAS)}, not {formula!r}")
             formula = FORMULAS[formula]
         if cost is not None:
-            check_number("cost", cost, 0)
             formula = dataclasses.replace(formula, rate=cost)
-        for name, weight in (weights or {}).items():
-            check_number(f"weights[{name!r}]", weight)
         if formula.unit == "tokens" and count_tokens is None:
             raise ValueError(
                 f"formula {formula.name!r} counts tokens: give count_tokens, for example "

@@ -28,7 +28,7 @@ from .env import EnvironmentFailure, TextEnv, check_numbers
 from .event_loop import settle, wait_for
 from .lookahead import FAILURES, Formula, FuturePolicy, Lookahead
 from .messages import Message, Messages, transcript
-from .options import Judge, Policy, check_count, check_number, resolve
+from .options import Judge, Policy, PositiveInt, Weight, checked, resolve
 from .spaces import Unicode
 
 ObsT = TypeVar("ObsT")
@@ -163,11 +163,10 @@ class RewardTerms(TextWrapper[Messages]):
             a weighted term above :data:`~textenvs.env.LARGEST` in magnitude.
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any], weights: Mapping[str, float], others: float = 1.0) -> None:
+    @checked
+    def __init__(self, env: gymnasium.Env[Any, Any], weights: Mapping[str, Weight], others: Weight = 1.0) -> None:
         RecordConstructorArgs.__init__(self, weights=dict(weights), others=others)
         super().__init__(env)
-        for name, weight in {**weights, "others": others}.items():
-            check_number(f"the weight of {name!r}", weight)
         self.weights = dict(weights)
         self.others = others
 
@@ -329,10 +328,10 @@ class RecordConversations(TextWrapper[Messages]):
         ValueError: ``every`` is below 1.
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any], path: str | Path, every: int = 1) -> None:
+    @checked
+    def __init__(self, env: gymnasium.Env[Any, Any], path: str | Path, every: PositiveInt = 1) -> None:
         RecordConstructorArgs.__init__(self, path=str(path), every=every)
         super().__init__(env)
-        check_count("every", every, 1)
         self.path = Path(path)
         self.every = every
         self._episodes = 0

@@ -24,7 +24,7 @@ from ..env import EnvironmentFailure, TextEnv
 from ..lookahead import FAILURES, Lookahead, MultiturnReward
 from ..lookahead import Player as FuturePlayer
 from ..messages import Message, Messages, assistant, clean_messages, clean_text, copy_messages
-from ..options import check_count
+from ..options import PositiveInt, checked
 from ..play import play
 from ..text import quoted
 from .policies import OutOfContext, Player, Policy, PolicyFailure, Reply, Stop, ToolSchemas
@@ -47,8 +47,10 @@ class BestOfN:
         ValueError: ``candidates`` is below 1, or an option that looking ahead refuses.
     """
 
-    def __init__(self, policy: Policy, *, candidates: int = 2, futures: Policy | None = None, **options: Any) -> None:
-        check_count("candidates", candidates, 1)
+    @checked
+    def __init__(
+        self, policy: Policy, *, candidates: PositiveInt = 2, futures: Policy | None = None, **options: Any
+    ) -> None:
         self.policy = policy
         self.candidates = candidates
         self.futures = policy if futures is None else futures

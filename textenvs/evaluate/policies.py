@@ -33,8 +33,8 @@ class Reply:
 
     Args:
         action: The assistant's text or message.
-        prompt_tokens: Tokens read; ``None`` where nobody counted.
-        completion_tokens: Tokens written; ``None`` where nobody counted.
+        prompt_tokens: Tokens read; ``None`` where it is not known.
+        completion_tokens: Tokens written; ``None`` where it is not known.
         cut: The reply ended because its length did.
         cost: In US dollars; ``None`` where it is not known.
         notes: What the policy wants kept of this turn, as JSON.

@@ -21,7 +21,7 @@ from ..chat.errors import BudgetExceeded, CacheError
 from ..env import EnvironmentFailure, ResetResult, StepResult, TextEnv, check_numbers
 from ..event_loop import settle
 from ..messages import Message, Messages, clean_text, copy_messages
-from ..options import check_timeout
+from ..options import PositiveInt, Seconds, checked
 from ..play import play as play_episode
 from ..serve.threads import Threads
 from ..text import excerpt, quoted
@@ -53,16 +53,17 @@ class Stopped(Exception):
     """The evaluation could not go on; the message has the cause. What was finished is kept."""
 
 
+@checked
 async def run(
     jobs: Iterable[Job],
     make_env: Callable[[], TextEnv[Any]],
     policy: Policy,
     *,
     on_record: Callable[[Record], None],
-    concurrency: int = 16,
-    max_failures: int = 8,
-    step_timeout_s: float | None = None,
-    episode_timeout_s: float | None = None,
+    concurrency: PositiveInt = 16,
+    max_failures: PositiveInt = 8,
+    step_timeout_s: Seconds | None = None,
+    episode_timeout_s: Seconds | None = None,
     stats: Stats | None = None,
 ) -> None:
     """Play all jobs.
@@ -85,11 +86,6 @@ async def run(
         Stopped: Too many failures in a row, or the policy cannot go on.
         ValueError: ``concurrency`` or ``max_failures`` is below 1, or a time limit is not above 0.
     """
-    for name, limit in (("step_timeout_s", step_timeout_s), ("episode_timeout_s", episode_timeout_s)):
-        check_timeout(name, limit)
-    for name, value in (("concurrency", concurrency), ("max_failures", max_failures)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, not {value}")
     left = iter(jobs)
     streak: list[Record] = []
     threads = Threads(concurrency)

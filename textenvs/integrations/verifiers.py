@@ -66,7 +66,7 @@ class TextTaskset(vf.Taskset[TextTask, TextTasksetConfig]):  # type: ignore[misc
         self.INFINITE = config.count is None
 
     def load(self) -> Iterator[TextTask]:
-        """One task a seed; without a count, for ever."""
+        """One task a seed; endless without a count."""
         config = self.config
         numbers = itertools.count() if config.count is None else range(config.count)
         env: TextEnv[Any] | None = None

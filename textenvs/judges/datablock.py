@@ -8,7 +8,7 @@ Everything that was said in a conversation may try to be an instruction. So it i
 
 * No ``<``, ``>``, line break or invisible character is left in it (JSON's own escapes stand for them), so nothing in it
   can be a mark, a control token or a line of its own.
-* The code in the marks is a hash of the data: it is the same in every run, and nobody can write it into the data
+* The code in the marks is a hash of the data: it is the same in every run, and cannot be written into the data
   beforehand, since that would change it.
 * What stands outside depends on nothing in the data but that code.
 """

@@ -289,7 +289,7 @@ def test_environments_are_closed(ending):
 
 @pytest.mark.parametrize("options", [{"concurrency": 0}, {"max_failures": 0}])
 def test_limits_below_one(options):
-    with pytest.raises(ValueError, match=f"{next(iter(options))} must be at least 1"):
+    with pytest.raises(ValueError, match=f"{next(iter(options))} should be greater than or equal to 1"):
         played([], Say, ScriptedPolicy("expert"), **options)
 
 

@@ -145,7 +145,7 @@ class _Remote:
 
 
 def _close_elsewhere(client: Any) -> None:
-    """Close a connection that nobody holds any more: in a thread, for garbage may be collected in the client's own."""
+    """Close a connection that is held no more: in a thread, for garbage may be collected in the client's own."""
     threading.Thread(target=_close, args=(client,), daemon=True).start()
 
 

@@ -23,6 +23,7 @@ from typing import Any
 from ...env import EnvironmentFailure
 from ...event_loop import submit
 from ...messages import Message, Messages, check_conversation, clean_messages, user
+from ...options import PositiveInt, Seconds, checked
 from ...task import Task
 from .base import Answer, Imported
 
@@ -59,18 +60,17 @@ class Verifiers(Imported["_Rollout"]):
         ImportError: verifiers is not installed.
     """
 
+    @checked
     def __init__(
         self,
         taskset: str,
         *,
         config: Mapping[str, Any] | None = None,
-        size: int = 1_000,
-        timeout: float = 600.0,
+        size: PositiveInt = 1_000,
+        timeout: Seconds = 600.0,
         max_assistant_turns: int | None = None,
         render_mode: str | None = None,
     ) -> None:
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise ValueError(f"size must be an integer of at least 1, not {size!r}")
         whole = {**(config or {})}
         whole["taskset"] = {**whole.get("taskset", {}), "id": taskset}
         try:
