@@ -26,7 +26,7 @@ from textenvs.evaluate.progress import Stats, StatusLine
 from textenvs.evaluate.runner import Stopped, TimedCalls, play, run, tools_of
 from textenvs.evaluate.summary import summarize
 from textenvs.messages import assistant, user
-from textenvs.serve.threads import Threads
+from textenvs.threads import Threads
 
 KINDS = (Say, AsyncSay, BlockingSay)
 
