@@ -84,7 +84,8 @@ class TextEnvironment(Environment[TextAction, TextObservation, TextState]):  # t
             given = sorted(kwargs) + ["timeout_s"] * (timeout_s is not None)
             raise ValueError(f"step takes an action only, not {given}; the client has a timeout for messages")
         # Not in the model: OpenEnv cannot put the error of a validator on the wire, and ends the session.
-        if action.message is not None and action.message.get("content") != action.text:
+        content = action.text if action.message is None else action.message.get("content")
+        if content != action.text and not isinstance(content, list):
             raise ValueError("text must be the content of message, where there is a message")
         session = self._open()
         turn = session.reply(action.text if action.message is None else action.message)  # type: ignore[arg-type]
