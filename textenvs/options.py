@@ -7,7 +7,7 @@ import importlib
 import inspect
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from types import UnionType
+from types import ModuleType, UnionType
 from typing import Annotated, Any, Literal, ParamSpec, TypeAlias, TypeVar, Union, get_args, get_origin
 
 import gymnasium
@@ -46,12 +46,9 @@ def resolve(what: str, value: Any) -> Callable[..., Any]:
     if not module_name or not name:
         raise ValueError(f"{what} must be a callable or 'module:name', not {value!r}")
     try:
-        found = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        missing = error.name or ""
-        if module_name != missing and not module_name.startswith(f"{missing}."):
-            raise  # the module is there; what it imports is not
-        raise ValueError(f"{what}={value!r}: there is no module {missing!r}; is its folder on sys.path?") from error
+        found: Any = import_named(module_name)
+    except ValueError as error:
+        raise ValueError(f"{what}={value!r}: {error}") from error
     for part in name.split("."):
         if not hasattr(found, part):
             raise ValueError(f"{what}={value!r}: module {module_name!r} has no {name!r}")
@@ -59,6 +56,21 @@ def resolve(what: str, value: Any) -> Callable[..., Any]:
     if not callable(found):
         raise ValueError(f"{what}={value!r} is a {type(found).__name__}, which cannot be called")
     return found
+
+
+def import_named(module: str) -> ModuleType:
+    """Import a module that a user named.
+
+    Raises:
+        ValueError: There is no such module. One that is there and fails to import raises what it raises.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if module != missing and not module.startswith(f"{missing}."):
+            raise  # the module is there; what it imports is not
+        raise ValueError(f"there is no module {missing!r} here or among the installed") from error
 
 
 #: Types of options that :func:`checked` checks.

@@ -337,8 +337,8 @@ def test_random_replies_depend_on_the_episode_alone():
         ("json:", "a policy is"),
         ("no_such_module:x", "there is no module 'no_such_module'"),
         ("json.no_such:x", "there is no module 'json.no_such'"),
-        ("json:lods", "the module 'json' has no 'lods'"),
-        ("json:__name__", "is a str, not a function"),
+        ("json:lods", "module 'json' has no 'lods'"),
+        ("json:__name__", "is a str, which cannot be called"),
     ],
 )
 def test_names_of_no_policy(name, message):
