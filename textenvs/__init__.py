@@ -10,20 +10,27 @@ Importing this package registers every environment of ``envs_registry.yaml``::
     conversation, reward, terminated, truncated, info = env.step("#### 12")
 """
 
+from .attack import Attack, always, sequence
 from .env import FAILURE_STOPS, EnvironmentFailure, EpisodeState, TextEnv, Turn
-from .messages import Message, Messages
+from .episodes import play_episodes
+from .messages import Message, Messages, assistant, system, user, visible_text
+from .play import Episode, play
 from .registry import EnvironmentSpec, describe, list_environments, make, register_all
 from .spaces import AssistantTurn, Conversation, Unicode
 from .task import Task, TaskError, TaskSet
+from .tool_env import ToolEnv, ToolState
+from .tools import tool
 from .vector import TextVectorEnv
 
 __all__ = [
-    "FAILURE_STOPS",
     "AssistantTurn",
+    "Attack",
     "Conversation",
     "EnvironmentFailure",
     "EnvironmentSpec",
+    "Episode",
     "EpisodeState",
+    "FAILURE_STOPS",
     "Message",
     "Messages",
     "Task",
@@ -31,12 +38,23 @@ __all__ = [
     "TaskSet",
     "TextEnv",
     "TextVectorEnv",
+    "ToolEnv",
+    "ToolState",
     "Turn",
     "Unicode",
+    "always",
+    "assistant",
     "describe",
     "list_environments",
     "make",
+    "play",
+    "play_episodes",
     "register_all",
+    "sequence",
+    "system",
+    "tool",
+    "user",
+    "visible_text",
 ]
 
 register_all()

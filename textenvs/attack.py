@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from .messages import Message, Messages
+from .messages import Message, Messages, text_of
 
 #: Replies to a conversation; made anew for every episode, so it may remember within one.
 Cheater: TypeAlias = Callable[[Messages], "str | Message"]
@@ -64,7 +64,7 @@ def sequence(name: str, says: str, replies: Sequence[str | Message], **options: 
 
 def first_user_text(conversation: Messages) -> str:
     """What the user said first."""
-    return next((str(message["content"]) for message in conversation if message["role"] == "user"), "")
+    return next((text_of(message) for message in conversation if message["role"] == "user"), "")
 
 
 #: What costs nothing to try anywhere; every family's list begins with these.

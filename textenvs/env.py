@@ -28,13 +28,10 @@ Invariants, kept here so that no author has to:
 from __future__ import annotations
 
 import copy
-import functools
 import inspect
 from collections.abc import Awaitable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from math import fsum, isclose
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self
 
 import gymnasium
 import numpy as np
@@ -49,173 +46,40 @@ from .messages import (
     clean_messages,
     clean_text,
     copy_messages,
-    plain_text,
     problem_with,
     transcript,
 )
 from .spaces import AssistantTurn, Conversation
-from .task import Task, TaskSet
-from .text import printable, quoted
+from .task import Rows, Task, TaskSet
+from .text import printable
+from .turn import FAILURE_STOPS, LARGEST, EnvironmentFailure, EpisodeState, StateT, Turn, check_numbers, copy_state
 
-StateT = TypeVar("StateT", bound="EpisodeState")
+__all__ = [
+    "FAILURE_STOPS",
+    "LARGEST",
+    "EnvironmentFailure",
+    "EpisodeState",
+    "ResetResult",
+    "StepResult",
+    "TextEnv",
+    "Turn",
+    "as_reply",
+    "check_numbers",
+]
+
 ResetResult = tuple[Messages, dict[str, Any]]
 StepResult = tuple[Messages, float, bool, bool, dict[str, Any]]
-
-#: Stops that say the environment's own machinery failed, not the policy. Such an episode is truncated, and training
-#: leaves it out.
-FAILURE_STOPS: frozenset[str] = frozenset({"user_failed", "judge_failed", "tool_failed"})
-
-#: Stops set here when a budget ran out.
-BUDGET_STOPS: frozenset[str] = frozenset({"max_assistant_turns", "max_user_turns"})
-
-#: The largest reward or metric, in magnitude. Sums of squares of larger ones overflow in a learner's float32: one
-#: episode would make every mean infinite.
-LARGEST = 1e12
 
 _OPTIONS = {"task_index", "task"}  # of reset
 # How many indices an endless task set is sampled from: large enough that repeats are rare, small enough for int32.
 _ENDLESS = 2**31 - 1
 
 
-class EnvironmentFailure(Exception):
-    """Raised in a hook when a simulator, judge or tool gave up after its retries.
-
-    In ``respond`` it ends the episode as truncated with ``info["stop"] == stop``; the action that met the failure gets
-    reward 0 and the whole episode is marked (``info["failed"]``), so that training leaves it out. In ``opening`` there
-    is no episode yet to end: there it leaves ``reset`` as any other exception does.
-
-    Args:
-        stop: One of :data:`FAILURE_STOPS`.
-        reason: What happened, for logs; shown as ``info["failure"]``.
-    """
-
-    def __init__(self, stop: str, reason: str) -> None:
-        if stop not in FAILURE_STOPS:
-            raise ValueError(f"stop must be one of {sorted(FAILURE_STOPS)}, not {stop!r}")
-        super().__init__(stop, reason)  # both, so that the exception survives pickling between processes
-        self.stop = stop
-        self.reason = reason
-
-    def __str__(self) -> str:
-        """The stop and the reason."""
-        return f"{self.stop}: {self.reason}"
-
-
-@dataclass(frozen=True, init=False)
-class Turn:
-    """What the environment makes of one assistant message.
-
-    Args:
-        messages: What is said next to the assistant (user or tool messages).
-        reward: The turn's reward. Left out, it is the sum of ``terms``.
-        terminated: The task is over (solved, given up, ...). A budget that runs out is not for the author to report.
-        stop: Why it is over; given when ``terminated``, and only then.
-        terms: The reward by named parts. Left out, the whole reward is one term, ``"reward"``.
-        metrics: Numbers worth reporting that are not reward.
-
-    Raises:
-        ValueError: The terms do not sum to the reward, a number is not finite or above :data:`LARGEST` in magnitude, a
-            message is malformed or is not from the user or a tool, or ``terminated`` and ``stop`` do not come together.
-    """
-
-    messages: Messages
-    reward: float | None  # never None; the type is that of the argument, for dataclasses.replace
-    terminated: bool
-    stop: str | None
-    terms: Mapping[str, float]
-    metrics: Mapping[str, float]
-
-    # Written out for speed: one of these is made on every turn of every episode.
-    def __init__(
-        self,
-        messages: Sequence[Message] = (),
-        reward: float | None = None,
-        terminated: bool = False,
-        stop: str | None = None,
-        terms: Mapping[str, float] | None = None,
-        metrics: Mapping[str, float] | None = None,
-    ) -> None:
-        if terms:
-            parts = {name: float(value) + 0.0 for name, value in terms.items()}  # -0.0 becomes 0.0
-            check_numbers("Turn: reward terms", parts)
-            total = fsum(parts.values())
-            reward = total if reward is None else float(reward)
-            if total != reward and not isclose(total, reward, rel_tol=1e-9, abs_tol=1e-9):
-                raise ValueError(f"Turn: the terms {parts} sum to {total}, but reward is {reward}")
-        else:
-            reward = 0.0 if reward is None else float(reward)
-            parts = {"reward": reward}
-            check_numbers("Turn: reward terms", parts)
-        numbers = {name: float(value) for name, value in metrics.items()} if metrics else {}
-        check_numbers("Turn: metrics", numbers)
-        if terminated and not stop:
-            raise ValueError("Turn: terminated needs a stop that says why, for example stop='solved'")
-        if stop is not None:
-            if not terminated:
-                raise ValueError(f"Turn: stop={stop!r} says that the episode is over, but terminated is not set")
-            if stop in BUDGET_STOPS:
-                raise ValueError(f"Turn: stop={stop!r} is set by TextEnv when a budget runs out, not by respond()")
-            if stop in FAILURE_STOPS:
-                raise ValueError(f"Turn: stop={stop!r} is a failure; raise EnvironmentFailure({stop!r}, reason)")
-        fields = self.__dict__  # frozen for everybody else
-        fields["messages"] = _said(messages)
-        fields["reward"] = reward
-        fields["terminated"] = terminated
-        fields["stop"] = stop
-        fields["terms"] = parts
-        fields["metrics"] = numbers
-
-
-def check_numbers(what: str, values: Mapping[str, float]) -> None:
-    """Raise ``ValueError`` unless rewards or metrics are finite and at most :data:`LARGEST` in magnitude."""
-    for value in values.values():
-        if not -LARGEST <= value <= LARGEST:
-            bad = {name: value for name, value in values.items() if not -LARGEST <= value <= LARGEST}
-            raise ValueError(
-                f"{what} must be finite numbers of at most {LARGEST:g} in magnitude, not {quoted(bad)}; scale them"
-            )
-
-
-def _said(messages: Sequence[Message]) -> Messages:
-    """What an environment says, checked, as a clean copy."""
-    if type(messages) in (list, tuple) and len(messages) == 1 and (text := plain_text(messages[0], "user")) is not None:
-        return ({"role": "user", "content": clean_text(text)},)  # as most environments do on most turns
-    checked = check_conversation(messages, "Turn")
-    for message in checked:
-        if message["role"] not in ("user", "tool"):
-            raise ValueError(f"Turn: an environment speaks as user or tool, not as {message['role']}")
-    return clean_messages(checked)
-
-
-@dataclass
-class EpisodeState:
-    """All that changes during an episode. Subclass it for more; every field needs a default.
-
-    ``task`` and ``messages`` are immutable and shared between snapshots; everything else is copied.
-    """
-
-    task: Task | None = None
-    task_index: int = -1
-    messages: Messages = ()
-    assistant_turns: int = 0
-    user_turns: int = 0
-    terminated: bool = False
-    truncated: bool = False
-    stop: str | None = None
-    return_so_far: float = 0.0  # the sum of the turn rewards
-    rng: dict[str, Any] | None = None  # filled by snapshot(): the state of np_random
-
-    @property
-    def done(self) -> bool:
-        """Whether the episode is over."""
-        return self.terminated or self.truncated
-
-
 class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
     """Base class of all text environments; see the module's docstring for the contract.
 
     Args:
-        tasks: The task set to draw from.
+        tasks: The task set to draw from, or a list of tasks.
         max_assistant_turns: Truncate after this many assistant messages; ``None`` for no limit.
         max_user_turns: Truncate when the assistant has replied and the user has no turn left, counting the user's
             messages after the opening; ``None`` for no limit.
@@ -242,7 +106,7 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
 
     def __init__(
         self,
-        tasks: TaskSet,
+        tasks: TaskSet | Sequence[Task],
         *,
         max_assistant_turns: int | None = None,
         max_user_turns: int | None = None,
@@ -254,6 +118,8 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
                 raise ValueError(f"{name} must be an integer of at least 1 or None, not {limit!r}")
         if render_mode not in (None, *self.metadata["render_modes"]):
             raise ValueError(f"render_mode must be None or one of {self.metadata['render_modes']}, not {render_mode!r}")
+        if not isinstance(tasks, TaskSet):
+            tasks = Rows(f"the tasks of {type(self).__name__}", tasks)
         if tasks.size == 0:
             raise ValueError(f"{tasks.name} has no tasks to draw from")
         self.tasks = tasks
@@ -435,7 +301,7 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
 
     def snapshot(self) -> StateT:
         """A copy of the episode as it stands, picklable, for :meth:`restore` here or in another process."""
-        saved = _copy_state(self.state)
+        saved = copy_state(self.state)
         saved.rng = dict(self.np_random.bit_generator.state)
         return saved
 
@@ -448,7 +314,7 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         bit_generator = getattr(np.random, state.rng["bit_generator"])()
         bit_generator.state = state.rng
         self.np_random = np.random.Generator(bit_generator)
-        self.state = _copy_state(state)
+        self.state = copy_state(state)
         self.state.rng = None
         self._printed = 0
 
@@ -462,7 +328,7 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         """
         child = copy.copy(self)
         child._owner = False
-        child.state = _copy_state(self.state)
+        child.state = copy_state(self.state)
         child.observation_space, child.action_space = copy.deepcopy((self.observation_space, self.action_space))
         if seed is None:
             child._np_random = copy.deepcopy(self.np_random)
@@ -485,7 +351,7 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
 
     @contextmanager
     def _played_or_not(self) -> Iterator[None]:
-        before, randomness = _copy_state(self.state), self.np_random.bit_generator.state
+        before, randomness = copy_state(self.state), self.np_random.bit_generator.state
         try:
             yield
         except BaseException:  # an interrupt or a cancelled task would leave half a turn, too
@@ -591,18 +457,13 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         return self._result(turn)
 
     def _identity(self) -> dict[str, Any]:
-        task = self.state.task
-        assert task is not None
+        task = self.task
         return {"task_key": task.key, "task_index": self.state.task_index, "data_source": task.data_source}
 
     def _result(self, turn: Turn, failure: str | None = None) -> StepResult:
         state = self.state
-        task = state.task
-        assert task is not None
         info = {
-            "task_key": task.key,
-            "task_index": state.task_index,
-            "data_source": task.data_source,
+            **self._identity(),
             "terms": {**turn.terms},
             "metrics": {**turn.metrics},
             "assistant_turns": state.assistant_turns,
@@ -631,30 +492,3 @@ def as_reply(action: Any) -> Message:
     if action["role"] != "assistant":
         raise gymnasium.error.InvalidAction(f"an action must have role 'assistant', not {action['role']!r}")
     return clean_messages([action])[0]
-
-
-# What a copy may share, by exact type: a subclass could have attributes that change.
-_IMMUTABLE: frozenset[type] = frozenset({int, float, str, bool, bytes, complex, type(None)})
-# What a class defines when it wants to be copied in a way of its own.
-_OWN_WAY = ("__slots__", "__deepcopy__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__")
-
-
-def _copy_state(state: StateT) -> StateT:
-    """``copy.deepcopy`` with the task and the messages shared.
-
-    Written out, because it happens on every turn and most fields are plain numbers and texts.
-    """
-    kind: Any = type(state)
-    memo: dict[int, Any] = {id(state.messages): state.messages, id(state.task): state.task}
-    if not _copies_plainly(kind):
-        return copy.deepcopy(state, memo)
-    copied = object.__new__(kind)
-    memo[id(state)] = copied
-    for name, value in vars(state).items():
-        vars(copied)[name] = value if type(value) in _IMMUTABLE else copy.deepcopy(value, memo)
-    return copied  # type: ignore[no-any-return]
-
-
-@functools.cache
-def _copies_plainly(kind: type) -> bool:
-    return not any(name in base.__dict__ for base in kind.__mro__[:-1] for name in _OWN_WAY)

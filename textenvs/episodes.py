@@ -19,23 +19,19 @@ is taken by the next one; a slow reply holds up no other episode.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import itertools
-from array import array
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from .env import EnvironmentFailure, TextEnv, Turn
-from .event_loop import wait_for
+from .env import TextEnv
 from .gc_tuning import rarely_collected
-from .messages import Messages, copy_messages
-from .options import Policy, check_count, check_env, check_timeout, resolve
+from .options import NonNegativeInt, Policy, PositiveInt, Seconds, check_env, checked, resolve
+from .play import Episode, InThreads, play
 from .task import Task
 
 #: Which tasks to play: indices, tasks or rows, in order; ``None`` in their place draws one by the episode's seed. A
@@ -43,73 +39,21 @@ from .task import Task
 Tasks: TypeAlias = "Iterable[int | Task | Mapping[str, Any] | None] | int | None"
 
 
-_FOR_EVER = nullcontext(None)
+_NO_LIMIT = nullcontext(None)
 # Hooks and policies that never wait must not keep the event loop to themselves: after so many episodes, others get it.
 _YIELD_EVERY = 16
 
 
-@dataclass(frozen=True)
-class Episode:
-    """An episode that is over.
-
-    Args:
-        number: Which of the episodes it is, counted from 0 in the order of the tasks.
-        seed: What ``reset`` was given.
-        conversation: All that was said, up to the error if there was one.
-        rewards: One for each turn.
-        terms: The named parts of each reward.
-        info: The last ``info`` of the environment, with ``task_key``, ``metrics`` and more; after an error, only what
-            identifies the task.
-        terminated: The task was over.
-        truncated: A budget ran out, or the environment failed (``info["failed"]``).
-        error: What ended it otherwise.
-    """
-
-    number: int
-    seed: int
-    conversation: Messages = ()
-    rewards: tuple[float, ...] = ()
-    terms: tuple[Mapping[str, float], ...] = ()
-    info: Mapping[str, Any] = field(default_factory=dict)
-    terminated: bool = False
-    truncated: bool = False
-    error: Exception | None = None
-
-    @property
-    def reward(self) -> float:
-        """The sum of the rewards."""
-        return sum(self.rewards)
-
-    @property
-    def stop(self) -> str | None:
-        """Why the episode ended; ``None`` after an error."""
-        return None if self.error is not None else self.info.get("stop")
-
-    @property
-    def task_key(self) -> str | None:
-        """The task's key; ``None`` where there was an error before there was a task."""
-        return self.info.get("task_key")
-
-    @property
-    def task_index(self) -> int | None:
-        """The task's index, -1 for one that was brought along; ``None`` where there was an error before."""
-        return self.info.get("task_index")
-
-    @property
-    def failed(self) -> bool:
-        """Whether it says nothing about the policy: an error, or a simulator, judge or tool that gave up."""
-        return self.error is not None or bool(self.info.get("failed"))
-
-
+@checked
 def play_episodes(
     env: TextEnv[Any],
     policy: Policy | str,
     tasks: Tasks = None,
     *,
-    concurrency: int = 64,
-    seed: int | None = None,
-    buffer: int | None = None,
-    timeout_s: float | None = None,
+    concurrency: PositiveInt = 64,
+    seed: NonNegativeInt | None = None,
+    buffer: PositiveInt | None = None,
+    timeout_s: Seconds | None = None,
 ) -> AsyncGenerator[Episode, None]:
     """Play episodes in forks of ``env``, and give out each when it is over.
 
@@ -130,7 +74,6 @@ def play_episodes(
         ValueError: A number below 1 (or, for ``tasks`` and ``seed``, below 0).
     """
     check_env("play_episodes", env)
-    check_count("concurrency", concurrency, 1)
     plan = Plan(policy, tasks, seed, concurrency if buffer is None else buffer, timeout_s)
     return plan.stream((_fork(env) for _ in range(concurrency)), concurrency if env.blocking else 0)
 
@@ -146,20 +89,24 @@ class Plan:
         timeout_s: For one episode.
     """
 
+    @checked
     def __init__(
-        self, policy: Policy | str, tasks: Tasks, seed: int | None, buffer: int, timeout_s: float | None
+        self,
+        policy: Policy | str,
+        tasks: Tasks,
+        seed: NonNegativeInt | None,
+        buffer: PositiveInt,
+        timeout_s: Seconds | None,
     ) -> None:
-        check_count("buffer", buffer, 1)
         if seed is None:
             seed = int(np.random.SeedSequence().generate_state(1)[0])
-        check_count("seed", seed, 0)
-        check_timeout("timeout_s", timeout_s)
         if isinstance(tasks, (int, np.integer)):
-            check_count("tasks, as a number of episodes,", tasks, 0)
+            if isinstance(tasks, bool) or tasks < 0:
+                raise ValueError(f"tasks, as a number of episodes, must be an integer of at least 0, not {tasks!r}")
         elif tasks is not None and (isinstance(tasks, (str, bytes, Mapping, Task)) or not isinstance(tasks, Iterable)):
             raise ValueError(f"tasks must be indices, tasks or rows, a number of episodes or None, not {tasks!r}")
         self.policy: Policy = resolve("policy", policy)
-        self.seed = int(seed)
+        self.seed = seed
         self.timeout_s = timeout_s
         self._jobs = enumerate(
             itertools.repeat(None) if tasks is None
@@ -215,63 +162,30 @@ class Plan:
     async def _work(self, env: TextEnv[Any], number: int, task: Any, threads: ThreadPoolExecutor | None) -> None:
         """One place: this episode, and then whichever is next.
 
-        There may be tens of thousands of these, and most of the time they wait. So this is a single coroutine, which
-        keeps neither conversation nor info while it waits for the environment.
+        There may be tens of thousands of these, and most of the time they wait.
         """
         job: tuple[int, Any] | None = (number, task)
         played = 0
         while job is not None:
             number, task = job
-            rewards = array("d")  # no list: the garbage collector looks at those, and there may be a great many
-            terms: list[Mapping[str, float]] = []
-            terminated = truncated = started = False
-            error: Exception | None = None
+            episode = Episode(number, self.seed + number)
+            calls = None if threads is None else InThreads(env, threads)
             clock: asyncio.Timeout | None = None
-            result: Any
             try:
-                async with _FOR_EVER if self.timeout_s is None else asyncio.timeout(self.timeout_s) as clock:
-                    # Not areset and astep: an episode that raises is over, so nobody needs what it was before the turn.
-                    env._np_random, env._np_random_seed = None, self.seed + number  # made when needed, perhaps never
-                    if threads is not None:
-                        result = await _in_thread(threads, env._begin_episode, None, _options(task))
-                    elif not isinstance(result := env._begin_episode(None, _options(task)), tuple):
-                        result = await result
-                    started = True
-                    while not (terminated or truncated):
-                        reply: Any = self.policy(result[0])
-                        del result
-                        if not isinstance(reply, (str, dict)) and inspect.isawaitable(reply):
-                            reply = await reply
-                        if threads is not None:
-                            result = await _in_thread(threads, env._play, reply)
-                        else:  # as env._play does it, without a coroutine more for each episode that waits
-                            try:
-                                turn: Any = env._ask(reply)
-                                if not isinstance(turn, Turn) and inspect.isawaitable(turn):
-                                    turn = await turn
-                                result = env._conclude(turn)
-                                del turn
-                            except EnvironmentFailure as failure:
-                                result = env._fail(failure)
-                        terminated, truncated = result[2:4]
-                        rewards.append(result[1])
-                        terms.append(result[4]["terms"])
-                    said, info = env.state.messages, result[4]  # ours now: the next episode has a state of its own
-            except Exception as caught:
-                error = caught
+                async with _NO_LIMIT if self.timeout_s is None else asyncio.timeout(self.timeout_s) as clock:
+                    await play(
+                        env, self.policy, seed=episode.seed, options=_options(task), calls=calls, episode=episode
+                    )
+            except Exception as error:
                 if isinstance(error, TimeoutError) and clock is not None and clock.expired():
                     error = TimeoutError(f"the episode took longer than {self.timeout_s:g} s")
-                said, info = (copy_messages(env.state.messages), env._identity()) if started else ((), {})
-                name = info.get("task_key", _named(task))
-                error.add_note(f"(in episode {number}, seed {self.seed + number}, task {name!r})")
-            episode = Episode(
-                number, self.seed + number, said, tuple(rewards), tuple(terms), info, terminated, truncated, error
-            )
+                name = episode.task_key or _named(task)
+                error.add_note(f"(in episode {number}, seed {episode.seed}, task {name!r})")
+                episode.error = error
+                env = _fork(env)  # a thread that was given up on may still be at work in the old one
             await self._room.acquire()
             self._finished.append(episode)
             self._news.set()
-            if error is not None:
-                env = _fork(env)  # a thread that was given up on may still be at work in the old one
             job = next(self._jobs, None)
             played += 1
             if played % _YIELD_EVERY == 0:
@@ -279,14 +193,10 @@ class Plan:
 
 
 def _fork(env: TextEnv[Any]) -> TextEnv[Any]:
-    """A fork for us alone: nobody samples from its spaces, and each episode brings its own seed."""
+    """A fork for this module alone: its spaces are never sampled from, and each episode has a seed."""
     fork = env.fork(0)
     fork.observation_space, fork.action_space = env.observation_space, env.action_space
     return fork
-
-
-async def _in_thread(threads: ThreadPoolExecutor, call: Callable[..., Any], *args: Any) -> Any:
-    return await asyncio.get_running_loop().run_in_executor(threads, lambda: wait_for(call(*args)))
 
 
 def _options(task: Any) -> dict[str, Any] | None:

@@ -25,8 +25,8 @@ def submit(awaitable: Awaitable[T]) -> Future[T]:
     """Start ``awaitable`` on the background loop, for a caller that will wait for its result.
 
     Raises:
-        RuntimeError: Called on the background loop itself, which would wait for itself for ever: an asynchronous hook
-            called a synchronous method. Await the asynchronous twin there.
+        RuntimeError: Called on the background loop itself, which would wait for itself and never end: an asynchronous
+            hook called a synchronous method. Await the asynchronous twin there.
     """
     if is_here():
         if inspect.iscoroutine(awaitable):

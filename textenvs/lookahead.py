@@ -38,6 +38,7 @@ import copy
 import dataclasses
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 from weakref import WeakKeyDictionary
@@ -46,10 +47,11 @@ import gymnasium
 import numpy as np
 
 from .chat.errors import ChatFailure
-from .env import FAILURE_STOPS, EnvironmentFailure, StepResult, TextEnv, check_numbers
+from .env import FAILURE_STOPS, EnvironmentFailure, TextEnv, check_numbers
 from .event_loop import settle, wait_for
 from .messages import Message, Messages, copy_messages, visible_text
-from .options import Judge, Policy, check_count, check_env, check_number, check_timeout, resolve
+from .options import Judge, NonNegativeInt, Policy, PositiveInt, Price, Seconds, Weight, check_env, checked, resolve
+from .play import Episode, play
 from .scoring.conversation import COST, FORMULAS, INTERACTIVITY, Formula, estimate_tokens
 
 #: Exceptions of policy, judge, user and tools that cost only the future they happen in.
@@ -127,6 +129,10 @@ class FuturePolicy(Protocol):
         """
 
 
+class _NoRoom(Exception):
+    """The policy has no room for another reply."""
+
+
 class Lookahead:
     """A way to look ahead, for any number of episodes at once: ``await lookahead(env)`` rewards the last turn.
 
@@ -155,36 +161,29 @@ class Lookahead:
         ValueError: A value outside the above.
     """
 
+    @checked
     def __init__(
         self,
         policy: Policy | FuturePolicy | str,
         *,
-        samples: int = 3,
-        window: int = 2,
+        samples: PositiveInt = 3,
+        window: NonNegativeInt = 2,
         formula: str | Formula = "textenvs",
-        weights: Mapping[str, float] | None = None,
-        cost: float | None = None,
+        weights: Mapping[str, Weight] | None = None,
+        cost: Price | None = None,
         judge: Judge | str | None = None,
         count_tokens: Callable[[str], int] | str | None = None,
-        seed: int = 0,
-        concurrency: int | None = None,
-        timeout_s: float | None = None,
+        seed: NonNegativeInt = 0,
+        concurrency: PositiveInt | None = None,
+        timeout_s: Seconds | None = None,
         failures: tuple[type[Exception], ...] = FAILURES,
     ) -> None:
-        for name, number, least in (("samples", samples, 1), ("window", window, 0), ("seed", seed, 0)):
-            check_count(name, number, least)
-        if concurrency is not None:
-            check_count("concurrency", concurrency, 1)
-        check_timeout("timeout_s", timeout_s)
         if not isinstance(formula, Formula):
             if not isinstance(formula, str) or formula not in FORMULAS:
                 raise ValueError(f"formula must be a Formula or one of {', '.join(FORMULAS)}, not {formula!r}")
             formula = FORMULAS[formula]
         if cost is not None:
-            check_number("cost", cost, 0)
             formula = dataclasses.replace(formula, rate=cost)
-        for name, weight in (weights or {}).items():
-            check_number(f"weights[{name!r}]", weight)
         if formula.unit == "tokens" and count_tokens is None:
             raise ValueError(
                 f"formula {formula.name!r} counts tokens: give count_tokens, for example "
@@ -283,24 +282,27 @@ class Lookahead:
 
     async def _future(self, i: int, fork: TextEnv[Any], player: Player, start: int, calls: list[int]) -> Future:
         begin = len(fork.state.messages)
-        conversation = copy_messages(fork.state.messages)
-        turns = 0
-        while turns < self.window and not fork.state.done:
+
+        async def reply(conversation: Messages) -> str | Message:
             calls[i] += 1
-            reply: Any = await settle(player(conversation))
-            if reply is None:  # it has no room for more
-                break
-            conversation, _, _, _, info = await _step(fork, reply)
-            turns += 1
-            if info["failed"]:
-                raise EnvironmentFailure(info["stop"], info["failure"])
+            said = await settle(player(conversation))
+            if said is None:
+                raise _NoRoom
+            return said
+
+        episode = Episode()
+        with suppress(_NoRoom):
+            await play(fork, reply, resume=True, turns=self.window, episode=episode)
+        if episode.failed:
+            raise EnvironmentFailure(episode.info["stop"], episode.info["failure"])
+        conversation = episode.conversation
         scores, grade = await _together(_scores(fork), self._grade(_as_seen(conversation)))
         return Future(
             conversation=conversation,
             scores=scores,
             interactivity=grade,
             length=self._length(conversation[start:]),
-            turns=turns,
+            turns=len(episode.rewards),
             words=sum(len(visible_text(message).split()) for message in conversation[begin:]),
             over=fork.state.done,
         )
@@ -381,12 +383,6 @@ async def _together(*work: Coroutine[Any, Any, Any]) -> list[Any]:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         raise
-
-
-async def _step(env: TextEnv[Any], reply: str | Message) -> StepResult:
-    if env.blocking:  # in one of asyncio's own threads: as many at a time as those are
-        return await asyncio.to_thread(env.step, reply)
-    return await env.astep(reply)
 
 
 async def _scores(env: TextEnv[Any]) -> dict[str, float]:

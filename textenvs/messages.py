@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NotRequired, Required, TypeAlias, TypedDict
 
+from .text import excerpt
+
 Role = Literal["system", "user", "assistant", "tool"]
 ROLES: tuple[str, ...] = ("system", "user", "assistant", "tool")
 _PLAIN_ROLES = ("user", "assistant", "system")  # of messages that need nothing but content
@@ -30,11 +32,39 @@ class ToolCall(TypedDict):
     function: FunctionCall
 
 
+class TextPart(TypedDict):
+    """A text among the parts of a content."""
+
+    type: Literal["text"]
+    text: str
+
+
+class ImageUrl(TypedDict):
+    """Where an image is: an address, or the image itself as a ``data:`` URL."""
+
+    url: str
+
+
+class ImagePart(TypedDict):
+    """An image among the parts of a content."""
+
+    type: Literal["image_url"]
+    image_url: ImageUrl
+
+
+Part: TypeAlias = TextPart | ImagePart
+Content: TypeAlias = str | Sequence[Part]
+
+
 class Message(TypedDict, total=False):
-    """One chat message. ``content`` is text; it may be empty where ``tool_calls`` says the rest."""
+    """One chat message.
+
+    ``content`` is text, or a sequence of parts (texts and images, in OpenAI's form). It may be empty where
+    ``tool_calls`` says the rest. Code that wants words takes :func:`text_of`.
+    """
 
     role: Required[Role]
-    content: Required[str]
+    content: Required[Content]
     name: NotRequired[str]
     reasoning_content: NotRequired[str]
     tool_calls: NotRequired[Sequence[ToolCall]]
@@ -49,6 +79,7 @@ _CALL_KEYS = {"id", "type", "function"}
 _FUNCTION_KEYS = {"name", "arguments"}
 _THINK = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
 _THINK_END = "</think>"
+_URL_CHARS = 60  # of an image's address in a transcript: it may be the image itself
 
 
 def system(content: str) -> Message:
@@ -56,12 +87,12 @@ def system(content: str) -> Message:
     return {"role": "system", "content": content}
 
 
-def user(content: str) -> Message:
-    """A user message."""
+def user(content: Content) -> Message:
+    """A user message: a text, or parts (:func:`text_part`, :func:`image_part`)."""
     return {"role": "user", "content": content}
 
 
-def assistant(content: str, tool_calls: Sequence[ToolCall] = ()) -> Message:
+def assistant(content: Content, tool_calls: Sequence[ToolCall] = ()) -> Message:
     """An assistant message, with tool calls if there are any."""
     message: Message = {"role": "assistant", "content": content}
     if tool_calls:
@@ -69,12 +100,36 @@ def assistant(content: str, tool_calls: Sequence[ToolCall] = ()) -> Message:
     return message
 
 
-def tool(content: str, tool_call_id: str, name: str | None = None) -> Message:
+def tool(content: Content, tool_call_id: str, name: str | None = None) -> Message:
     """The answer of a tool to the call ``tool_call_id``."""
     message: Message = {"role": "tool", "content": content, "tool_call_id": tool_call_id}
     if name is not None:
         message["name"] = name
     return message
+
+
+def text_part(text: str) -> TextPart:
+    """A text among the parts of a content."""
+    return {"type": "text", "text": text}
+
+
+def image_part(url: str) -> ImagePart:
+    """An image among the parts of a content: its address, or a ``data:`` URL."""
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def text_of(message: Mapping[str, Any]) -> str:
+    """The text of a message's content; of parts, the texts, each on a line of its own."""
+    content = message["content"]
+    if isinstance(content, str):
+        return content
+    return "\n".join(part["text"] for part in content if part["type"] == "text")
+
+
+def has_images(message: Mapping[str, Any]) -> bool:
+    """Whether an image is among the parts of a message's content."""
+    content = message["content"]
+    return not isinstance(content, str) and any(part["type"] == "image_url" for part in content)
 
 
 def clean_text(text: str) -> str:
@@ -106,8 +161,10 @@ def problem_with(message: Any) -> str | None:
         return f"unknown keys {sorted(map(str, unknown))}; a message has {sorted(_KEYS)}"
     if message.get("role") not in ROLES:
         return f"role is {message.get('role')!r}; it must be one of {', '.join(ROLES)}"
-    if not isinstance(message.get("content"), str):
-        return f"content must be a string, not {type(message.get('content')).__name__}"
+    if not isinstance(message.get("content"), str) and (problem := _problem_with_parts(message.get("content"))):
+        return problem
+    if message["role"] in ("system", "assistant") and has_images(message):
+        return f"an image is part of a user or tool message, not of a {message['role']} message"
     for key in _OPTIONAL_TEXT:
         if key in message and not isinstance(message[key], str):
             return f"{key} must be a string, not {type(message[key]).__name__}"
@@ -117,6 +174,26 @@ def problem_with(message: Any) -> str | None:
         if message["role"] != "assistant":
             return f"only an assistant message has 'tool_calls', not a {message['role']} message"
         return _problem_with_calls(message["tool_calls"])
+    return None
+
+
+def _problem_with_parts(parts: Any) -> str | None:
+    if not isinstance(parts, (list, tuple)):
+        return f"content must be a string or a list of parts, not {type(parts).__name__}"
+    if not parts:
+        return "content has no part in its list; an empty content is the string ''"
+    for i, part in enumerate(parts):
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        if kind == "text" and set(part) == {"type", "text"} and isinstance(part["text"], str):
+            continue
+        if kind == "image_url" and set(part) == {"type", "image_url"}:
+            image = part["image_url"]
+            if isinstance(image, Mapping) and set(image) == {"url"} and isinstance(image["url"], str) and image["url"]:
+                continue
+        return (
+            f"content[{i}] must be {{'type': 'text', 'text': str}} or "
+            "{'type': 'image_url', 'image_url': {'url': str}}, with a url that is not empty"
+        )
     return None
 
 
@@ -154,6 +231,11 @@ def copy_messages(messages: Iterable[Message]) -> Messages:
     copies = []
     for message in messages:
         copied: Message = {**message}
+        if not isinstance(content := message["content"], str):
+            copied["content"] = tuple(
+                text_part(part["text"]) if part["type"] == "text" else image_part(part["image_url"]["url"])
+                for part in content
+            )
         if len(message) > 2 and "tool_calls" in message:
             copied["tool_calls"] = tuple(
                 {"id": call["id"], "type": "function", "function": {**call["function"]}}
@@ -167,8 +249,15 @@ def clean_messages(messages: Iterable[Message]) -> Messages:
     """A deep copy in which every text is clean (:func:`clean_text`)."""
     copies = copy_messages(messages)
     for message in copies:
-        if not message["content"].isascii():
-            message["content"] = clean_text(message["content"])
+        if isinstance(content := message["content"], str):
+            if not content.isascii():
+                message["content"] = clean_text(content)
+        else:
+            for part in content:
+                if part["type"] == "text":
+                    part["text"] = clean_text(part["text"])
+                else:
+                    part["image_url"]["url"] = clean_text(part["image_url"]["url"])
         if len(message) == 2:  # a role and a text, like nearly every message
             continue
         for key in _OPTIONAL_TEXT:
@@ -182,12 +271,12 @@ def clean_messages(messages: Iterable[Message]) -> Messages:
 
 
 def visible_text(message: Message) -> str:
-    """What another party may read of a message: its content without private reasoning (``<think>`` blocks).
+    """What another party may read of a message: its text without private reasoning (``<think>`` blocks).
 
     An unclosed ``<think>`` hides everything after it: a reply cut off while thinking has said nothing. A ``</think>``
     without a beginning hides everything before it: some chat templates open the block in the prompt.
     """
-    return _THINK.sub("", message["content"]).rpartition(_THINK_END)[2].strip()
+    return _THINK.sub("", text_of(message)).rpartition(_THINK_END)[2].strip()
 
 
 def visible_conversation(messages: Iterable[Message], *, tools: bool = False) -> Messages:
@@ -216,7 +305,7 @@ def visible_conversation(messages: Iterable[Message], *, tools: bool = False) ->
             lines += [f"[calls {call['name']}({call['arguments']})]" for call in calls]
         role: Role = "user" if message["role"] == "user" else "assistant"
         if seen and seen[-1]["role"] == role:
-            lines.insert(0, seen.pop()["content"])
+            lines.insert(0, text_of(seen.pop()))
         seen.append({"role": role, "content": "\n".join(line for line in lines if line)})
     return tuple(seen)
 
@@ -225,7 +314,13 @@ def transcript(messages: Sequence[Message]) -> str:
     """The conversation for a person to read, one ``role: text`` paragraph a message."""
     lines = []
     for message in messages:
-        lines.append(f"{message['role']}: {message['content']}")
+        content = message["content"]
+        parts = [text_part(content)] if isinstance(content, str) else content
+        shown = [
+            part["text"] if part["type"] == "text" else f"[image: {excerpt(part['image_url']['url'], _URL_CHARS)}]"
+            for part in parts
+        ]
+        lines.append(f"{message['role']}: " + "\n".join(shown))
         for call in message.get("tool_calls", ()):
             lines.append(f"  -> {call['function']['name']}({call['function']['arguments']})")
     return "\n".join(lines)

@@ -6,12 +6,11 @@ import functools
 import importlib
 import inspect
 import math
-from collections.abc import Awaitable, Callable
-from types import UnionType
-from typing import Annotated, Any, Literal, ParamSpec, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
+from collections.abc import Awaitable, Callable, Mapping
+from types import ModuleType, UnionType
+from typing import Annotated, Any, Literal, ParamSpec, TypeAlias, TypeVar, Union, get_args, get_origin
 
 import gymnasium
-import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from .env import TextEnv
@@ -47,12 +46,9 @@ def resolve(what: str, value: Any) -> Callable[..., Any]:
     if not module_name or not name:
         raise ValueError(f"{what} must be a callable or 'module:name', not {value!r}")
     try:
-        found = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        missing = error.name or ""
-        if module_name != missing and not module_name.startswith(f"{missing}."):
-            raise  # the module is there; what it imports is not
-        raise ValueError(f"{what}={value!r}: there is no module {missing!r}; is its folder on sys.path?") from error
+        found: Any = import_named(module_name)
+    except ValueError as error:
+        raise ValueError(f"{what}={value!r}: {error}") from error
     for part in name.split("."):
         if not hasattr(found, part):
             raise ValueError(f"{what}={value!r}: module {module_name!r} has no {name!r}")
@@ -62,19 +58,38 @@ def resolve(what: str, value: Any) -> Callable[..., Any]:
     return found
 
 
+def import_named(module: str) -> ModuleType:
+    """Import a module that a user named.
+
+    Raises:
+        ValueError: There is no such module. One that is there and fails to import raises what it raises.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if module != missing and not module.startswith(f"{missing}."):
+            raise  # the module is there; what it imports is not
+        raise ValueError(f"there is no module {missing!r} here or among the installed") from error
+
+
 #: Types of options that :func:`checked` checks.
 PositiveInt = Annotated[int, Field(ge=1)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Gain = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Cost = Annotated[float, Field(le=0, allow_inf_nan=False)]
+Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Weight = Annotated[float, Field(allow_inf_nan=False)]
+Seconds = Annotated[float, Field(gt=0)]
 
 
 def checked(make: Callable[P, MadeT]) -> Callable[P, MadeT]:
     """Check the options of an ``__init__`` against their annotations, with pydantic and strictly.
 
     Parameters are checked whose annotation is ``bool``, ``int``, ``float``, ``str``, a ``Literal``, one of the types
-    above or an ``Annotated`` of their kind, or one of these ``| None``. A task source or an object is left alone.
+    above or an ``Annotated`` of their kind, a ``Mapping`` of these, or one of these ``| None``. A task source or an
+    object is left alone.
 
     Raises:
         ValueError: A value that its annotation does not allow, naming the option, the value and what is allowed.
@@ -83,7 +98,7 @@ def checked(make: Callable[P, MadeT]) -> Callable[P, MadeT]:
 
     @functools.cache
     def model() -> type[BaseModel]:
-        hints = get_type_hints(make, include_extras=True)
+        hints = inspect.get_annotations(make, eval_str=True)
         fields: dict[str, Any] = {
             name: (hint, ...) for name, hint in hints.items() if _plain(hint) and name != "return"
         }
@@ -98,9 +113,10 @@ def checked(make: Callable[P, MadeT]) -> Callable[P, MadeT]:
             model().model_validate(given)
         except ValidationError as error:
             first = error.errors()[0]
-            name, *_ = first["loc"]
+            name, *inside = first["loc"]
+            place = f"[{inside[0]!r}]" if inside and isinstance(given[str(name)], Mapping) else ""
             said = first["msg"].removeprefix("Input ")
-            raise ValueError(f"{name} {said}, not {given[str(name)]!r}") from None
+            raise ValueError(f"{name}{place} {said}, not {first['input']!r}") from None
         return make(*args, **kwargs)
 
     return wrapper
@@ -110,7 +126,7 @@ def _plain(hint: Any) -> bool:
     origin = get_origin(hint)
     if origin is Annotated:
         return _plain(get_args(hint)[0])
-    if origin in (Union, UnionType):
+    if origin in (Union, UnionType, Mapping):
         return all(_plain(each) for each in get_args(hint))
     return origin is Literal or hint in (bool, int, float, str, type(None))
 
@@ -134,12 +150,6 @@ def make_of(option: str, made: Callable[[GivenT], MadeT], given: GivenT) -> Made
         raise ValueError(f"{option}: {error}") from error
 
 
-def check_count(name: str, value: Any, least: int) -> None:
-    """Raise ``ValueError`` unless ``value`` is an integer of at least ``least``."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise ValueError(f"{name} must be an integer of at least {least}, not {value!r}")
-
-
 def check_number(name: str, value: Any, least: float = -math.inf) -> None:
     """Raise ``ValueError`` unless ``value`` is a finite number of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < least:
@@ -159,9 +169,3 @@ def check_charge(name: str, value: Any) -> None:
     check_number(name, value)
     if value > 0:
         raise ValueError(f"{name} is a cost and must be at most 0, not {value}")
-
-
-def check_timeout(name: str, value: Any) -> None:
-    """Raise ``ValueError`` unless ``value`` is ``None`` or a number of seconds above 0."""
-    if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0):
-        raise ValueError(f"{name} must be a number of seconds above 0 or None, not {value!r}")

@@ -13,15 +13,18 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
 
 import gymnasium
 import yaml
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
 
 from .env import TextEnv
+from .options import PositiveInt
 
 FILE_NAME = "envs_registry.yaml"
 _PACKAGE = Path(__file__).resolve().parent
@@ -30,7 +33,6 @@ PLACES: tuple[Path, ...] = (_PACKAGE / FILE_NAME, _PACKAGE.parent / FILE_NAME)
 
 _ID = re.compile(r"textenv/[a-z0-9]+(-[a-z0-9]+)*")
 _VERSIONED = re.compile(r".*-v\d+")
-_ENTRY_POINT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 #: Arguments that ``gymnasium.make`` keeps to itself, and one that any class may be given.
 _GYMNASIUM_OPTIONS = ("max_episode_steps", "disable_env_checker", "render_mode")
 _FIELDS = {"version", "entry_point", "kwargs", "description", "nondeterministic", "extras", "requires"}
@@ -40,7 +42,7 @@ class RegistryError(ValueError):
     """The registry file is missing or malformed; the message names the file and the entry."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=ConfigDict(strict=True))
 class EnvironmentSpec:
     """One entry of the registry.
 
@@ -56,9 +58,9 @@ class EnvironmentSpec:
     """
 
     id: str
-    version: int
-    entry_point: str
-    description: str
+    version: PositiveInt
+    entry_point: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]  # module:Class
+    description: Annotated[str, Field(pattern=r"\S")]
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     nondeterministic: bool = False
     extras: tuple[str, ...] = ()
@@ -230,26 +232,16 @@ def _spec(path: Path, env_id: Any, entry: Any) -> EnvironmentSpec:
         raise RegistryError(f"{where}: unknown fields {sorted(map(str, unknown))}; known are {sorted(_FIELDS)}")
     if missing := {"version", "entry_point", "description"} - set(entry):
         raise RegistryError(f"{where}: missing fields {sorted(missing)}")
-    version, kwargs = entry["version"], entry.get("kwargs", {})
-    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
-        raise RegistryError(f"{where}: version must be an integer of at least 1, not {version!r}")
-    if not isinstance(entry["entry_point"], str) or not _ENTRY_POINT.fullmatch(entry["entry_point"]):
-        raise RegistryError(f"{where}: entry_point must be 'module:Class', not {entry['entry_point']!r}")
-    if not isinstance(entry["description"], str) or not entry["description"].strip():
-        raise RegistryError(f"{where}: description must be a line of text, not {entry['description']!r}")
-    if not isinstance(entry.get("nondeterministic", False), bool):
-        raise RegistryError(f"{where}: nondeterministic must be true or false, not {entry['nondeterministic']!r}")
-    lists = {name: entry.get(name, []) for name in ("extras", "requires")}
-    for name, listed in lists.items():
-        if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
-            raise RegistryError(f"{where}: {name} must be a list of names, not {listed!r}")
-    if not isinstance(kwargs, dict) or not all(isinstance(key, str) for key in kwargs):
-        raise RegistryError(f"{where}: kwargs must map argument names to values, not {kwargs!r}")
     try:
-        json.dumps(kwargs, allow_nan=False)  # Gymnasium's spec.to_json() needs it
-    except (TypeError, ValueError) as error:
-        raise RegistryError(f"{where}: kwargs must be plain JSON values: {error}") from error
-    return EnvironmentSpec(id=env_id, **{**entry, **{name: tuple(listed) for name, listed in lists.items()}})
+        text = json.dumps({"id": env_id, **entry}, allow_nan=False)
+    except (TypeError, ValueError) as error:  # Gymnasium's spec.to_json() needs it
+        raise RegistryError(f"{where}: all of it must be plain JSON values: {error}") from error
+    try:
+        return TypeAdapter(EnvironmentSpec).validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise RegistryError(f"{where}: {place} {first['msg'].removeprefix('Input ')}, not {first['input']!r}") from None
 
 
 class _Loader(yaml.SafeLoader):

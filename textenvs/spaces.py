@@ -15,20 +15,22 @@ import tempfile
 import weakref
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gymnasium import spaces
 from gymnasium.vector.utils import create_shared_memory, read_from_shared_memory, write_to_shared_memory
 
 from .messages import Message, Messages, ToolCall, problem_with
 
+T = TypeVar("T")
+
 # Samples are for checks, not for training: short, printable, and with non-ASCII text so that nothing downstream
 # can get away with assuming ASCII.
 _SAMPLE_WORDS = ("yes", "no", "why", "#### 7", "12", "é", "数", "🙂", "\n", "<b>", "{", '"', "maybe", "3 + 4 = 7")
 
 
-class Conversation(spaces.Space[Messages]):
-    """All conversations: tuples of chat messages (see :mod:`textenvs.messages`) of any length, including none."""
+class _TextSpace(spaces.Space[T]):
+    """What the spaces have in common; two of one class are the same set."""
 
     def __init__(self, seed: int | None = None) -> None:
         super().__init__(shape=None, dtype=None, seed=seed)
@@ -37,6 +39,22 @@ class Conversation(spaces.Space[Messages]):
     def is_np_flattenable(self) -> bool:
         """False: text has no fixed-size array form."""
         return False
+
+    def __repr__(self) -> str:
+        """The constructor call."""
+        return f"{type(self).__name__}()"
+
+    def __eq__(self, other: Any) -> bool:
+        """Whether it is the same set."""
+        return type(other) is type(self)
+
+    def __hash__(self) -> int:
+        """Equal spaces hash alike."""
+        return hash(type(self))
+
+
+class Conversation(_TextSpace[Messages]):
+    """All conversations: tuples of chat messages (see :mod:`textenvs.messages`) of any length, including none."""
 
     def sample(self, mask: Any = None, probability: Any = None) -> Messages:
         """A random short conversation that alternates user and assistant."""
@@ -57,29 +75,9 @@ class Conversation(spaces.Space[Messages]):
         """The inverse of :meth:`to_jsonable`."""
         return [tuple(_frozen(message) for message in sample) for sample in sample_n]
 
-    def __repr__(self) -> str:
-        """The constructor call."""
-        return "Conversation()"
 
-    def __eq__(self, other: Any) -> bool:
-        """All conversation spaces are the same set."""
-        return isinstance(other, Conversation)
-
-    def __hash__(self) -> int:
-        """Equal spaces hash alike."""
-        return hash(type(self))
-
-
-class AssistantTurn(spaces.Space[str | Message]):
+class AssistantTurn(_TextSpace[str | Message]):
     """What an assistant may do in a turn: say text (``str``), or give a whole assistant message (with tool calls)."""
-
-    def __init__(self, seed: int | None = None) -> None:
-        super().__init__(shape=None, dtype=None, seed=seed)
-
-    @property
-    def is_np_flattenable(self) -> bool:
-        """False: text has no fixed-size array form."""
-        return False
 
     def sample(self, mask: Any = None, probability: Any = None) -> str | Message:
         """Random text, now and then as a message with a tool call."""
@@ -102,29 +100,9 @@ class AssistantTurn(spaces.Space[str | Message]):
         """The inverse of :meth:`to_jsonable`."""
         return [sample if isinstance(sample, str) else _frozen(sample) for sample in sample_n]
 
-    def __repr__(self) -> str:
-        """The constructor call."""
-        return "AssistantTurn()"
 
-    def __eq__(self, other: Any) -> bool:
-        """All assistant-turn spaces are the same set."""
-        return isinstance(other, AssistantTurn)
-
-    def __hash__(self) -> int:
-        """Equal spaces hash alike."""
-        return hash(type(self))
-
-
-class Unicode(spaces.Space[str]):
+class Unicode(_TextSpace[str]):
     """All strings: what a conversation is when a wrapper has made text of it."""
-
-    def __init__(self, seed: int | None = None) -> None:
-        super().__init__(shape=None, dtype=None, seed=seed)
-
-    @property
-    def is_np_flattenable(self) -> bool:
-        """False: text has no fixed-size array form."""
-        return False
 
     def sample(self, mask: Any = None, probability: Any = None) -> str:
         """Random short text."""
@@ -142,18 +120,6 @@ class Unicode(spaces.Space[str]):
     def from_jsonable(self, sample_n: list[str]) -> list[str]:
         """The inverse of :meth:`to_jsonable`."""
         return list(sample_n)
-
-    def __repr__(self) -> str:
-        """The constructor call."""
-        return "Unicode()"
-
-    def __eq__(self, other: Any) -> bool:
-        """All of these spaces are the same set."""
-        return isinstance(other, Unicode)
-
-    def __hash__(self) -> int:
-        """Equal spaces hash alike."""
-        return hash(type(self))
 
 
 class SharedText(Sequence[Any]):
@@ -221,9 +187,8 @@ def _words(rng: Any) -> str:
 
 
 def _frozen(message: dict[str, Any]) -> Message:
-    if "tool_calls" in message:
-        message = {**message, "tool_calls": tuple(message["tool_calls"])}
-    return message  # type: ignore[return-value]
+    lists = {name: tuple(value) for name, value in message.items() if isinstance(value, list)}
+    return {**message, **lists}  # type: ignore[typeddict-item, return-value]
 
 
 def _no_mask(mask: Any, probability: Any) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from .messages import Messages, check_conversation, copy_messages
+from .messages import Messages, check_conversation, copy_messages, text_of
 
 Split = Literal["train", "test"]
 SPLITS: tuple[str, ...] = ("train", "test")
@@ -47,7 +47,7 @@ class Task:
     @property
     def question(self) -> str:
         """The last user message of the prompt."""
-        return next((m["content"] for m in reversed(self.prompt) if m["role"] == "user"), "")
+        return next((text_of(m) for m in reversed(self.prompt) if m["role"] == "user"), "")
 
     def to_row(self) -> dict[str, Any]:
         """The row in verl's Parquet schema; the key travels as ``extra_info.key``."""
@@ -136,7 +136,7 @@ class Rows:
         tasks: The tasks; their keys must differ.
 
     Raises:
-        TaskError: There is no task, or two have the same key.
+        TaskError: There is no task, something else is among them, or two have the same key.
     """
 
     def __init__(self, name: str, tasks: Iterable[Task]) -> None:
@@ -146,6 +146,8 @@ class Rows:
             raise TaskError(f"{name}: there is no task in it; give at least one row")
         first: dict[str, int] = {}
         for row, task in enumerate(self._tasks, start=1):
+            if not isinstance(task, Task):
+                raise TaskError(f"{name}: row {row} is a {type(task).__name__}; give Task(...) or Task.from_row(...)")
             if task.key in first:
                 raise TaskError(
                     f"{name}: rows {first[task.key]} and {row} have the same key {task.key!r} (column 'extra_info', "

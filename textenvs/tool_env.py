@@ -31,8 +31,8 @@ from typing import Any, ClassVar, TypeVar
 
 from .env import EpisodeState, ResetResult, TextEnv, Turn
 from .event_loop import settle
-from .messages import Message, check_conversation, system
-from .task import TaskSet
+from .messages import Message, check_conversation, system, text_of
+from .task import Task, TaskSet
 from .tools.formats import make_format
 from .tools.formats.base import Parsed, make_call
 from .tools.schema import Closable, Tool
@@ -56,7 +56,7 @@ class ToolEnv(TextEnv[ToolStateT]):
     Every turn's metrics have ``tool_calls`` and ``tool_errors``, the numbers of that turn.
 
     Args:
-        tasks: The task set to draw from.
+        tasks: The task set to draw from, or a list of tasks.
         tools: The tools, with names that differ.
         call_format: How calls are written: ``"hermes"``, ``"llama3"``, ``"qwen3-coder"``, ``"mistral"``, ``"react"``,
             or ``"native"`` (only as ``tool_calls`` of a message). A message with ``tool_calls`` is understood in any.
@@ -78,7 +78,7 @@ class ToolEnv(TextEnv[ToolStateT]):
 
     def __init__(
         self,
-        tasks: TaskSet,
+        tasks: TaskSet | Sequence[Task],
         tools: Sequence[Tool[..., Any]],
         *,
         call_format: str = "hermes",
@@ -183,7 +183,7 @@ class ToolEnv(TextEnv[ToolStateT]):
         messages = check_conversation(opening, f"{type(self).__name__}.opening")
         if self.tools and self.tools_in_prompt and messages and (tools := self.format.instructions()):
             if messages[0]["role"] == "system":
-                first, messages = messages[0]["content"], messages[1:]
+                first, messages = text_of(messages[0]), messages[1:]
             else:
                 first = self.system_prompt or ""
             messages = (system(f"{first}\n\n{tools}" if first else tools), *messages)

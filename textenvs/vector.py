@@ -22,10 +22,11 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from .env import ResetResult, StepResult, TextEnv, as_reply
-from .episodes import Episode, Plan, Tasks
+from .episodes import Plan, Tasks
 from .event_loop import submit, wait_for
 from .messages import Message, Messages, copy_messages
 from .options import Policy
+from .play import Episode
 from .registry import make
 
 T = TypeVar("T")

@@ -26,9 +26,9 @@ from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker
 
 from .env import EnvironmentFailure, TextEnv, check_numbers
 from .event_loop import settle, wait_for
-from .lookahead import FAILURES, Formula, FuturePolicy, Lookahead
+from .lookahead import FuturePolicy, Lookahead
 from .messages import Message, Messages, transcript
-from .options import Judge, Policy, check_count, check_number, resolve
+from .options import Policy, PositiveInt, Weight, checked, resolve
 from .spaces import Unicode
 
 ObsT = TypeVar("ObsT")
@@ -163,11 +163,10 @@ class RewardTerms(TextWrapper[Messages]):
             a weighted term above :data:`~textenvs.env.LARGEST` in magnitude.
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any], weights: Mapping[str, float], others: float = 1.0) -> None:
+    @checked
+    def __init__(self, env: gymnasium.Env[Any, Any], weights: Mapping[str, Weight], others: Weight = 1.0) -> None:
         RecordConstructorArgs.__init__(self, weights=dict(weights), others=others)
         super().__init__(env)
-        for name, weight in {**weights, "others": others}.items():
-            check_number(f"the weight of {name!r}", weight)
         self.weights = dict(weights)
         self.others = others
 
@@ -202,61 +201,27 @@ class MultiturnAwareReward(TextWrapper[Messages]):
             the whole conversation will be worth, so a turn's reward is its own return. ``"difference"``: what the turn
             changed in that estimate; the rewards of an episode then sum to the score of the conversation it became,
             for algorithms that add up rewards.
-        samples: How many futures.
-        window: How many turns the policy has in each.
-        formula: The formula, by name or your own.
-        weights: Of task scores and interactivity.
-        cost: The price of a word or token.
-        judge: Grades conversations.
-        count_tokens: Counts tokens, for formulas that need it.
-        seed: Of the futures.
-        concurrency: How many futures at a time.
-        timeout_s: How long a future may take.
-        failures: The exceptions that cost only a future.
+        **options: ``samples``, ``window``, ``formula`` and whatever else
+            :class:`~textenvs.lookahead.Lookahead` takes.
 
     Raises:
         ValueError: A value that :class:`~textenvs.lookahead.Lookahead` refuses, or an unknown ``credit``.
     """
 
+    @checked
     def __init__(
         self,
         env: gymnasium.Env[Any, Any],
         policy: Policy | FuturePolicy | str,
         *,
         credit: Literal["value", "difference"] = "value",
-        samples: int = 3,
-        window: int = 2,
-        formula: str | Formula = "textenvs",
-        weights: Mapping[str, float] | None = None,
-        cost: float | None = None,
-        judge: Judge | str | None = None,
-        count_tokens: Callable[[str], int] | str | None = None,
-        seed: int = 0,
-        concurrency: int | None = None,
-        timeout_s: float | None = None,
-        failures: tuple[type[Exception], ...] = FAILURES,
+        **options: Any,
     ) -> None:
-        options: dict[str, Any] = {
-            "samples": samples,
-            "window": window,
-            "formula": formula,
-            "weights": None if weights is None else dict(weights),
-            "cost": cost,
-            "judge": judge,
-            "count_tokens": count_tokens,
-            "seed": seed,
-            "concurrency": concurrency,
-            "timeout_s": timeout_s,
-        }
-        # Not copied: a policy may hold a model, or connections. Exceptions only where they are not the default, which
-        # has no JSON.
-        recorded = options if failures == FAILURES else {**options, "failures": failures}
-        RecordConstructorArgs.__init__(self, policy=policy, credit=credit, **recorded, _disable_deepcopy=True)
+        # Not copied: a policy may hold a model, or connections.
+        RecordConstructorArgs.__init__(self, policy=policy, credit=credit, **options, _disable_deepcopy=True)
         super().__init__(env)
-        if credit not in ("value", "difference"):
-            raise ValueError(f"credit must be 'value' or 'difference', not {credit!r}")
         self.credit = credit
-        self.lookahead = Lookahead(policy, **options, failures=failures)
+        self.lookahead = Lookahead(policy, **options)
         self._before: dict[str, float] = {}  # the terms of the turn before
 
     def after_reset(self, observation: Any, info: dict[str, Any]) -> Start:
@@ -329,10 +294,10 @@ class RecordConversations(TextWrapper[Messages]):
         ValueError: ``every`` is below 1.
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any], path: str | Path, every: int = 1) -> None:
+    @checked
+    def __init__(self, env: gymnasium.Env[Any, Any], path: str | Path, every: PositiveInt = 1) -> None:
         RecordConstructorArgs.__init__(self, path=str(path), every=every)
         super().__init__(env)
-        check_count("every", every, 1)
         self.path = Path(path)
         self.every = every
         self._episodes = 0

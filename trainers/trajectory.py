@@ -393,6 +393,10 @@ def _to_arrow(name: str, value: Any) -> Any:
         return list(value.items())
     if name == "status":
         return str(value)
+    if name == "messages":
+        from textenvs.messages import text_of
+
+        return [{**message, "content": text_of(message)} for message in value]
     return value
 
 

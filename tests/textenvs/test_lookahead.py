@@ -520,7 +520,7 @@ def test_scores_are_named_finite_numbers(scores, match):
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"samples": 0}, "samples must be an integer of at least 1, not 0"),
+        ({"samples": 0}, "samples should be greater than or equal to 1, not 0"),
         ({"samples": True}, "samples"),
         ({"window": -1}, "window"),
         ({"window": 1.5}, "window"),

@@ -12,8 +12,12 @@ from textenvs.messages import (
     clean_messages,
     clean_text,
     copy_messages,
+    has_images,
+    image_part,
     problem_with,
     system,
+    text_of,
+    text_part,
     tool,
     transcript,
     user,
@@ -23,14 +27,19 @@ from textenvs.messages import (
 # Surrogates are rare among all characters: here every other one is, alone or in a pair.
 any_text = st.text(st.characters() | st.characters(categories=["Cs"]), max_size=20)
 good_text = st.text(max_size=20)
+parts = st.lists(
+    st.builds(text_part, any_text) | st.builds(image_part, any_text.filter(bool)), min_size=1, max_size=3
+).map(tuple)
+text_parts = st.lists(st.builds(text_part, any_text), min_size=1, max_size=3).map(tuple)
 calls = st.builds(
     lambda i, n, a: {"id": i, "type": "function", "function": {"name": n, "arguments": a}}, any_text, any_text, any_text
 )
 messages = st.one_of(
     st.builds(system, any_text),
-    st.builds(user, any_text),
-    st.builds(assistant, any_text, st.lists(calls, max_size=2)),
-    st.builds(tool, any_text, any_text, st.none() | any_text),
+    st.builds(user, any_text | parts),
+    st.builds(system, text_parts),
+    st.builds(assistant, any_text | text_parts, st.lists(calls, max_size=2)),
+    st.builds(tool, any_text | parts, any_text, st.none() | any_text),
     st.builds(lambda m, r: {**m, "reasoning_content": r}, st.builds(assistant, any_text), any_text),
 )
 
@@ -41,7 +50,10 @@ def test_what_the_constructors_make_is_well_formed_and_copies_are_equal_and_apar
     copies = copy_messages(conversation)
     assert copies == tuple(conversation)
     for message, copied in zip(conversation, copies, strict=True):
-        copied["content"] += "!"
+        if isinstance(copied["content"], str):
+            copied["content"] += "!"
+        for part in copied["content"] if isinstance(copied["content"], tuple) else ():
+            part[part["type"]] = "!" + str(part)
         for call in copied.get("tool_calls", ()):
             call["function"]["arguments"] += "!"
         assert message != copied
@@ -80,8 +92,17 @@ def test_clean_messages_can_be_written_as_utf8_whole(conversation):
         ({}, "role is None"),
         ({"role": "bot", "content": ""}, "role is 'bot'"),
         ({"role": ["user"], "content": ""}, "role"),
-        ({"role": "user"}, "content must be a string, not NoneType"),
-        ({"role": "user", "content": ["parts"]}, "not list"),
+        ({"role": "user"}, "content must be a string or a list of parts, not NoneType"),
+        ({"role": "user", "content": {"type": "text", "text": ""}}, "not dict"),
+        ({"role": "user", "content": []}, "no part in its list"),
+        ({"role": "user", "content": ["parts"]}, r"content\[0\] must be"),
+        ({"role": "user", "content": [text_part("a"), {"type": "text"}]}, r"content\[1\] must be"),
+        ({"role": "user", "content": [{"type": "text", "text": "a", "x": 1}]}, r"content\[0\]"),
+        ({"role": "user", "content": [{"type": "image_url", "image_url": "http://x"}]}, r"content\[0\]"),
+        ({"role": "user", "content": [image_part("")]}, r"content\[0\] .* a url that is not empty"),
+        ({"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}, r"content\[0\]"),
+        ({"role": "assistant", "content": [image_part("http://x")]}, "part of a user or tool message"),
+        ({"role": "system", "content": [image_part("http://x")]}, "part of a user or tool message"),
         ({"role": "user", "content": "", "text": ""}, "unknown keys"),
         ({"role": "user", "content": "", 3: ""}, "unknown keys"),
         ({"role": "user", "content": "", "name": None}, "name must be a string"),
@@ -149,6 +170,22 @@ no_tags = st.text(st.characters(exclude_characters="<>"), max_size=10)
 def test_everything_outside_of_think_blocks_is_visible(parts, end):
     content = "".join(f"{said}<think>{thought}</think>" for said, thought in parts) + end
     assert visible_text(assistant(content)) == ("".join(said for said, _ in parts) + end).strip()
+
+
+@given(messages)
+def test_the_text_of_a_message_is_that_of_its_text_parts(message):
+    content = message["content"]
+    texts = [content] if isinstance(content, str) else [part["text"] for part in content if "text" in part]
+    assert text_of(message) == "\n".join(texts)
+    assert has_images(message) == (not isinstance(content, str) and len(texts) < len(content))
+    assert visible_text(message) == visible_text({**message, "content": text_of(message)})
+    assert all(text in transcript([message]) for text in texts)
+
+
+def test_a_transcript_mentions_images_without_their_bytes():
+    shown = transcript([user([text_part("What is this?"), image_part("data:image/png;base64," + "A" * 10_000)])])
+    assert shown.startswith("user: What is this?\n[image: data:image/png;base64,AAA")
+    assert len(shown) < 200
 
 
 def test_transcript():

@@ -1,12 +1,13 @@
 """Options are checked by their annotations, and the error names the option, the value and what is allowed."""
 
 import inspect
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import Field
 
-from textenvs.options import Cost, Gain, PositiveInt, Share, checked
+from textenvs.options import Cost, Gain, PositiveInt, Share, Weight, checked
 
 
 class Made:
@@ -22,6 +23,7 @@ class Made:
         chance: Share = 0.5,
         few: Annotated[int, Field(ge=1, le=4)] = 2,
         loud: bool = False,
+        weights: Mapping[str, Weight] | None = None,
         anything: object = None,
     ) -> None:
         self.turns, self.price = turns, price
@@ -46,6 +48,8 @@ def test_what_is_allowed_arrives_unchanged():
         ({"chance": 1.5}, "chance should be less than or equal to 1, not 1.5"),
         ({"few": 5}, "few should be less than or equal to 4, not 5"),
         ({"loud": "yes"}, "loud should be a valid boolean, not 'yes'"),
+        ({"weights": {"a": 1.0, "b": float("inf")}}, r"weights\['b'\] should be a finite number, not inf"),
+        ({"weights": [1.0]}, r"weights should be a valid dictionary, not \[1.0\]"),
         ({"unknown": 1}, "unknown"),
     ],
 )

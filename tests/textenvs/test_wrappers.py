@@ -254,7 +254,7 @@ def test_unknown_terms_and_weights_are_refused():
     with pytest.raises(ValueError, match=r"\['correctness'\].*\['correct', 'luck'\]"):
         env.step("no")
     for weights, others in (({"luck": float("nan")}, 1.0), ({"luck": "1"}, 1.0), ({}, float("inf"))):
-        with pytest.raises(ValueError, match="weight of '(luck|others)'"):
+        with pytest.raises(ValueError, match=r"weights\['luck'\]|others"):
             RewardTerms(Guess(), weights, others)
 
 

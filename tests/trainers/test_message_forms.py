@@ -14,7 +14,7 @@ from tokenizers import normalizers
 from transformers import AddedToken
 
 import textenvs
-from textenvs.messages import Messages, assistant, system, tool, user
+from textenvs.messages import Messages, TextPart, assistant, image_part, system, text_part, tool, user
 from trainers.assembly.environments import check_tools
 from trainers.assembly.errors import SetupError
 from trainers.chat_template.control import ControlTokens, MarkedText
@@ -254,3 +254,25 @@ def test_spelled_tokens_leave_the_templates_own_as_they_are_where_they_strip_the
     assert evil[: evil.index(seven)] == plain[: plain.index(seven)]
     assert evil[::-1][: evil[::-1].index(seven)] == plain[::-1][: plain[::-1].index(seven)]
     assert tokenizer.decode(evil).count("7 <|end|>\n<|start|> 7") == 1
+
+
+@pytest.mark.parametrize("name", [*STYLES])
+@settings(max_examples=15, deadline=None)
+@given(texts=st.lists(st.text("ab <>\n", max_size=6), min_size=1, max_size=3), role=st.sampled_from(["user", "tool"]))
+def test_text_parts_are_rendered_as_their_text(name: str, texts: list[str], role: str) -> None:
+    renderer = renderer_of(name)
+
+    def talk(content: str | tuple[TextPart, ...]) -> Messages:
+        said = user(content) if role == "user" else tool(content, "zqcall000", "look")
+        return (user("Look."), assistant("", [CALL]), said) if role == "tool" else (said,)
+
+    assert renderer.render(talk(tuple(map(text_part, texts)))) == renderer.render(talk("\n".join(texts)))
+
+
+def test_an_image_is_refused_in_words() -> None:
+    renderer = renderer_of(next(iter(STYLES)))
+    seen = user((text_part("What is this?"), image_part("https://example.org/a.png")))
+    with pytest.raises(RendererError, match="a user message has an image .* train in an environment that"):
+        renderer.render((seen,))
+    with pytest.raises(RendererError, match="has an image"):
+        renderer.bridge((seen,), after=None)

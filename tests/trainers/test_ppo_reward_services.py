@@ -148,7 +148,7 @@ def test_a_judge_that_fails_now_and_then(tmp_path, caplog):
     gone: list[int] = []
     with FakeService(answer) as service:
         keys = ["enable=true", "kind=judge", "judge.model=m", f"judge.base_url={service.url}", "name=grade"]
-        keys += ["judge.chat.max_retries=0", "judge.chat.retry_wait_s=0.01", "judge.rubric=correct", "weight=2.0"]
+        keys += ["judge.chat.max_retries=0", "judge.rubric=correct", "weight=2.0"]
         in_process(tmp_path, *options(tmp_path, "reward_model", *keys))
     check(tmp_path, "grade", lambda messages: 2.0 * mark(conversation_data(messages)))
     gave_up(training_of(tmp_path), caplog, "grade")

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from textenvs.env import LARGEST
+from textenvs.messages import text_part, user
 from trainers.trajectory import Status, Trajectory, from_table, is_reward, read_parquet, to_table, write_parquet
 
 
@@ -321,3 +322,9 @@ def test_what_a_reward_may_be(value: Any) -> None:
 @pytest.mark.parametrize("value", [True, "1", None, 1j, math.nan, math.inf, -math.inf, 1e308, 10**400, -(10**400)])
 def test_what_no_reward_may_be(value: Any) -> None:
     assert not is_reward(value)
+
+
+def test_text_parts_are_written_as_their_text() -> None:
+    said = user((text_part("a"), text_part("b")))
+    (read,) = from_table(to_table([make(messages=(said,))]))
+    assert read.messages == (user("a\nb"),)

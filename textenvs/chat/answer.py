@@ -28,7 +28,7 @@ class Completion:
         message: The same as an assistant message, with tool calls and the service's ``reasoning_content``, if any.
         finish_reason: ``stop``, ``length`` (cut off at ``max_tokens``), ``tool_calls`` or what else the service says.
         usage: The tokens it took when it was made; ``None`` where the service does not say.
-        cached: It came from the cache, or from an equal request that was under way: it cost nothing now.
+        cached: It came from the cache: it cost nothing now.
         attempts: How often the service was asked for it now; 0 when ``cached``.
         cost: Dollars that were spent on it now, failed attempts included, as far as the spec's ``price`` says.
     """
@@ -55,34 +55,6 @@ def read_answer(body: str) -> Completion:
         detail = error.errors(include_url=False)[0]
         problem = f"{'.'.join(map(str, detail['loc'])) or 'the body'}: {detail['msg']}"
     raise ValueError(problem)  # outside of `except`: pydantic's error holds the whole body
-
-
-def from_record(record: Any) -> Completion:
-    """The completion that :func:`to_record` made this JSON of."""
-    return _completion(_Answer.model_validate(record))
-
-
-def to_record(completion: Completion) -> dict[str, Any]:
-    """A completion as JSON for the cache, in the shape in which services send it."""
-    message, usage = completion.message, completion.usage
-    return {
-        "choices": [
-            {
-                "message": {
-                    "content": completion.text,
-                    "reasoning_content": message.get("reasoning_content"),
-                    "tool_calls": [dict(call) for call in message.get("tool_calls", ())] or None,
-                },
-                "finish_reason": completion.finish_reason,
-            }
-        ],
-        "usage": usage
-        and {
-            "prompt_tokens": usage.input_tokens,
-            "completion_tokens": usage.output_tokens,
-            "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-        },
-    }
 
 
 class _Lenient(BaseModel):

@@ -1,36 +1,36 @@
 """One asynchronous client for an OpenAI-compatible chat service, for simulated users, judges and policies.
 
-What happens to a request, in this order: an equal one under way is joined; the cache is asked; a slot is waited for;
-the budget reserves the most it can cost; it is sent; what it cost is booked; after a passing fault it waits, without a
-slot, and is sent again; the answer is kept.
+What happens to a request, in this order: the cache is asked; a slot is waited for; the budget reserves the most it can
+cost; it is sent; what it cost is booked; after a passing fault the openai client waits, without a slot, and sends it
+again; the answer is kept. Timeouts, retries, their waits and ``Retry-After`` are the openai client's own.
 
-Two requests are equal when everything the service is told is equal, and the ``sample`` index too. Who wants several
-different answers to one question asks with different samples.
+Two requests are equal when everything the service is told is equal, and the ``sample`` index too; with a cache, equal
+ones have one answer. Who wants several different answers to one question asks with different samples.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import importlib
 import json
 import logging
 import os
-import random
-import time
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self
+from weakref import WeakValueDictionary
 
 from pydantic import BaseModel
 
 from ..messages import Message, check_conversation, clean_messages, clean_text
 from ..text import excerpt
-from .answer import Completion, from_record, read_answer, to_record
-from .budget import Amount, Reservation, ledger_of
+from .answer import Completion, read_answer
+from .budget import Amount, ledger_of
 from .cache import AnswerCache, request_key
-from .errors import ChatFailure, KeyMissing, PromptTooLong
-from .retry import Backoff, Fault, retry_after_s
+from .errors import BudgetExceeded, ChatFailure, KeyMissing, PromptTooLong
 from .schema import strict_schema
 from .spec import ChatSpec, SpecLike
 
@@ -40,8 +40,17 @@ log = logging.getLogger("textenvs")
 _TEMPLATE_TOKENS = 64
 _TEMPLATE_TOKENS_PER_MESSAGE = 16
 _SEEDS = 2**31
-# Causes of faults before anything was sent. By name: they are httpx's or httpx2's, as the openai package has it.
+# Exceptions raised before anything was sent. By name: they are httpx's or httpx2's, as the openai package has it.
 _NOT_SENT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout"})
+# Codes of status 429 that mean "pay first": no wait mends them.
+_UNPAID = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
+# How services say that a conversation is too long: OpenAI and Azure by code; vLLM, SGLang, llama.cpp, TGI and others in
+# words of their own.
+_TOO_LONG_CODE = "context_length_exceeded"
+_TOO_LONG = re.compile(
+    r"context (length|size|window)|maximum (input|model) length|prompt is too long|must have less than \d+ tokens",
+    re.IGNORECASE,
+)
 
 
 @dataclass
@@ -50,7 +59,6 @@ class Statistics:
 
     requests: int = 0  # calls of complete()
     cache_hits: int = 0
-    joined: int = 0  # calls that waited for an equal request under way
     attempts: int = 0  # requests sent, retries included
     failures: int = 0  # calls that ended in ChatFailure
     input_tokens: int = 0
@@ -65,6 +73,28 @@ class Statistics:
     def metrics(self) -> dict[str, float]:
         """By name, for a logger."""
         return {each.name: float(getattr(self, each.name)) for each in fields(self)}
+
+
+@dataclass
+class _Request:
+    """A request under way, over all its attempts."""
+
+    worst: Amount
+    attempts: int = 0
+    dollars: float = 0.0
+    body: str = ""  # of the answer
+    completion: Completion | None = None
+    problem: str | None = None  # of an answer that cannot be read
+
+
+_current: contextvars.ContextVar[_Request | None] = contextvars.ContextVar("chat request", default=None)
+
+
+class _Refused(BaseException):
+    """Carries ``BudgetExceeded`` through the openai client, which takes an ``Exception`` for a failed connection."""
+
+    def __init__(self, error: BudgetExceeded) -> None:
+        self.error = error
 
 
 class ChatClient:
@@ -91,22 +121,29 @@ class ChatClient:
             raise ImportError("LLM users and judges need the openai package: pip install 'textenvs[chat]'") from error
         self._key = _key_of(self.spec) if api_key is None else api_key
         self._openai = openai
+        # The client's class comes from httpx, or from httpx2 with newer versions of the openai package.
+        library = openai.DefaultAsyncHttpxClient.__mro__[1].__module__.partition(".")[0]
+        self._broken = importlib.import_module(library).RemoteProtocolError
+        attempt = self._attempt
+
+        class Client(openai.DefaultAsyncHttpxClient):  # type: ignore[misc, valid-type]
+            async def send(self, request: Any, **options: Any) -> Any:
+                return await attempt(lambda: super(Client, self).send(request, **options))
+
         self._service = openai.AsyncOpenAI(
             api_key=self._key,
             base_url=self.spec.base_url,
             timeout=self.spec.timeout_s,
-            max_retries=0,  # retries are counted, bounded and paid for here
+            max_retries=self.spec.max_retries,
+            http_client=Client(),
         )
         self._create = self._service.chat.completions.with_raw_response.create  # imported here, not in a timed attempt
         self.base_url = str(self._service.base_url)
         self.ledger = ledger_of(self.spec)
         self.statistics = Statistics()
         self._cache = None if self.spec.cache is None else AnswerCache(self.spec.cache)
-        self._backoff = Backoff(self.spec.retry_wait_s, self.spec.max_wait_s)
-        self._jitter = random.Random()  # moves waits, never answers
         self._slots = asyncio.Semaphore(self.spec.concurrency)
-        self._quiet_until = 0.0  # time.monotonic(): the service asked all of us to wait
-        self._flights: dict[str, _Flight] = {}
+        self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by the request's key
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
 
@@ -131,9 +168,8 @@ class ChatClient:
                 the answer checks it (:func:`~textenvs.chat.schema.parse_reply`).
             tools: OpenAI tool schemas that the model may call.
             seed: Instead of the spec's.
-            sample: Which of the answers to this request; equal requests with equal samples are one request. The seed
-                that is sent, if there is one, is ``seed + sample``. ``None``: a fresh answer, neither looked up,
-                joined nor kept.
+            sample: Which of the answers to this request. The seed that is sent, if there is one, is ``seed + sample``.
+                ``None``: a fresh answer, neither looked up in the cache nor kept.
 
         Raises:
             ChatFailure: No answer after the retries, or a fault that retries cannot mend; :class:`PromptTooLong` where
@@ -145,50 +181,39 @@ class ChatClient:
         self._check_loop()
         self.statistics.requests += 1
         body = self._body(messages, temperature, max_tokens, response_schema, tools, seed, sample)
-        if sample is None:
-            return await self._fetch(body)
+        if self._cache is None or sample is None:
+            return (await self._fetch(body))[0]
         key = request_key({"base_url": self.base_url, "sample": sample, "body": body})
-        flight = self._flights.get(key)
-        joins = flight is not None
-        if flight is None:
-            flight = self._take_off(key, body)
-        flight.waiting += 1
-        self.statistics.joined += joins
-        try:
-            completion = await asyncio.shield(flight.task)
-        except asyncio.CancelledError:
-            if self._closed and not _this_task().cancelling():
-                raise ChatFailure(f"{self!r} was closed while the request was under way") from None
-            raise
-        finally:
-            flight.waiting -= 1
-            if not flight.waiting and not flight.task.done():  # nobody wants it any more
-                self._land(key, flight)
-                flight.task.cancel()
-        return replace(completion, cached=True, attempts=0, cost=0.0) if joins else completion
+        async with self._asking.setdefault(key, asyncio.Lock()):  # an equal request waits, and finds the answer
+            # In a thread: another process's write may be waited for, and the loop has other episodes to serve.
+            known = await asyncio.to_thread(self._cache.get, key)
+            if known is not None:
+                try:
+                    completion = replace(read_answer(known), cached=True, attempts=0)
+                except ValueError:
+                    log.warning("%s: the answer to the request %s is damaged; asking again", self._cache.path, key[:12])
+                else:
+                    self.statistics.cache_hits += 1
+                    return completion
+            completion, text = await self._fetch(body)
+            await asyncio.to_thread(self._cache.put, key, text)
+        return completion
 
     async def answers(self) -> bool:
         """Whether the service answers at all; nothing is paid for. An answer of 5xx is as bad as none."""
         self._check_loop()
         try:
-            async with asyncio.timeout(self.spec.timeout_s):
-                await self._service.models.with_raw_response.list()
+            await self._service.with_options(max_retries=0).models.with_raw_response.list()
         except self._openai.APIStatusError as error:
             return error.status_code < 500  # it may well have no list of models
-        except (TimeoutError, self._openai.APIError):
+        except self._openai.APIError:
             return False
         return True
 
     async def aclose(self) -> None:
-        """Drop what is under way and close connections and cache; safe to call twice."""
+        """Close the connections, and with them what is under way; safe to call twice."""
         self._closed = True
-        tasks = [flight.task for flight in self._flights.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
         await self._service.close()
-        if self._cache is not None:
-            self._cache.close()
 
     async def __aenter__(self) -> Self:
         """The client."""
@@ -259,103 +284,91 @@ class ChatClient:
             body["response_format"] = {"type": "json_object"}
         return body
 
-    def _take_off(self, key: str, body: dict[str, Any]) -> _Flight:
-        flight = self._flights[key] = _Flight(asyncio.get_running_loop().create_task(self._answer(key, body)))
-        flight.task.add_done_callback(lambda _: self._land(key, flight))
-        return flight
-
-    def _land(self, key: str, flight: _Flight) -> None:
-        if self._flights.get(key) is flight:  # a cancelled one may land after its successor took off
-            del self._flights[key]
-
-    async def _answer(self, key: str, body: dict[str, Any]) -> Completion:
-        """From the cache, else from the service."""
-        if self._cache is None:
-            return await self._fetch(body)
-        # In a thread: another process's write may be waited for, and the loop has other episodes to serve.
-        known = await asyncio.to_thread(self._cache.get, key)
-        if known is not None:
-            self.statistics.cache_hits += 1
-            return replace(from_record(known), cached=True, attempts=0)
-        completion = await self._fetch(body)
-        await asyncio.to_thread(self._cache.put, key, to_record(completion))
-        return completion
-
-    async def _fetch(self, body: dict[str, Any]) -> Completion:
-        spent = 0.0
-        for attempt in range(self.spec.max_retries + 1):
-            outcome, dollars = await self._attempt(body)
-            spent += dollars
-            if isinstance(outcome, Completion):
-                return replace(outcome, attempts=attempt + 1, cost=spent)
-            fault, wait = outcome, None
-            if fault.passing and attempt < self.spec.max_retries:
-                wait = self._backoff.wait_s(attempt, fault, self._jitter)
-            if wait is None:
-                break
-            log.debug("%r: %s; attempt %d, next in %.1f s", self, fault.what, attempt + 1, wait)
-            if fault.retry_after_s is not None:
-                self._quiet_until = max(self._quiet_until, time.monotonic() + fault.retry_after_s)
-            await asyncio.sleep(wait)
-        self.statistics.failures += 1
-        raise (PromptTooLong if fault.too_long else ChatFailure)(
-            f"{self!r}: {fault.what} (after {attempt + 1} attempt{'s' if attempt else ''}); {self._advice(fault)}"
-        )
-
-    async def _attempt(self, body: dict[str, Any]) -> tuple[Completion | Fault, float]:
-        """One request, sent and booked; the answer or the fault, and what it cost in dollars."""
-        async with self._slots:
-            while (quiet := self._quiet_until - time.monotonic()) > 0:
-                await asyncio.sleep(quiet + self._jitter.uniform(0.0, self.spec.retry_wait_s))
-            with self.ledger.booking(await self.ledger.reserve(self._worst(body))) as reservation:
-                self.statistics.attempts += 1
-                try:
-                    outcome = await self._send(body)
-                    self._settle(reservation, outcome)
-                finally:
-                    self.statistics.dollars += reservation.booked.dollars
-        return outcome, reservation.booked.dollars
-
-    async def _send(self, body: dict[str, Any]) -> Completion | Fault:
-        """The answer, or what went wrong."""
+    async def _fetch(self, body: dict[str, Any]) -> tuple[Completion, str]:
+        """The service's answer, and its text."""
         openai = self._openai
         rest = {name: value for name, value in body.items() if name not in ("model", "messages")}
+        request = _Request(self._worst(body))
+        token = _current.set(request)
+        status: int | None = None
+        code: str | None = None
         try:
-            async with asyncio.timeout(self.spec.timeout_s):  # httpx's timeouts start anew with every byte
-                raw = await self._create(model=body["model"], messages=body["messages"], extra_body=rest)
-            text = raw.http_response.text
-        except (TimeoutError, openai.APITimeoutError) as error:
-            sent = type(error.__cause__).__name__ not in _NOT_SENT
-            return Fault(f"no answer within {self.spec.timeout_s:g} s", billable=sent)
+            await self._create(model=body["model"], messages=body["messages"], extra_body=rest)
+            assert request.completion is not None
+            return replace(request.completion, attempts=request.attempts, cost=request.dollars), request.body
+        except _Refused as refused:
+            raise refused.error from None
+        except openai.APITimeoutError:
+            what = f"no answer within {self.spec.timeout_s:g} s"
         except openai.APIStatusError as error:
             said = error.body.get("message") if isinstance(error.body, dict) else error.body
-            wait = retry_after_s(error.response.headers, datetime.now(UTC))
             what = f"HTTP {error.status_code}: {self._shown(str(said or 'no reason given'))}"
-            return Fault(what, error.status_code, error.code, wait)
-        except openai.APIConnectionError as error:
-            cause = error.__cause__ or error
-            name = type(cause).__name__
-            return Fault(f"the connection failed: {self._shown(f'{name}: {cause}')}", billable=name not in _NOT_SENT)
-        except openai.APIError as error:  # an answer that the package itself could not read
-            return Fault(f"the answer could not be read: {self._shown(str(error))}", billable=True)
-        try:
-            return read_answer(text)
-        except ValueError as error:
-            return Fault(f"the answer is not a chat completion: {self._shown(str(error))}", billable=True)
+            status, code = error.status_code, error.code
+        except (openai.APIError, RuntimeError) as error:  # httpx raises the latter once it is closed
+            if self._closed:
+                what = "it was closed while the request was under way"
+            elif isinstance(error, RuntimeError):
+                raise
+            else:
+                cause = error.__cause__ or error
+                failed = f"the connection failed: {type(cause).__name__}: {cause}"
+                what = self._shown(request.problem or failed)
+        finally:
+            _current.reset(token)
+        # Outside of `except`: what was caught holds the request, and the key with it.
+        self.statistics.failures += 1
+        too_long = status in (400, 413, 422) and (code == _TOO_LONG_CODE or _TOO_LONG.search(what) is not None)
+        raise (PromptTooLong if too_long else ChatFailure)(
+            f"{self!r}: {what} (after {request.attempts} attempt{'s' if request.attempts != 1 else ''}); "
+            + self._advice(status, code, too_long)
+        )
 
-    def _settle(self, reservation: Reservation, outcome: Completion | Fault) -> None:
-        """Book what is known; what is not stays at the most it can have been."""
-        if isinstance(outcome, Fault):
-            if not outcome.billable:
-                reservation.actual = Amount()
-            return
-        if (usage := outcome.usage) is None:
-            return
+    async def _attempt(self, send: Callable[[], Awaitable[Any]]) -> Any:
+        """One request of the openai client: sent within slots and budget, and what it cost is booked."""
+        request = _current.get()
+        if request is None:  # not of a completion
+            return await send()
+        async with self._slots:
+            try:
+                reservation = await self.ledger.reserve(request.worst)
+            except BudgetExceeded as error:
+                raise _Refused(error) from None
+            with self.ledger.booking(reservation):
+                request.attempts += 1
+                request.problem = None
+                self.statistics.attempts += 1
+                try:
+                    response = await send()
+                    reservation.actual = self._read(request, response)
+                except Exception as error:
+                    if type(error).__name__ in _NOT_SENT:
+                        reservation.actual = Amount()
+                    raise
+                finally:
+                    request.dollars += reservation.booked.dollars
+                    self.statistics.dollars += reservation.booked.dollars
+        return response
+
+    def _read(self, request: _Request, response: Any) -> Amount | None:
+        """What a response cost; ``None`` where it does not say. An answer that is none is a broken connection."""
+        if response.status_code >= 400:
+            if any(code in response.text for code in _UNPAID):
+                response.headers["x-should-retry"] = "false"
+            return Amount()
+        try:
+            request.completion, request.body = read_answer(response.text), response.text
+        except ValueError as error:
+            request.problem = f"the answer is not a chat completion: {error}"
+        if request.problem is not None:
+            raise self._broken(request.problem, request=response.request)
+        assert request.completion is not None
+        if (usage := request.completion.usage) is None:
+            return None
         price = self.spec.price
         dollars = 0.0 if price is None else price.of(usage.input_tokens, usage.output_tokens, usage.cached_tokens)
-        reservation.actual = Amount(usage.input_tokens + usage.output_tokens, dollars)
         self.statistics.input_tokens += usage.input_tokens
         self.statistics.output_tokens += usage.output_tokens
+        return Amount(usage.input_tokens + usage.output_tokens, dollars)
 
     def _worst(self, body: dict[str, Any]) -> Amount:
         """An upper bound of what a request can take: every byte of it a token, and the longest answer."""
@@ -371,41 +384,22 @@ class ChatClient:
             text = text.replace(self._key, "[key]")
         return excerpt(text)
 
-    def _advice(self, fault: Fault) -> str:
-        if fault.retry_after_s is not None and fault.retry_after_s > self.spec.max_wait_s:
-            return (
-                f"the service asks to wait for {fault.retry_after_s:g} s, more than max_wait_s "
-                f"({self.spec.max_wait_s:g}): raise it, or come back later"
-            )
-        if fault.status in (401, 403):
+    def _advice(self, status: int | None, code: str | None, too_long: bool) -> str:
+        if status in (401, 403):
             return f"check the key ({_key_place(self.spec)}) and what it may use"
-        if fault.status == 404:
+        if status == 404:
             return f"check the model's name ({self.spec.model!r}) and base_url; it usually ends in /v1"
-        if fault.code is not None and not fault.passing and fault.status == 429:
+        if code in _UNPAID:
             return "check the account's quota"
-        if fault.too_long:
+        if too_long:
             return (
                 f"the conversation and max_tokens ({self.spec.max_tokens}) must fit into the model's context together"
             )
-        if fault.status is not None and not fault.passing:
+        if status == 429:
+            return "lower concurrency, raise max_retries, or come back when the service has time again"
+        if status is not None and status < 500 and status not in (408, 409):
             return "the request itself is refused, so it was not sent again; check the spec's options"
-        if fault.status == 429:
-            return "lower concurrency, or raise max_retries or max_wait_s"
         return "check that the service runs and is reachable, or raise timeout_s or max_retries"
-
-
-class _Flight:
-    """A request under way, and how many wait for it."""
-
-    def __init__(self, task: asyncio.Task[Completion]) -> None:
-        self.task = task
-        self.waiting = 0
-
-
-def _this_task() -> asyncio.Task[Any]:
-    task = asyncio.current_task()
-    assert task is not None  # a coroutine runs in one
-    return task
 
 
 # ---------------------------------------------------------------------- keys

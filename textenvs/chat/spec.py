@@ -33,6 +33,10 @@ _KEY_ADVICE = "a key never stands in a spec; put it in an environment variable a
 _SECRET = re.compile(r"api.?key|^key$|secret|password|authoriz|bearer|^token$|access.?token", re.IGNORECASE)
 
 
+#: The longest that the openai client waits before a retry, in seconds: what ``Retry-After`` may ask for.
+LONGEST_WAIT_S = 120.0
+
+
 class _Options(BaseModel):
     """Frozen, strict options whose errors name the option, and for an unknown one the nearest."""
 
@@ -106,8 +110,6 @@ class ChatSpec(_Options):
     )
     timeout_s: float = Field(default=60.0, gt=0, description="for one attempt, in seconds")
     max_retries: int = Field(default=5, ge=0, description="attempts after the first")
-    retry_wait_s: float = Field(default=0.5, gt=0, description="before the first retry; doubles with each, in seconds")
-    max_wait_s: float = Field(default=60.0, gt=0, description="the longest wait before a retry, in seconds")
     concurrency: int = Field(default=64, ge=1, description="requests under way at once, per event loop")
     cache: str | None = Field(default=None, min_length=1, description="an SQLite file on a local disk; None: no cache")
     budget: Budget | None = Field(default=None, description="what a process may spend")
@@ -155,8 +157,6 @@ class ChatSpec(_Options):
     def _fits_together(self) -> Self:
         if self.budget is not None and self.budget.dollars is not None and self.price is None:
             raise ValueError("a budget in dollars needs 'price', for example {'input': 0.15, 'output': 0.6}")
-        if self.max_wait_s < self.retry_wait_s:
-            raise ValueError(f"max_wait_s ({self.max_wait_s}) is below retry_wait_s ({self.retry_wait_s})")
         return self
 
     @classmethod
@@ -208,6 +208,8 @@ def _explain(options: type[BaseModel], error: ValidationError) -> str:
             hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(options.model_fields)}"
             if _SECRET.search(name):
                 hint = _KEY_ADVICE
+            elif name in ("retry_wait_s", "max_wait_s"):
+                hint = "the openai client decides how long to wait before a retry; leave it out"
             problems.append(f"unknown option {name!r}; {hint}")
         elif name == "api_key_env":
             problems.append("api_key_env is not the name of an environment variable; put the key in one, and name it")

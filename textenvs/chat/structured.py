@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 
-from ..messages import Message, system, visible_text
+from ..messages import Message, system, text_of, visible_text
 from .client import ChatClient
 from .errors import InvalidReply
 from .schema import strict_schema
@@ -56,7 +56,7 @@ async def ask(
     """
     if not messages or messages[0]["role"] != "system":
         raise ValueError("ask() needs a system message first: how to answer is told there")
-    told = messages[0]["content"]
+    told = text_of(messages[0])
     if schema is not None:
         shape = json.dumps(strict_schema(schema), ensure_ascii=False)
         told += f"\n\nReply with one JSON object and nothing else. Its JSON schema is:\n{shape}"

@@ -14,7 +14,7 @@ import docstring_parser
 import gymnasium
 
 from ..env import TextEnv
-from ..evaluate.policies import import_named
+from ..options import import_named
 from ..registry import constructor, make
 
 #: Python's spellings of JSON's literals, which docstrings use.

@@ -12,7 +12,7 @@ from typing import Any, Self
 from ..env import TextEnv
 from ..evaluate.plan import Job, choose_tasks, fingerprint, jobs
 from ..evaluate.policies import Policy
-from ..evaluate.progress import StatusLine, Tally
+from ..evaluate.progress import Stats, StatusLine
 from ..evaluate.records import EPISODES, Folder, FolderError, Record
 from ..evaluate.report import report
 from ..evaluate.runner import Stopped
@@ -155,8 +155,8 @@ async def _play(
     arguments: argparse.Namespace,
 ) -> None:
     asyncio.get_running_loop().set_exception_handler(_on_loop_error)
-    tally = Tally(len(missing))
-    status = StatusLine(tally, quiet=arguments.quiet)
+    stats = Stats(len(missing))
+    status = StatusLine(stats, quiet=arguments.quiet)
 
     async def show() -> None:
         while True:
@@ -174,7 +174,7 @@ async def _play(
             max_failures=arguments.max_failures,
             step_timeout_s=arguments.step_timeout,
             episode_timeout_s=arguments.episode_timeout,
-            tally=tally,
+            stats=stats,
         )
     finally:
         showing.cancel()

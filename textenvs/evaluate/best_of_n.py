@@ -24,7 +24,8 @@ from ..env import EnvironmentFailure, TextEnv
 from ..lookahead import FAILURES, Lookahead, MultiturnReward
 from ..lookahead import Player as FuturePlayer
 from ..messages import Message, Messages, assistant, clean_messages, clean_text, copy_messages
-from ..options import check_count
+from ..options import PositiveInt, checked
+from ..play import play
 from ..text import quoted
 from .policies import OutOfContext, Player, Policy, PolicyFailure, Reply, Stop, ToolSchemas
 from .records import Record
@@ -46,8 +47,10 @@ class BestOfN:
         ValueError: ``candidates`` is below 1, or an option that looking ahead refuses.
     """
 
-    def __init__(self, policy: Policy, *, candidates: int = 2, futures: Policy | None = None, **options: Any) -> None:
-        check_count("candidates", candidates, 1)
+    @checked
+    def __init__(
+        self, policy: Policy, *, candidates: PositiveInt = 2, futures: Policy | None = None, **options: Any
+    ) -> None:
         self.policy = policy
         self.candidates = candidates
         self.futures = policy if futures is None else futures
@@ -58,7 +61,7 @@ class BestOfN:
         """A player that forks ``env``, whose episode it must be."""
         turns = 0
 
-        async def play(conversation: Messages, tools: ToolSchemas) -> Reply:
+        async def reply(conversation: Messages, tools: ToolSchemas) -> Reply:
             nonlocal turns
             turns += 1
             drawn = np.random.SeedSequence([seed, 3, turns]).generate_state(self.candidates)
@@ -67,7 +70,7 @@ class BestOfN:
             except (BudgetExceeded, CacheError) as error:
                 raise Stop(f"looking ahead cannot go on: {error}") from error
 
-        return play
+        return reply
 
     async def aclose(self) -> None:
         """Release the policies."""
@@ -112,12 +115,9 @@ class BestOfN:
         fork = env.fork()
         fork.render_mode = None
         try:
-            if fork.blocking:
-                *_, info = await asyncio.to_thread(fork.step, proposal.reply.action)
-            else:
-                *_, info = await fork.astep(proposal.reply.action)
-            if info["failed"]:
-                raise EnvironmentFailure(info["stop"], info["failure"])
+            episode = await play(fork, lambda conversation: proposal.reply.action, resume=True, turns=1)
+            if episode.failed:
+                raise EnvironmentFailure(episode.info["stop"], episode.info["failure"])
             return replace(proposal, result=await lookahead(fork))
         except self._failures as error:
             return replace(proposal, failure=clean_text(f"{type(error).__name__}: {error}"))

@@ -7,11 +7,9 @@ A :class:`Policy` is shared by all episodes of an evaluation; what it remembers 
 from __future__ import annotations
 
 import copy
-import importlib
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -19,6 +17,7 @@ import numpy as np
 from ..attack import Attack
 from ..env import TextEnv
 from ..messages import Message, Messages
+from ..options import resolve
 
 Script = Literal["expert", "careless", "random"]
 #: What any environment can have: its scripted expert, its scripted careless replies, samples of its action space.
@@ -33,8 +32,8 @@ class Reply:
 
     Args:
         action: The assistant's text or message.
-        prompt_tokens: Tokens read; ``None`` where nobody counted.
-        completion_tokens: Tokens written; ``None`` where nobody counted.
+        prompt_tokens: Tokens read; ``None`` where it is not known.
+        completion_tokens: Tokens written; ``None`` where it is not known.
         cut: The reply ended because its length did.
         cost: In US dollars; ``None`` where it is not known.
         notes: What the policy wants kept of this turn, as JSON.
@@ -179,30 +178,6 @@ def load_function(name: str) -> Callable[..., Any]:
     Raises:
         ValueError: The name has another form, there is no such module or no such function.
     """
-    module, _, attribute = name.partition(":")
-    if not module or not attribute:
+    if not all(name.partition(":")):
         raise ValueError(f"a policy is {', '.join(SCRIPTS)} or module:function, not {name!r}")
-    try:
-        found = import_named(module)
-    except ValueError as error:
-        raise ValueError(f"policy {name!r}: {error}") from error
-    if not hasattr(found, attribute):
-        raise ValueError(f"policy {name!r}: the module {module!r} has no {attribute!r}")
-    function = getattr(found, attribute)
-    if not callable(function):
-        raise ValueError(f"policy {name!r} is a {type(function).__name__}, not a function")
-    return function  # type: ignore[no-any-return]
-
-
-def import_named(module: str) -> ModuleType:
-    """Import a module that a user named.
-
-    Raises:
-        ValueError: There is no such module. One that is there and fails to import raises what it raises.
-    """
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or not (module == error.name or module.startswith(f"{error.name}.")):
-            raise  # something that it imports is missing
-        raise ValueError(f"there is no module {error.name!r} here or among the installed") from error
+    return resolve("policy", name)

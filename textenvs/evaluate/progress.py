@@ -14,7 +14,7 @@ from .records import Record
 ON_TERMINAL_S, ELSEWHERE_S = 0.5, 30.0
 
 
-class Tally:
+class Stats:
     """Counts of an evaluation; the runner adds to them.
 
     Args:
@@ -49,16 +49,16 @@ class Tally:
 
 
 class StatusLine:
-    """Shows a tally: one line that is written over on a terminal, and else a line now and then.
+    """Shows the counts: one line that is written over on a terminal, and else a line now and then.
 
     Args:
-        tally: What is shown.
+        stats: What is shown.
         stream: Where.
         quiet: Show nothing.
     """
 
-    def __init__(self, tally: Tally, stream: TextIO | None = None, *, quiet: bool = False) -> None:
-        self.tally = tally
+    def __init__(self, stats: Stats, stream: TextIO | None = None, *, quiet: bool = False) -> None:
+        self.stats = stats
         self.quiet = quiet
         self._stream = sys.stderr if stream is None else stream
         self._terminal = self._stream.isatty()
@@ -74,7 +74,7 @@ class StatusLine:
         """Write the line."""
         if self.quiet:
             return
-        line = printable(self.tally.line(time.monotonic() - self._started))
+        line = printable(self.stats.line(time.monotonic() - self._started))
         if self._terminal:
             width = shutil.get_terminal_size().columns - 1
             print(f"\r{line[:width]}\x1b[K", end="", file=self._stream, flush=True)

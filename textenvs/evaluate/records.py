@@ -36,7 +36,7 @@ _SYNC_EVERY_S = 1.0
 
 
 class FolderError(ValueError):
-    """A folder that cannot be written to or gone on with; the message says which, why, and what to do."""
+    """A folder that cannot be written to or resumed from; the message says which, why, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Record:
         stop: Why the episode ended.
         failed: Machinery failed, not the policy: the episode says nothing about it, and no mean counts it.
         failure: What failed, in words; ``None`` unless ``failed``.
-        prompt_tokens: Tokens the policy's service read, over all turns; ``None`` where nobody counted.
+        prompt_tokens: Tokens the policy's service read, over all turns; ``None`` where it is not known.
         completion_tokens: Tokens it wrote.
         cut_replies: Replies that ended at the limit of their length.
         cost: In US dollars; ``None`` where it is not known.

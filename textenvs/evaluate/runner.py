@@ -12,22 +12,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from typing import Any, TypeVar
 
 from ..chat.errors import BudgetExceeded, CacheError
-from ..env import EnvironmentFailure, TextEnv, check_numbers
-from ..event_loop import settle
-from ..messages import Messages, clean_text, copy_messages
-from ..options import check_timeout
-from ..serve.threads import Threads
+from ..env import EnvironmentFailure, ResetResult, StepResult, TextEnv, check_numbers
+from ..messages import Message, Messages, clean_text, copy_messages
+from ..options import PositiveInt, Seconds, checked
+from ..play import play as play_episode
 from ..text import excerpt, quoted
+from ..threads import Threads, reset_in_thread, step_in_thread
 from ..tool_env import ToolState
 from .plan import Job
 from .policies import OutOfContext, Player, Policy, PolicyFailure, Reply, Stop, ToolSchemas
-from .progress import Tally
+from .progress import Stats
 from .records import Record
 
 Number = TypeVar("Number", int, float)
@@ -52,17 +51,18 @@ class Stopped(Exception):
     """The evaluation could not go on; the message has the cause. What was finished is kept."""
 
 
+@checked
 async def run(
     jobs: Iterable[Job],
     make_env: Callable[[], TextEnv[Any]],
     policy: Policy,
     *,
     on_record: Callable[[Record], None],
-    concurrency: int = 16,
-    max_failures: int = 8,
-    step_timeout_s: float | None = None,
-    episode_timeout_s: float | None = None,
-    tally: Tally | None = None,
+    concurrency: PositiveInt = 16,
+    max_failures: PositiveInt = 8,
+    step_timeout_s: Seconds | None = None,
+    episode_timeout_s: Seconds | None = None,
+    stats: Stats | None = None,
 ) -> None:
     """Play all jobs.
 
@@ -78,26 +78,21 @@ async def run(
         max_failures: Stop after this many failed episodes in a row.
         step_timeout_s: Seconds that an environment may take for a reset or a step; ``None`` for no limit.
         episode_timeout_s: Seconds that an episode may take, with the policy's replies; ``None`` for no limit.
-        tally: Counts what happens, while it happens.
+        stats: Counts what happens, while it happens.
 
     Raises:
         Stopped: Too many failures in a row, or the policy cannot go on.
         ValueError: ``concurrency`` or ``max_failures`` is below 1, or a time limit is not above 0.
     """
-    for name, limit in (("step_timeout_s", step_timeout_s), ("episode_timeout_s", episode_timeout_s)):
-        check_timeout(name, limit)
-    for name, value in (("concurrency", concurrency), ("max_failures", max_failures)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, not {value}")
     left = iter(jobs)
     streak: list[Record] = []
     threads = Threads(concurrency)
-    tally = Tally() if tally is None else tally
+    stats = Stats() if stats is None else stats
     stopping = False
 
     def finished(record: Record) -> None:
         nonlocal stopping
-        tally.finished(record)
+        stats.finished(record)
         if not record.failed:
             while streak and not stopping:
                 on_record(streak.pop(0))
@@ -109,21 +104,21 @@ async def run(
             raise Stopped(f"{len(streak)} episodes in a row failed; the last one: {record.stop}: {record.failure}")
 
     async def work(first: Job) -> None:
-        calls = Calls(make_env(), threads, step_timeout_s)
+        calls = TimedCalls(make_env(), threads, step_timeout_s)
         try:
             job: Job | None = first
             while job is not None:
-                tally.running += 1
+                stats.running += 1
                 try:
-                    record = await play(job, calls, policy, episode_timeout_s=episode_timeout_s, tally=tally)
+                    record = await play(job, calls, policy, episode_timeout_s=episode_timeout_s, stats=stats)
                 except Stop as stop:
                     raise Stopped(str(stop)) from stop
                 finally:
-                    tally.running -= 1
+                    stats.running -= 1
                 finished(record)
                 job = next(left, None)
                 if calls.hangs and job is not None:
-                    calls = Calls(make_env(), threads, step_timeout_s)
+                    calls = TimedCalls(make_env(), threads, step_timeout_s)
                 await asyncio.sleep(0)  # scripts never wait, and others have a turn
         finally:
             await calls.close()
@@ -141,10 +136,9 @@ async def run(
         for worker in workers:
             worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
-        threads.close()
 
 
-class Calls:
+class TimedCalls:
     """The calls of one environment: on the event loop, or in threads where they may block or have a time limit.
 
     Args:
@@ -159,23 +153,17 @@ class Calls:
         self._threads = threads
         self._timeout_s = timeout_s
 
-    async def reset(self, seed: int, options: dict[str, Any]) -> Any:
+    async def reset(self, seed: int | None, options: dict[str, Any] | None) -> Any:
         """:meth:`TextEnv.reset`."""
-        if self.env.blocking:
-            return await self._limited("reset", self._in_thread(partial(self.env.reset, seed=seed, options=options)))
-        if self._timeout_s is None:
+        if self._timeout_s is None and not self.env.blocking:
             return await self.env.areset(seed=seed, options=options)
-        return await self._limited(
-            "reset", self._twin(self.env._opened_or_not(), self.env._begin_episode, seed, options)
-        )
+        return await self._limited("reset", reset_in_thread(self.env, self._in_thread, seed=seed, options=options))
 
     async def step(self, action: Any) -> Any:
         """:meth:`TextEnv.step`."""
-        if self.env.blocking:
-            return await self._limited("step", self._in_thread(partial(self.env.step, action)))
-        if self._timeout_s is None:
+        if self._timeout_s is None and not self.env.blocking:
             return await self.env.astep(action)
-        return await self._limited("step", self._twin(self.env._played_or_not(), self.env._play, action))
+        return await self._limited("step", step_in_thread(self.env, self._in_thread, action))
 
     async def close(self) -> None:
         """Close the environment, unless a call hangs in it."""
@@ -187,11 +175,6 @@ class Calls:
                     await self._in_thread(self.env.close)
                 else:
                     await self.env.aclose()
-
-    async def _twin(self, whole: AbstractContextManager[None], call: Callable[..., Any], *args: Any) -> Any:
-        """An asynchronous twin whose plain part, which may block, runs in a thread."""
-        with whole:
-            return await settle(await self._in_thread(partial(call, *args)))
 
     async def _in_thread(self, call: Callable[[], Any]) -> Any:
         begun = await self._threads.begin(call, beyond=True)  # each worker has one call at a time
@@ -213,11 +196,11 @@ class Calls:
 
 async def play(
     job: Job,
-    calls: Calls,
+    calls: TimedCalls,
     policy: Policy,
     *,
     episode_timeout_s: float | None = None,
-    tally: Tally | None = None,
+    stats: Stats | None = None,
 ) -> Record:
     """Play one episode.
 
@@ -226,19 +209,19 @@ async def play(
         calls: Of the environment that plays it.
         policy: Replies.
         episode_timeout_s: Seconds that it may take; ``None`` for no limit.
-        tally: Counts its turns.
+        stats: Counts its turns.
 
     Raises:
         Stop: The policy, or a simulated user or judge of the environment, cannot go on.
     """
-    episode = _Episode(job, calls, Tally() if tally is None else tally)
+    episode = _Episode(job, calls, policy, Stats() if stats is None else stats)
     clock = asyncio.timeout(episode_timeout_s)
+    options = {"task_index": job.task_index}
     try:
         async with clock:
-            await episode.open()
-            player = policy.start(calls.env, job.seed)
-            while not episode.over:
-                await episode.step(await episode.ask(player))
+            await play_episode(
+                calls.env, episode.ask, seed=job.seed, options=options, calls=episode, on_turn=episode.count
+            )
     except _Over as over:
         return episode.cut_off(over)
     except TimeoutError:
@@ -258,27 +241,33 @@ class _Over(Exception):
 
 
 class _Episode:
-    """A record while it grows."""
+    """A record while it grows, and the environment's calls with their errors as data."""
 
-    def __init__(self, job: Job, calls: Calls, tally: Tally) -> None:
+    def __init__(self, job: Job, calls: TimedCalls, policy: Policy, stats: Stats) -> None:
         self.env = env = calls.env
-        self.job = job
-        self.over = False
-        self.conversation: Messages = ()
         self.record = Record(job.task, job.sample, job.seed, job.task_index, task_key="", data_source="")
         self._calls = calls
-        self._tally = tally
+        self._policy = policy
+        self._player: Player | None = None
+        self._reply = Reply("")  # the last one
+        self._stats = stats
         self._tools = tools_of(env)
 
-    async def open(self) -> None:
-        seed, options = self.job.seed, {"task_index": self.job.task_index}
+    async def reset(self, seed: int | None, options: dict[str, Any] | None) -> ResetResult:
         with _environments_errors():
-            self.conversation, info = await self._calls.reset(seed, options)
+            messages, info = await self._calls.reset(seed, options)
         self.record = replace(self.record, task_key=info["task_key"], data_source=info["data_source"])
+        return messages, info
 
-    async def ask(self, player: Player) -> Reply:
+    async def step(self, action: Any) -> StepResult:
+        with _environments_errors():
+            return await self._calls.step(action)
+
+    async def ask(self, conversation: Messages) -> str | Message:
+        if self._player is None:
+            self._player = self._policy.start(self.env, self.record.seed)
         try:
-            reply = await player(self.conversation, self._tools)
+            self._reply = reply = await self._player(conversation, self._tools)
         except Stop:
             raise
         except OutOfContext as error:
@@ -292,14 +281,13 @@ class _Episode:
             raise _Over(POLICY_FAILED, describe_error(error)) from error
         if not self.env.action_space.contains(reply.action):
             raise _Over(POLICY_FAILED, f"{quoted(reply.action)} is neither text nor an assistant message")
-        return reply
+        return reply.action
 
-    async def step(self, reply: Reply) -> None:
-        with _environments_errors():
-            result = await self._calls.step(reply.action)
-        self._tally.turns += 1
-        self._tally.completion_tokens += reply.completion_tokens or 0
-        self.conversation, reward, terminated, truncated, info = result
+    def count(self, result: StepResult) -> None:
+        reply = self._reply
+        self._stats.turns += 1
+        self._stats.completion_tokens += reply.completion_tokens or 0
+        conversation, reward, terminated, truncated, info = result
         old, state = self.record, self.env.state
         terms = dict(old.terms)
         for name, value in info["terms"].items():
@@ -307,7 +295,6 @@ class _Episode:
         with _environments_errors():
             check_numbers("an episode's rewards and terms, summed,", {"return": old.total + reward, **terms})
             check_numbers("the metrics", info["metrics"])
-        self.over = terminated or truncated
         self.record = replace(
             old,
             success=terminated and info["stop"] == SOLVED,
@@ -327,7 +314,7 @@ class _Episode:
             completion_tokens=_add(old.completion_tokens, reply.completion_tokens),
             cut_replies=old.cut_replies + reply.cut,
             cost=_add(old.cost, reply.cost),
-            messages=self.conversation,
+            messages=conversation,
             notes=_noted(old, reply),
         )
 

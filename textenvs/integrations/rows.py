@@ -13,7 +13,7 @@ from typing import Any
 
 from ..data.files import write_rows
 from ..env import TextEnv
-from ..messages import Messages
+from ..messages import Messages, has_images, text_of
 from ..task import Task
 from .spec import EpisodeSpec, SpecError
 
@@ -40,9 +40,9 @@ class Opening:
             SpecError: A message has more than that.
         """
         for message in self.messages:
-            if more := set(message) - {"role", "content"}:
+            if more := [*(set(message) - {"role", "content"}), *(["an image"] if has_images(message) else [])]:
                 raise SpecError(f"{self.spec.env} opens with a message that has {sorted(more)}: a prompt column cannot")
-        return [{"role": message["role"], "content": message["content"]} for message in self.messages]
+        return [{"role": role, "content": text} for role, text in said(self.messages)]
 
     @property
     def ground_truth(self) -> str:
@@ -54,6 +54,11 @@ class Opening:
     def episode(self) -> str:
         """The spec as JSON text."""
         return json.dumps(self.spec.to_row(), ensure_ascii=False)
+
+
+def said(messages: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Who said what: all that a prompt column keeps of messages."""
+    return [(message["role"], text_of(message)) for message in messages]
 
 
 def openings(specs: Iterable[EpisodeSpec]) -> Iterator[Opening]:

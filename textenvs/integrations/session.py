@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from ..env import StepResult, TextEnv
-from ..messages import Message, Messages, copy_messages
+from ..env import EnvironmentFailure, StepResult, TextEnv
+from ..messages import Message, Messages, copy_messages, text_of
 from .spec import EpisodeSpec
 
 
@@ -37,9 +37,19 @@ class SessionTurn:
         return self.terminated or self.truncated
 
     @property
+    def outcome(self) -> dict[str, Any]:
+        """What hosts keep of a turn beside its reward: ``terminated``, ``truncated``, ``stop`` and ``terms``."""
+        return {
+            "terminated": self.terminated,
+            "truncated": self.truncated,
+            "stop": self.info["stop"],
+            "terms": dict(self.info["terms"]),
+        }
+
+    @property
     def text(self) -> str:
-        """The contents of what it said, for hosts that answer with one text."""
-        return "\n\n".join(str(message.get("content") or "") for message in self.messages)
+        """The texts of what it said, for hosts that answer with one text."""
+        return "\n\n".join(text_of(message) for message in self.messages)
 
 
 class Session:
@@ -106,6 +116,15 @@ class Session:
         return sum(self.turn_rewards)
 
     @property
+    def terms(self) -> dict[str, float]:
+        """The named parts of the reward, each summed over the turns."""
+        total: dict[str, float] = {}
+        for turn in self.turns:
+            for name, value in turn.info["terms"].items():
+                total[name] = total.get(name, 0.0) + value
+        return total
+
+    @property
     def stop(self) -> str | None:
         """Why the episode is over; ``None`` while it runs."""
         return self.turns[-1].info["stop"] if self.turns else None
@@ -114,6 +133,15 @@ class Session:
     def failed(self) -> bool:
         """Whether a simulator, judge or tool gave up, so that the episode says nothing about the policy."""
         return bool(self.turns) and bool(self.turns[-1].info["failed"])
+
+    def check(self) -> None:
+        """For hosts that have no place for a failed episode: a reward of 0 would be a lie.
+
+        Raises:
+            EnvironmentFailure: A simulator, judge or tool gave up.
+        """
+        if self.failed:
+            raise EnvironmentFailure(str(self.stop), str(self.turns[-1].info.get("failure", "no reason given")))
 
     # ------------------------------------------------------------------ playing
 

@@ -15,10 +15,9 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..env import EnvironmentFailure
-from ..messages import Messages
 from ..registry import list_environments
 from ..trust import Environments
+from .rows import said
 from .session import Session
 from .spec import EpisodeSpec, SpecError
 
@@ -113,7 +112,7 @@ class SkyRLTextEnv(BaseTextEnv):  # type: ignore[misc]
         session, opening = Session.of(self.episode)
         self._session = session
         self._closing = weakref.finalize(self, session.close)
-        if prompt and _plain(prompt) != _plain(opening):
+        if prompt and said(prompt) != said(opening):
             self.close()
             raise SpecError(
                 f"the row's prompt is not what {self.episode.env} opens with at seed {self.episode.seed}: the rows "
@@ -141,13 +140,11 @@ class SkyRLTextEnv(BaseTextEnv):  # type: ignore[misc]
         session = self._session
         try:
             turn = session.reply(action)
+            self.turns += 1
+            session.check()
         except BaseException:
             self.close()
             raise
-        self.turns += 1
-        if session.failed:
-            self.close()
-            raise EnvironmentFailure(str(session.stop), str(turn.info.get("failure", "no reason given")))
         cut = not turn.done and self.max_turns is not None and self.turns >= self.max_turns
         if turn.done or cut:
             self.close()
@@ -155,12 +152,7 @@ class SkyRLTextEnv(BaseTextEnv):  # type: ignore[misc]
             observations=[dict(message) for message in turn.messages],
             reward=turn.reward,
             done=turn.done or cut,
-            metadata={
-                "terminated": turn.terminated,
-                "truncated": turn.truncated or cut,
-                "stop": "max_turns" if cut else turn.info["stop"],
-                "terms": dict(turn.info["terms"]),
-            },
+            metadata=turn.outcome | ({"truncated": True, "stop": "max_turns"} if cut else {}),
         )
 
     def close(self) -> None:
@@ -172,19 +164,11 @@ class SkyRLTextEnv(BaseTextEnv):  # type: ignore[misc]
         """Of the episode so far: ``turns``, ``return``, ``terminated``, a sum for each reward term, and the metrics."""
         if self._session is None or not self._session.turns:
             return {"turns": self.turns}
-        played = self._session.turns
-        terms: dict[str, float] = {}
-        for turn in played:
-            for name, value in turn.info["terms"].items():
-                terms[f"reward/{name}"] = terms.get(f"reward/{name}", 0.0) + value
+        last = self._session.turns[-1]
         return {
-            **dict(played[-1].info.get("metrics") or {}),
-            **terms,
+            **last.info["metrics"],
+            **{f"reward/{name}": value for name, value in self._session.terms.items()},
             "turns": self.turns,
             "return": self._session.reward,
-            "terminated": float(played[-1].terminated),
+            "terminated": float(last.terminated),
         }
-
-
-def _plain(messages: Messages | Sequence[Mapping[str, str]]) -> list[tuple[str, str]]:
-    return [(message["role"], message["content"]) for message in messages]

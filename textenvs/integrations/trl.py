@@ -19,12 +19,12 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Union
 
-from ..env import TextEnv
-from ..messages import Message, assistant
+from ..messages import Message, assistant, text_of
 from ..registry import make
 from ..tool_env import ToolEnv
 from ..tools.formats.base import make_call
 from ..trust import Environments
+from .rows import openings, said
 from .session import Session, SessionTurn
 from .spec import EpisodeSpec, SpecError, episode_specs
 
@@ -75,19 +75,7 @@ def dataset_of(specs: Iterable[EpisodeSpec]) -> Dataset:
             "TRL's datasets need datasets: pip install 'textenvs[trl]'", name="datasets"
         ) from error
 
-    envs: dict[tuple[str, str], TextEnv[Any]] = {}
-    rows = []
-    try:
-        for spec in specs:
-            row = spec.to_row()
-            key = (spec.env, row["env_kwargs"])
-            if key not in envs:
-                envs[key] = spec.make()
-            opening = envs[key].reset(seed=spec.seed, options=spec.options)[0]
-            rows.append({"prompt": embed(spec, opening), **row})
-    finally:
-        for env in envs.values():
-            env.close()
+    rows = [{"prompt": embed(each.spec, each.messages), **each.spec.to_row()} for each in openings(specs)]
     if not rows:
         raise SpecError("there is no episode to make a dataset of")
     features = Dataset.from_list(rows).features
@@ -126,8 +114,7 @@ def spec_of(prompt: Any, where: str = "the prompt", environments: Environments |
 
 def same_messages(prompt: Sequence[Mapping[str, Any]], opening: Sequence[Mapping[str, Any]]) -> bool:
     """Whether a prompt says what the opening says; other keys, which Arrow fills with null, do not count."""
-    said = [[(message.get("role"), message.get("content")) for message in each] for each in (prompt, opening)]
-    return said[0] == said[1]
+    return said(prompt) == said(opening)
 
 
 # ------------------------------------------------------------------ environment_factory
@@ -173,7 +160,7 @@ class _Environment:
         self._problem, self._last_played = None, False
         if same_messages(columns.get("prompt") or (), opening):
             return None
-        return "\n\n".join(str(message.get("content") or "") for message in opening)
+        return "\n\n".join(map(text_of, opening))
 
     @property
     def session(self) -> Session:
@@ -329,11 +316,11 @@ def environment_reward(
         final = last.get("role") == "assistant" and not last.get("tool_calls")
         if final and not environment._last_played and environment._problem is None and not environment.session.done:
             environment._last_played = True
-            environment._play(assistant(str(last.get("content") or "")))
+            environment._play(assistant(last.get("content") or ""))
         rewards.append(environment._earned())
     if log_metric is not None:
         sessions = [each.session for each in environments if not each.session.failed]
-        log_terms(log_metric, [[turn.info.get("terms") or {} for turn in session.turns] for session in sessions])
+        log_terms(log_metric, [[session.terms] for session in sessions])
     return rewards
 
 

@@ -17,7 +17,7 @@ import httpx
 
 from ..env import TextEnv
 from ..messages import Message, Messages
-from .session import Session, SessionTurn
+from .session import Session
 from .spec import EpisodeSpec
 
 try:
@@ -66,7 +66,7 @@ class TextTaskset(vf.Taskset[TextTask, TextTasksetConfig]):  # type: ignore[misc
         self.INFINITE = config.count is None
 
     def load(self) -> Iterator[TextTask]:
-        """One task a seed; without a count, for ever."""
+        """One task a seed; endless without a count."""
         config = self.config
         numbers = itertools.count() if config.count is None else range(config.count)
         env: TextEnv[Any] | None = None
@@ -115,21 +115,26 @@ class TextEnvironment(vf.Env[TextEnvironmentConfig]):  # type: ignore[misc]
                 while not segment.terminated:
                     nodes.append(_reply_node(trace))
                     turn = await session.areply(_reply(trace.nodes[nodes[-1]].message))
-                    if session.failed:
-                        raise EpisodeFailed(f"{turn.info['stop']}: {turn.info['failure']}")
-                    trace.info["textenvs"] = _record(session.turns, nodes)
+                    session.check()
+                    trace.info["textenvs"] = {
+                        "turn_rewards": session.turn_rewards,
+                        "turn_terms": [each.outcome["terms"] for each in session.turns],
+                        "turn_nodes": list(nodes),
+                        "terminated": turn.terminated,
+                        "truncated": turn.truncated,
+                        "stop": turn.info["stop"],
+                    }
                     if turn.done:
                         # The name verifiers itself gives a budget: its is_truncated goes by it.
                         trace.stop("max_turns" if turn.truncated else str(turn.info["stop"]))
                         break
                     segment = await interaction.turn(_typed(turn.messages))
-            _reward(trace, session.turns)
+            for each in session.turns:
+                trace.record_metrics(each.info["metrics"])
+            for name, value in session.terms.items():
+                trace.record_reward(name, value)
         finally:
             await session.aclose()
-
-
-class EpisodeFailed(RuntimeError):
-    """A simulator, judge or tool gave up: the episode says nothing about the policy."""
 
 
 class ChatHarnessConfig(vf.HarnessConfig):  # type: ignore[misc]
@@ -225,26 +230,3 @@ def _reply(message: AssistantMessage) -> Message:
             for call in message.tool_calls
         )
     return reply
-
-
-def _record(turns: list[SessionTurn], nodes: list[int]) -> dict[str, Any]:
-    """What happened so far, as JSON."""
-    return {
-        "turn_rewards": [turn.reward for turn in turns],
-        "turn_terms": [dict(turn.info["terms"]) for turn in turns],
-        "turn_nodes": list(nodes),
-        "terminated": turns[-1].terminated,
-        "truncated": turns[-1].truncated,
-        "stop": turns[-1].info["stop"],
-    }
-
-
-def _reward(trace: Any, turns: list[SessionTurn]) -> None:
-    """The whole episode's rewards and metrics, under their names."""
-    terms: dict[str, float] = {}
-    for turn in turns:
-        for name, value in turn.info["terms"].items():
-            terms[name] = terms.get(name, 0.0) + value
-        trace.record_metrics(turn.info["metrics"])
-    for name, value in terms.items():
-        trace.record_reward(name, value)

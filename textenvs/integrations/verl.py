@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from ..env import EnvironmentFailure
 from .session import Session
 from .spec import EpisodeSpec, SpecError
 
@@ -130,22 +129,14 @@ class TextEnvInteraction(_Base):
             raise ValueError("there is no assistant message to answer")
         try:
             turn = await session.areply(_text(reply))
+            session.check()
         except BaseException:
             await self._drop(instance_id)
             raise
-        if session.failed:
-            await self._drop(instance_id)
-            raise EnvironmentFailure(str(session.stop), str(turn.info.get("failure", "no reason given")))
         if turn.done:
             self._scores[instance_id] = session.reward
             await self._drop(instance_id)
-        about = {
-            "terms": dict(turn.info["terms"]),
-            "stop": turn.info["stop"],
-            "terminated": turn.terminated,
-            "truncated": turn.truncated,
-        }
-        return turn.done, turn.text, turn.reward, about
+        return turn.done, turn.text, turn.reward, turn.outcome
 
     async def calculate_score(self, instance_id: str, **kwargs: Any) -> float:
         """The sum of the episode's turn rewards so far.

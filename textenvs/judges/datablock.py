@@ -8,7 +8,7 @@ Everything that was said in a conversation may try to be an instruction. So it i
 
 * No ``<``, ``>``, line break or invisible character is left in it (JSON's own escapes stand for them), so nothing in it
   can be a mark, a control token or a line of its own.
-* The code in the marks is a hash of the data: it is the same in every run, and nobody can write it into the data
+* The code in the marks is a hash of the data: it is the same in every run, and cannot be written into the data
   beforehand, since that would change it.
 * What stands outside depends on nothing in the data but that code.
 """
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..chat.control import CONTROL
-from ..messages import Messages, clean_messages, visible_conversation
+from ..messages import Messages, clean_messages, text_of, visible_conversation
 
 _DIGITS = 12
 _ANGLE = re.compile(r"[<>]")
@@ -67,7 +67,7 @@ def data_block(data: Mapping[str, Any]) -> DataBlock:
 def conversation_data(messages: Messages, *, tools: bool = False) -> list[dict[str, str]]:
     """A conversation as a judge reads it: who said what, without private reasoning and system messages."""
     heard = visible_conversation(clean_messages(messages), tools=tools)
-    return [{"role": message["role"], "text": message["content"]} for message in heard]
+    return [{"role": message["role"], "text": text_of(message)} for message in heard]
 
 
 def _escape(line: str) -> str:

@@ -49,7 +49,7 @@ class EquivalenceJudge:
         self._judge()  # a bad option is found now
 
     async def same(self, question: str, reference: str, answer: str, *, sample: int = 0) -> bool:
-        """Whether ``answer`` gives the result of ``reference``. An empty answer does not, and nobody is asked.
+        """Whether ``answer`` gives the result of ``reference``. An empty answer does not, and no model is asked.
 
         Args:
             question: What was asked.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ..messages import Messages
+from ..messages import Messages, text_of
 
 #: Words in a row that count as one copied piece. Fewer would find what any two texts on one subject share.
 PIECE = 4
@@ -33,7 +33,7 @@ def leaked(conversation: Messages, goal: str) -> float:
     heard: set[tuple[str, ...]] = set()
     last: list[str] = []  # the user's words that may begin a piece that the next message ends
     for message in conversation:
-        words = _words(message["content"])
+        words = _words(text_of(message))
         if message["role"] == "user":
             told |= _pieces(last + words) - heard
             last = (last + words)[-(PIECE - 1) :]

@@ -23,7 +23,7 @@ from ..chat.schema import parse_reply
 from ..chat.spec import ChatSpec, SpecLike
 from ..chat.structured import ask
 from ..env import EnvironmentFailure
-from ..messages import Message, Messages, assistant, system, user, visible_conversation
+from ..messages import Message, Messages, assistant, system, text_of, user, visible_conversation
 from .base import UserTurn
 from .leak import leaked
 
@@ -182,7 +182,7 @@ class LLMUser:
             request.append(user(_CURTAIN))
         for message in heard:
             flipped = assistant if message["role"] == "user" else user
-            request.append(flipped(defuse(message["content"]) or _SILENCE))
+            request.append(flipped(defuse(text_of(message)) or _SILENCE))
         return request
 
     def _read_json(self, text: str) -> tuple[str, str | None]:

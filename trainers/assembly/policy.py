@@ -11,7 +11,7 @@ import torch
 
 from textenvs.env import TextEnv
 from textenvs.evaluate.baselines import has_script
-from textenvs.messages import Messages
+from textenvs.messages import Messages, text_of
 
 from .. import demonstrations
 from ..checkpoints import Checkpoint
@@ -67,7 +67,7 @@ def tokenizer_texts(env_id: str, kwargs: Mapping[str, Any], section: SupervisedS
             talks = (each.messages for each in some)
         for messages in talks:
             for message in messages:
-                yield f"{message['role']}\n{message['content']}"
+                yield f"{message['role']}\n{text_of(message)}"
 
 
 def tokenizer_of(config: PPOConfig) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 from textenvs.data import Task
 from textenvs.lookahead import FAILURES, FuturePolicy, Lookahead
+from textenvs.messages import text_of
 from textenvs.options import Judge, Policy, resolve
 
 from ..cluster.in_flight import futures
@@ -98,7 +99,7 @@ def custom_reward(config: PPOConfig, pool: FunctionPool) -> Score:
         earned = {"environment_not_counted": -so_far.reward} if instead and so_far.reward else {}
         if so_far.over:
             task = task_of(so_far)
-            replies = [message["content"] for message in so_far.messages if message["role"] == "assistant"]
+            replies = [text_of(message) for message in so_far.messages if message["role"] == "assistant"]
             scored = await pool.score(
                 data_source=task.data_source,
                 solution_str="\n\n".join(replies),

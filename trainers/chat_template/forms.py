@@ -29,7 +29,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import jinja2
 
-from textenvs.messages import Message, Messages, ToolCall, assistant, system, tool, user
+from textenvs.messages import Message, Messages, ToolCall, assistant, has_images, system, text_of, tool, user
 
 Tools: TypeAlias = Sequence[Mapping[str, Any]] | None
 CallForm: TypeAlias = Literal["object", "string", "text"]
@@ -151,13 +151,13 @@ class MessageForms:
         native_calls = False  # the assistant's message before was put with its calls
         for number, message in enumerate(messages):
             role, converted = message["role"], None
-            form = dict(message)
+            form = {**message, "content": _text(message)}
             if role == "assistant":
                 form, native_calls = self._assistant(form)
             elif role == "tool" and self.results_as_user and not native_calls:
-                converted = f"<tool_response>\n{message['content']}\n</tool_response>"
+                converted = f"<tool_response>\n{form['content']}\n</tool_response>"
             elif role == "system" and (self.later_system_as_user if number else self.system_as_user):
-                converted = message["content"]
+                converted = form["content"]
             if converted is not None:
                 form = {"role": "user", "content": converted}
             joins = form["role"] == "user" and forms and forms[-1]["role"] == "user"
@@ -178,7 +178,7 @@ class MessageForms:
         Raises:
             RejectedError: It does not; says what is missing and what to do.
         """
-        shape = tuple((m["role"], bool(m["content"]), "name" in m, _arguments(m)) for m in messages)
+        shape = tuple((m["role"], bool(_text(m)), "name" in m, _arguments(m)) for m in messages)
         key = (shape, None if tools is None else json.dumps(tools))
         if key not in self._known:
             if len(self._known) >= _KNOWN_SHAPES:
@@ -291,8 +291,8 @@ def _probe(messages: Sequence[Message]) -> tuple[list[dict[str, Any]], list[tupl
     names: list[str] = []
     open_calls: list[tuple[str, str]] = []  # ids and names that results may answer
     for number, message in enumerate(messages):
-        form: dict[str, Any] = {"role": message["role"], "content": f"zqtext{number}qz" if message["content"] else ""}
-        texts = [form["content"]] if message["content"] else []
+        form: dict[str, Any] = {"role": message["role"], "content": f"zqtext{number}qz" if text_of(message) else ""}
+        texts = [form["content"]] if form["content"] else []
         if message["role"] == "assistant":
             open_calls = []
             calls = []
@@ -352,3 +352,17 @@ def _is_object(arguments: str) -> bool:
         return isinstance(json.loads(arguments), dict)
     except ValueError:
         return False
+
+
+def _text(message: Mapping[str, Any]) -> str:
+    """A message's content as the text that templates take.
+
+    Raises:
+        RejectedError: An image is part of it.
+    """
+    if has_images(message):
+        raise RejectedError(
+            f"a {message['role']} message has an image among its parts, and this renderer shows text only: "
+            " train in an environment that speaks in text, or wrap this one so that its observations are"
+        )
+    return text_of(message)

@@ -13,7 +13,7 @@ from rich.console import Console, Group
 from rich.panel import Panel
 from rich.text import Text
 
-from textenvs.messages import Message
+from textenvs.messages import Message, text_of
 
 from ..trajectory import Trajectory
 from .metrics import first_reply_solved, solved
@@ -102,7 +102,7 @@ def _message(message: Message) -> Text:
     text.append(f"{message['role']}: ", style=f"bold {_STYLES[message['role']]}")
     if reasoning := message.get("reasoning_content"):
         text.append(f"({visible(reasoning)}) ", style="dim italic")
-    text.append(visible(message["content"]))
+    text.append(visible(text_of(message)))
     for call in message.get("tool_calls", ()):
         text.append(visible(f"\n-> {call['function']['name']}({call['function']['arguments']})"), style="magenta")
     return text

@@ -33,7 +33,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, Self, TypeAlias
 
 from textenvs.env import LARGEST
-from textenvs.messages import Messages
+from textenvs.messages import Messages, text_of
 from textenvs.text import quoted
 
 from ..trajectory import is_reward
@@ -97,7 +97,7 @@ class ScoringRequest:
     @property
     def size(self) -> int:
         """Tokens, or a guess."""
-        return self.tokens or sum(len(message["content"]) for message in self.messages) // 4
+        return self.tokens or sum(len(text_of(message)) for message in self.messages) // 4
 
     def key(self) -> str:
         """The same for the same request, in every process.

@@ -42,7 +42,7 @@ from typing import Any
 import jinja2
 from transformers import PreTrainedTokenizerBase
 
-from textenvs.messages import Message, Messages, assistant, system, tool, user
+from textenvs.messages import Message, Messages, assistant, system, text_of, tool, user
 
 from ..chat_template import refused, unread
 from ..chat_template.control import ControlTokens, MarkedText, any_of
@@ -315,7 +315,7 @@ class Renderer:
             text = self._bridge_text(new, tools)
             end = self._turn_end(text)
             cut = self._control.encode(text)
-            reply = self._continuation(conversation[:i], conversation[i]["content"], tools)
+            reply = self._continuation(conversation[:i], text_of(conversation[i]), tools)
             whole = self.render(conversation[:following], tools)
             stopped = [*tokens, *reply, end, *self.bridge(new, after=end, tools=tools)]
             tokens = [*tokens, *reply, *cut]

@@ -36,11 +36,3 @@ def test_verifiers():
     assert len(rewards) == 4
     for total, turns in rewards:
         assert float(total) == round(sum(map(float, turns.split(", "))), 2)
-
-
-def test_verifiers_before_0_4():
-    printed = output_of("verifiers/multiturn.py", before=[Path(sys.prefix) / "older"])
-    rewards = re.findall(r"row \d: reward ([+-]\d\.\d\d), by turns \[(.*?)\].*error None", printed)
-    assert len(rewards) == 4
-    for total, turns in rewards:
-        assert float(total) == round(sum(map(float, turns.split(", "))), 2)

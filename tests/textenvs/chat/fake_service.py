@@ -102,6 +102,9 @@ class FakeService:
         return f"http://127.0.0.1:{self.port}/v1"
 
     def __enter__(self) -> FakeService:
+        import openai._base_client as client
+
+        client.INITIAL_RETRY_DELAY, client.MAX_RETRY_DELAY = 0.01, 0.02  # tests do not wait for retries
         self._thread.start()
         self._server = self._call(asyncio.start_server(self._serve, "127.0.0.1", 0))
         self.port = self._server.sockets[0].getsockname()[1]

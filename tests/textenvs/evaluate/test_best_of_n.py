@@ -267,7 +267,7 @@ def test_scripts_that_err_now_and_then():
 
 
 def test_wrong_options():
-    with pytest.raises(ValueError, match="candidates must be an integer of at least 1, not 0"):
+    with pytest.raises(ValueError, match="candidates should be greater than or equal to 1, not 0"):
         best(Draws("1"), candidates=0)
     with pytest.raises(ValueError, match="window"):
         best(Draws("1"), window=-1)

@@ -22,11 +22,11 @@ from textenvs.evaluate.policies import (
     Stop,
     load_function,
 )
-from textenvs.evaluate.progress import StatusLine, Tally
-from textenvs.evaluate.runner import Calls, Stopped, play, run, tools_of
+from textenvs.evaluate.progress import Stats, StatusLine
+from textenvs.evaluate.runner import Stopped, TimedCalls, play, run, tools_of
 from textenvs.evaluate.summary import summarize
 from textenvs.messages import assistant, user
-from textenvs.serve.threads import Threads
+from textenvs.threads import Threads
 
 KINDS = (Say, AsyncSay, BlockingSay)
 
@@ -38,7 +38,7 @@ def played(planned, make_env, policy, **options):
 
 
 def calls(env):
-    return Calls(env, Threads(1))
+    return TimedCalls(env, Threads(1))
 
 
 def by_place(records):
@@ -289,7 +289,7 @@ def test_environments_are_closed(ending):
 
 @pytest.mark.parametrize("options", [{"concurrency": 0}, {"max_failures": 0}])
 def test_limits_below_one(options):
-    with pytest.raises(ValueError, match=f"{next(iter(options))} must be at least 1"):
+    with pytest.raises(ValueError, match=f"{next(iter(options))} should be greater than or equal to 1"):
         played([], Say, ScriptedPolicy("expert"), **options)
 
 
@@ -337,8 +337,8 @@ def test_random_replies_depend_on_the_episode_alone():
         ("json:", "a policy is"),
         ("no_such_module:x", "there is no module 'no_such_module'"),
         ("json.no_such:x", "there is no module 'json.no_such'"),
-        ("json:lods", "the module 'json' has no 'lods'"),
-        ("json:__name__", "is a str, not a function"),
+        ("json:lods", "module 'json' has no 'lods'"),
+        ("json:__name__", "is a str, which cannot be called"),
     ],
 )
 def test_names_of_no_policy(name, message):
@@ -459,18 +459,18 @@ def test_time_limits_that_are_none_are_refused(limits):
 
 
 def test_what_happens_is_counted_while_it_happens():
-    tally, seen = Tally(6), []
+    stats, seen = Stats(6), []
 
     def say(task, turn):
-        seen.append((tally.running, tally.turns, tally.episodes))
+        seen.append((stats.running, stats.turns, stats.episodes))
         return Reply("no" if turn == 0 else str(task), completion_tokens=5)
 
-    played(jobs(range(6), 1, 0), Say, TaskPolicy(say), concurrency=2, tally=tally)
+    played(jobs(range(6), 1, 0), Say, TaskPolicy(say), concurrency=2, stats=stats)
     assert {running for running, _, _ in seen} <= {1, 2}
     assert [turns for _, turns, _ in seen] == list(range(12))
-    assert (tally.running, tally.turns, tally.completion_tokens) == (0, 12, 60)
-    assert (tally.episodes, tally.solved, tally.failed) == (6, 6, 0)
-    assert tally.line(10.0) == "6/6 episodes, 0 running, 12 turns, 6 tokens/s, 100.0% solved, 10 s"
+    assert (stats.running, stats.turns, stats.completion_tokens) == (0, 12, 60)
+    assert (stats.episodes, stats.solved, stats.failed) == (6, 6, 0)
+    assert stats.line(10.0) == "6/6 episodes, 0 running, 12 turns, 6 tokens/s, 100.0% solved, 10 s"
 
 
 def test_a_terminal_has_one_line_and_a_file_whole_ones():
@@ -479,7 +479,7 @@ def test_a_terminal_has_one_line_and_a_file_whole_ones():
             return True
 
     for stream, between in ((Terminal(), "\r"), (io.StringIO(), "\n")):
-        status = StatusLine(Tally(3), stream)
+        status = StatusLine(Stats(3), stream)
         for _ in range(3):
             status.show()
         status.clear()
@@ -487,7 +487,7 @@ def test_a_terminal_has_one_line_and_a_file_whole_ones():
         assert ("\n" in stream.getvalue()) == (between == "\n")
         assert ("\x1b[K" in stream.getvalue()) == (between == "\r")
     stream = io.StringIO()
-    StatusLine(Tally(3), stream, quiet=True).show()
+    StatusLine(Stats(3), stream, quiet=True).show()
     assert stream.getvalue() == ""
 
 

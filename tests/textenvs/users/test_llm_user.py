@@ -37,7 +37,7 @@ async def service():
 
 
 def llm_user(service, **options):
-    return LLMUser({"model": "tiny", "base_url": service.url, "retry_wait_s": 0.01, "max_retries": 1}, **options)
+    return LLMUser({"model": "tiny", "base_url": service.url, "max_retries": 1}, **options)
 
 
 def rng(seed=0):

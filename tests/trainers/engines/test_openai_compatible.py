@@ -18,7 +18,7 @@ pytest.importorskip("openai", reason="needs the extra 'chat'")
 
 async def test_it_answers_and_cannot_be_trained_on() -> None:
     with FakeService("forty-two") as service:
-        engine = OpenAICompatibleEngine({"model": "tiny", "base_url": service.url, "retry_wait_s": 0.01})
+        engine = OpenAICompatibleEngine({"model": "tiny", "base_url": service.url})
         sampling = Sampling(temperature=0.5, max_new_tokens=7, seed=3)
         assert await engine.reply([user("six times seven?")], sampling) == "forty-two"
         sent = service.requests[-1]

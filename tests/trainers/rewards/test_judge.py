@@ -42,7 +42,7 @@ async def asked(judge: JudgeBackend, *requests: ScoringRequest, **options: Any) 
 
 
 def judge_of(service: FakeService, **options: Any) -> JudgeBackend:
-    spec = {"model": "judge", "base_url": service.url, "retry_wait_s": 0.01, "max_retries": 1, "timeout_s": 5.0}
+    spec = {"model": "judge", "base_url": service.url, "max_retries": 1, "timeout_s": 5.0}
     return JudgeBackend(spec | options.pop("spec", {}), **options)
 
 
@@ -160,9 +160,8 @@ def test_the_service_waits_as_long_as_the_client_may_take() -> None:
         "base_url": "http://x/v1",
         "timeout_s": 10.0,
         "max_retries": 2,
-        "max_wait_s": 5.0,
         "concurrency": 7,
     }
     options: ModelOptions = JudgeBackend(spec).model_options()
-    assert options.timeout_s >= 3 * 10 + 2 * 5
+    assert options.timeout_s >= 3 * 10 + 2 * 120
     assert (options.concurrency, options.max_batch_size) == (7, 1)

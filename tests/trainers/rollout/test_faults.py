@@ -171,7 +171,7 @@ class Helped(TextEnv[Any]):
 
     def __init__(self, base_url: str) -> None:
         super().__init__(Questions())
-        self.user = LLMUser({"model": "tiny", "base_url": base_url, "retry_wait_s": 0.01, "max_retries": 1})
+        self.user = LLMUser({"model": "tiny", "base_url": base_url, "max_retries": 1})
 
     def opening(self, task: Task) -> list[Message]:
         return list(task.prompt)

@@ -112,7 +112,7 @@ class Imported(TextEnv[ImportedState], Generic[RunningT]):
         except ValueError as error:  # terms that do not sum to the reward, a number that is none
             running.close()
             raise EnvironmentFailure("tool_failed", f"{self.tasks.name}: {error}") from error
-        except BaseException:  # nobody knows what state it is in
+        except BaseException:  # its state is unknown now
             running.close()
             raise
         if answer.done:

@@ -12,7 +12,7 @@ from typing import Any
 
 from ...env import EnvironmentFailure
 from ...global_rng import RandomState, contained
-from ...messages import Message, user, visible_text
+from ...messages import Message, text_of, user, visible_text
 from ...task import Split
 from .base import Answer, Imported, Seeds
 
@@ -108,7 +108,7 @@ class _Game:
     def reply(self, message: Message) -> Answer:
         from gem.utils.constants import TERMINAL_STATE
 
-        text = message["content"] if self.send_thinking else visible_text(message)
+        text = text_of(message) if self.send_thinking else visible_text(message)
         try:
             with contained(self._random):
                 observation, reward, terminated, truncated, info = self.game.step(text)

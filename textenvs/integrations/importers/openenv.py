@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from ...env import FAILURE_STOPS, EnvironmentFailure
-from ...messages import Message, Messages, check_conversation, user, visible_text
+from ...messages import Message, Messages, check_conversation, text_of, user, visible_text
 from ...task import Split
 from .base import Answer, Imported, Seeds
 
@@ -106,7 +106,7 @@ class _Remote:
 
     def reply(self, message: Message) -> Answer:
         env = self.env
-        text = message["content"] if env.send_thinking else visible_text(message)
+        text = text_of(message) if env.send_thinking else visible_text(message)
         action: dict[str, Any] = {env.action_field: text}
         if "tool_calls" in message:
             if not env.takes_messages:
@@ -145,7 +145,7 @@ class _Remote:
 
 
 def _close_elsewhere(client: Any) -> None:
-    """Close a connection that nobody holds any more: in a thread, for garbage may be collected in the client's own."""
+    """Close a connection that is held no more: in a thread, for garbage may be collected in the client's own."""
     threading.Thread(target=_close, args=(client,), daemon=True).start()
 
 

@@ -23,6 +23,7 @@ from typing import Any
 from ...env import EnvironmentFailure
 from ...event_loop import submit
 from ...messages import Message, Messages, check_conversation, clean_messages, user
+from ...options import PositiveInt, Seconds, checked
 from ...task import Task
 from .base import Answer, Imported
 
@@ -59,18 +60,17 @@ class Verifiers(Imported["_Rollout"]):
         ImportError: verifiers is not installed.
     """
 
+    @checked
     def __init__(
         self,
         taskset: str,
         *,
         config: Mapping[str, Any] | None = None,
-        size: int = 1_000,
-        timeout: float = 600.0,
+        size: PositiveInt = 1_000,
+        timeout: Seconds = 600.0,
         max_assistant_turns: int | None = None,
         render_mode: str | None = None,
     ) -> None:
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise ValueError(f"size must be an integer of at least 1, not {size!r}")
         whole = {**(config or {})}
         whole["taskset"] = {**whole.get("taskset", {}), "id": taskset}
         try:
@@ -349,12 +349,10 @@ def _forget(calls: dict[str, _Calls], token: str, own: _Calls, episode: Future[A
 
 
 def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A message of a request in our words: parts of text joined, nothing that is null."""
+    """A message of a request in our words: a content that is all text joined, nothing that is null."""
     plain = {key: value for key, value in message.items() if value is not None and key != "reasoning_details"}
     content = plain.get("content", "")
-    if isinstance(content, list):
-        if any(part.get("type") != "text" for part in content):
-            raise ValueError("it has parts that are not text")
+    if isinstance(content, list) and all(part.get("type") == "text" for part in content):
         content = "\n".join(part["text"] for part in content)
     plain["content"] = content
     if "tool_calls" in plain:

@@ -8,7 +8,7 @@ from openenv.core.client_types import StepResult
 from openenv.core.env_client import EnvClient
 
 from ...env import as_reply
-from ...messages import Message
+from ...messages import Message, text_of
 from .models import TextAction, TextObservation, TextState
 
 
@@ -22,8 +22,8 @@ class TextEnvClient(EnvClient[TextAction | Message | str, TextObservation, TextS
     def _step_payload(self, action: TextAction | Message | str) -> dict[str, Any]:
         if not isinstance(action, TextAction):
             reply = as_reply(action)  # with clean text: lone surrogates do not survive the wire
-            message = dict(reply) if len(reply) > 2 else None
-            action = TextAction(text=reply["content"], message=message)
+            plain = len(reply) == 2 and isinstance(reply["content"], str)
+            action = TextAction(text=text_of(reply), message=None if plain else dict(reply))
         payload: dict[str, Any] = action.model_dump(exclude_none=True)
         return payload
 

@@ -12,7 +12,7 @@ from openenv.core.env_server import Environment, create_fastapi_app
 from openenv.core.env_server.types import ConcurrencyConfig, EnvironmentMetadata
 
 from ... import registry
-from ...messages import Messages
+from ...messages import Messages, text_of
 from ..session import Session
 from .models import TextAction, TextObservation, TextState
 
@@ -63,7 +63,7 @@ class TextEnvironment(Environment[TextAction, TextObservation, TextState]):  # t
         opening = session.start(seed, None if task_index is None else {"task_index": task_index})
         self._episode_id = episode_id or str(uuid.uuid4())
         return TextObservation(
-            text="\n\n".join(message["content"] for message in opening),
+            text="\n\n".join(text_of(message) for message in opening),
             messages=_wire(opening),
             info=dict(session.info),
         )
@@ -84,7 +84,8 @@ class TextEnvironment(Environment[TextAction, TextObservation, TextState]):  # t
             given = sorted(kwargs) + ["timeout_s"] * (timeout_s is not None)
             raise ValueError(f"step takes an action only, not {given}; the client has a timeout for messages")
         # Not in the model: OpenEnv cannot put the error of a validator on the wire, and ends the session.
-        if action.message is not None and action.message.get("content") != action.text:
+        content = action.text if action.message is None else action.message.get("content")
+        if content != action.text and not isinstance(content, list):
             raise ValueError("text must be the content of message, where there is a message")
         session = self._open()
         turn = session.reply(action.text if action.message is None else action.message)  # type: ignore[arg-type]

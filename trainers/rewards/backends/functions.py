@@ -7,6 +7,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from textenvs.messages import text_of
+
 from ..functions import FunctionPool, ScoreError
 from ..service import BackendError, ModelOptions, ScoringRequest
 from .conversation import replies
@@ -45,7 +47,7 @@ class FunctionBackend:
                 places = places[-1:]
             scored = await self._pool.score(
                 data_source=request.data_source,
-                solution_str="\n\n".join(request.messages[place]["content"] for place in places),
+                solution_str="\n\n".join(text_of(request.messages[place]) for place in places),
                 ground_truth=request.ground_truth,
                 extra_info={**request.extra, "messages": [dict(message) for message in request.messages]},
             )

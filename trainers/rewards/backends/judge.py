@@ -28,6 +28,7 @@ from textenvs.chat import (
     SpecLike,
     client_for,
 )
+from textenvs.chat.spec import LONGEST_WAIT_S
 from textenvs.env import EnvironmentFailure
 from textenvs.judges.datablock import conversation_data
 from textenvs.judges.llm import LLMJudge
@@ -121,7 +122,7 @@ class JudgeBackend:
     def model_options(self, **changes: Any) -> ModelOptions:
         """How the service had best ask: each request by itself, many at a time; and the range."""
         spec = self._spec
-        longest = (spec.max_retries + 1) * (spec.timeout_s + spec.max_wait_s) * self._judge.tries
+        longest = (spec.max_retries + 1) * (spec.timeout_s + LONGEST_WAIT_S) * self._judge.tries
         best = ModelOptions(
             max_batch_size=1,
             max_wait_s=0.0,

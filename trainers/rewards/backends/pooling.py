@@ -24,6 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
+from textenvs.messages import text_of
 from trainers.engines.http import Answer, Client, UnreachableError, error_text
 
 from ..service import BackendError, ModelOptions, OutageError, ScoringRequest
@@ -199,11 +200,11 @@ class PoolingBackend:
 
     def _pair(self, request: ScoringRequest) -> tuple[str, str]:
         place = replies(request)[-1]
-        before = [message for message in request.messages[:place] if message["content"]]
+        reply = text_of(request.messages[place])
+        before = [(message["role"], text) for message in request.messages[:place] if (text := text_of(message))]
         if len(before) == 1:
-            return before[0]["content"], request.messages[place]["content"]
-        said = "\n\n".join(f"{message['role']}: {message['content']}" for message in before)
-        return said, request.messages[place]["content"]
+            return before[0][1], reply
+        return "\n\n".join(f"{role}: {text}" for role, text in before), reply
 
     def _body(self, bodies: Sequence[Any]) -> dict[str, Any]:
         if self.options.endpoint == "score":

@@ -16,7 +16,7 @@ from fake_service import FakeService, status  # noqa: E402
 
 pytest.importorskip("openai", reason="needs the extra 'chat'")
 
-QUICK = {"max_retries": 0, "retry_wait_s": 0.01}
+QUICK = {"max_retries": 0}
 
 
 def says(message, state="goes_on"):

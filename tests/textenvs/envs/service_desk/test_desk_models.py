@@ -197,7 +197,7 @@ def test_a_reply_that_nobody_reads_costs_no_request():
 
 def test_a_customer_who_fails_ends_the_episode_as_failed():
     with FakeService(status(500)) as service:
-        spec = {"model": "tiny", "base_url": service.url, "max_retries": 0, "retry_wait_s": 0.01}
+        spec = {"model": "tiny", "base_url": service.url, "max_retries": 0}
         env = ServiceDesk(user=spec)
         env.reset(seed=0)
         _, reward, terminated, truncated, info = env.step("x")
