@@ -12,18 +12,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from typing import Any, TypeVar
 
 from ..chat.errors import BudgetExceeded, CacheError
 from ..env import EnvironmentFailure, TextEnv, check_numbers
-from ..event_loop import settle
 from ..messages import Messages, clean_text, copy_messages
 from ..options import check_timeout
-from ..serve.threads import Threads
 from ..text import excerpt, quoted
+from ..threads import Threads, reset_in_thread, step_in_thread
 from ..tool_env import ToolState
 from .plan import Job
 from .policies import OutOfContext, Player, Policy, PolicyFailure, Reply, Stop, ToolSchemas
@@ -141,7 +139,6 @@ async def run(
         for worker in workers:
             worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
-        threads.close()
 
 
 class Calls:
@@ -161,21 +158,15 @@ class Calls:
 
     async def reset(self, seed: int, options: dict[str, Any]) -> Any:
         """:meth:`TextEnv.reset`."""
-        if self.env.blocking:
-            return await self._limited("reset", self._in_thread(partial(self.env.reset, seed=seed, options=options)))
-        if self._timeout_s is None:
+        if self._timeout_s is None and not self.env.blocking:
             return await self.env.areset(seed=seed, options=options)
-        return await self._limited(
-            "reset", self._twin(self.env._opened_or_not(), self.env._begin_episode, seed, options)
-        )
+        return await self._limited("reset", reset_in_thread(self.env, self._in_thread, seed=seed, options=options))
 
     async def step(self, action: Any) -> Any:
         """:meth:`TextEnv.step`."""
-        if self.env.blocking:
-            return await self._limited("step", self._in_thread(partial(self.env.step, action)))
-        if self._timeout_s is None:
+        if self._timeout_s is None and not self.env.blocking:
             return await self.env.astep(action)
-        return await self._limited("step", self._twin(self.env._played_or_not(), self.env._play, action))
+        return await self._limited("step", step_in_thread(self.env, self._in_thread, action))
 
     async def close(self) -> None:
         """Close the environment, unless a call hangs in it."""
@@ -187,11 +178,6 @@ class Calls:
                     await self._in_thread(self.env.close)
                 else:
                     await self.env.aclose()
-
-    async def _twin(self, whole: AbstractContextManager[None], call: Callable[..., Any], *args: Any) -> Any:
-        """An asynchronous twin whose plain part, which may block, runs in a thread."""
-        with whole:
-            return await settle(await self._in_thread(partial(call, *args)))
 
     async def _in_thread(self, call: Callable[[], Any]) -> Any:
         begun = await self._threads.begin(call, beyond=True)  # each worker has one call at a time

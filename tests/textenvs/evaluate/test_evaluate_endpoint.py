@@ -16,7 +16,7 @@ from textenvs.chat import ChatSpec  # noqa: E402
 from textenvs.evaluate.endpoint import EndpointPolicy  # noqa: E402
 from textenvs.evaluate.plan import Job, jobs  # noqa: E402
 from textenvs.evaluate.runner import Calls, Stopped, play, run  # noqa: E402
-from textenvs.serve.threads import Threads  # noqa: E402
+from textenvs.threads import Threads  # noqa: E402
 
 
 def spec(service, **options):

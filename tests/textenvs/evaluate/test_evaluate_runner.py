@@ -26,7 +26,7 @@ from textenvs.evaluate.progress import StatusLine, Tally
 from textenvs.evaluate.runner import Calls, Stopped, play, run, tools_of
 from textenvs.evaluate.summary import summarize
 from textenvs.messages import assistant, user
-from textenvs.serve.threads import Threads
+from textenvs.threads import Threads
 
 KINDS = (Say, AsyncSay, BlockingSay)
 

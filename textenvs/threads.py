@@ -1,0 +1,114 @@
+"""Hooks of environments in threads: those that block, and plain ones that other episodes must not wait for.
+
+A thread cannot be stopped. These are daemons, which those of ``concurrent.futures`` are not: one whose call never ends
+keeps its place, counts as stuck, and ends with the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeAlias
+
+from .env import ResetResult, StepResult, TextEnv
+from .event_loop import settle
+from .messages import Message
+
+#: Carries out a call in a thread, and gives its result.
+InThread: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
+
+
+class Threads:
+    """Daemon threads for the calls of one event loop; every method is to be called there.
+
+    Args:
+        most: How many calls may run at a time.
+
+    Attributes:
+        stuck: How many calls run that nothing waits for any more.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.stuck = 0
+        self._free = asyncio.Semaphore(most)
+
+    async def begin(self, call: Callable[[], Any], *, beyond: bool = False) -> asyncio.Future[Any]:
+        """Run ``call`` as soon as a thread is free; nothing has happened if this is cancelled.
+
+        Args:
+            call: What to do.
+            beyond: Do not wait for a free thread: take another one, however many there are.
+
+        Returns:
+            The result, when the call has ended. Shield it, because it cannot be cancelled.
+        """
+        if not beyond:
+            await self._free.acquire()
+        loop = asyncio.get_running_loop()
+        result: asyncio.Future[Any] = loop.create_future()
+        result.add_done_callback(lambda done: done.cancelled() or done.exception())  # seen, also if nothing waits
+
+        def ended(value: Any, error: Exception | None) -> None:
+            if not beyond:
+                self._free.release()
+            if result.done():  # the loop is ending
+                return
+            if error is None:
+                result.set_result(value)
+            else:
+                result.set_exception(error)
+
+        def work() -> None:
+            outcome = _outcome(call)
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(ended, *outcome)
+
+        threading.Thread(target=work, name="textenvs-hook", daemon=True).start()
+        return result
+
+    async def result(self, begun: asyncio.Future[Any]) -> Any:
+        """The result of what has begun; if this is cancelled, the call goes on and is stuck until it ends."""
+        try:
+            return await asyncio.shield(begun)
+        except asyncio.CancelledError:
+            if not begun.done():
+                self.stuck += 1
+                begun.add_done_callback(self._ended_late)
+            raise
+
+    def _ended_late(self, _: asyncio.Future[Any]) -> None:
+        self.stuck -= 1
+
+
+async def reset_in_thread(
+    env: TextEnv[Any], in_thread: InThread, *, seed: int | None, options: dict[str, Any] | None
+) -> ResetResult:
+    """``env.areset``, with what may block in a thread: a plain hook, or everything where the environment blocks."""
+    if env.blocking:
+        return await in_thread(partial(env.reset, seed=seed, options=options))  # type: ignore[no-any-return]
+    with env._opened_or_not():
+        return await settle(await in_thread(partial(env._begin_episode, seed, options)))  # type: ignore[no-any-return]
+
+
+async def step_in_thread(env: TextEnv[Any], in_thread: InThread, action: str | Message) -> StepResult:
+    """``env.astep``, with what may block in a thread: a plain hook, or everything where the environment blocks."""
+    if env.blocking:
+        return await in_thread(partial(env.step, action))  # type: ignore[no-any-return]
+    with env._played_or_not():
+        return await settle(await in_thread(partial(env._play, action)))  # type: ignore[no-any-return]
+
+
+def _outcome(call: Callable[[], Any]) -> tuple[Any, Exception | None]:
+    try:
+        return call(), None
+    except BaseException as error:
+        if isinstance(error, Exception) and not isinstance(error, StopIteration):
+            return None, error
+        # A future cannot hold StopIteration, and SystemExit of a hook must not end the event loop.
+        wrapped = RuntimeError(f"{type(error).__name__} was raised")
+        wrapped.__cause__ = error
+        return None, wrapped
