@@ -92,9 +92,8 @@ any_reply = st.one_of(
 @pytest.fixture(scope="module", autouse=True)
 def server():
     """What plays textenv/remote; where it is stands in an environment variable, so that it is made as any other."""
-    large = {"max_reply_bytes": 2**23, "max_session_bytes": 2**28}  # some replies here are longer than a server takes
     with (
-        running(registered(PLAYED_THERE), allow=["expert"], **large) as there,
+        running(registered(PLAYED_THERE), allow=["expert"], max_reply_bytes=2**23) as there,
         pytest.MonkeyPatch.context() as patch,
     ):
         patch.setenv("TEXTENVS_URL", there.url)

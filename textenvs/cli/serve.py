@@ -85,7 +85,6 @@ def add(commands: Any) -> argparse.ArgumentParser:
         ("--max-sessions", int, 1024, "sessions at a time"),
         ("--max-message-mb", float, 8.0, "largest request, in MiB"),
         ("--max-reply-mb", float, 1.0, "largest reply of an assistant, in MiB of JSON"),
-        ("--max-session-mb", float, 16.0, "memory of a session, in MiB"),
         ("--max-memory-mb", float, 1024.0, "memory that is held for all clients, in MiB"),
         ("--threads", int, 16, "plain hooks of environments that run at a time"),
         ("--step-timeout", float, 120.0, "seconds that an environment may take over a request"),
@@ -189,7 +188,6 @@ def _server(served: Sequence[Served], tokens: Mapping[str, str], arguments: argp
     limits = Limits(
         max_sessions=arguments.max_sessions,
         max_reply_bytes=_bytes(arguments.max_reply_mb),
-        max_session_bytes=_bytes(arguments.max_session_mb),
         max_bytes=_bytes(arguments.max_memory_mb),
         idle_s=arguments.idle,
         step_timeout_s=arguments.step_timeout,

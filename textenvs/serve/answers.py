@@ -13,7 +13,7 @@ from typing import Annotated, Any, Self, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ..env import FAILURE_STOPS, LARGEST
-from ..messages import Message, Messages, check_conversation, clean_messages
+from ..messages import Message, check_conversation, clean_messages
 from ..options import PositiveInt
 from ..text import excerpt
 from .client import RemoteError
@@ -21,14 +21,9 @@ from .protocol import PROTOCOL
 
 AnswerT = TypeVar("AnswerT", bound="Answer")
 
-
-def _clean(messages: list[Any]) -> Messages:
-    return clean_messages(check_conversation(messages, "messages"))
-
-
 Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, lt=2**31)]
-Said = Annotated[list[Any], AfterValidator(_clean)]
+Said = Annotated[list[Any], AfterValidator(lambda said: clean_messages(check_conversation(said, "messages")))]
 
 
 class Answer(BaseModel):
@@ -37,9 +32,7 @@ class Answer(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="allow")
 
 
-class TaskFacts(Answer):
-    """What a server calls a task set, and how many tasks are in it."""
-
+class _Tasks(Answer):
     name: str
     size: PositiveInt | None
 
@@ -47,7 +40,7 @@ class TaskFacts(Answer):
 class Facts(Answer):
     """What an environment is."""
 
-    tasks: TaskFacts
+    tasks: _Tasks
     max_assistant_turns: PositiveInt | None
     max_user_turns: PositiveInt | None
     tool_schemas: list[dict[str, Any]]
@@ -55,50 +48,46 @@ class Facts(Answer):
 
 
 class Described(Answer):
-    """What a server offers."""
+    """Of ``describe``."""
 
     environments: dict[str, Facts]
 
 
 class Key(Answer):
-    """A task that is not played."""
+    """Of ``task``."""
 
     key: str
     data_source: str
 
 
 class Scripted(Answer):
-    """A scripted reply, and the generator's state after it."""
+    """Of ``demonstration`` and ``careless_reply``."""
 
     action: str | dict[str, Any]
     rng: dict[str, Any]
 
 
 class Scored(Answer):
-    """The scores of a conversation."""
+    """Of ``score``."""
 
     scores: dict[str, Number]
 
 
-class OpenedInfo(Answer):
-    """The info of a reset."""
-
+class _OpenedInfo(Answer):
     task_key: str
     data_source: str
     task_index: int
 
 
 class Opened(Answer):
-    """A session that was opened."""
+    """Of ``open``."""
 
     turn: Count
     messages: Said
-    info: OpenedInfo
+    info: _OpenedInfo
 
 
-class SteppedInfo(OpenedInfo):
-    """The info of a step."""
-
+class _SteppedInfo(_OpenedInfo):
     terms: dict[str, Number]
     metrics: dict[str, Number]
     assistant_turns: Count
@@ -108,24 +97,22 @@ class SteppedInfo(OpenedInfo):
 
 
 class Stepped(Answer):
-    """A step, as the contract of environments has it."""
+    """Of ``step``, as the contract of environments has it."""
 
     turn: Count
     messages: Said
     reward: Number
     terminated: bool
     truncated: bool
-    info: SteppedInfo
+    info: _SteppedInfo
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
         info = self.info
         if not isclose(self.reward, fsum(info.terms.values()), rel_tol=1e-6, abs_tol=1e-6):
             raise ValueError(f"the terms do not sum to the reward of {self.reward:g}")
-        if self.terminated and self.truncated:
-            raise ValueError("both terminated and truncated")
-        if (info.stop is not None) != (self.terminated or self.truncated):
-            raise ValueError("'stop' says why the episode is over, and only then")
+        if (self.terminated and self.truncated) or (info.stop is not None) != (self.terminated or self.truncated):
+            raise ValueError("an episode is either terminated or truncated, and 'stop' says why")
         if info.failed != (info.stop in FAILURE_STOPS) or (info.failed and not self.truncated):
             raise ValueError("'failed' and 'stop' differ about whether the episode failed")
         if any(message["role"] not in ("user", "tool") for message in self.messages[1:]):
@@ -133,23 +120,31 @@ class Stepped(Answer):
         return self
 
 
-def checked(kind: type[AnswerT], answer: Mapping[str, Any], url: str) -> AnswerT:
+def checked(kind: type[AnswerT], answer: Mapping[str, Any], url: str, reply: Message | None = None) -> AnswerT:
     """An answer of this kind.
+
+    Args:
+        kind: What was asked for.
+        answer: What came.
+        url: Where from.
+        reply: What was played: the first of the messages must be this.
 
     Raises:
         RemoteError: It is none; the message says why.
     """
     try:
-        return kind.model_validate(answer)
+        found = kind.model_validate(answer)
     except (ValidationError, OverflowError) as error:
-        first = error.errors(include_input=False)[0] if isinstance(error, ValidationError) else {"msg": error}
-        raise nonsense(f"{'.'.join(map(str, first.get('loc', ())))}: {first['msg']}", url) from None
-
-
-def check_reply(stepped: Stepped, reply: Message, url: str) -> None:
-    """Raise :class:`RemoteError` unless the answer to ``reply`` begins with it, as it was sent."""
-    if not stepped.messages or stepped.messages[0] != reply:
-        raise nonsense("messages: the first one is not the reply as it was sent", url)
+        first: Any = error.errors()[0] if isinstance(error, ValidationError) else {"loc": ("a number",), "msg": error}
+        what = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    else:
+        if not isinstance(found, Stepped) or found.messages[:1] == (reply,):
+            return found
+        what = "messages: the first one is not the reply as it was sent"
+    raise RemoteError(
+        f"{url} did not answer as the protocol has it ({excerpt(what)}); is that a server of `textenvs serve`?",
+        "bad_request",
+    )
 
 
 def check_protocol(answer: Mapping[str, Any], url: str) -> None:
@@ -162,11 +157,3 @@ def check_protocol(answer: Mapping[str, Any], url: str) -> None:
             "install the same version of textenvs at both ends",
             "bad_request",
         )
-
-
-def nonsense(what: str, url: str) -> RemoteError:
-    """The error for an answer that is none."""
-    return RemoteError(
-        f"{url} did not answer as the protocol has it ({excerpt(what)}); is that a server of `textenvs serve`?",
-        "bad_request",
-    )

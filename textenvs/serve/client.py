@@ -85,8 +85,6 @@ class Client:
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._aiohttp = import_aiohttp()
         self._connections: Any = None
-        self._left: set[str] = set()  # sessions to be closed
-        self._tasks: set[asyncio.Task[None]] = set()  # a loop keeps tasks only weakly
 
     def submit(self, op: str, **asked: Any) -> Future[Json]:
         """Ask the server; the result is its answer.
@@ -102,8 +100,8 @@ class Client:
 
     def close_soon(self, session: str) -> None:
         """Close a session without waiting for it; from any thread, a finalizer too."""
-        with suppress(RuntimeError):  # the interpreter ends, and the loop is no more
-            self.loop.call_soon_threadsafe(self._leave, session)
+        self.sessions.discard(session)
+        self.submit("close", sessions=[session])
 
     def goodbye(self) -> None:
         """Close all sessions and connections; the process ends."""
@@ -114,8 +112,6 @@ class Client:
 
     async def _ask(self, op: str, asked: Mapping[str, Any]) -> Json:
         body, pause, since = encode(asked), _FIRST_PAUSE_S, None
-        if op == "open":
-            await self._close_left()  # their place may be needed
         while True:
             try:
                 return await self._answer(op, body)
@@ -175,30 +171,10 @@ class Client:
         except (aiohttp.ClientError, ConnectionResetError) as error:
             raise RemoteError(f"{self.url}: the connection broke: {error}") from error
 
-    def _leave(self, session: str) -> None:
-        self.sessions.discard(session)
-        self._left.add(session)
-        if len(self._left) == 1:
-            task = self.loop.create_task(self._close_later())
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    async def _close_later(self) -> None:
-        await asyncio.sleep(0.02)  # others go with it
-        await self._close_left()
-
-    async def _close_left(self) -> None:
-        left, self._left = sorted(self._left), set()
-        with suppress(RemoteError):
-            if left:
-                await self._send("close", encode({"sessions": left}))
-
     async def _shut(self) -> None:
+        if self.sessions:
+            await self._send("close", encode({"sessions": sorted(self.sessions)}))
         if self._connections is not None:
-            self._left |= self.sessions
-            with suppress(TimeoutError):
-                async with asyncio.timeout(1.0):
-                    await self._close_left()
             await self._connections.close()
 
 

@@ -52,8 +52,7 @@ class Limits(BaseModel):
     Args:
         max_sessions: Sessions at a time.
         max_reply_bytes: Of one reply of an assistant, as JSON.
-        max_session_bytes: Memory of one session, estimated from its messages.
-        max_bytes: Memory of all sessions and of the requests that are carried out.
+        max_bytes: Memory of all sessions, estimated from their messages, and of the requests that are carried out.
         idle_s: A session that is not used for so long ends.
         step_timeout_s: An environment that takes longer over a request has failed it.
         threads: Plain hooks, and environments that block, that run at a time.
@@ -63,7 +62,6 @@ class Limits(BaseModel):
 
     max_sessions: PositiveInt = 1024
     max_reply_bytes: PositiveInt = 2**20
-    max_session_bytes: PositiveInt = 16 * 2**20
     max_bytes: PositiveInt = 2**30
     idle_s: Seconds = 600.0
     step_timeout_s: Seconds = 120.0
@@ -165,8 +163,8 @@ class Host:
         self._check_allowed(op, request)
         if isinstance(request, (protocol.Describe, protocol.TaskKey)):
             async with self._refusing(op):
-                describes = isinstance(request, protocol.Describe)
-                return encode(await (self._describe(request) if describes else self._task(request)))
+                looked = self._describe(request) if isinstance(request, protocol.Describe) else self._task(request)
+                return encode(await looked)
         asked = hashlib.blake2b(op.encode() + b" " + body, digest_size=16).digest()
         session = self.sessions.get((owner, request.session))
         if session is not None and asked in (session.asked, session.doing):
@@ -175,9 +173,9 @@ class Host:
             if session.work is None:
                 return session.answer
         elif isinstance(request, protocol.Open):
-            session = self._admit(request, body, owner, session)
+            session = self._admit(request, owner, session)
         else:
-            self._check_turn(request, body, session)
+            self._check_turn(request, session)
         assert session is not None
         if session.work is None:
             session.doing, session.work = asked, self._start(self._carry_out(session, op, request))
@@ -248,7 +246,7 @@ class Host:
             if asked and allowance not in self.allow:
                 raise Refusal("forbidden", f"{told} (textenvs serve --allow {allowance})")
 
-    def _check_turn(self, request: protocol.OfSession, body: bytes, session: _Session | None) -> None:
+    def _check_turn(self, request: protocol.OfSession, session: _Session | None) -> None:
         """Whether a session can carry out a request now."""
         if session is None:
             raise _unknown_session()
@@ -257,24 +255,19 @@ class Host:
         if request.turn != session.turn:
             raise Refusal("wrong_turn", f"the session is at turn {session.turn}, not {request.turn}", turn=session.turn)
         if isinstance(request, protocol.Step):
-            self._check_size([request.action], session.size, body)
+            self._check_reply(request.action)
 
-    def _check_size(self, actions: Iterable[protocol.Reply], size: int, body: bytes) -> None:
-        """Whether a session of ``size`` bytes may take a request: what is said stays, and the answer says it again."""
-        limits = self.limits
-        for action in actions:
-            try:
-                length = len(encode(action))
-            except ValueError as error:
-                raise Refusal("bad_request", f"a reply is JSON: {error}") from None
-            if length > (most := limits.max_reply_bytes):
-                raise Refusal("too_large", f"a reply has at most {most} bytes as JSON, and this one has {length}")
-        if (size := size + 2 * weigh(body)) > (most := limits.max_session_bytes):
-            raise Refusal("too_large", f"a session has at most {most} bytes, and this one would have {size}")
+    def _check_reply(self, action: protocol.Reply) -> None:
+        try:
+            size, most = len(encode(action)), self.limits.max_reply_bytes
+        except ValueError as error:
+            raise Refusal("bad_request", f"a reply is JSON: {error}") from None
+        if size > most:
+            raise Refusal("too_large", f"a reply has at most {most} bytes as JSON, and this one has {size}")
 
     # ------------------------------------------------------------------ sessions
 
-    def _admit(self, request: protocol.Open, body: bytes, owner: str, known: _Session | None) -> _Session:
+    def _admit(self, request: protocol.Open, owner: str, known: _Session | None) -> _Session:
         """A new session; the one that it replaces ends, and where there is no room, one that was not used for long."""
         if known is not None:
             raise Refusal("bad_request", "this session was opened by another request; give each one a name of its own")
@@ -284,8 +277,9 @@ class Host:
             raise Refusal("replay_failed", f"{request.env} is not deterministic, so no episode of it can be continued")
         if request.replay and request.seed is None:
             raise Refusal("bad_request", "'replay' needs the seed of the episode that it continues")
-        said = [event.action for event in request.replay if isinstance(event, protocol.Said)]
-        self._check_size(said, SESSION_BYTES, body)
+        for event in request.replay:
+            if isinstance(event, protocol.Said):
+                self._check_reply(event.action)
         self._end(self.sessions.get((owner, request.replaces or "")), "replaced")
         now, most = time.monotonic(), self.limits.max_sessions
         if len(self.sessions) >= most:
@@ -311,17 +305,16 @@ class Host:
                 else:
                     told = await self._ask(session, op, request)
                 answer = encode(told)
-        except BaseException:
-            if isinstance(request, protocol.Open) or session.hangs or played:
-                self._end(session, "failed")
-            raise
-        else:
             if isinstance(request, (protocol.Open, protocol.Step)):
                 growth = weigh(answer) + len(answer) - len(session.answer)
                 session.asked, session.answer, session.turn = session.doing, answer, told["turn"]
                 session.size += growth
                 self._hold(growth)
             return answer
+        except BaseException:
+            if isinstance(request, protocol.Open) or session.hangs or played:
+                self._end(session, "failed")
+            raise
         finally:
             session.doing, session.work, session.used = b"", None, time.monotonic()
 

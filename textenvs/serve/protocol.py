@@ -91,7 +91,7 @@ Natural = Annotated[int, Field(ge=0)]
 #: The client's name of a session. Clients that share a token share its names: they must be long and random.
 SessionName = Annotated[str, Field(min_length=16, max_length=128)]
 #: What a step takes: the assistant's text, or an assistant message.
-Reply: TypeAlias = str | dict[str, Any]
+Reply: TypeAlias = str | Json
 
 
 class _Message(BaseModel):
@@ -111,36 +111,26 @@ class Reseeded(_Message):
 
 
 class Describe(_Message):
-    """Which environments there are, and what may be asked; ``kwargs`` as in :class:`Open`."""
+    """Which environments there are, and what may be asked."""
 
     env: str | None = None
-    kwargs: dict[str, Any] = Field(default_factory=dict)
+    kwargs: Json = Field(default_factory=dict)
 
 
 class Open(_Message):
-    """Begin an episode, or continue one.
-
-    Args:
-        session: The client's name of a new session.
-        env: Which of the server's environments.
-        seed: For ``reset``; without one the server draws it, and the answer has it.
-        options: For ``reset``.
-        kwargs: For the constructor, beside the operator's; only where that is allowed.
-        replay: What happened in the episode so far; it is played again before the answer.
-        replaces: A session of the same client that ends for this one.
-    """
+    """Begin an episode, or continue one."""
 
     session: SessionName
     env: str
-    seed: Natural | None = None
-    options: dict[str, Any] | None = None
-    kwargs: dict[str, Any] = Field(default_factory=dict)
+    seed: Natural | None = None  # without one the server draws it
+    options: Json | None = None
+    kwargs: Json = Field(default_factory=dict)  # for the constructor
     replay: Annotated[list[Said | Reseeded], Field(max_length=MAX_REPLAY)] = Field(default_factory=list)
-    replaces: str | None = None
+    replaces: str | None = None  # a session that ends
 
 
 class OfSession(_Message):
-    """A request to a session, at a turn: how many replies its episode has had. ``score`` has no other field."""
+    """A request to a session at a turn: how many replies its episode has had. ``score`` has no other field."""
 
     session: str
     turn: Natural
@@ -153,9 +143,9 @@ class Step(OfSession):
 
 
 class Script(OfSession):
-    """What the scripted expert or a careless player would reply, drawn from a generator in the state ``rng``."""
+    """What a script would reply, drawn from a generator in this state."""
 
-    rng: dict[str, Any]
+    rng: Json
 
 
 class Close(_Message):
@@ -169,7 +159,7 @@ class TaskKey(_Message):
 
     env: str
     index: Natural
-    kwargs: dict[str, Any] = Field(default_factory=dict)
+    kwargs: Json = Field(default_factory=dict)
 
 
 #: What a request may ask for, and its fields.
@@ -243,26 +233,23 @@ def generator_state(rng: np.random.Generator) -> Json:
         ValueError: Its bit generator is not NumPy's default, PCG64, whose state is plain numbers.
     """
     state = dict(rng.bit_generator.state)
-    if state["bit_generator"] not in _GENERATORS:
-        raise ValueError(f"a remote script draws from a generator of {' or '.join(_GENERATORS)}, not {rng!r}")
+    if state["bit_generator"] != "PCG64":
+        raise ValueError(f"a remote script draws from numpy.random.default_rng, a PCG64, not {state['bit_generator']}")
     return state
 
 
-def generator_from(state: Mapping[str, Any]) -> np.random.Generator:
+def generator_from(state: Json) -> np.random.Generator:
     """A generator in the given state.
 
     Raises:
         Refusal: It is no such state.
     """
+    bits = np.random.PCG64()
     try:
-        bits = _GENERATORS[state["bit_generator"]]()
-        bits.state = dict(state)
+        bits.state = state  # type: ignore[assignment]
     except (KeyError, TypeError, ValueError, OverflowError) as problem:
-        raise Refusal("bad_request", f"'rng' is not the state of a generator: {type(problem).__name__}") from None
+        raise Refusal("bad_request", f"'rng' is not the state of a PCG64: {type(problem).__name__}") from None
     return np.random.Generator(bits)
-
-
-_GENERATORS: dict[str, Any] = {"PCG64": np.random.PCG64, "PCG64DXSM": np.random.PCG64DXSM}
 
 
 def import_aiohttp() -> Any:

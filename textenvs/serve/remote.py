@@ -27,20 +27,7 @@ from ..messages import Message, Messages, copy_messages
 from ..task import Task
 from ..text import excerpt
 from ..trust import is_loopback, origin
-from .answers import (
-    AnswerT,
-    Described,
-    Facts,
-    Key,
-    Opened,
-    Scored,
-    Scripted,
-    Stepped,
-    check_protocol,
-    check_reply,
-    checked,
-    nonsense,
-)
+from .answers import AnswerT, Described, Facts, Key, Opened, Scored, Scripted, Stepped, check_protocol, checked
 from .client import Client, RemoteError, shared_client
 from .protocol import Json, Refusal, decode, encode, generator_from, generator_state
 
@@ -217,8 +204,7 @@ class Remote(TextEnv[RemoteState]):
 
     async def respond(self, reply: Message) -> Turn:
         """Send the reply, in a session where the episode is at this turn."""
-        answer = await self._in_session("step", Stepped, action=_action(reply))
-        check_reply(answer, reply, self.url)
+        answer = await self._in_session("step", Stepped, reply, action=_action(reply))
         assert self._lease is not None
         self._lease.turn += 1
         return RemoteAnswer(answer)
@@ -341,7 +327,7 @@ class Remote(TextEnv[RemoteState]):
             )
         return opened
 
-    async def _in_session(self, op: str, kind: type[AnswerT], **asked: Any) -> AnswerT:
+    async def _in_session(self, op: str, kind: type[AnswerT], reply: Message | None = None, **asked: Any) -> AnswerT:
         """Ask something where the episode stands as it does here, in this session or else in a new one."""
         if not self.state.messages:
             raise gymnasium.error.ResetNeeded(f"{type(self).__name__}: the episode is not started; call reset() first")
@@ -354,7 +340,7 @@ class Remote(TextEnv[RemoteState]):
             assert self._lease is not None
             try:
                 future = self._client.submit(op, session=self._lease.session, turn=turn, **asked)
-                return checked(kind, await asyncio.wrap_future(future), self.url)
+                return checked(kind, await asyncio.wrap_future(future), self.url, reply)
             except RemoteError as error:
                 if attempt or error.kind not in ("unknown_session", "wrong_turn"):
                     raise
@@ -367,7 +353,7 @@ class Remote(TextEnv[RemoteState]):
         try:
             rng.bit_generator.state = generator_from(answer.rng).bit_generator.state
         except Refusal as error:
-            raise nonsense(str(error), self.url) from None
+            raise RemoteError(f"{self.url} answered nonsense: {error}", error.kind) from None
         return answer.action if isinstance(answer.action, str) else as_reply(answer.action)
 
 

@@ -99,7 +99,7 @@ def test_code_in_a_row_of_a_client_does_not_run(tmp_path, allowed):
 
 @pytest.fixture(scope="module")
 def bounded():
-    with serving("textenv/gsm8k-interact", "--max-memory-mb", "24", "--max-session-mb", "4") as server:
+    with serving("textenv/gsm8k-interact", "--max-memory-mb", "24") as server:
         yield server
 
 
