@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from math import fsum, isclose
 from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, model_validator
 
 from ..env import FAILURE_STOPS, LARGEST
 from ..messages import Message, check_conversation, clean_messages
@@ -23,7 +23,7 @@ AnswerT = TypeVar("AnswerT", bound="Answer")
 
 Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, lt=2**31)]
-Said = Annotated[list[Any], AfterValidator(lambda said: clean_messages(check_conversation(said, "messages")))]
+Said = Annotated[tuple[Any, ...], PlainValidator(lambda said: clean_messages(check_conversation(said, "messages")))]
 
 
 class Answer(BaseModel):

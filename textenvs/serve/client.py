@@ -98,15 +98,15 @@ class Client:
         """
         return asyncio.run_coroutine_threadsafe(self._ask(op, asked), self.loop)
 
+    async def ask(self, op: str, **asked: Any) -> Json:
+        """:meth:`submit`, awaitable on any event loop."""
+        return await asyncio.wrap_future(self.submit(op, **asked))
+
     def close_soon(self, session: str) -> None:
         """Close a session without waiting for it; from any thread, a finalizer too."""
-        self.sessions.discard(session)
-        self.submit("close", sessions=[session])
-
-    def goodbye(self) -> None:
-        """Close all sessions and connections; the process ends."""
-        with suppress(Exception):
-            asyncio.run_coroutine_threadsafe(self._shut(), self.loop).result(timeout=2.0)
+        if self.pid == os.getpid():  # a child has no part in its parent's sessions
+            self.sessions.discard(session)
+            self.submit("close", sessions=[session])
 
     # ------------------------------------------------------------------ on the loop
 
@@ -171,7 +171,8 @@ class Client:
         except (aiohttp.ClientError, ConnectionResetError) as error:
             raise RemoteError(f"{self.url}: the connection broke: {error}") from error
 
-    async def _shut(self) -> None:
+    async def close(self) -> None:
+        """Close all sessions and connections; on the loop, when the process ends."""
         if self.sessions:
             await self._send("close", encode({"sessions": sorted(self.sessions)}))
         if self._connections is not None:
@@ -204,7 +205,8 @@ _clients: list[Client] = []
 def _goodbye() -> None:
     for client in _clients:
         if client.pid == os.getpid():
-            client.goodbye()
+            with suppress(Exception):
+                asyncio.run_coroutine_threadsafe(client.close(), client.loop).result(timeout=2.0)
 
 
 def exception_of(error: Mapping[str, Any], where: str) -> Exception:

@@ -95,18 +95,13 @@ class _Lease:
         self.session = session
         self.turn = turn
         client.sessions.add(session)
-        self._end = weakref.finalize(self, client.close_soon, session)
-        self._end.atexit = False  # the client closes all of its sessions then
-
-    def close(self) -> None:
-        """Tell the server that the session is not needed."""
-        if self.client.pid == os.getpid():
-            self._end()
+        self.close = weakref.finalize(self, client.close_soon, session)
+        self.close.atexit = False  # the client closes all of its sessions then
 
     def forget(self) -> None:
         """The server has closed it."""
         self.client.sessions.discard(self.session)
-        self._end.detach()
+        self.close.detach()
 
 
 class RemoteAnswer(Turn):
@@ -159,14 +154,13 @@ class Remote(TextEnv[RemoteState]):
             )
         self._client_arguments = (url, token or _token_for(url), timeout_s, retry_s)
         self.env_kwargs = dict(env_kwargs or {})
-        asked = {"env": env or os.environ.get(ENV_VARIABLE), "kwargs": self.env_kwargs}
         there = self._client.submit("describe").result()
         check_protocol(there, self.url)
-        self.remote_env, facts = _chosen(checked(Described, there, self.url), asked["env"], self.url)
-        asked["env"] = self.remote_env
+        self.remote_env, facts = _chosen(checked(Described, there, self.url), env or os.environ.get(ENV_VARIABLE), url)
+        asked = {"env": self.remote_env, "kwargs": self.env_kwargs}
         if self.env_kwargs:
             there = self._client.submit("describe", **asked).result()
-            facts = _chosen(checked(Described, there, self.url), self.remote_env, self.url)[1]
+            facts = _chosen(checked(Described, there, self.url), self.remote_env, url)[1]
         self.tool_schemas, self.tools_not_in_prompt = facts.tool_schemas, facts.tools_not_in_prompt
         super().__init__(
             RemoteTasks(facts.tasks.name, facts.tasks.size, self._client_arguments, asked),
@@ -310,12 +304,13 @@ class Remote(TextEnv[RemoteState]):
         old, self._lease = self._lease, None
         if old is not None and old.client is client:
             asked["replaces"] = old.session
-            old.forget()
         try:
-            opened = checked(Opened, await asyncio.wrap_future(client.submit("open", **asked)), self.url)
+            opened = checked(Opened, await client.ask("open", **asked), self.url)
         except BaseException:  # cancelled, or without an answer: it may be open
             client.close_soon(session)
             raise
+        if "replaces" in asked and old is not None:
+            old.forget()
         self._lease = _Lease(client, session, len(state.replies))
         before = state.messages[:-1] if state.assistant_turns > len(state.replies) else state.messages
         if replay and (opened.turn != len(state.replies) or opened.messages != before):
@@ -339,8 +334,8 @@ class Remote(TextEnv[RemoteState]):
                 await self._open_session(self._so_far())
             assert self._lease is not None
             try:
-                future = self._client.submit(op, session=self._lease.session, turn=turn, **asked)
-                return checked(kind, await asyncio.wrap_future(future), self.url, reply)
+                answer = await self._client.ask(op, session=self._lease.session, turn=turn, **asked)
+                return checked(kind, answer, self.url, reply)
             except RemoteError as error:
                 if attempt or error.kind not in ("unknown_session", "wrong_turn"):
                     raise
