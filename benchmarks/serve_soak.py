@@ -7,9 +7,9 @@ A server (`textenvs serve`, in a process of its own) offers textenv/clarify and 
 clients play episodes of textenv/remote, `--sessions` at a time in all; every `--kill-every` episodes, more or less, one
 of them, drawn at random, is killed with SIGKILL and another one is started. Beside them, one client asks for the same
 again and again and never reads an answer. Every episode is played directly, too, and must be the same, message by
-message and reward by reward: a reply that had crossed would show. In the end, after the time of lost sessions, no
-session may be left. Memory is the server's resident memory, sampled over the run: the median of the second tenth of the
-samples (`early`) and of the last tenth (`late`).
+message and reward by reward: a reply that had crossed would show. In the end, after the time of unused sessions, no
+session may be left. Memory is the server's resident memory, sampled over the run: the median of the second tenth of
+the samples (`early`) and of the last tenth (`late`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from typing import Any
 
 ENVIRONMENTS = ("textenv/clarify", "textenv/gsm8k-interact")
 TOKEN = "the token of the soak"
-GRACE_S = 2.0
+IDLE_S = 5.0
 
 
 # ------------------------------------------------------------------ a client process
@@ -108,7 +108,7 @@ class Soak:
     def run(self) -> dict[str, Any]:
         """Run it, and give its figures."""
         server = subprocess.Popen(
-            [sys.executable, "-m", "textenvs", "serve", *ENVIRONMENTS, "--port", "0", "--grace", str(GRACE_S)],
+            [sys.executable, "-m", "textenvs", "serve", *ENVIRONMENTS, "--port", "0", "--idle", str(IDLE_S)],
             stdout=subprocess.PIPE,
             env={**os.environ, "TEXTENVS_TOKEN": TOKEN},
             text=True,
@@ -209,7 +209,7 @@ class Soak:
     def _until_no_session(self) -> float | None:
         """How long it takes until no session is left; ``None`` if that is too long."""
         began = time.monotonic()
-        while time.monotonic() < began + GRACE_S + 10.0:
+        while time.monotonic() < began + IDLE_S + 10.0:
             if self._metrics()["sessions"] == 0:
                 return round(time.monotonic() - began, 1)
             time.sleep(0.1)
@@ -222,23 +222,17 @@ class _Unread:
     def __init__(self, url: str) -> None:
         host, port = url.removeprefix("http://").split(":")
         self.socket = socket.create_connection((host, int(port)))
-        self.socket.sendall(
-            (
-                f"GET /v1/ws HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {TOKEN}\r\nUpgrade: websocket\r\n"
-                "Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
-                "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
-            ).encode()
+        head = (
+            f"POST /v1/describe HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 2\r\n\r\n"
         )
-        message = json.dumps({"id": "again", "op": "describe"}).encode()
-        frame = bytes([0x81, 0x80 | len(message)]) + b"\0\0\0\0" + message  # masked with zeros
         self.socket.setblocking(False)
-        self.frame, self.begun = frame, 0  # how much of a frame is sent
+        self.request, self.begun = head.encode() + b"{}", 0  # how much of a request is sent
 
     def ask(self) -> None:
         """As much as goes out without waiting, 1,000 requests at most."""
         with suppress(BlockingIOError, ConnectionError):
-            sent = self.socket.send((self.frame * 1001)[self.begun :])
-            self.begun = (self.begun + sent) % len(self.frame)
+            sent = self.socket.send((self.request * 1001)[self.begun :])
+            self.begun = (self.begun + sent) % len(self.request)
 
     def __enter__(self) -> _Unread:
         return self

@@ -50,9 +50,7 @@ async def play_many(url: str, count: int) -> None:
     env = textenvs.make("textenv/remote", url=url)  # the only one that this server offers
     episodes = [each async for each in play_episodes(env, lambda said: "#### 7", count, concurrency=16, seed=0)]
     failed = sum(episode.failed for episode in episodes)
-    print(
-        f"{len(episodes)} episodes, {failed} failed, over one connection; return {sum(e.reward for e in episodes):.1f}"
-    )
+    print(f"{len(episodes)} episodes, {failed} failed; return {sum(e.reward for e in episodes):.1f}")
     env.close()
 
 

@@ -24,7 +24,6 @@ from textenvs import TextEnv, TextVectorEnv
 from textenvs.messages import assistant
 from textenvs.sandbox import SandboxUnavailable
 from textenvs.serve.remote import Remote
-from textenvs.serve.sessions import Limits
 
 
 def refusal(env_id: str) -> str | None:
@@ -93,9 +92,8 @@ any_reply = st.one_of(
 @pytest.fixture(scope="module", autouse=True)
 def server():
     """What plays textenv/remote; where it is stands in an environment variable, so that it is made as any other."""
-    large = Limits(max_reply_bytes=2**23, max_session_bytes=2**28)  # some replies here are longer than a server takes
     with (
-        running(registered(PLAYED_THERE), allow=["expert"], limits=large) as there,
+        running(registered(PLAYED_THERE), allow=["expert"], max_reply_bytes=2**23) as there,
         pytest.MonkeyPatch.context() as patch,
     ):
         patch.setenv("TEXTENVS_URL", there.url)

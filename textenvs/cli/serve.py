@@ -1,13 +1,14 @@
-"""``textenvs serve``: environments for other processes and machines, over HTTP and WebSocket."""
+"""``textenvs serve``: environments for other processes and machines, over HTTP."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import logging
+import math
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +20,8 @@ from ..trust import is_loopback
 from .common import CommandError, open_environment, parse_options
 
 if TYPE_CHECKING:
-    from ..serve.host import Host
+    from ..serve.host import Offer
     from ..serve.server import Server
-    from ..serve.variants import Offer
 
 TOKEN_VARIABLE = "TEXTENVS_TOKEN"
 
@@ -56,9 +56,9 @@ def add(commands: Any) -> argparse.ArgumentParser:
     """Declare the command."""
     parser = commands.add_parser(
         "serve",
-        help="offer environments over HTTP and WebSocket",
+        help="offer environments over HTTP",
         usage="textenvs serve [NAME@]ID [key=value ...] [[NAME@]ID [key=value ...] ...] [options]",
-        description="Serve environments over HTTP and WebSocket; see docs/serving.md.",
+        description="Serve environments over HTTP; see docs/serving.md.",
         epilog=EXAMPLES,
     )
     parser.add_argument("what", nargs="+", metavar="ID", help="an id of `textenvs list`, or module:id; and its options")
@@ -83,26 +83,16 @@ def add(commands: Any) -> argparse.ArgumentParser:
     limits = parser.add_argument_group("limits")
     for flag, kind, default, text in (
         ("--max-sessions", int, 1024, "sessions at a time"),
-        ("--max-sessions-per-token", int, None, "of one token (default: all)"),
-        ("--max-running", int, 1024, "requests at work at a time"),
-        ("--max-connections", int, 1024, "connections at a time"),
         ("--max-message-mb", float, 8.0, "largest request, in MiB"),
         ("--max-reply-mb", float, 1.0, "largest reply of an assistant, in MiB of JSON"),
-        ("--max-session-mb", float, 16.0, "memory of a session, in MiB"),
-        ("--max-memory-mb-per-token", float, None, "memory that is held for one token, in MiB (default: all)"),
         ("--max-memory-mb", float, 1024.0, "memory that is held for all clients, in MiB"),
-        ("--header-timeout", float, 10.0, "seconds that the header of a request may take"),
-        ("--body-timeout", float, 30.0, "seconds that the body of a request may take"),
-        ("--threads", int, 16, "plain hooks of environments at work at a time"),
+        ("--threads", int, 16, "plain hooks of environments that run at a time"),
         ("--step-timeout", float, 120.0, "seconds that an environment may take over a request"),
         ("--idle", float, 600.0, "seconds after which a session that is not used ends"),
-        ("--grace", float, 60.0, "seconds after which one whose connection was lost ends"),
-        ("--linger", float, 60.0, "seconds after which one whose episode is over ends"),
-        ("--max-age", float, 86_400.0, "seconds after which any session ends"),
         ("--drain", float, 30.0, "seconds that running episodes have at the end"),
     ):
-        shown = "" if default is None else f" (default {default:g})"
-        limits.add_argument(flag, type=kind, default=default, metavar="N", help=text + shown)
+        text = f"{text} (default {default:g})"
+        limits.add_argument(flag, type=_number(kind, zero=flag == "--drain"), default=default, metavar="N", help=text)
     parser.set_defaults(run=run)
     return parser  # type: ignore[no-any-return]
 
@@ -122,11 +112,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise CommandError(f"--no-token, and a token in {arguments.token_file or TOKEN_VARIABLE}: which is meant?", 2)
     if not 0 <= arguments.port < 2**16:
         raise CommandError(f"--port must be from 0 to 65535, not {arguments.port}", 2)
-    if not arguments.drain >= 0:
-        raise CommandError(f"--drain must be at least 0, not {arguments.drain}", 2)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
-        host, server = _server(served, tokens, arguments)
+        server = _server(served, tokens, arguments)
     except (ValueError, ImportError) as error:
         raise CommandError(str(error), 2 if isinstance(error, ValueError) else 1) from error
     return asyncio.run(_serve(server, served, bool(tokens), arguments))
@@ -183,48 +171,38 @@ def read_tokens(path: str | None) -> dict[str, str]:
     return tokens
 
 
-def _server(served: Sequence[Served], tokens: Mapping[str, str], arguments: argparse.Namespace) -> tuple[Host, Server]:
-    from ..serve.host import Host
-    from ..serve.server import Server, Transport
-    from ..serve.sessions import Limits
+def _number(kind: type[int] | type[float], *, zero: bool) -> Callable[[str], float]:
+    def number(text: str) -> float:
+        value = kind(text)
+        if not 0 <= value < math.inf or (value == 0 and not zero):
+            raise argparse.ArgumentTypeError(f"must be a number {'of at least' if zero else 'above'} 0, not {text}")
+        return value
+
+    return number
+
+
+def _server(served: Sequence[Served], tokens: Mapping[str, str], arguments: argparse.Namespace) -> Server:
+    from ..serve.host import Host, Limits
+    from ..serve.server import Server
 
     limits = Limits(
         max_sessions=arguments.max_sessions,
-        max_sessions_per_token=arguments.max_sessions_per_token,
-        max_running=arguments.max_running,
-        idle_s=arguments.idle,
-        grace_s=arguments.grace,
-        linger_s=arguments.linger,
-        max_age_s=arguments.max_age,
         max_reply_bytes=_bytes(arguments.max_reply_mb),
-        max_session_bytes=_bytes(arguments.max_session_mb),
-        max_bytes_per_token=None
-        if arguments.max_memory_mb_per_token is None
-        else _bytes(arguments.max_memory_mb_per_token),
         max_bytes=_bytes(arguments.max_memory_mb),
-    )
-    host = Host(
-        {each.name: _offer(each) for each in served},
-        limits=limits,
-        allow=arguments.allow,
-        threads=arguments.threads,
+        idle_s=arguments.idle,
         step_timeout_s=arguments.step_timeout,
+        threads=arguments.threads,
     )
-    transport = Transport(
-        max_message_bytes=_bytes(arguments.max_message_mb),
-        header_timeout_s=arguments.header_timeout,
-        receive_timeout_s=arguments.body_timeout,
-        max_connections=arguments.max_connections,
-    )
-    return host, Server(host, tokens=tokens, transport=transport)
+    host = Host({each.name: _offer(each) for each in served}, limits=limits, allow=arguments.allow)
+    return Server(host, tokens=tokens, max_message_bytes=_bytes(arguments.max_message_mb))
 
 
 def _bytes(mebibytes: float) -> int:
-    return int(mebibytes * 2**20)
+    return math.ceil(mebibytes * 2**20)
 
 
 def _offer(served: Served) -> Offer:
-    from ..serve.variants import Offer
+    from ..serve.host import Offer
 
     def make(**more: Any) -> TextEnv[Any]:
         if fixed := sorted(served.options.keys() & more.keys()):
@@ -256,13 +234,13 @@ async def _serve(server: Server, served: Sequence[Served], guarded: bool, argume
         who = "with a token" if guarded else "to everybody who can reach it"
         print(f"serving at http://{at}:{server.port}, {who}", flush=True)
         await asked.wait()
-        print(f"shutting down: {server.host.book.playing} episodes have {arguments.drain:g} s", flush=True)
+        print(f"shutting down: {server.host.playing} episodes have {arguments.drain:g} s", flush=True)
         drain, hurry = asyncio.create_task(server.drain(arguments.drain)), asyncio.create_task(again.wait())
         await asyncio.wait({drain, hurry}, return_when=asyncio.FIRST_COMPLETED)
         drain.cancel()
         hurry.cancel()
     finally:
-        left = server.host.book.playing
+        left = server.host.playing
         for number in (signal.SIGTERM, signal.SIGINT):  # whatever hangs now, the next one ends the process
             with suppress(NotImplementedError):
                 loop.remove_signal_handler(number)

@@ -1,6 +1,5 @@
-"""Environments over HTTP and WebSocket, one session an episode, and the client that makes them local ones.
+"""Environments over HTTP, one session an episode, and ``textenv/remote``, which plays them as if they were here.
 
-``protocol`` has the messages, ``sessions`` the sessions (a pure state machine), ``host`` carries requests out, on the
-environments of ``variants``, through ``calls`` (deadlines, and ``threads`` for what blocks); ``server`` is the
-transport around it. ``client`` is the other end, and ``remote`` the environment made of it.
+``protocol`` has the messages, ``host`` the sessions, ``server`` the transport around them. At the other end are
+``client``, the checks of what is answered (``answers``), and the environment (``remote``).
 """

@@ -1,33 +1,29 @@
-"""The messages between a server of environments and its clients: one vocabulary for HTTP and WebSocket.
+"""The messages between a server of environments and its clients: JSON over HTTP.
 
-A request is a JSON object with an ``id``, which the client chooses, and an ``op``. It is answered by ``{"id", "ok"}``
-or ``{"id", "error"}``. A request that is sent again under its id, over whatever connection, is answered as before and
-carried out once; so a client that has lost a connection sends what it is owed again.
+``POST /v1/OP`` has the fields of a request as a JSON object, and is answered by a JSON object: the answer, or
+``{"error": {"kind", "message", ...}}`` with an HTTP status. A client names its sessions and their turns, so a request
+that is sent again, with the same bytes, is carried out once.
 
-What crosses: observations (messages) and ``info``; and, only where the operator allows it, what a demonstrator says
-and scores. Never a task's row or its ground truth.
+What crosses: observations (messages) and ``info``; where the operator allows it, scripted replies and scores. Never a
+task's row or its ground truth.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import gymnasium
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-#: Raised when a client of before would misunderstand a server of now, or the other way round.
-PROTOCOL = 1
-#: Where a server speaks it, over HTTP (``PREFIX/<op>``) and as WebSocket (``PREFIX/ws``).
+#: Bump on incompatible changes.
+PROTOCOL = 2
+#: The same for every protocol, so that ``describe`` can always be asked which one a server has.
 PREFIX = "/v1"
-
 #: How many events the ``replay`` of an ``open`` may have.
 MAX_REPLAY = 10_000
-
 #: What an operator may allow beyond playing; see ``docs/serving.md``.
 ALLOWANCES: tuple[str, ...] = ("tasks", "kwargs", "expert", "scores")
 
@@ -37,18 +33,18 @@ STATUS: Mapping[str, int] = {
     "unauthorized": 401,  # no token, or a wrong one
     "forbidden": 403,  # the operator does not allow it
     "unknown_environment": 404,
-    "unknown_session": 404,  # expired, closed, or of a server that is no more
+    "unknown_session": 404,  # expired, closed, or of a server that was restarted
     "wrong_turn": 409,  # the session is at another turn
-    "busy": 409,  # the session is at work for another request
+    "busy": 409,  # the session carries out another request
     "reset_needed": 409,  # the episode is over
     "replay_failed": 409,  # the episode that was to be continued ends earlier here
     "too_large": 413,
     "invalid_action": 422,  # gymnasium.error.InvalidAction
     "refused_reset": 422,  # reset raised ValueError, TypeError or an error of Gymnasium
-    "full": 429,  # no room for another session
+    "full": 429,  # no room for another session, or no memory
     "environment_error": 500,  # the environment raised something else
     "environment_failure": 502,  # EnvironmentFailure in reset
-    "overloaded": 503,  # too many requests at work
+    "overloaded": 503,  # every thread is stuck
     "draining": 503,  # the server is shutting down
     "timeout": 504,  # the environment took too long
 }
@@ -75,7 +71,6 @@ class Refusal(Exception):
     """
 
     def __init__(self, kind: str, message: str, *, retry_after_s: float | None = None, **details: Any) -> None:
-        assert kind in STATUS, kind
         super().__init__(message)
         self.kind = kind
         self.retry_after_s = retry_after_s
@@ -87,191 +82,148 @@ class Refusal(Exception):
         return STATUS[self.kind]
 
     def to_json(self) -> Json:
-        """The field ``error`` of an answer."""
-        told = {"kind": self.kind, "message": str(self), **self.details}
-        return told if self.retry_after_s is None else {**told, "retry_after_s": self.retry_after_s}
+        """The answer."""
+        error = {"kind": self.kind, "message": str(self), **self.details}
+        return {"error": error if self.retry_after_s is None else {**error, "retry_after_s": self.retry_after_s}}
+
+
+Natural = Annotated[int, Field(ge=0)]
+#: The client's name of a session. Clients that share a token share its names: they must be long and random.
+SessionName = Annotated[str, Field(min_length=16, max_length=128)]
+#: What a step takes: the assistant's text, or an assistant message.
+Reply: TypeAlias = str | Json
 
 
 class _Message(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class _Request(_Message):
-    id: Annotated[str, Field(min_length=1, max_length=128)]
+class Said(_Message):
+    """A reply of an episode that is replayed."""
+
+    action: Reply
 
 
-class Replayed(_Message):
-    """Something that happened in an episode: a reply, or a fork with a seed of its own.
+class Reseeded(_Message):
+    """A fork with a seed of its own, in an episode that is replayed."""
 
-    Args:
-        action: What ``step`` was given.
-        reseed: What ``fork`` was given.
-    """
-
-    action: str | dict[str, Any] | None = None
-    reseed: Annotated[int, Field(ge=0)] | None = None
+    reseed: Natural
 
 
-class Describe(_Request):
-    """Which environments there are, what may be asked, and how large a request may be.
+class Describe(_Message):
+    """Which environments there are, and what may be asked."""
 
-    Args:
-        env: Tell of this one alone.
-        kwargs: What it would be with these arguments; only where that is allowed.
-    """
-
-    op: Literal["describe"]
     env: str | None = None
-    kwargs: dict[str, Any] = Field(default_factory=dict)
+    kwargs: Json = Field(default_factory=dict)
 
 
-class Open(_Request):
-    """Begin an episode, in a session of its own.
+class Open(_Message):
+    """Begin an episode, or continue one."""
 
-    Args:
-        env: Which of the server's environments.
-        seed: For ``reset``; without one the server draws it, and says which.
-        options: For ``reset``.
-        kwargs: For the constructor, beside the operator's; only where that is allowed.
-        replay: What happened in the episode so far: it is played again, and the session goes on from there. At most
-            :data:`MAX_REPLAY` events; of reseeds in a row, only the last is carried out.
-        replaces: A session that this one takes the place of; it is closed.
-    """
-
-    op: Literal["open"]
+    session: SessionName
     env: str
-    seed: Annotated[int, Field(ge=0)] | None = None
-    options: dict[str, Any] | None = None
-    kwargs: dict[str, Any] = Field(default_factory=dict)
-    replay: Annotated[list[Replayed], Field(max_length=MAX_REPLAY)] = Field(default_factory=list)
-    replaces: str | None = None
+    seed: Natural | None = None  # without one the server draws it
+    options: Json | None = None
+    kwargs: Json = Field(default_factory=dict)  # for the constructor
+    replay: Annotated[list[Said | Reseeded], Field(max_length=MAX_REPLAY)] = Field(default_factory=list)
+    replaces: str | None = None  # a session that ends
 
 
-class _OfSession(_Request):
+class OfSession(_Message):
+    """A request to a session at a turn: how many replies its episode has had. ``score`` has no other field."""
+
     session: str
-    turn: Annotated[int, Field(ge=0)]
+    turn: Natural
 
 
-class Step(_OfSession):
-    """Play a reply.
+class Step(OfSession):
+    """Play a reply."""
 
-    Args:
-        session: What ``open`` answered.
-        turn: Which turn this is: how many replies the episode has had.
-        action: The assistant's text, or an assistant message.
-    """
-
-    op: Literal["step"]
-    action: str | dict[str, Any]
+    action: Reply
 
 
-class Script(_OfSession):
-    """What the scripted expert (``demonstration``) or somebody careless (``careless_reply``) would reply.
+class Script(OfSession):
+    """What a script would reply, drawn from a generator in this state."""
 
-    Args:
-        session: What ``open`` answered.
-        turn: The turn that the episode is at.
-        rng: The state of the bit generator that draws, as NumPy gives it.
-    """
-
-    op: Literal["demonstration", "careless_reply"]
-    rng: dict[str, Any]
+    rng: Json
 
 
-class Score(_OfSession):
-    """``conversation_score`` of the episode as it stands.
+class Close(_Message):
+    """End sessions; those that are not there are no error."""
 
-    Args:
-        session: What ``open`` answered.
-        turn: The turn that the episode is at.
-    """
-
-    op: Literal["score"]
+    sessions: Annotated[list[str], Field(max_length=MAX_REPLAY)]
 
 
-class Close(_Request):
-    """Forget a session; that of one which is not there is no error.
+class TaskKey(_Message):
+    """The key of the task at an index: all that is told of one that is not played."""
 
-    Args:
-        session: What ``open`` answered.
-    """
-
-    op: Literal["close"]
-    session: str
-
-
-class TaskKey(_Request):
-    """The key of a task: all that is told of one that is not played.
-
-    Args:
-        env: Which of the server's environments.
-        index: Which of its tasks.
-        kwargs: As in ``open``.
-    """
-
-    op: Literal["task"]
     env: str
-    index: Annotated[int, Field(ge=0)]
-    kwargs: dict[str, Any] = Field(default_factory=dict)
+    index: Natural
+    kwargs: Json = Field(default_factory=dict)
 
 
-Request: TypeAlias = Describe | Open | Step | Script | Score | Close | TaskKey
-#: What a request may ask for.
-OPS: tuple[str, ...] = ("describe", "open", "step", "demonstration", "careless_reply", "score", "close", "task")
+#: What a request may ask for, and its fields.
+OPS: Mapping[str, type[_Message]] = {
+    "describe": Describe,
+    "open": Open,
+    "step": Step,
+    "demonstration": Script,
+    "careless_reply": Script,
+    "score": OfSession,
+    "close": Close,
+    "task": TaskKey,
+}
 
-#: How much is repeated of the name of a field: one that is unknown is the client's text.
-_SHOWN = 64
 
-_ADAPTER: TypeAdapter[Any] = TypeAdapter(Annotated[Request, Field(discriminator="op")])
-
-
-def parse_request(message: Any) -> Request:
-    """A decoded message as a request.
+def parse_request(op: str, body: bytes) -> Any:
+    """A request from its body.
 
     Raises:
         Refusal: It is none; the message says where and why, without repeating what was sent.
     """
-    if not isinstance(message, dict):
-        raise Refusal("bad_request", f"a message is a JSON object, not {_kind(message)}")
-    if message.get("op") not in OPS:
-        raise Refusal("bad_request", f"'op' must be one of {', '.join(OPS)}")
+    if op not in OPS:
+        raise Refusal("bad_request", f"there is POST {PREFIX}/{{{','.join(OPS)}}}")
     try:
-        return _ADAPTER.validate_python(message)  # type: ignore[no-any-return]
-    except ValidationError as problems:
-        found = [
-            f"{'.'.join(str(part)[:_SHOWN] for part in problem['loc'][1:]) or 'the message'}: {problem['msg'][:256]}"
-            for problem in problems.errors(include_input=False, include_url=False, include_context=False)[:5]
-        ]
-        raise Refusal("bad_request", f"op {message['op']!r}: {'; '.join(found)}") from None
+        return OPS[op].model_validate(decode(body))
+    except ValidationError as error:
+        problems = error.errors(include_input=False, include_url=False, include_context=False)[:5]
+        found = "; ".join(
+            f"{'.'.join(str(part)[:64] for part in each['loc'])}: {each['msg'][:256]}" for each in problems
+        )
+        raise Refusal("bad_request", f"{op}: {found}") from None
+    except ValueError as error:
+        raise Refusal("bad_request", f"the body of a request is JSON: {error}") from None
 
 
-def fingerprint(message: Mapping[str, Any]) -> str:
-    """What a request asks for, whatever its id, as a short text: two that share an id must share this, too."""
-    asked = json.dumps({name: value for name, value in message.items() if name != "id"}, sort_keys=True)
-    return hashlib.blake2b(asked.encode(), digest_size=16).hexdigest()
-
-
-def encode(message: Mapping[str, Any]) -> str:
-    """A message as JSON text: pure ASCII, so that lone surrogates pass; NumPy's numbers become plain ones.
+def encode(message: Any) -> bytes:
+    """A message as JSON: pure ASCII, so that lone surrogates pass; NumPy's numbers become plain ones.
 
     Raises:
         TypeError: Something in it is not JSON.
-        ValueError: A number is not finite.
+        ValueError: A number is not finite, or it is nested too deeply.
     """
-    return json.dumps(message, allow_nan=False, separators=(",", ":"), default=_plain)
+    try:
+        return json.dumps(message, allow_nan=False, separators=(",", ":"), default=_plain).encode("ascii")
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
-def decode(text: str | bytes) -> Any:
+def decode(body: bytes | str) -> Any:
     """A received text as JSON.
 
     Raises:
-        Refusal: It is not.
+        ValueError: It is not.
     """
     try:
-        return json.loads(text, parse_constant=_no_constant, parse_float=_finite)
-    except (ValueError, RecursionError) as problem:
-        why = "it is nested too deeply" if isinstance(problem, RecursionError) else str(problem)
-        raise Refusal("bad_request", f"a message is JSON: {why}") from None
+        return json.loads(body, parse_constant=_no_constant)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def weigh(body: bytes) -> int:
+    """Bytes of memory that a JSON text takes when it is decoded, at most; an estimate, without decoding it."""
+    width = 1 if body.isascii() and b"\\u" not in body else 4
+    return width * len(body) + 64 * sum(body.count(mark) for mark in (b"[", b"{", b",", b":"))
 
 
 def generator_state(rng: np.random.Generator) -> Json:
@@ -281,29 +233,38 @@ def generator_state(rng: np.random.Generator) -> Json:
         ValueError: Its bit generator is not NumPy's default, PCG64, whose state is plain numbers.
     """
     state = dict(rng.bit_generator.state)
-    if state["bit_generator"] not in _GENERATORS:
-        raise ValueError(
-            f"a remote demonstrator takes a generator of {' or '.join(_GENERATORS)} (numpy.random.default_rng), "
-            f"not {state['bit_generator']}"
-        )
+    if state["bit_generator"] != "PCG64":
+        raise ValueError(f"a remote script draws from numpy.random.default_rng, a PCG64, not {state['bit_generator']}")
     return state
 
 
-def generator_from(state: Mapping[str, Any]) -> np.random.Generator:
+def generator_from(state: Json) -> np.random.Generator:
     """A generator in the given state.
 
     Raises:
         Refusal: It is no such state.
     """
+    bits = np.random.PCG64()
     try:
-        bits = _GENERATORS[state["bit_generator"]]()
-        bits.state = dict(state)
+        bits.state = state  # type: ignore[assignment]
     except (KeyError, TypeError, ValueError, OverflowError) as problem:
-        raise Refusal("bad_request", f"'rng' is not the state of a generator: {type(problem).__name__}") from None
+        raise Refusal("bad_request", f"'rng' is not the state of a PCG64: {type(problem).__name__}") from None
     return np.random.Generator(bits)
 
 
-_GENERATORS: dict[str, Any] = {"PCG64": np.random.PCG64, "PCG64DXSM": np.random.PCG64DXSM}
+def import_aiohttp() -> Any:
+    """``aiohttp``, with ``aiohttp.web``.
+
+    Raises:
+        ImportError: It is missing; the message names the extra.
+    """
+    try:
+        import aiohttp.web
+    except ImportError as error:
+        raise ImportError(
+            f"textenvs serve and textenv/remote need aiohttp ({error}); install it with: pip install 'textenvs[serve]'"
+        ) from error
+    return aiohttp
 
 
 def _plain(value: Any) -> Any:
@@ -314,14 +275,3 @@ def _plain(value: Any) -> Any:
 
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
-
-
-def _finite(text: str) -> float:
-    if math.isinf(number := float(text)):
-        raise ValueError("a number is too large")
-    return number
-
-
-def _kind(value: Any) -> str:
-    names = {list: "an array", str: "a string", bool: "a truth value", type(None): "null"}
-    return names.get(type(value), "a number")

@@ -9,11 +9,12 @@ user or a judge is a language model, cannot be forked or restored; playing them 
 
 from __future__ import annotations
 
+import asyncio
 import operator
 import os
+import uuid
 import weakref
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 from urllib.parse import urlsplit
@@ -21,13 +22,14 @@ from urllib.parse import urlsplit
 import gymnasium
 import numpy as np
 
-from ..env import EpisodeState, ResetResult, StepResult, TextEnv, Turn
+from ..env import EpisodeState, ResetResult, StepResult, TextEnv, Turn, as_reply
 from ..messages import Message, Messages, copy_messages
 from ..task import Task
+from ..text import excerpt
 from ..trust import is_loopback, origin
-from .client import Client, RemoteError, check_described, new_id, wait_here
-from .protocol import PASSING, Json, decode, encode, generator_from, generator_state
-from .remote_checks import BadAnswer, described, field, info_of, messages_of, stepped
+from .answers import AnswerT, Described, Facts, Key, Opened, Scored, Scripted, Stepped, check_protocol, checked
+from .client import Client, RemoteError, shared_client
+from .protocol import Json, Refusal, decode, encode, generator_from, generator_state
 
 #: Where the arguments are looked for that are not given.
 URL_VARIABLE, ENV_VARIABLE, TOKEN_VARIABLE = "TEXTENVS_URL", "TEXTENVS_REMOTE_ENV", "TEXTENVS_TOKEN"
@@ -53,21 +55,21 @@ class RemoteState(EpisodeState):
 
 
 class RemoteTasks:
-    """The tasks of an environment elsewhere: how many, and their keys. Their rows stay where they are."""
+    """The tasks of an environment elsewhere: how many, and their keys. Their rows stay there."""
 
-    def __init__(self, facts: Mapping[str, Any], client: tuple[Any, ...], env: str, kwargs: Json) -> None:
-        self._name, self._size = facts["name"], facts["size"]
-        self._client, self._env, self._kwargs = client, env, kwargs
+    def __init__(self, name: str, size: int | None, client: tuple[Any, ...], asked: Json) -> None:
+        self._name, self._size = name, size
+        self._client, self._asked = client, asked
 
     @property
     def name(self) -> str:
         """What the server says which rows these are."""
-        return str(self._name)
+        return self._name
 
     @property
     def size(self) -> int | None:
         """How many there are; ``None`` when endless."""
-        return self._size  # type: ignore[no-any-return]
+        return self._size
 
     def __getitem__(self, index: int) -> Task:
         """A task's key and source, asked of the server; its prompt is empty and its ground truth ``None``.
@@ -79,9 +81,10 @@ class RemoteTasks:
             raise IndexError(f"{self._name}: index {index} is outside its tasks, it must be at least 0")
         if self._size is not None and index >= self._size:
             raise IndexError(f"{self._name}: index {index} is outside its {self._size} tasks")
-        client = Client.shared(*self._client)
-        told: Json = wait_here(client.call("task", env=self._env, index=operator.index(index), kwargs=self._kwargs))
-        return Task(str(told.get("key")), str(told.get("data_source")), (), None)
+        client = shared_client(*self._client)
+        told = client.submit("task", **self._asked, index=operator.index(index)).result()
+        key = checked(Key, told, client.url)
+        return Task(key.key, key.data_source, (), None)
 
 
 class _Lease:
@@ -91,27 +94,22 @@ class _Lease:
         self.client = client
         self.session = session
         self.turn = turn
-        self.pid = os.getpid()
-        self.owed: tuple[int, str, str] | None = None  # turn, reply and request id of an answer that has not come
-        self._end = weakref.finalize(self, client.call_soon, "close", session=session)
-        self._end.atexit = False  # the connection ends then
-
-    def close(self) -> None:
-        """Tell the server that the session is not needed."""
-        if self.pid == os.getpid():
-            self._end()
+        client.sessions.add(session)
+        self.close = weakref.finalize(self, client.close_soon, session)
+        self.close.atexit = False  # the client closes all of its sessions then
 
     def forget(self) -> None:
-        """The server has closed it, or has been told."""
-        self._end.detach()
+        """The server has closed it."""
+        self.client.sessions.discard(self.session)
+        self.close.detach()
 
 
 class RemoteAnswer(Turn):
     """What the server made of a reply."""
 
-    answer: Json
+    answer: Stepped
 
-    def __init__(self, answer: Json) -> None:
+    def __init__(self, answer: Stepped) -> None:
         super().__init__()
         self.__dict__["answer"] = answer
 
@@ -126,7 +124,7 @@ class Remote(TextEnv[RemoteState]):
             on this machine. Prefer the variable: what is given to ``make`` stands in ``env.spec``.
         env_kwargs: For the constructor of the environment there, where the server allows it.
         timeout_s: The longest that an answer may take.
-        retry_s: How long a request is tried again when the server cannot be reached or has no room.
+        retry_s: How long a request is sent again when the server cannot be reached or has no room.
         render_mode: As in :class:`~textenvs.env.TextEnv`.
 
     Raises:
@@ -155,22 +153,19 @@ class Remote(TextEnv[RemoteState]):
                 f"{URL_VARIABLE}"
             )
         self._client_arguments = (url, token or _token_for(url), timeout_s, retry_s)
-        self._client = Client.shared(*self._client_arguments)
         self.env_kwargs = dict(env_kwargs or {})
-        there = check_described(wait_here(self._client.call("describe")), self.url)
-        self.remote_env = _chosen(there, env or os.environ.get(ENV_VARIABLE), self.url)
+        there = self._client.submit("describe").result()
+        check_protocol(there, self.url)
+        self.remote_env, facts = _chosen(checked(Described, there, self.url), env or os.environ.get(ENV_VARIABLE), url)
+        asked = {"env": self.remote_env, "kwargs": self.env_kwargs}
         if self.env_kwargs:
-            there = wait_here(self._client.call("describe", env=self.remote_env, kwargs=self.env_kwargs))
-        try:
-            facts, limits, tools = described(there["environments"][self.remote_env])
-        except (KeyError, TypeError, BadAnswer) as error:
-            raise self._nonsense(f"what {self.remote_env} is ({error})") from error
-        tasks = RemoteTasks(facts, self._client_arguments, self.remote_env, self.env_kwargs)
-        self.tool_schemas, self.tools_not_in_prompt = tools
+            there = self._client.submit("describe", **asked).result()
+            facts = _chosen(checked(Described, there, self.url), self.remote_env, url)[1]
+        self.tool_schemas, self.tools_not_in_prompt = facts.tool_schemas, facts.tools_not_in_prompt
         super().__init__(
-            tasks,
-            max_assistant_turns=limits["max_assistant_turns"],
-            max_user_turns=limits["max_user_turns"],
+            RemoteTasks(facts.tasks.name, facts.tasks.size, self._client_arguments, asked),
+            max_assistant_turns=facts.max_assistant_turns,
+            max_user_turns=facts.max_user_turns,
             render_mode=render_mode,
         )
         self._lease: _Lease | None = None
@@ -181,6 +176,11 @@ class Remote(TextEnv[RemoteState]):
         """Of the server."""
         return str(self._client_arguments[0])
 
+    @property
+    def _client(self) -> Client:
+        """The client of this process, which may be a child of the one that made this environment."""
+        return shared_client(*self._client_arguments)
+
     # ------------------------------------------------------------------ the hooks
 
     async def opening(self, task: Task) -> Messages:
@@ -188,34 +188,20 @@ class Remote(TextEnv[RemoteState]):
         seed, options = self._asked
         state = self.state
         state.seed = int(self.np_random.integers(2**63)) if seed is None else operator.index(seed)
-        state.options = encode(options) if options else "null"
-        answer = await self._open_session([])
-        with self._checking():
-            messages, info = messages_of(answer), info_of(answer)
-            for name in ("task_key", "data_source"):
-                field(info, name, str)
-            state.task_index = field({"task_index": -1, **info}, "task_index", int)
-        state.task = Task(info["task_key"], info["data_source"], messages, None)
-        state.opened = encode(info)
-        return messages
+        state.options = encode(options or None).decode()
+        opened = await self._open_session([])
+        info = opened.info
+        state.task_index = info.task_index
+        state.task = Task(info.task_key, info.data_source, opened.messages, None)
+        state.opened = encode(info.model_dump()).decode()
+        return opened.messages
 
     async def respond(self, reply: Message) -> Turn:
         """Send the reply, in a session where the episode is at this turn."""
-        turn, text = len(self.state.replies), encode({"action": _action(reply)})
-        lease = self._lease
-        if lease is not None and (lease.pid != os.getpid() or not self._at(lease, turn, text)):
-            self._drop()  # it has played what this episode has not, or is our parent's
-            lease = None
-        if lease is not None:
-            try:
-                return RemoteAnswer(await self._step(lease, turn, text))
-            except RemoteError as error:
-                if error.kind not in ("unknown_session", "wrong_turn"):
-                    raise
-                self._drop()
-        await self._open_session(self._so_far())
+        answer = await self._in_session("step", Stepped, reply, action=_action(reply))
         assert self._lease is not None
-        return RemoteAnswer(await self._step(self._lease, turn, text))
+        self._lease.turn += 1
+        return RemoteAnswer(answer)
 
     def demonstration(self, rng: np.random.Generator) -> str | Message:
         """The scripted expert's next reply, where the server shows it (``--allow expert``)."""
@@ -231,7 +217,7 @@ class Remote(TextEnv[RemoteState]):
 
     async def conversation_score(self) -> Mapping[str, float]:
         """The scores of the conversation, where the server gives them (``--allow scores``)."""
-        return self._field(await self._in_session("score"), "scores", dict)  # type: ignore[no-any-return]
+        return (await self._in_session("score", Scored)).scores
 
     # ------------------------------------------------------------------ the episode
 
@@ -252,17 +238,18 @@ class Remote(TextEnv[RemoteState]):
 
     def _conclude(self, turn: Turn) -> StepResult:
         assert isinstance(turn, RemoteAnswer)
-        state, reply = self.state, self.state.messages[-1]
-        with self._checking():
-            result = stepped(turn.answer, reply)
-        state.replies += (encode({"action": _action(reply)}),)
-        state.messages = (*state.messages[:-1], *result.messages)
-        state.return_so_far += result.reward
-        state.user_turns = result.info["user_turns"]
-        state.terminated, state.truncated, state.stop = result.terminated, result.truncated, result.info["stop"]
+        answer, state = turn.answer, self.state
+        info = answer.info.model_dump()
+        if answer.info.failed:
+            info["failure"] = excerpt(str(info.get("failure")))
+        state.replies += (encode({"action": _action(state.messages[-1])}).decode(),)
+        state.messages = (*state.messages[:-1], *answer.messages)
+        state.return_so_far += answer.reward
+        state.user_turns = answer.info.user_turns
+        state.terminated, state.truncated, state.stop = answer.terminated, answer.truncated, answer.info.stop
         if self.render_mode == "human":
             self.render()
-        return copy_messages(state.messages), result.reward, state.terminated, state.truncated, result.info
+        return copy_messages(state.messages), answer.reward, state.terminated, state.truncated, info
 
     def close(self) -> None:
         """Give the session up; the connection stays, for other environments of this process."""
@@ -289,108 +276,66 @@ class Remote(TextEnv[RemoteState]):
         return child
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without session and connection: a copy has its own."""
-        return {**self.__dict__, "_lease": None, "_client": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """The opposite."""
-        self.__dict__.update(state)
-        self._client = Client.shared(*self._client_arguments)
+        """Without its session: a copy opens its own."""
+        return {**self.__dict__, "_lease": None}
 
     # ------------------------------------------------------------------ sessions
-
-    def _here(self) -> Client:
-        """The client of this process, which may be a child of the one that made this environment."""
-        if self._client.pid != os.getpid():
-            self._client = Client.shared(*self._client_arguments)
-        return self._client
 
     def _drop(self) -> None:
         lease, self._lease = self._lease, None
         if lease is not None:
             lease.close()
 
-    def _at(self, lease: _Lease, turn: int, text: str) -> bool:
-        """Whether the session can play this reply: it is at this turn, and owes no answer to another reply."""
-        return lease.turn == turn and (lease.owed is None or lease.owed[:2] == (turn, text))
-
     def _so_far(self) -> list[Json]:
         """The episode, to be played again."""
         state = self.state
         events: list[Json] = []
         for turn in range(len(state.replies) + 1):
-            events += [{"reseed": seed} for at, seed in state.reseeds if at == turn]
+            events += [{"reseed": seed} for at, seed in state.reseeds if at == turn][-1:]
             if turn < len(state.replies):
                 events.append(decode(state.replies[turn]))
         return events
 
-    async def _open_session(self, replay: list[Json]) -> Json:
+    async def _open_session(self, replay: list[Json]) -> Opened:
         """A session in which the episode is where it is here."""
-        state, client = self.state, self._here()
-        asked: Json = {
-            "env": self.remote_env,
-            "seed": state.seed,
-            "options": decode(state.options),
-            "kwargs": self.env_kwargs,
-            "replay": replay,
-        }
+        state, client, session = self.state, self._client, uuid.uuid4().hex
+        asked: Json = {"session": session, "env": self.remote_env, "seed": state.seed, "replay": replay}
+        asked |= {"options": decode(state.options), "kwargs": self.env_kwargs}
         old, self._lease = self._lease, None
-        if old is not None and old.pid == os.getpid():
+        if old is not None and old.client is client:
             asked["replaces"] = old.session
-        name = new_id()
         try:
-            answer = await client.call("open", request_id=name, **asked)
-        except BaseException as error:
-            if not isinstance(error, Exception) or getattr(error, "kind", None) == "lost":
-                client.take_back(name, **asked)  # cancelled, or too late: there may be a session, or soon
+            opened = checked(Opened, await client.ask("open", **asked), self.url)
+        except BaseException:  # cancelled, or without an answer: it may be open
+            client.close_soon(session)
             raise
-        if old is not None:
+        if "replaces" in asked and old is not None:
             old.forget()
-        turn = self._field(answer, "turn", int)
-        self._lease = _Lease(client, self._field(answer, "session", str), turn)
-        if replay and (turn != len(state.replies) or self._news(answer) != self._before()):
+        self._lease = _Lease(client, session, len(state.replies))
+        before = state.messages[:-1] if state.assistant_turns > len(state.replies) else state.messages
+        if replay and (opened.turn != len(state.replies) or opened.messages != before):
             self._drop()
             raise RemoteError(
                 f"{self.url}: {self.remote_env} played the same episode again and it went otherwise, so it cannot be "
                 "continued: it is not deterministic, or the server has changed",
                 "replay_failed",
             )
-        return answer
+        return opened
 
-    def _before(self) -> Messages:
-        """The conversation without a reply that is on its way."""
-        state = self.state
-        return state.messages[:-1] if state.assistant_turns > len(state.replies) else state.messages
-
-    async def _step(self, lease: _Lease, turn: int, text: str) -> Json:
-        if lease.owed is None:
-            lease.owed = (turn, text, new_id())
-        asked = {"session": lease.session, "turn": turn, **decode(text)}
-        try:
-            answer = await lease.client.call("step", request_id=lease.owed[2], **asked)
-        except Exception as error:
-            if not isinstance(error, RemoteError) or error.kind not in ("lost", *PASSING):
-                lease.owed = None  # the server has said that nothing was played
-            raise
-        if answer.get("session") != lease.session or answer.get("turn") != turn + 1:
-            raise self._nonsense("the answer to this request")
-        lease.turn, lease.owed = turn + 1, None
-        return answer
-
-    async def _in_session(self, op: str, **asked: Any) -> Json:
-        """Ask something about the episode as it stands."""
+    async def _in_session(self, op: str, kind: type[AnswerT], reply: Message | None = None, **asked: Any) -> AnswerT:
+        """Ask something where the episode stands as it does here, in this session or else in a new one."""
         if not self.state.messages:
             raise gymnasium.error.ResetNeeded(f"{type(self).__name__}: the episode is not started; call reset() first")
-        turn = len(self.state.replies)
+        turn, lease = len(self.state.replies), self._lease
+        if lease is not None and (lease.client is not self._client or lease.turn != turn):
+            self._drop()  # it is our parent's, or has played what this episode has not
         for attempt in range(2):
-            lease = self._lease
-            if lease is None or lease.pid != os.getpid() or lease.turn != turn or lease.owed is not None:
-                self._drop()
+            if self._lease is None:
                 await self._open_session(self._so_far())
-                lease = self._lease
-            assert lease is not None
+            assert self._lease is not None
             try:
-                return await lease.client.call(op, session=lease.session, turn=turn, **asked)
+                answer = await self._client.ask(op, session=self._lease.session, turn=turn, **asked)
+                return checked(kind, answer, self.url, reply)
             except RemoteError as error:
                 if attempt or error.kind not in ("unknown_session", "wrong_turn"):
                     raise
@@ -398,28 +343,13 @@ class Remote(TextEnv[RemoteState]):
         raise AssertionError("the second attempt returns or raises")
 
     def _script(self, op: str, rng: np.random.Generator) -> str | Message:
-        answer: Json = wait_here(self._in_session(op, rng=generator_state(rng)))
-        rng.bit_generator.state = generator_from(self._field(answer, "rng", dict)).bit_generator.state
-        action = self._field(answer, "action", (str, dict))
-        return action if isinstance(action, str) else self._news({"messages": [action]})[0]
-
-    @contextmanager
-    def _checking(self) -> Iterator[None]:
+        work = self._in_session(op, Scripted, rng=generator_state(rng))
+        answer = asyncio.run_coroutine_threadsafe(work, self._client.loop).result()
         try:
-            yield
-        except BadAnswer as error:
-            raise self._nonsense(str(error)) from error
-
-    def _news(self, answer: Json) -> Messages:
-        with self._checking():
-            return messages_of(answer)
-
-    def _field(self, answer: Json, name: str, kind: Any) -> Any:
-        with self._checking():
-            return field(answer, name, kind)
-
-    def _nonsense(self, what: str) -> RemoteError:
-        return RemoteError(f"{self.url} did not answer {what}; is that a server of `textenvs serve`?", "bad_request")
+            rng.bit_generator.state = generator_from(answer.rng).bit_generator.state
+        except Refusal as error:
+            raise RemoteError(f"{self.url} answered nonsense: {error}", error.kind) from None
+        return answer.action if isinstance(answer.action, str) else as_reply(answer.action)
 
 
 def _token_for(url: str) -> str | None:
@@ -437,14 +367,14 @@ def _token_for(url: str) -> str | None:
     )
 
 
-def _chosen(there: Mapping[str, Any], env: str | None, url: str) -> str:
-    environments = there.get("environments") or {}
+def _chosen(there: Described, env: str | None, url: str) -> tuple[str, Facts]:
+    environments = there.environments
     if env is None and len(environments) == 1:
         env = next(iter(environments))
     if env is None or env not in environments:
         what = "which one is meant? Give env=..." if env is None else f"it does not offer {env!r}"
         raise ValueError(f"{url} offers {', '.join(environments)}; {what}")
-    return env
+    return env, environments[env]
 
 
 def _action(reply: Message) -> Any:

@@ -12,29 +12,24 @@ import aiohttp
 from toy_envs import AsyncGuess, BlockingGuess, Guess
 
 import textenvs
-from textenvs.serve.host import Host
+from textenvs.serve.host import Host, Limits, Offer
 from textenvs.serve.server import Server
-from textenvs.serve.variants import Offer
 
 TOKEN = "a token for tests"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
-HANDSHAKE = (
-    b"GET /v1/ws HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
-)
 TOYS = {"guess": Guess, "async": AsyncGuess, "blocking": BlockingGuess}
 
 
 class Running:
     """A server that runs; ``url`` says where, ``on_loop`` runs a coroutine in it."""
 
-    def __init__(self, offers, *, tokens=None, limits=None, transport=None, port=0, **options: Any) -> None:
+    def __init__(self, offers, *, allow=(), tokens=None, max_message_bytes=8 * 2**20, port=0, **limits: Any) -> None:
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()
         made = {name: each if isinstance(each, Offer) else Offer(each) for name, each in offers.items()}
-        self.host = Host(made, limits=limits, **options)
-        self.server = Server(self.host, tokens=tokens, transport=transport)
+        self.host = Host(made, limits=Limits(**limits), allow=allow)
+        self.server = Server(self.host, tokens=tokens, max_message_bytes=max_message_bytes)
         self.on_loop(self.server.start(port=port))
         self.port = self.server.port
         self.url = f"http://127.0.0.1:{self.port}"
@@ -92,15 +87,14 @@ def soon(condition: Any, what: str, seconds: float = 10.0) -> None:
     raise AssertionError(f"it never came to this: {what}")
 
 
-def ask(server, path, headers=None, raw=None, **fields):
-    """One HTTP request: its status, its headers and its JSON."""
-    fields.pop("op", None)  # it stands in the path
+def ask(server, op, headers=None, raw=None, **fields):
+    """One request: its status, its headers and its JSON."""
 
     async def asked():
         async with (
             aiohttp.ClientSession() as session,
             session.post(
-                f"{server.url}/v1/{path}", headers=headers or {}, data=json.dumps(fields) if raw is None else raw
+                f"{server.url}/v1/{op}", headers=headers or {}, data=json.dumps(fields) if raw is None else raw
             ) as response,
         ):
             return response.status, response.headers, await response.json()
@@ -116,18 +110,5 @@ def get(server, path, headers=None):
     return asyncio.run(got())
 
 
-def over_websocket(server, talk, headers=None):
-    """What ``talk(ws)`` gives."""
-
-    async def talked():
-        async with (
-            aiohttp.ClientSession() as session,
-            session.ws_connect(f"{server.url}/v1/ws", headers=headers or {}) as ws,
-        ):
-            return await talk(ws)
-
-    return asyncio.run(talked())
-
-
 def opening(number=0, **changes):
-    return {"id": f"an opening of our own {number}", "op": "open", "env": "guess", "seed": number, **changes}
+    return {"session": f"a session of our own {number}", "env": "guess", "seed": number, **changes}

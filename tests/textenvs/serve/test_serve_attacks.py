@@ -1,6 +1,5 @@
 """Attacks on a server in a process of its own, as the command line starts it."""
 
-import asyncio
 import json
 import os
 import re
@@ -9,7 +8,7 @@ import subprocess
 import sys
 import uuid
 from collections import Counter
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import pytest
 from served import ask, get
@@ -59,7 +58,7 @@ def serving(*arguments):
 
 def opened(server, env, **fields):
     """The answer to an opening, and its status."""
-    status, _, answer = ask(server, "open", id=uuid.uuid4().hex, env=env, **fields)
+    status, _, answer = ask(server, "open", session=uuid.uuid4().hex, env=env, **fields)
     return status, answer
 
 
@@ -89,56 +88,36 @@ def test_code_in_a_row_of_a_client_does_not_run(tmp_path, allowed):
         # A task of the server's own is played as before, and code as an answer to it does not run either.
         status, answer = opened(server, "bits", seed=0, options={"task_index": 3})
         assert status == 200
-        step = {"id": "1", "session": answer["ok"]["session"], "turn": 0, "action": f"<answer>{code}</answer>"}
+        step = {"session": answer["session"], "turn": 0, "action": f"<answer>{code}</answer>"}
         status, _, answer = ask(server, "step", **step)
-        assert (status, answer["ok"]["reward"]) == (200, 0.0)
+        assert (status, answer["reward"]) == (200, 0.0)
     assert not proof.exists()
 
 
-# ------------------------------------------------------------------ connections and memory
+# ------------------------------------------------------------------ memory
 
 
 @pytest.fixture(scope="module")
 def bounded():
-    limits = ["--max-memory-mb", "24", "--max-session-mb", "4", "--max-connections", "150", "--header-timeout", "0.5"]
-    with serving("textenv/gsm8k-interact", *limits) as server:
+    with serving("textenv/gsm8k-interact", "--max-memory-mb", "24") as server:
         yield server
 
 
 def step(server, session, turn, action):
-    status, _, answer = ask(server, "step", id=uuid.uuid4().hex, session=session, turn=turn, action=action)
+    status, _, answer = ask(server, "step", session=session, turn=turn, action=action)
     return status, answer
-
-
-def test_slow_headers_hold_no_connection(bounded):
-    async def held():
-        pairs = [await asyncio.open_connection("127.0.0.1", bounded.port) for _ in range(300)]
-        for _, writer in pairs:
-            with suppress(ConnectionError):
-                writer.write(b"POST /v1/describe HTTP/1.1\r\nHost: x\r\nX-Slow: ")
-        for reader, writer in pairs:  # each is closed by the server, without another byte of ours
-            with suppress(ConnectionError):
-                async with asyncio.timeout(30):
-                    await reader.read()
-            writer.close()
-
-    asyncio.run(held())
-    status, metrics = get(bounded, "/metrics")
-    assert status == 200
-    assert metrics["slow_headers"] >= 100  # the others were too many, and told so
-    assert metrics["errors"]["full"] >= 100
 
 
 def test_replies_of_8_mb_are_refused_and_leave_nothing(bounded):
     status, answer = opened(bounded, "textenv/gsm8k-interact", seed=0)
-    session = answer["ok"]["session"]
+    session = answer["session"]
     for _ in range(3):
         status, answer = step(bounded, session, 0, "-" * (8 * 2**20 - 300))
         assert (status, answer["error"]["kind"]) == (413, "too_large")
         assert "a reply has at most 1048576 bytes" in answer["error"]["message"]
     status, answer = step(bounded, session, 0, "#### 1")
-    assert (status, answer["ok"]["turn"]) == (200, 1)
-    ask(bounded, "close", session=session)
+    assert (status, answer["turn"]) == (200, 1)
+    ask(bounded, "close", sessions=[session])
 
 
 def test_memory_stays_below_a_bound_and_is_given_back(bounded):
@@ -147,7 +126,7 @@ def test_memory_stays_below_a_bound_and_is_given_back(bounded):
     for number in range(36):
         status, answer = opened(bounded, "textenv/gsm8k-interact", seed=number)
         if status == 200:
-            sessions.append(answer["ok"]["session"])
+            sessions.append(answer["session"])
             status, answer = step(bounded, sessions[-1], 0, reply)
         if status == 200:
             status, answer = step(bounded, sessions[-1], 1, reply)
@@ -159,7 +138,6 @@ def test_memory_stays_below_a_bound_and_is_given_back(bounded):
     assert metrics["most_held_bytes"] <= 26 * 2**20
     growth = bounded.resident() - before
     assert growth < 140, f"{growth:.0f} MiB"
-    for session in sessions:
-        assert ask(bounded, "close", session=session)[0] == 200
+    assert ask(bounded, "close", sessions=sessions)[0] == 200
     assert get(bounded, "/metrics")[1]["held_bytes"] < 2**16
     assert opened(bounded, "textenv/gsm8k-interact", seed=0)[0] == 200

@@ -1,32 +1,36 @@
-"""The host without a transport: threads that hang, what is made of clients' arguments, what is closed when."""
+"""The host without a transport: sessions, requests that are sent again, limits, threads that hang."""
 
 import asyncio
 import json
 import threading
-import time
+from types import SimpleNamespace
 from uuid import uuid4
 
 import pytest
-from toy_envs import BlockingGuess, Guess
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from toy_envs import AsyncGuess, BlockingGuess, Guess, ToyTasks
 
-from textenvs.serve import calls, variants
-from textenvs.serve.host import Host
-from textenvs.serve.protocol import Refusal
-from textenvs.serve.sessions import Limits
-from textenvs.serve.variants import Offer
-
-
-async def told(host, op, **fields):
-    """The answer to a request, decoded."""
-    return json.loads((await host.answer({"op": op, "id": uuid4().hex, **fields}, "ann")).text)
+from textenvs.serve import host as module
+from textenvs.serve.host import Host, Limits, Offer
+from textenvs.serve.protocol import Refusal, encode
 
 
-async def opened(host, env="env", **fields):
-    return (await told(host, "open", env=env, seed=0, **fields))["ok"]["session"]
+async def told(host, op, owner="ann", **fields):
+    """The answer to a request, or its error."""
+    try:
+        return json.loads(await host.answer(op, encode(fields), owner))
+    except Refusal as refusal:
+        return refusal.to_json()["error"]
 
 
-async def stepped(host, session, action="x", turn=0):
-    return await told(host, "step", session=session, turn=turn, action=action)
+async def opened(host, **fields):
+    answer = await told(host, "open", **{"session": uuid4().hex, "env": "env", "seed": 0, **fields})
+    return answer.get("session") or answer["kind"]
+
+
+async def stepped(host, session, action="x", turn=0, **more):
+    return await told(host, "step", session=session, turn=turn, action=action, **more)
 
 
 async def so(condition):
@@ -48,7 +52,7 @@ def hanging():
                 go_on.wait(30)
             return super().respond(reply)
 
-        def cleanup(self):
+        def close(self):
             type(self).closed += 1
 
     Hanging.go_on = go_on
@@ -56,254 +60,205 @@ def hanging():
     go_on.set()
 
 
+# ------------------------------------------------------------------ sessions
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.sampled_from([Guess, AsyncGuess, BlockingGuess]),
+    st.lists(
+        st.tuples(st.integers(0, 3), st.sampled_from(["a", "b", "boom", "quit"]), st.integers(1, 3), st.booleans()),
+        max_size=20,
+    ),
+)
+def test_requests_in_any_order_and_number_play_each_episode_once_and_never_another(kind, schedule):
+    """Two owners with the same names of sessions; requests are repeated at once and later, and some are stale."""
+
+    async def played():
+        host = Host({"env": Offer(kind)})
+        players = [(owner, f"a session of ours {name}") for owner in ("ann", "bob") for name in (1, 2)]
+        directs, conversations, last = [Guess() for _ in players], [], [None] * 4
+        for seed, (owner, name) in enumerate(players):
+            conversations.append(directs[seed].reset(seed=seed)[0])
+            answer = await told(host, "open", owner, session=name, env="env", seed=seed)
+            assert answer["messages"] == list(conversations[-1])
+        for player, action, times, repeats in schedule:
+            (owner, name), direct = players[player], directs[player]
+            step = {"session": name, "turn": len(direct.state.guesses), "action": action}
+            answers = await asyncio.gather(*(told(host, "step", owner, **step) for _ in range(times)))
+            assert all(answer == answers[0] for answer in answers) or action == "boom"
+            if direct.state.done:
+                assert answers[0]["kind"] == "reset_needed"
+            elif action == "boom":
+                assert {answer["exception"] for answer in answers} == {"RuntimeError"}
+            else:
+                grown, reward, *_, info = direct.step(action)
+                assert (answers[0]["messages"], answers[0]["reward"]) == (
+                    list(grown[len(conversations[player]) :]),
+                    reward,
+                )
+                assert answers[0]["info"] == info
+                conversations[player], last[player] = grown, (step, answers[0])
+            if repeats and last[player] is not None:
+                step, answer = last[player]
+                assert await told(host, "step", owner, **step) == answer
+                stale = await told(host, "step", owner, **{**step, "action": "another"})
+                assert (stale["kind"], stale["turn"]) == ("wrong_turn", step["turn"] + 1)
+        assert len(host.sessions) == 4
+        await host.close()
+        assert (len(host.sessions), host.held) == (0, 0)
+
+    asyncio.run(played())
+
+
+async def test_an_opening_that_is_sent_again_opens_no_second_session():
+    host = Host({"env": Offer(AsyncGuess)})
+    opening = {"session": "a name of our own", "env": "env"}
+    first, second = await asyncio.gather(*(told(host, "open", **opening) for _ in range(2)))
+    assert first == second == await told(host, "open", **opening)  # with the seed that was drawn
+    assert host.counts["opened"] == 1
+    assert (await told(host, "open", **opening, seed=1))["kind"] == "bad_request"
+    other = await told(host, "open", "bob", **opening)
+    assert other["seed"] != first["seed"]
+    await stepped(host, opening["session"])
+    assert (await told(host, "open", **opening))["kind"] == "bad_request"  # it was long on its way
+    assert (await stepped(host, opening["session"], "y", 1))["turn"] == 2
+    assert (await told(host, "open", session="short", env="env"))["kind"] == "bad_request"
+    await host.close()
+
+
+async def test_sessions_have_a_limit_and_one_that_was_long_unused_makes_room(monkeypatch):
+    host = Host({"env": Offer(Guess)}, limits=Limits(max_sessions=2))
+    first, second = await opened(host), await opened(host)
+    assert await opened(host) == "full"
+    third = await opened(host, replaces=first)
+    assert (await stepped(host, first))["kind"] == "unknown_session"
+    monkeypatch.setattr(module, "LINGER_S", 0.0)
+    await stepped(host, second)
+    await opened(host)
+    assert (await stepped(host, third))["kind"] == "unknown_session"
+    assert (await stepped(host, second, turn=1))["turn"] == 2
+    assert dict(host.ended) == {"replaced": 1, "made_room": 1}
+    await host.close()
+
+
+async def test_a_session_that_is_not_used_ends_and_one_at_work_does_not(hanging, monkeypatch):
+    host, now = Host({"env": Offer(hanging)}, limits=Limits(idle_s=100.0)), 1000.0
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
+    working, idle, over = [await opened(host) for _ in range(3)]
+    await stepped(host, over, "quit")
+    work = asyncio.ensure_future(stepped(host, working, "hang"))
+    await so(lambda: host.sessions["ann", working].work is not None)
+    for seconds, left in ((59.0, 3), (2.0, 2), (38.0, 2), (2.0, 1)):
+        now += seconds
+        host.expire()
+        assert len(host.sessions) == left
+    assert dict(host.ended) == {"over": 1, "idle": 1}
+    hanging.go_on.set()
+    assert (await work)["turn"] == 1
+    await host.close()
+
+
+async def test_a_session_that_is_closed_at_work_is_cancelled_and_its_environment_closed():
+    class Waiting(Guess):
+        closed = 0
+
+        async def respond(self, reply):
+            await asyncio.Event().wait()
+
+        async def aclose(self):
+            type(self).closed += 1
+
+    host = Host({"env": Offer(Waiting)})
+    session = await opened(host)
+    work = asyncio.ensure_future(stepped(host, session))
+    await so(lambda: host.sessions["ann", session].work is not None)
+    assert (await stepped(host, session, "another"))["kind"] == "busy"
+    await told(host, "close", "bob", sessions=[session])
+    assert not work.done()
+    await told(host, "close", sessions=[session, "none"])
+    assert (await work)["kind"] == "unknown_session"
+    await so(lambda: Waiting.closed == 1)
+    assert host.held == 0
+    await host.close()
+
+
+# ------------------------------------------------------------------ memory
+
+
+async def test_what_is_held_is_bounded_and_given_back():
+    host = Host({"env": Offer(Guess)}, limits=Limits(max_reply_bytes=1000, max_bytes=40_000))
+    session = await opened(host)
+    assert (await stepped(host, session, "x" * 1000))["kind"] == "too_large"
+    assert (await stepped(host, session, {"role": "assistant", "content": "\u00e9" * 200}))["kind"] == "too_large"
+    assert await opened(host, replay=[{"action": "x" * 1000}]) == "too_large"
+    before = host.held
+    answer = await stepped(host, session, "x" * 900)
+    assert host.held - before > 2 * 900  # the conversation, and the answer that is kept
+    assert host.held == host.sessions["ann", session].size
+    assert answer["turn"] == 1
+    with host.holding(30_000 - host.held):
+        with pytest.raises(Refusal, match="no memory for 10001 more bytes") as raised, host.holding(10_001):
+            pass
+        assert (raised.value.kind, raised.value.status) == ("full", 429)
+        with host.holding(10_000), host.holding(module.SMALL_BYTES):  # so that sessions can be closed
+            await told(host, "close", sessions=[session])
+    assert host.held == 0
+    await host.close()
+
+
 # ------------------------------------------------------------------ threads that hang
 
 
-async def test_where_all_threads_hang_others_are_told_to_come_back_and_served_when_they_end(hanging):
-    host = Host({"env": Offer(hanging)}, threads=2, step_timeout_s=0.4)
-    await host.prepare()
+async def test_where_all_threads_hang_requests_are_refused_until_they_end(hanging):
+    host = Host({"env": Offer(hanging)}, limits=Limits(threads=2, step_timeout_s=0.3))
     sessions = [await opened(host) for _ in range(3)]
     late = await asyncio.gather(*(stepped(host, session, "hang") for session in sessions[:2]))
-    assert [each["error"]["kind"] for each in late] == ["timeout"] * 2
-    for answer in (await stepped(host, sessions[2]), await told(host, "open", env="env"),
-                   await told(host, "task", env="env", index=0)):  # fmt: skip
-        assert answer["error"]["kind"] == "overloaded"
-        assert "2 of them by calls that do not end" in answer["error"]["message"]
-        assert answer["error"]["retry_after_s"] > 0
+    assert [each["kind"] for each in late] == ["timeout"] * 2
+    assert "the session is lost" in late[0]["message"]
+    assert (await stepped(host, sessions[0]))["kind"] == "unknown_session"
+    for answer in (await stepped(host, sessions[2]), await told(host, "task", env="env", index=0)):
+        assert (answer["kind"], answer["retry_after_s"] > 0) == ("overloaded", True)
+    assert hanging.closed == 0
     hanging.go_on.set()
-    await so(lambda: host._calls.threads.stuck == 0)
-    assert "ok" in await stepped(host, sessions[2])  # it was not lost
+    await so(lambda: host.threads.stuck == 0)
+    assert (await stepped(host, sessions[2]))["turn"] == 1  # it was not lost
+    await so(lambda: hanging.closed == 2)
     await host.close()
 
 
-async def test_what_only_waited_for_a_thread_is_not_lost(hanging):
-    host = Host({"env": Offer(hanging)}, threads=1, step_timeout_s=0.4)
-    await host.prepare()
-    sessions = [await opened(host) for _ in range(2)]
-    hangs, waits = await asyncio.gather(stepped(host, sessions[0], "hang"), stepped(host, sessions[1]))
-    assert (hangs["error"]["kind"], waits["error"]["kind"]) == ("timeout", "overloaded")
-    hanging.go_on.set()
-    await so(lambda: host._calls.threads.stuck == 0)
-    assert "ok" in await stepped(host, sessions[1])
-    await host.close()
-
-
-async def test_a_host_whose_threads_all_hang_is_closed_and_closes_its_environments(hanging):
-    host = Host({"env": Offer(hanging)}, threads=1, step_timeout_s=0.4)
-    await host.prepare()
+async def test_a_host_whose_threads_hang_is_closed_in_bounded_time(hanging, monkeypatch):
+    monkeypatch.setattr(module, "CLOSE_S", 0.2)
+    host = Host({"env": Offer(hanging)}, limits=Limits(threads=1, step_timeout_s=0.2))
     await stepped(host, await opened(host), "hang")
-    assert host._calls.threads.all_stuck
     async with asyncio.timeout(10):
         await host.close()
-    assert hanging.closed == 1
+    assert hanging.closed == 1  # the environment itself; its fork still runs
 
 
-async def test_an_environment_that_hangs_in_close_is_left(monkeypatch):
-    monkeypatch.setattr(calls, "CLOSE_S", 0.05)
-    go_on = threading.Event()
+async def test_an_environment_that_awaits_too_long_keeps_its_episode_as_it_was():
+    class Waits(Guess):
+        async def respond(self, reply):
+            turn = super().respond(reply)
+            if reply["content"] == "hang":
+                await asyncio.Event().wait()
+            return turn
 
-    class InThread(BlockingGuess):
-        def cleanup(self):
-            go_on.wait(30)
-
-    class OnLoop(Guess):
-        async def cleanup(self):
-            await asyncio.Event().wait()
-
-    host = Host({"thread": Offer(InThread), "loop": Offer(OnLoop)})
-    await host.prepare()
-    async with asyncio.timeout(10):
-        await host.close()
-    assert not go_on.is_set()
-    go_on.set()
-
-
-async def test_threads_are_none_that_the_process_waits_for(hanging):
-    seen = []
-    hanging.respond = lambda self, reply: seen.append(threading.current_thread()) or Guess.respond(self, reply)
-    host = Host({"env": Offer(hanging)})
-    await stepped(host, await opened(host))
-    assert seen[0].daemon
-    await host.close()
-    await asyncio.to_thread(seen[0].join, 10)
-    assert not seen[0].is_alive()
-
-
-async def test_tasks_and_arguments_that_hang_are_given_up_and_the_next_to_ask_finds_them_made():
-    go_on, made = threading.Event(), []
-
-    class Tasks(type(Guess().tasks)):
-        def __getitem__(self, index):
-            go_on.wait(30)
-            return super().__getitem__(index)
-
-    def make(slow=False):
-        made.append(slow)
-        if slow:
-            go_on.wait(30)
-        return Guess(Tasks())
-
-    host = Host({"env": Offer(make)}, allow=["kwargs"], step_timeout_s=0.4)
-    await host.prepare()
-    slow = {"env": "env", "kwargs": {"slow": True}}
-    late = [
-        await told(host, "task", env="env", index=0),
-        *await asyncio.gather(
-            told(host, "describe", **slow), told(host, "open", **slow), told(host, "task", index=0, **slow)
-        ),
-    ]
-    assert [each["error"]["kind"] for each in late] == ["timeout"] * 4
-    assert host._calls.threads.stuck == 2
-    assert len(host.book) == host.book.running == 0
-    go_on.set()
-    await so(lambda: host._calls.threads.stuck == 0)
-    assert "ok" in await told(host, "describe", **slow)
-    assert made == [False, True]
+    host, direct = Host({"env": Offer(Waits)}, limits=Limits(step_timeout_s=0.2)), Guess()
+    session = await opened(host)
+    direct.reset(seed=0)
+    assert "lost" not in (await stepped(host, session, "hang"))["message"]
+    assert (await stepped(host, session))["reward"] == direct.step("x")[1]
     await host.close()
 
 
-# ------------------------------------------------------------------ arguments of clients
+async def test_a_replay_has_no_more_time_than_a_step_and_leaves_the_loop_to_others():
+    played, ticks = [], 0
 
-
-async def test_however_many_ask_at_once_no_more_are_made_than_are_kept_and_none_twice():
-    go_on, made = threading.Event(), []
-
-    def make(**kwargs):
-        if kwargs:
-            made.append(kwargs["max_assistant_turns"])
-            go_on.wait(30)
-        return Guess(**kwargs)
-
-    host = Host({"env": Offer(make)}, allow=["kwargs"], threads=3)
-    await host.prepare()
-    asked = [
-        asyncio.ensure_future(told(host, "describe", env="env", kwargs={"max_assistant_turns": 1 + number % 40}))
-        for number in range(80)
-    ]
-    await so(lambda: len(made) == 3)
-    assert len(host._variants) <= 1 + variants.MOST
-    go_on.set()
-    answers = await asyncio.gather(*asked)
-    kinds = [answer["error"]["kind"] if "error" in answer else "ok" for answer in answers]
-    assert kinds == (["ok"] * 16 + ["full"] * 24) * 2
-    assert sorted(made) == list(range(1, 17))
-    assert "ok" in await told(host, "describe", env="env", kwargs={"max_assistant_turns": 40})  # there is room again
-    assert len(host._variants) == 1 + variants.MOST
-    await host.close()
-
-
-async def test_arguments_that_are_refused_leave_nothing_behind():
-    def make(**kwargs):
-        if kwargs:
-            raise ValueError("no")
-        return Guess()
-
-    host = Host({"env": Offer(make)}, allow=["kwargs"])
-    await host.prepare()
-    for number in range(20):
-        answer = await told(host, "describe", env="env", kwargs={"id": number, "long": "x" * 10_000})
-        assert answer["error"]["kind"] == "refused_reset"
-    assert len(host._variants) == 1
-    await host.close()
-
-
-@pytest.mark.parametrize("kwargs", [{}, {"number": 1}], ids=["the operator's", "a client's"])
-async def test_a_making_that_fails_is_told_to_all_who_wait_and_leaves_nothing(kwargs):
-    go_on, made = threading.Event(), []
-
-    def make(**given):
-        made.append(given)
-        go_on.wait(30)
-        raise ValueError("no")
-
-    host = Host({"env": Offer(make)}, allow=["kwargs"])
-    asked = [asyncio.ensure_future(told(host, "describe", env="env", kwargs=kwargs)) for _ in range(3)]
-    await so(lambda: made and next(iter(host._variants._variants.values())).users == 3)
-    go_on.set()
-    kinds = [answer["error"]["kind"] for answer in await asyncio.gather(*asked)]
-    assert kinds == ["refused_reset" if kwargs else "environment_error"] * 3
-    assert len(made) == 1
-    assert len(host._variants) == 0
-    await told(host, "describe", env="env", kwargs=kwargs)
-    assert len(made) == 2  # nothing of the failure is kept
-    await host.close()
-
-
-@pytest.mark.parametrize(
-    ("error", "kwargs", "kind"),
-    [
-        (ValueError("why"), {"number": 1}, "refused_reset"),
-        (RuntimeError("why"), {"number": 1}, "refused_reset"),
-        (ImportError("why"), {"number": 1}, "refused_reset"),
-        (Refusal("overloaded", "why", retry_after_s=2.0), {"number": 1}, "overloaded"),
-        (Refusal("overloaded", "why", retry_after_s=2.0), {}, "overloaded"),
-        (ValueError("why"), {}, "environment_error"),
-        (RuntimeError("why"), {}, "environment_error"),
-    ],
-)
-async def test_only_what_a_clients_arguments_may_be_the_reason_for_is_told_as_their_refusal(error, kwargs, kind):
-    def make(**given):
-        raise error
-
-    host = Host({"env": Offer(make)}, allow=["kwargs"])
-    problem = (await told(host, "describe", env="env", kwargs=kwargs))["error"]
-    assert problem["kind"] == kind
-    if kind == "refused_reset":
-        assert (problem["message"], problem["exception"]) == (
-            "env cannot be made with these arguments: why",
-            "ValueError",
-        )
-    else:
-        assert ("why" in problem["message"]) == isinstance(error, Refusal)  # the rest stays in the log
-    await host.close()
-
-
-async def test_arguments_are_told_apart_by_all_of_them():
-    host = Host({"env": Offer(lambda id=0: Guess(max_assistant_turns=1 + id))}, allow=["kwargs"])
-    for number in (3, 4):
-        answer = await told(host, "describe", env="env", kwargs={"id": number})
-        assert answer["ok"]["environments"]["env"]["max_assistant_turns"] == 1 + number
-        assert all(len(key[1]) <= 64 for key in host._variants._variants)
-    await host.close()
-
-
-async def test_an_environment_that_is_looked_at_is_not_closed_to_make_room():
-    go_on, entered = threading.Event(), threading.Event()
-
-    class Tasks(type(Guess().tasks)):
-        def __getitem__(self, index):
-            entered.set()
-            go_on.wait(30)
-            return super().__getitem__(index)
-
-    host = Host({"env": Offer(lambda number=0: Guess(Tasks()))}, allow=["kwargs"])
-    asked = asyncio.ensure_future(told(host, "task", env="env", index=0, kwargs={"number": 0}))
-    await so(entered.is_set)
-    first = next(iter(host._variants._variants.values())).env
-    for number in range(1, 40):
-        assert "ok" in await told(host, "describe", env="env", kwargs={"number": number})
-    assert not first.cleaned
-    go_on.set()
-    assert "ok" in await asked
-    await host.close()
-    assert first.cleaned
-
-
-# ------------------------------------------------------------------ episodes that are continued
-
-
-class Forks(Guess):
-    """Counts its forks."""
-
-    count = 0
-
-    def fork(self, seed=None):
-        type(self).count += 1
-        return super().fork(seed)
-
-
-async def test_a_replay_leaves_the_loop_to_others_and_of_reseeds_in_a_row_only_the_last_is_carried_out():
-    host, ticks, Forks.count = Host({"env": Offer(Forks)}), 0, 0
+    class Slow(Guess):
+        def respond(self, reply):
+            played.append(threading.Event().wait(0.02))
+            return super().respond(reply)
 
     async def others():
         nonlocal ticks
@@ -311,133 +266,94 @@ async def test_a_replay_leaves_the_loop_to_others_and_of_reseeds_in_a_row_only_t
             await asyncio.sleep(0)
             ticks += 1
 
-    replay = [*[{"reseed": number} for number in range(200)], {"action": "a"}, {"reseed": 9}, {"action": "b"}]
+    host = Host({"env": Offer(lambda: Slow(max_assistant_turns=1000))}, limits=Limits(step_timeout_s=0.2))
     other = asyncio.ensure_future(others())
-    continued = await told(host, "open", env="env", seed=3, replay=replay)
+    assert await opened(host, replay=[{"reseed": 1}, *[{"action": "a"}] * 500]) == "timeout"
     other.cancel()
-    assert ticks >= 200
-    assert Forks.count == 1 + 2
-    direct = Guess()
-    direct.reset(seed=3)
-    direct = direct.fork(199)
-    direct.step("a")
-    direct = direct.fork(9)
-    assert continued["ok"]["messages"] == list(direct.step("b")[0])
-    await host.close()
-
-
-async def test_a_replay_has_no_longer_than_a_step_also_where_the_environment_never_waits():
-    played = []
-
-    class Slow(Guess):
-        def respond(self, reply):
-            played.append(time.sleep(0.02))
-            return super().respond(reply)
-
-    host = Host({"env": Offer(lambda: Slow(max_assistant_turns=1000))}, step_timeout_s=0.1)
-    answer = await told(host, "open", env="env", seed=3, replay=[{"action": "a"}] * 500)
-    assert answer["error"]["kind"] == "timeout"
+    assert ticks > len(played) > 0
     assert len(played) < 20
-    assert len(host.book) == 0
+    await so(lambda: not host.sessions)
     await host.close()
 
 
-# ------------------------------------------------------------------ what is closed
+# ------------------------------------------------------------------ arguments, errors
 
 
-class Held(BlockingGuess):
-    """Whose forks hold something of their own, from the first message on."""
+async def test_arguments_of_clients_make_an_environment_once_and_only_so_many():
+    made = []
 
-    open: set = set()
-    go_on = threading.Event()
+    def make(**kwargs):
+        made.append(kwargs)
+        if kwargs.get("max_assistant_turns") == 99:
+            raise OSError("no such file")
+        return Guess(**kwargs)
 
-    def respond(self, reply):
-        self.open.add(id(self))
-        self.keep = self  # so that no id is there twice
-        if reply["content"] == "hang":
-            self.go_on.wait(30)
-        return super().respond(reply)
-
-    def close(self):
-        self.open.discard(id(self))
-        super().close()
-
-    async def aclose(self):
-        self.open.discard(id(self))
-        await super().aclose()
-
-
-class HeldOnTheLoop(Held):
-    blocking = False
-
-
-@pytest.mark.parametrize("kind", [Held, HeldOnTheLoop])
-async def test_what_a_fork_holds_is_released_when_its_session_ends_and_when_another_takes_its_place(kind):
-    Held.open.clear()
-    host = Host({"env": Offer(kind)})
-    session = await opened(host, replay=[{"action": "a"}])
-    assert len(Held.open) == 1
-    await told(host, "close", session=session)
-    await so(lambda: not Held.open)
-    await opened(host, replay=[{"action": "a"}, {"reseed": 1}])
-    await so(lambda: not Held.open)  # the fork has played nothing yet
-    await opened(host, replay=[{"action": "a"}])
+    host = Host({"env": Offer(make)}, allow=["kwargs"])
+    asked = [{"max_assistant_turns": 1 + number % 40} for number in range(80)]
+    answers = await asyncio.gather(*(told(host, "describe", env="env", kwargs=kwargs) for kwargs in asked))
+    assert [answer.get("kind") for answer in answers] == ([None] * 16 + ["full"] * 24) * 2
+    assert answers[2]["environments"]["env"]["max_assistant_turns"] == 3
+    assert len(made) == 16
     await host.close()
-    assert not Held.open
-
-
-async def test_what_a_thread_that_hangs_is_at_is_closed_when_it_has_ended():
-    Held.open.clear()
-    Held.go_on.clear()
-    host = Host({"env": Offer(Held)}, step_timeout_s=0.4)
-    late = await stepped(host, await opened(host), "hang")
-    assert late["error"]["kind"] == "timeout"
-    assert len(host.book) == 0
-    assert len(Held.open) == 1
-    Held.go_on.set()
-    await so(lambda: not Held.open)
+    host = Host({"env": Offer(make)}, allow=["kwargs"])
+    for _ in range(20):  # nothing of a failure is kept
+        answer = await told(host, "describe", env="env", kwargs={"max_assistant_turns": 99})
+        assert (answer["kind"], answer["exception"]) == ("refused_reset", "ValueError")
+        assert "cannot be made with these arguments: no such file" in answer["message"]
     await host.close()
 
 
-# ------------------------------------------------------------------ a session that takes the place of another
+class Unspeakable(ToyTasks):
+    def __getitem__(self, index):
+        raise KeyError("a secret")
 
 
-async def test_what_is_replaced_ends_only_if_there_is_a_new_session():
-    host = Host({"env": Offer(Guess)}, limits=Limits(max_sessions=1))
-    first = await opened(host)
-    host.book.draining = True
-    assert (await told(host, "open", env="env", replaces=first))["error"]["kind"] == "draining"
-    assert "ok" in await stepped(host, first)
-    host.book.draining = False
-    assert (await told(host, "open", env="env", replaces="s-none"))["error"]["kind"] == "full"
-    second = await opened(host, replaces=first)
-    assert (await stepped(host, first))["error"]["kind"] == "unknown_session"
-    assert "ok" in await stepped(host, second)
+class NotJson(Guess):
+    def _result(self, turn, failure=None):
+        *most, info = super()._result(turn, failure)
+        return *most, {**info, "odd": object()}
+
+
+async def test_the_text_of_an_environments_error_does_not_cross():
+    host = Host({"env": Offer(lambda: Guess(Unspeakable())), "odd": Offer(NotJson)})
+    for answer in (
+        await told(host, "task", env="env", index=0),
+        await told(host, "open", session="s" * 16, env="env", seed=0),
+    ):
+        assert (answer["kind"], answer["exception"]) == ("environment_error", "KeyError")
+        assert "secret" not in json.dumps(answer)
+    session = await opened(host, env="odd")
+    assert (await stepped(host, session))["kind"] == "environment_error"
+    assert (await stepped(host, session, turn=1))["kind"] == "unknown_session"  # its turn was played and is not known
     await host.close()
 
 
-# ------------------------------------------------------------------ asking again
-
-
-async def test_who_asks_again_keeps_no_message_and_waits_once_on_each_connection(hanging):
-    host = Host({"env": Offer(hanging)})
+async def test_what_was_not_allowed_is_refused_with_the_remedy():
+    host = Host({"env": Offer(Guess, nondeterministic=True)})
     session = await opened(host)
-    step = {"id": "again", "op": "step", "session": session, "turn": 0, "action": "hang"}
-    first = asyncio.ensure_future(host.answer(dict(step), "ann", "one"))
-    await so(lambda: session in host._work)
-    messages = [dict(step) for _ in range(4)]
-    joined = [
-        asyncio.ensure_future(host.answer(message, "ann", connection))
-        for message, connection in zip(messages, ("one", "two", "two", None), strict=True)
-    ]
-    await so(joined[2].done)
-    assert messages == [{}] * 4
-    refused = json.loads(joined[2].result().text)
-    assert (refused["id"], refused["error"]["kind"]) == ("again", "busy")
-    hanging.go_on.set()
-    answers = [(await each).text for each in (first, joined[0], joined[1], joined[3])]
-    assert len(set(answers)) == 1
-    assert "ok" in json.loads(answers[0])
-    assert (await host.answer(dict(step), "ann", "two")).text == answers[0]
-    assert not host._joined
+    rng = {"bit_generator": "PCG64"}
+    for allowance, answer in (
+        ("kwargs", await told(host, "describe", env="env", kwargs={"a": 1})),
+        ("kwargs", await told(host, "task", env="env", index=0, kwargs={"a": 1})),
+        ("kwargs", await told(host, "open", session="s" * 16, env="env", kwargs={"a": 1})),
+        ("tasks", await told(host, "open", session="s" * 16, env="env", options={"task": {}})),
+        ("tasks", await told(host, "open", session="s" * 16, env="env", options={"other": 1})),
+        ("expert", await told(host, "demonstration", session=session, turn=0, rng=rng)),
+        ("expert", await told(host, "careless_reply", session=session, turn=0, rng=rng)),
+        ("scores", await told(host, "score", session=session, turn=0)),
+    ):
+        assert answer["kind"] == "forbidden"
+        assert f"--allow {allowance}" in answer["message"]
+    assert await opened(host, replay=[{"action": "a"}]) == "replay_failed"
     await host.close()
+
+
+def test_mistakes_of_the_operator_are_errors():
+    with pytest.raises(ValueError, match="at least one environment"):
+        Host({})
+    with pytest.raises(ValueError, match="allow has"):
+        Host({"a": Offer(Guess)}, allow=["everything"])
+    for name in Limits.model_fields:
+        for wrong in (0, -1, True, "3"):
+            with pytest.raises(ValueError, match=name):
+                Limits(**{name: wrong})

@@ -1,15 +1,15 @@
-"""textenv/remote: the same episodes as directly, and what becomes of them when things break."""
+"""textenv/remote: the same episodes as directly, and what happens to them when things break."""
 
 import asyncio
 import copy
-import http.server
+import json
 import math
 import multiprocessing
 import pickle
 import socketserver
 import threading
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 import adapter_kit
 import gymnasium
@@ -28,10 +28,9 @@ from textenvs.evaluate.runner import run as play_all
 from textenvs.integrations import EpisodeSpec, Session
 from textenvs.lookahead import multiturn_aware_reward
 from textenvs.messages import assistant, user
-from textenvs.serve.client import Client, RemoteError, exception_of, new_id
+from textenvs.serve.client import Client, RemoteError, exception_of
+from textenvs.serve.host import Offer
 from textenvs.serve.remote import Remote
-from textenvs.serve.sessions import Limits
-from textenvs.serve.variants import Offer
 
 
 @pytest.fixture(scope="module")
@@ -159,15 +158,14 @@ def test_a_task_of_ones_own_goes_there_and_its_answer_does_not_come_back(toys):
 
 
 def test_no_secret_crosses_the_wire(toys, monkeypatch):
-    crossed = []
-    call = Client._call
+    crossed, send = [], Client._send
 
-    async def watched(self, message):
-        answer = await call(self, message)
-        crossed.append(repr(answer))
-        return answer
+    async def watched(self, op, body):
+        status, answer = await send(self, op, body)
+        crossed.append(answer.decode())
+        return status, answer
 
-    monkeypatch.setattr(Client, "_call", watched)
+    monkeypatch.setattr(Client, "_send", watched)
     remote, direct = toys.remote("guess"), Guess()
     for seed in range(5):
         direct.reset(seed=seed)
@@ -465,18 +463,18 @@ def test_a_server_that_is_killed_and_started_again_in_the_middle_of_an_episode()
     finally:
         again.stop()
     hasty = pickle.loads(pickle.dumps(remote))
-    hasty._client = Client.shared(server.url, None, 180.0, 0.2)
+    hasty._client_arguments = (server.url, None, 180.0, 0.2)
     with pytest.raises(RemoteError, match="no connection"):
         hasty.step("gone")
 
 
 def test_a_session_that_has_expired_is_opened_again():
-    with running(limits=Limits(idle_s=100.0)) as server:
+    with running() as server:
         remote, direct = server.remote("guess"), Guess()
         for env in (remote, direct):
             env.reset(seed=3)
             env.step("before")
-        server.call(lambda: server.host._release(server.host.book.expire(1e12)))
+        server.call(lambda: [server.host._end(each, "idle") for each in list(server.host.sessions.values())])
         assert server.metrics()["sessions"] == 0
         assert remote.step("after") == direct.step("after")
 
@@ -555,119 +553,100 @@ def test_a_reset_that_was_cancelled_leaves_no_session():
         assert remote.reset(seed=1) == Guess().reset(seed=1)
 
 
-@pytest.mark.parametrize("here", [False, True], ids=["elsewhere", "on the background loop"])
-def test_a_reset_whose_answer_never_came_leaves_no_session(monkeypatch, here):
-    call = Client._call
+@pytest.mark.parametrize("lost", ["request", "answer"])
+@pytest.mark.parametrize("op", ["open", "step", "score", "demonstration"])
+def test_a_loss_of_the_connection_at_any_moment_changes_nothing(shipped, monkeypatch, op, lost):
+    """Every request of the kind is lost once, on its way there or back, and is sent again."""
+    send, losses, last = Client._send, [], []
 
-    async def unheard(self, message):
-        answer = await call(self, message)
-        if message["op"] == "open":
-            monkeypatch.setattr(Client, "_call", call)
-            raise RemoteError("no answer within 180 s", "lost")
-        return answer
+    async def losing(self, asked, body):
+        if asked != op or body in losses:
+            return await send(self, asked, body)
+        losses.append(body)
+        if lost == "answer":
+            last.append(await send(self, asked, body))
+        raise RemoteError("the connection broke")
 
-    with running() as server:
-        remote = server.remote("guess")
-        monkeypatch.setattr(Client, "_call", unheard)
-        with pytest.raises(RemoteError, match="no answer"):
-            background.submit(remote.areset(seed=1)).result(30) if here else remote.reset(seed=1)
-        assert server.metrics()["opened"] == 1
-        soon(lambda: not server.metrics()["sessions"], "the session of the opening is closed")
-        assert server.metrics()["opened"] == 1
-        assert remote.reset(seed=1) == Guess().reset(seed=1)
-
-
-@pytest.mark.parametrize(
-    "broken",
-    [
-        b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\n{",
-        b"HTTP/1.1 503 No\r\nContent-Length: 50\r\n\r\n{",
-        b"\x00\x01\r\n",
-        b"",
-    ],
-    ids=["half an answer", "half an error", "no HTTP", "nothing"],
-)
-def test_an_answer_over_http_that_breaks_off_is_asked_for_again_under_its_id(broken):
-    asked = []
-
-    class Breaking(socketserver.StreamRequestHandler):
-        def handle(self):
-            length = 0
-            while (line := self.rfile.readline()) not in (b"\r\n", b""):
-                if line.lower().startswith(b"content-length:"):
-                    length = int(line.split(b":")[1])
-            asked.append(self.rfile.read(length))
-            whole = b'{"ok": {"here": 1}}'
-            again = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(whole), whole)
-            self.wfile.write(broken if len(asked) == 1 else again)
-
-    with socketserver.TCPServer(("127.0.0.1", 0), Breaking) as other:
-        threading.Thread(target=other.serve_forever, daemon=True).start()
-        client = Client(f"http://127.0.0.1:{other.server_address[1]}")
-        assert client._post({"id": "mine", "op": "describe"}) == {"here": 1}
-        other.shutdown()
-    assert asked == [b'{"id":"mine"}'] * 2
+    direct, remote = textenvs.make("textenv/clarify"), shipped.remote("textenv/clarify")
+    before = shipped.metrics()["opened"]
+    monkeypatch.setattr(Client, "_send", losing)
+    assert remote.reset(seed=3) == direct.reset(seed=3)
+    while not direct.state.done:
+        reply = direct.demonstration(np.random.default_rng(1))
+        assert remote.demonstration(np.random.default_rng(1)) == reply
+        assert remote.step(reply) == direct.step(reply)
+        assert asyncio.run(remote.conversation_score()) == direct.conversation_score()
+    assert losses
+    assert shipped.metrics()["opened"] == before + 1
 
 
 def test_a_full_server_is_waited_for_and_then_given_up():
-    with running(limits=Limits(max_sessions=1)) as server:
+    with running(max_sessions=1) as server:
         first, second = server.remote("guess"), server.remote("guess", retry_s=0.5)
         first.reset(seed=0)
         with pytest.raises(RemoteError, match="all 1 sessions are taken") as raised:
             second.reset(seed=0)
         assert raised.value.kind == "full"
         first.close()
+        soon(lambda: not server.metrics()["sessions"], "it is closed")
         assert second.reset(seed=0) == Guess().reset(seed=0)
 
 
-def test_another_version_of_the_protocol_is_refused(monkeypatch):
-    monkeypatch.setattr("textenvs.serve.host.PROTOCOL", 2)
-    with running() as server, pytest.raises(RemoteError, match="speaks version 2 of the protocol"):
-        server.remote("guess")
+@pytest.mark.parametrize("answer", [{"protocol": 3}, {"ok": {"protocol": 1}}, {"protocol": "x" * 1000}, {"ok": 7}])
+def test_another_version_of_the_protocol_is_refused(toys, monkeypatch, answer):
+    async def other(self, op, body):
+        return 200, json.dumps(answer).encode()
+
+    monkeypatch.setattr(Client, "_send", other)
+    with pytest.raises(RemoteError, match=r"speaks version .{1,60} of the protocol, and this textenvs version 2"):
+        toys.remote("guess")
 
 
-def test_something_else_at_the_address():
-    class Other(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_error(404)
+@contextmanager
+def speaking(*pieces, every=0.0):
+    """A server that answers whatever it is asked by these bytes; its URL, and the bodies that it was sent."""
+    asked = []
 
-        def log_message(self, *args):
-            pass
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self):
+            length = 0
+            while (line := self.rfile.readline()) not in (b"\r\n", b""):
+                if line.lower().startswith(b"content-length:"):
+                    length = int(line.split(b":")[1])
+            asked.append(self.rfile.read(length))
+            with suppress(ConnectionError):
+                for piece in pieces:
+                    self.wfile.write(piece)
+                    time.sleep(every)
 
-    with http.server.HTTPServer(("127.0.0.1", 0), Other) as other:
-        threading.Thread(target=other.serve_forever, daemon=True).start()
-        with pytest.raises(RemoteError, match="HTTP 404; is that a server"):
-            textenvs.make("textenv/remote", url=f"http://127.0.0.1:{other.server_port}", env="guess")
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as other:
+        threading.Thread(target=other.serve_forever, args=(0.01,), daemon=True).start()
+        yield f"http://127.0.0.1:{other.server_address[1]}", asked
         other.shutdown()
 
 
-WRONG = {
-    "session": 7,
-    "turn": "0",
-    "messages": [{"role": "nobody"}],
-    "info": [],
-    "reward": True,
-    "terminated": 1,
-    "truncated": "no",
-}
+OK = b"HTTP/1.1 200 OK\r\n"
 
 
 @pytest.mark.parametrize(
-    "wrong", [{name: wrong} for name, wrong in WRONG.items()] + [dict.fromkeys([n]) for n in WRONG]
+    ("pieces", "match"),
+    [
+        ([b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"], "HTTP 404 and not this protocol; is that a server"),
+        ([OK + b"Content-Length: 4\r\n\r\n[{}]"], "HTTP 200 and not this protocol"),
+        ([OK + b"Content-Length: 200000\r\n\r\n" + b"[" * 200_000], "HTTP 200 and not this protocol"),
+        ([OK + b"Content-Length: 50\r\n\r\n{"], "connection broke.*tried for"),
+        ([b"\x00\x01\r\n"], "connection broke.*tried for"),
+        ([b""], "connection broke.*tried for"),
+        ([OK + b"Content-Length: 60\r\n\r\n", *[b" "] * 60], "did not answer within 0.3 s"),
+        ([OK + b"Connection: close\r\n\r\n", *[b" "] * 60], "did not answer within 0.3 s"),
+        ([OK + b"Connection: close\r\n\r\n" + b"x" * 300_000], "an answer of more than 200000 bytes"),
+    ],
 )
-def test_nonsense_of_a_server_is_a_clear_error(toys, monkeypatch, wrong):
-    remote, call = toys.remote("guess"), Client._call
-
-    async def garbled(self, message):
-        answer = await call(self, message)
-        return {**answer, **wrong} if message["op"] in ("open", "step") else answer
-
-    monkeypatch.setattr(Client, "_call", garbled)
-    with pytest.raises(RemoteError, match="did not answer") as raised:
-        _stepped(remote, 0, "x")
-    assert raised.value.kind == "bad_request"
-    moved = pickle.loads(pickle.dumps(raised.value))
-    assert (str(moved), moved.kind) == (str(raised.value), "bad_request")
+def test_something_else_at_the_address_and_hostile_answers_end_in_words(monkeypatch, pieces, match):
+    monkeypatch.setattr("textenvs.serve.client.MAX_ANSWER_BYTES", 200_000)
+    with speaking(*pieces, every=0.03) as (url, asked), pytest.raises(RemoteError, match=match):
+        textenvs.make("textenv/remote", url=url, timeout_s=0.3, retry_s=0.3)
+    assert set(asked) == {b"{}"}
 
 
 def _info(**changed):
@@ -678,6 +657,7 @@ def _answer(**changed):
     return lambda answer: answer.update(changed)
 
 
+SHAPE = {"turn": "0", "messages": [{"role": "x"}], "info": [], "reward": True, "terminated": 1, "truncated": "no"}
 FORGED = {
     "another reply": lambda answer: answer["messages"][0].update(content="#### the right one"),
     "no reply": lambda answer: answer["messages"].pop(0),
@@ -702,28 +682,33 @@ FORGED = {
     "failed, and going on": _info(failed=True),
     "a failure that is none": lambda answer: (answer.update(truncated=True), answer["info"].update(stop="user_failed")),
     "turns below 0": _info(user_turns=-1),
+    **{f"no {name}": lambda answer, name=name: answer.pop(name) for name in SHAPE},
+    **{f"{name} of another kind": lambda answer, name=name: answer.update({name: SHAPE[name]}) for name in SHAPE},
     "NaN anywhere": _info(more=[{"x": math.nan}]),
 }
 
 
 @pytest.mark.parametrize("forge", FORGED.values(), ids=FORGED)
 def test_what_a_server_forges_ends_the_episode_in_words(toys, monkeypatch, forge):
-    remote, call = toys.remote("guess"), Client._call
+    remote, send = toys.remote("guess"), Client._send
 
-    async def forged(self, message):
-        answer = await call(self, message)
-        if message["op"] == "step":
-            forge(answer)
-        return answer
+    async def forged(self, op, body):
+        status, text = await send(self, op, body)
+        if op == "step":
+            forge(answer := json.loads(text))
+            text = json.dumps(answer).encode()
+        return status, text
 
-    monkeypatch.setattr(Client, "_call", forged)
-    with pytest.raises(RemoteError, match="did not answer") as raised:
+    monkeypatch.setattr(Client, "_send", forged)
+    with pytest.raises(RemoteError, match="did not answer as|not this protocol") as raised:
         _stepped(remote, 0, "x")
     assert len(str(raised.value)) < 1000
     assert "\x1b" not in str(raised.value)
+    assert raised.value.kind == "bad_request"
+    moved = pickle.loads(pickle.dumps(raised.value))
+    assert (str(moved), moved.kind) == (str(raised.value), "bad_request")
     (record,) = evaluated(remote)
     assert (record.failed, record.stop) == (True, "env_failed")
-    assert "did not answer" in record.failure
 
 
 def evaluated(env):
@@ -733,51 +718,6 @@ def evaluated(env):
         play_all([job], lambda: env, FunctionPolicy(lambda messages: "x"), on_record=records.append, concurrency=1)
     )
     return records
-
-
-def test_an_answer_that_is_too_large_is_not_read(monkeypatch):
-    class Flood(Guess):
-        def respond(self, reply):
-            return Turn([user("x" * 300_000)], reward=0.0)
-
-    monkeypatch.setattr("textenvs.serve.client.MAX_ANSWER_BYTES", 200_000)
-    with running({"flood": Flood}, allow=["scores"]) as there:
-        remote = there.remote("flood")
-        remote.reset(seed=0)
-        with pytest.raises(RemoteError, match="an answer of more than 200000 bytes") as raised:
-            remote.step("x")
-        assert raised.value.kind == "too_large"
-        opened = remote._client._post({"id": new_id(), "op": "open", "env": "flood", "seed": 0})
-        with pytest.raises(RemoteError, match="an answer of more than 200000 bytes"):
-            remote._client._post({"id": new_id(), "op": "step", "session": opened["session"], "turn": 0, "action": "x"})
-
-
-@pytest.mark.parametrize(
-    ("pieces", "match"),
-    [
-        ([b"Content-Length: 200000\r\n\r\n" + b"[" * 200_000], "not of this protocol"),
-        ([b"Content-Length: 60\r\n\r\n", *[b" "] * 60], "too slowly"),
-        ([b"Connection: close\r\n\r\n", *[b" "] * 60], "too slowly"),
-    ],
-    ids=["nested too deeply", "byte by byte", "byte by byte without a length"],
-)
-def test_hostile_answers_over_http_end_in_words(pieces, match):
-    class Hostile(socketserver.StreamRequestHandler):
-        def handle(self):
-            while self.rfile.readline() not in (b"\r\n", b""):
-                pass
-            with suppress(ConnectionError):
-                self.wfile.write(b"HTTP/1.1 200 OK\r\n")
-                for piece in pieces:
-                    self.wfile.write(piece)
-                    time.sleep(0.03)
-
-    with socketserver.TCPServer(("127.0.0.1", 0), Hostile) as other:
-        threading.Thread(target=other.serve_forever, daemon=True).start()
-        client = Client(f"http://127.0.0.1:{other.server_address[1]}", timeout_s=0.3)
-        with pytest.raises(RemoteError, match=match):
-            client._post({"id": "mine", "op": "describe"})
-        other.shutdown()
 
 
 def test_errors_of_a_server_are_short_and_printable(toys):
