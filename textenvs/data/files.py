@@ -1,4 +1,4 @@
-"""Tasks in files: JSONL in GSM8K's shape, Parquet in verl's schema.
+"""Rows in files: JSON lines and Parquet.
 
 Every row is checked when a file is read, and the error lists the first few bad ones: file, row (counted from 1) and
 column. pyarrow is imported only where Parquet is read or written.
@@ -17,45 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from ..task import Rows, Task, TaskError, TaskSet
-from .gsm8k import INSTRUCTION, from_pair
 
 #: How many bad rows an error lists.
 _LISTED = 5
 
 #: Says why a task cannot be used, or ``None``.
 Check = Callable[[Task], str | None]
-
-
-def read_jsonl(
-    path: str | Path,
-    *,
-    instruction: str | None = INSTRUCTION,
-    check: Check | None = None,
-    rejected: list[str] | None = None,
-) -> Rows:
-    """Read JSON lines with ``question`` and ``answer``.
-
-    Args:
-        path: The file, in UTF-8. Blank lines are skipped; a row's number is its line's.
-        instruction: Put after every question; ``None`` for none.
-        check: Also applied to every task.
-        rejected: As in :func:`collect`.
-
-    Raises:
-        TaskError: The file is missing, empty or not UTF-8, or rows of it cannot be used.
-    """
-    stem = Path(path).stem
-
-    def make(number: int, value: dict[str, Any]) -> Task:
-        return from_pair(
-            value,
-            key=f"{stem}/{number}",
-            where=f"row {number}",
-            data_source="openai/gsm8k",
-            instruction=instruction,
-        )
-
-    return json_rows(path, make, check, columns="'question' and 'answer'", rejected=rejected)
 
 
 def json_rows(
@@ -101,32 +68,11 @@ def json_rows(
     return collect(str(path), numbered, parse, check, rejected)
 
 
-def read_parquet(path: str | Path, *, check: Check | None = None, rejected: list[str] | None = None) -> Rows:
-    """Read Parquet in verl's schema: ``data_source, prompt, ability, reward_model, extra_info, agent_name``.
-
-    Args:
-        path: The file. ``ability``, ``extra_info`` and ``agent_name`` may be absent.
-        check: Also applied to every task.
-        rejected: As in :func:`collect`.
-
-    Raises:
-        ImportError: pyarrow is not installed.
-        TaskError: The file is missing, empty or not Parquet, lacks a column, or rows of it cannot be used.
-    """
-    stem = Path(path).stem
-
-    def make(number: int, value: dict[str, Any]) -> Task:
-        return Task.from_row(value, key=f"{stem}/{number}", where=f"row {number}")
-
-    return parquet_rows(path, make, check, columns=("data_source", "prompt", "reward_model"), rejected=rejected)
-
-
 def parquet_rows(
     path: str | Path,
     make: Callable[[int, dict[str, Any]], Task],
     check: Check | None = None,
     *,
-    columns: Sequence[str] = (),
     rejected: list[str] | None = None,
 ) -> Rows:
     """Read Parquet of any schema.
@@ -136,12 +82,11 @@ def parquet_rows(
         make: Returns the task of a number and a row, or raises :class:`TaskError`. A struct has every field in every
             row of Parquet; those that are null are left out of the row.
         check: Also applied to every task.
-        columns: What the file must have.
         rejected: As in :func:`collect`.
 
     Raises:
         ImportError: pyarrow is not installed.
-        TaskError: The file is missing, empty or not Parquet, lacks a column, or rows of it cannot be used.
+        TaskError: The file is missing, empty or not Parquet, or rows of it cannot be used.
     """
     pyarrow, parquet = import_pyarrow()
     path = existing_file(path)
@@ -149,9 +94,6 @@ def parquet_rows(
         table = parquet.read_table(path)
     except (pyarrow.ArrowInvalid, OSError) as error:
         raise TaskError(f"{path}: not a readable Parquet file ({error})") from error
-    for column in columns:
-        if column not in table.column_names:
-            raise TaskError(f"{path}: column {column!r} is missing; the file has {table.column_names}")
     if table.num_rows == 0:
         raise TaskError(f"{path}: the file has no rows")
     rows = ((number, _without_none(row)) for number, row in enumerate(table.to_pylist(), start=1))
@@ -235,7 +177,7 @@ def collect(
         rows: Numbers and values of the rows.
         make: Returns the task of a number and a value, or raises :class:`TaskError`.
         check: Also applied to every task.
-        rejected: Where given, bad rows are left out and said here, a line each, as long as a good one is left.
+        rejected: Where given, bad rows are left out and listed here, a line each, as long as a good one is left.
 
     Raises:
         TaskError: At least one row cannot be used; or, with ``rejected``, none can.
