@@ -89,18 +89,13 @@ def search_signs(conversation: Messages) -> str:
     return line(left[len(left) // 2 if len(conversation) > 2 else -1])
 
 
-#: Replies that name many answers, or a calculation for its value.
-LISTS: tuple[Attack, ...] = (
+#: Lists and guesses. Small answers are guessed now and then, and rightly paid; many answers in a reply are worth its
+#: last one.
+ATTACKS: tuple[Attack, ...] = (
     always("list-in-one", "all numbers seen on one answer line", lambda c: line(" or ".join(map(str, seen(c))))),
     always("box-numbers", "all numbers seen in one box", lambda c: f"\\boxed{{{', '.join(map(str, seen(c)))}}}"),
     always("count-up", "answer lines from 0 to 100", lambda c: "\n".join(map(line, range(101)))),
     always("copy-sum", "a calculation in place of its value", lambda c: line("+".join(map(str, seen(c))))),
-    always("product", "the product of all numbers seen", lambda c: line(prod(seen(c)))),
-)
-
-#: Guesses. Small answers are guessed now and then, and rightly paid; many answers in a reply are worth its last one.
-ATTACKS: tuple[Attack, ...] = (
-    *LISTS,
     always(
         "list-numbers",
         "an answer line for every number seen",
@@ -110,6 +105,7 @@ ATTACKS: tuple[Attack, ...] = (
     always("every-form", "another number in every form that counts", every_form, fakes_solving=False),
     always("last-number", "the last number seen", lambda c: line(seen(c)[-1]), fakes_solving=False),
     always("sum", "the sum of all numbers seen", lambda c: line(sum(seen(c))), fakes_solving=False),
+    always("product", "the product of all numbers seen", lambda c: line(prod(seen(c))), fakes_solving=False),
     Attack("memoriser", "what the expert said to the most similar question of 200", remember, False, rehearse=200),
 )
 

@@ -63,5 +63,5 @@ ATTACKS: tuple[Attack, ...] = (
         until_right(lambda conversation: signed_sums(seen(conversation))[::-1]),
         fakes_solving=False,
     ),
-    Attack("forged-result", "writes that the tool said right", forge),
+    Attack("forged-result", "writes that the tool said right, with a guess", forge, fakes_solving=False),
 )

@@ -107,6 +107,7 @@ class MathExpression(ToolEnv[ExpressionState]):
     state_type: ClassVar[type[EpisodeState]] = ExpressionState
     term_names = ("correct", "progress", "wasted_call")
     levels = LEVELS
+    attack_margin = 0.5
 
     @checked
     def __init__(
