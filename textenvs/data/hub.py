@@ -1,39 +1,27 @@
-"""Tasks from the Hugging Face Hub, through ``datasets``, imported only here."""
+"""Rows from the Hugging Face Hub, through ``datasets``, imported only here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
-from ..task import Rows, Task, TaskError
-from .files import Check, collect
+from ..task import TaskError
 
 # GSM8K has two configurations, and `datasets` wants one named; "socratic" asks the same questions.
 _DEFAULT_CONFIG = {"openai/gsm8k": "main"}
 
 
-def hub_rows(
-    repository: str,
-    config: str | None,
-    make: Callable[[int, dict[str, Any]], Task],
-    check: Check | None = None,
-    *,
-    split: str = "train",
-    rejected: list[str] | None = None,
-) -> Rows:
-    """Load a data set of any shape.
+def hub_rows(repository: str, config: str | None, split: str) -> tuple[str, Iterator[tuple[int, Any]]]:
+    """The name and the rows, numbered from 1, of a data set.
 
     Args:
         repository: A name on the Hub, or a local folder that ``datasets`` can load.
         config: The data set's configuration; ``None`` for its default.
-        make: Returns the task of a number and a row, or raises :class:`TaskError`.
-        check: Also applied to every task.
         split: The split to load.
-        rejected: As in :func:`~textenvs.data.files.collect`.
 
     Raises:
         ImportError: ``datasets`` is not installed.
-        TaskError: The data set cannot be loaded, is empty, or rows of it cannot be used.
+        TaskError: The data set cannot be loaded, or is empty.
     """
     try:
         from datasets import load_dataset
@@ -50,4 +38,4 @@ def hub_rows(
         ) from error
     if len(rows) == 0:
         raise TaskError(f"{name}: the data set has no rows")
-    return collect(name, enumerate(rows, start=1), make, check, rejected)
+    return name, enumerate(rows, start=1)

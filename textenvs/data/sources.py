@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..task import SPLITS, Rows, Split, Task, TaskSet, joined
-from .files import Check, json_rows, parquet_rows
+from ..task import SPLITS, Rows, Split, Task, TaskError, TaskSet, joined
+from .files import bad_rows, collect, file_rows
 from .hub import hub_rows
 
 log = logging.getLogger("textenvs")
@@ -44,7 +44,7 @@ class Reader:
     row: Callable[[Mapping[str, Any], str, str, str], Task]
     columns: str
     example: str
-    check: Check | None = None
+    check: Callable[[Task], str | None] | None = None
     data_source: str | None = None
     distinct: Callable[[Task], str] | None = None
 
@@ -99,28 +99,37 @@ def read_source(source: str | Path, reader: Reader, split: str, rejected: list[s
     text = str(source)
     kind, _, rest = text.partition(":")
     if kind == "hub":
-        repository, _, config = rest.partition(":")
-        if not repository:
+        data_source, _, config = rest.partition(":")
+        if not data_source:
             raise ValueError(f"{text!r}: name the data set, for example 'hub:{reader.example}'")
+        name, rows = hub_rows(data_source, config or None, split)
+        prefix = split
+    elif (path := Path(source).expanduser()).suffix in (".jsonl", ".parquet"):
+        name, rows = str(path), file_rows(path, reader.columns)
+        prefix, data_source = path.stem, reader.data_source or path.stem
+    else:
+        raise ValueError(
+            f"{text!r}: not a task source; it must be a .jsonl or .parquet file, 'generated:LEVEL', 'hub:REPOSITORY' "
+            "or None. (Rows that `textenvs prepare` wrote are named by their path, for example "
+            "tasks='data/train.parquet'.)"
+        )
 
-        def from_hub(number: int, row: dict[str, Any]) -> Task:
-            return _task(row, reader, f"{split}/{number}", number, repository)
+    def make(number: int, row: Mapping[str, Any]) -> Task:
+        read = verl_row if "reward_model" in row else reader.row  # verl's schema, as write_parquet writes it
+        task = read(row, f"{prefix}/{number}", f"row {number}", data_source)
+        if reader.check is not None and (problem := reader.check(task)) is not None:
+            raise TaskError(f"row {number}: {problem}")
+        return task
 
-        rows = hub_rows(repository, config or None, from_hub, reader.check, split=split, rejected=rejected)
-        return _distinct(rows, reader)
-    path = Path(source).expanduser()
-
-    def from_file(number: int, row: dict[str, Any]) -> Task:
-        return _task(row, reader, f"{path.stem}/{number}", number, reader.data_source or path.stem)
-
-    if path.suffix == ".jsonl":
-        return _distinct(json_rows(path, from_file, reader.check, columns=reader.columns, rejected=rejected), reader)
-    if path.suffix == ".parquet":
-        return _distinct(parquet_rows(path, from_file, reader.check, rejected=rejected), reader)
-    raise ValueError(
-        f"{text!r}: not a task source; it must be a .jsonl or .parquet file, 'generated:LEVEL', 'hub:REPOSITORY' or "
-        "None. (Rows that `textenvs prepare` wrote are named by their path, for example tasks='data/train.parquet'.)"
-    )
+    tasks, problems = collect(rows, make)
+    if problems and (rejected is None or not tasks):
+        raise bad_rows(name, problems)
+    if rejected is not None:
+        rejected.extend(problems)
+    if reader.distinct is not None:
+        first = {reader.distinct(task): task for task in reversed(tasks)}
+        tasks = [task for task in tasks if first[reader.distinct(task)] is task]
+    return Rows(name, tasks)
 
 
 def verl_row(row: Mapping[str, Any], key: str, where: str, data_source: str) -> Task:
@@ -154,18 +163,3 @@ def _read_once(source: str | Path, stamp: tuple[int, int] | None, reader: Reader
 def _announce(name: str, size: int | None) -> None:
     """One log line for each source."""
     log.info("tasks: %s, %s", name, "endless" if size is None else f"{size} rows")
-
-
-def _distinct(rows: Rows, reader: Reader) -> Rows:
-    if reader.distinct is None:
-        return rows
-    first: dict[str, Task] = {}
-    for index in range(rows.size):
-        first.setdefault(reader.distinct(rows[index]), rows[index])
-    return rows if len(first) == rows.size else Rows(rows.name, first.values())
-
-
-def _task(row: Mapping[str, Any], reader: Reader, key: str, number: int, data_source: str) -> Task:
-    where = f"row {number}"
-    read = verl_row if "reward_model" in row else reader.row  # verl's schema, as write_parquet writes it
-    return read(row, key, where, data_source)

@@ -243,7 +243,7 @@ def test_bad_parquet_names_file_row_and_column(tmp_path):
     import pyarrow
 
     table(path, pyarrow.Table.from_pylist([good]).slice(0, 0))
-    with pytest.raises(TaskError, match="the file has no rows"):
+    with pytest.raises(TaskError, match="the file is empty; it needs rows"):
         read(path)
 
 
