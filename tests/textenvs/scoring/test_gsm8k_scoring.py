@@ -96,6 +96,8 @@ FORMS = [
     "\\boxed{{x = {}}}",
     "\\boxed{{{} \\text{{ toys}}}}",
     "#### 3+4={}",
+    "The answer is {}.",
+    "**The final answer is {} toys.**",
 ]
 
 
@@ -134,6 +136,9 @@ def test_two_numbers_in_one_marked_answer_are_none(form, one, two, between):
         ("#### 5\n#### ", "5"),
         ("\\boxed{5}\n#### none", None),
         ("#### 2 x 3", None),
+        ("The answer is 5 or 6.", None),
+        ("The answer is 5. I am sure, 100 %.", "5"),
+        ("#### 5\nWait, the answer is 6.", "6"),
     ],
 )
 def test_marked_answers_by_example(reply, marked):
