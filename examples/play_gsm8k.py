@@ -11,7 +11,7 @@ import numpy as np
 
 import textenvs  # registers the environments
 
-EASY = {"level": "easy"}  # generated problems of a few words; leave it out for problems like GSM8K's
+EASY = {"level": "easy"}  # generated problems of a few words; "medium", "hard" and "expert" tell stories
 
 
 def play_one(seed: int) -> None:
@@ -30,9 +30,9 @@ def play_one(seed: int) -> None:
         rewards.append(reward)
         for message in conversation[shown:]:
             print(f"  {message['role']}: {message['content']}")
-        print(f"  -> turn {len(rewards)}: reward {reward:+.1f} = {info['terms']}")
+        print(f"  -> turn {len(rewards)}: reward {reward:+.2f} = {info['terms']}")
     # The first turn is paid as what it was: wrong. The second is right, and costs what an extra turn costs.
-    print(f"stop: {info['stop']}, turn rewards {rewards}, return {sum(rewards):.1f}")
+    print(f"stop: {info['stop']}, turn rewards {rewards}, return {sum(rewards):.2f}")
     env.close()
 
 
@@ -49,7 +49,7 @@ def play_many(count: int, steps: int) -> None:
         ]
         conversations, rewards, terminated, truncated, _ = envs.step(replies)
         print(
-            f"step {step}: rewards {rewards.round(1).tolist()}, over {(terminated | truncated).tolist()}, "
+            f"step {step}: rewards {rewards.round(2).tolist()}, over {(terminated | truncated).tolist()}, "
             f"messages {[len(conversation) for conversation in conversations]}"
         )
     envs.close()

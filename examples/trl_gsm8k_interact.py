@@ -32,7 +32,8 @@ from trainers.hosts.trl.credit import TurnCreditGRPOTrainer  # noqa: E402
 from trainers.learner import Learner, OptimizerSettings  # noqa: E402
 from trainers.rollout.renderer import Renderer  # noqa: E402
 
-ENV, KWARGS = "textenv/gsm8k-interact", {"format": 0.1}  # an answer line that is wrong earns a little
+# An answer line that is wrong earns a little, and another turn costs no more.
+ENV, KWARGS = "textenv/gsm8k-interact", {"method": "strict", "format": 0.1, "extra_turn": -0.1}
 
 
 def tiny_model():

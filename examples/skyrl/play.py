@@ -27,7 +27,7 @@ for row in rows:
         done = step["done"]
         said = " ".join(message["content"] for message in step["observations"])
         print(
-            f"  {reply!r}: reward {step['reward']:+.1f}, done={done}, stop {step['metadata']['stop']} {said}".rstrip()
+            f"  {reply!r}: reward {step['reward']:+.2f}, done={done}, stop {step['metadata']['stop']} {said}".rstrip()
         )
     print(f"  {env.get_metrics()}")
     env.close()

@@ -9,18 +9,11 @@ from textenvs.evaluate.baselines import has_script, play_script
 EPISODES = 100
 FEWER = {"textenv/collab-code": 30, "textenv/math-python": 30}  # each runs programs in processes of their own
 
-# The paper's bonus, the default, pays for failing first, so there an expert that never fails is not at the maximum.
-OPTIONS = {"textenv/self-correct": {"shaped": "both"}}
-
 every_id = pytest.mark.parametrize("env_id", textenvs.list_environments())
 
 
-def make(env_id):
-    return textenvs.make(env_id, **OPTIONS.get(env_id, {}))
-
-
 def returns(env_id, script):
-    records = play_script(lambda: make(env_id), script, FEWER.get(env_id, EPISODES))
+    records = play_script(lambda: textenvs.make(env_id), script, FEWER.get(env_id, EPISODES))
     assert not any(record.failed for record in records), next(record for record in records if record.failed)
     return records, np.array([record.total for record in records])
 
@@ -32,7 +25,7 @@ def test_the_expert_earns_the_most_and_random_replies_next_to_nothing(env_id):
     _, random = returns(env_id, "random")
     assert random.mean() < 0.2 * most.mean()
     assert random.max() <= most.max() + 1e-9
-    if has_script(make(env_id), "careless"):
+    if has_script(textenvs.make(env_id), "careless"):
         _, careless = returns(env_id, "careless")
         assert careless.mean() < 0.75 * most.mean()
         assert careless.max() <= most.max() + 1e-9

@@ -423,7 +423,7 @@ def test_a_reward_function_of_ones_own_scores_whole_episodes(tmp_path, replace):
                 sum(value for name, value in turn.items() if name in ("correct", "format", "extra_turn"))
                 for turn in episode.turn_terms
             )
-            assert paid == pytest.approx(0.0 if episode.num_turns == 1 else -0.1)
+            assert paid == pytest.approx(0.0 if episode.num_turns == 1 else -0.25)
             expected = 0.25 + episode.num_turns + (0 if replace else paid)
             assert episode.total_reward == pytest.approx(expected)
 

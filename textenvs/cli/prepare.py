@@ -1,4 +1,4 @@
-"""``textenvs prepare``: rows from files or the Hub, checked and written as Parquet where environments find them."""
+"""``textenvs prepare``: rows from files or the Hub, checked and written as Parquet, to be named by their path."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import argparse
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..data.gsm8k import INSTRUCTION
-from ..data.load import data_directory
-from ..data.prepare import check_rows, write_rows_of
-from ..task import SPLITS, TaskError
+from ..data.files import write_parquet
+from ..data.gsm8k import INSTRUCTION, READER, problem_with, with_instruction
+from ..data.sources import read_source
+from ..scoring.gsm8k import score
+from ..task import SPLITS, Rows, Task, TaskError
 from .common import CommandError
 
-#: How many rejected rows are listed, of each split.
+#: How many rejected rows are listed, of each file.
 _LISTED = 50
 
 
@@ -26,21 +28,18 @@ def add(commands: Any) -> argparse.ArgumentParser:
         help="rows from files or the Hub, checked, as Parquet",
         description=(
             "Check rows in GSM8K's shape (question, worked answer ending in '#### N') or verl's columns, and write\n"
-            "them to DIR/gsm8k/SPLIT.parquet, where environments find them by default (see TEXTENVS_DATA)."
+            "them as Parquet: a data set of the Hub to DIR/SPLIT.parquet, a file to DIR/NAME.parquet. Environments\n"
+            "play them with tasks=DIR/NAME.parquet."
         ),
     )
     parser.add_argument("source", help="a .jsonl or .parquet file, or hub:REPOSITORY, for example hub:openai/gsm8k")
-    parser.add_argument(
-        "-o", "--out", metavar="DIR", help="the data folder (default $TEXTENVS_DATA or ~/.cache/textenvs)"
-    )
-    parser.add_argument(
-        "--split", choices=SPLITS, help="which split it is; a file needs this, the Hub gives both without it"
-    )
+    parser.add_argument("-o", "--out", metavar="DIR", required=True, help="the folder to write to")
+    parser.add_argument("--split", choices=SPLITS, help="only this split of a data set of the Hub")
     parser.add_argument(
         "--instruction",
         default=INSTRUCTION,
         metavar="TEXT",
-        help=f"put after the question of JSONL and Hub rows; '' for nothing (default: {INSTRUCTION})",
+        help=f"put after a question that does not say how to answer; '' for nothing (default: {INSTRUCTION})",
     )
     parser.add_argument("--skip-bad", action="store_true", help="write the good rows, and say which are left out")
     parser.set_defaults(run=run)
@@ -49,39 +48,59 @@ def add(commands: Any) -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Check and write."""
-    hub = arguments.source.startswith("hub:")
-    if arguments.split is None and not hub:
-        raise CommandError(f"which split is {arguments.source}? Add --split train or --split test", 2)
-    splits = SPLITS if arguments.split is None else (arguments.split,)
-    folder = data_directory() if arguments.out is None else Path(arguments.out).expanduser()
+    folder = Path(arguments.out).expanduser()
+    if arguments.source.startswith("hub:"):
+        splits: tuple[str, ...] = SPLITS if arguments.split is None else (arguments.split,)
+    elif arguments.split is not None:
+        raise CommandError(f"--split is of a data set of the Hub; {arguments.source} is one file", 2)
+    else:
+        splits = (Path(arguments.source).stem,)
+        if (folder / f"{splits[0]}.parquet").resolve() == Path(arguments.source).expanduser().resolve():
+            raise CommandError(f"{arguments.source} would be replaced by what is written; name another folder", 2)
+    bad: dict[str, list[str]] = {split: [] for split in splits}
     try:
-        checked = check_rows(
-            dict.fromkeys(splits, arguments.source), instruction=arguments.instruction or None, skip_bad=True
-        )
-        bad = sum(len(each.rejected) for each in checked.values())
-        for split, each in checked.items():
-            if each.rejected:
-                print(f"{split}: {len(each.rejected)} rows cannot be used ({_columns(each.rejected)}):")
-                print("".join(f"  {line}\n" for line in each.rejected[:_LISTED]), end="")
-                if len(each.rejected) > _LISTED:
-                    print(f"  and {len(each.rejected) - _LISTED} more")
-        if bad and not arguments.skip_bad:
+        read = {split: read_source(arguments.source, _CHECKED, split, bad[split]) for split in splits}
+        for split, rejected in bad.items():
+            if rejected:
+                print(f"{split}: {len(rejected)} rows cannot be used ({_columns(rejected)}):")
+                print("".join(f"  {line}\n" for line in rejected[:_LISTED]), end="")
+                if len(rejected) > _LISTED:
+                    print(f"  and {len(rejected) - _LISTED} more")
+        if any(bad.values()) and not arguments.skip_bad:
             raise CommandError(
-                f"nothing was written: {bad} rows of {arguments.source} cannot be used (above). "
-                "Correct or remove them, or leave them out with --skip-bad."
+                f"nothing was written: {sum(map(len, bad.values()))} rows of {arguments.source} cannot be used "
+                "(above). Correct or remove them, or leave them out with --skip-bad."
             )
-        written = write_rows_of(checked, folder)
+        for split, tasks in read.items():
+            told = [_told(tasks[index], arguments.instruction) for index in range(tasks.size)]
+            path = write_parquet(told, folder / f"{split}.parquet")
+            left_out = f"; {len(bad[split])} left out" if bad[split] else ""
+            print(f"{path}: {tasks.size} rows ({_data_sources(tasks)}){left_out}")
+            print(f"Play them with tasks={path}.")
     except (TaskError, ImportError, OSError) as error:
         raise CommandError(str(error)) from error
     except ValueError as error:
         raise CommandError(str(error), 2) from error
-    for split, each in checked.items():
-        counts = ", ".join(f"{source}: {count}" for source, count in each.data_sources.items())
-        left_out = f"; {len(each.rejected)} left out" if each.rejected else ""
-        print(f"{written[split]}: {each.tasks.size} rows ({counts}){left_out}")
-    if folder != data_directory():
-        print(f"Environments look there with TEXTENVS_DATA={folder}.")
     return 0
+
+
+def _problem_with(task: Task) -> str | None:
+    problem = problem_with(task)
+    if problem is None and "answer" in task.extra and score(task.extra["answer"], task.ground_truth) != 1.0:
+        return "column 'extra_info': the worked answer does not end in '#### N' with the ground truth"
+    return problem
+
+
+_CHECKED = replace(READER, check=_problem_with)
+
+
+def _told(task: Task, instruction: str) -> Task:
+    return replace(task, prompt=with_instruction(task.prompt, instruction))
+
+
+def _data_sources(tasks: Rows) -> str:
+    counts = Counter(tasks[index].data_source for index in range(tasks.size))
+    return ", ".join(f"{source}: {count}" for source, count in counts.items())
 
 
 def _columns(rejected: Sequence[str]) -> str:

@@ -6,15 +6,14 @@ retrievers do: a title in its first line, quoted or not, and the text below.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..messages import clean_text
 from ..task import TaskError
-from .files import bad_rows, existing_file, import_pyarrow
+from .files import bad_rows, collect, file_rows
 
 
 @dataclass(frozen=True)
@@ -72,9 +71,7 @@ def read_documents(path: str | Path) -> tuple[Document, ...]:
     """
     if Path(path).suffix not in (".jsonl", ".parquet"):
         raise ValueError(f"{str(path)!r}: a corpus is a .jsonl or .parquet file with 'id', 'title' and 'text'")
-    path = existing_file(path)
-    rows = _json_lines(path) if path.suffix == ".jsonl" else _parquet_rows(path)
-    return make_documents(str(path), rows)
+    return make_documents(str(path), file_rows(path, "'id', 'title' and 'text'"))
 
 
 def make_documents(name: str, rows: Iterable[tuple[int, Any]]) -> tuple[Document, ...]:
@@ -87,49 +84,18 @@ def make_documents(name: str, rows: Iterable[tuple[int, Any]]) -> tuple[Document
     Raises:
         TaskError: There is no row, or at least one cannot be used; the first few are listed.
     """
-    documents: list[Document] = []
-    problems: list[str] = []
     seen: dict[str, int] = {}
-    for number, row in rows:
-        try:
-            if isinstance(row, TaskError):
-                raise row
-            document = row if isinstance(row, Document) else Document.from_row(row, number)
-        except TaskError as error:
-            problems.append(str(error))
-            continue
+
+    def make(number: int, row: Any) -> Document:
+        document = row if isinstance(row, Document) else Document.from_row(row, number)
         if document.id in seen:
-            problems.append(f"row {number}: the id {document.id!r} is that of row {seen[document.id]}, too")
-        seen.setdefault(document.id, number)
-        documents.append(document)
+            raise TaskError(f"row {number}: the id {document.id!r} is that of row {seen[document.id]}, too")
+        seen[document.id] = number
+        return document
+
+    documents, problems = collect(rows, make)
     if problems:
         raise bad_rows(name, problems)
     if not documents:
         raise TaskError(f"{name}: there is no document in it; give at least one")
     return tuple(documents)
-
-
-def _json_lines(path: Path) -> Iterator[tuple[int, Any]]:
-    try:
-        with path.open(encoding="utf-8-sig", newline="\n") as file:  # a line ends at "\n" only, as in task files
-            for number, line in enumerate(file, start=1):
-                if line.strip():
-                    try:
-                        yield number, json.loads(line)
-                    except (json.JSONDecodeError, RecursionError) as error:
-                        yield number, TaskError(f"row {number}: not JSON ({error}); each line must be one object")
-    except UnicodeDecodeError as error:
-        raise TaskError(f"{path}: not UTF-8 text ({error}); save the file in UTF-8") from error
-
-
-def _parquet_rows(path: Path) -> Iterator[tuple[int, Any]]:
-    pyarrow, parquet = import_pyarrow()
-    try:
-        with parquet.ParquetFile(path) as file:
-            number = 0
-            for batch in file.iter_batches():
-                for row in batch.to_pylist():
-                    number += 1
-                    yield number, row
-    except (pyarrow.ArrowInvalid, OSError) as error:
-        raise TaskError(f"{path}: not a readable Parquet file ({error})") from error

@@ -1,4 +1,4 @@
-"""Tasks in files: JSONL in GSM8K's shape, Parquet in verl's schema.
+"""Rows in files: JSON lines and Parquet.
 
 Every row is checked when a file is read, and the error lists the first few bad ones: file, row (counted from 1) and
 column. pyarrow is imported only where Parquet is read or written.
@@ -14,148 +14,80 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from ..task import Rows, Task, TaskError, TaskSet
-from .gsm8k import INSTRUCTION, from_pair
+from ..task import Task, TaskError, TaskSet
+
+MadeT = TypeVar("MadeT")
 
 #: How many bad rows an error lists.
 _LISTED = 5
 
-#: Says why a task cannot be used, or ``None``.
-Check = Callable[[Task], str | None]
 
-
-def read_jsonl(
-    path: str | Path,
-    *,
-    instruction: str | None = INSTRUCTION,
-    check: Check | None = None,
-    rejected: list[str] | None = None,
-) -> Rows:
-    """Read JSON lines with ``question`` and ``answer``.
+def file_rows(path: str | Path, columns: str) -> Iterator[tuple[int, Any]]:
+    """The rows of a ``.jsonl`` or ``.parquet`` file, numbered from 1; for one that is no JSON object, its error.
 
     Args:
-        path: The file, in UTF-8. Blank lines are skipped; a row's number is its line's.
-        instruction: Put after every question; ``None`` for none.
-        check: Also applied to every task.
-        rejected: As in :func:`collect`.
-
-    Raises:
-        TaskError: The file is missing, empty or not UTF-8, or rows of it cannot be used.
-    """
-    stem = Path(path).stem
-
-    def make(number: int, value: dict[str, Any]) -> Task:
-        return from_pair(
-            value,
-            key=f"{stem}/{number}",
-            where=f"row {number}",
-            data_source="openai/gsm8k",
-            instruction=instruction,
-        )
-
-    return json_rows(path, make, check, columns="'question' and 'answer'", rejected=rejected)
-
-
-def json_rows(
-    path: str | Path,
-    make: Callable[[int, dict[str, Any]], Task],
-    check: Check | None = None,
-    *,
-    columns: str,
-    rejected: list[str] | None = None,
-) -> Rows:
-    """Read JSON lines of any shape.
-
-    Args:
-        path: The file, in UTF-8. Blank lines are skipped; a row's number is its line's.
-        make: Returns the task of a number and a row, or raises :class:`TaskError`.
-        check: Also applied to every task.
+        path: The file; JSON lines in UTF-8, where blank lines are skipped and a row's number is its line's.
         columns: What a row needs, named in errors.
-        rejected: As in :func:`collect`.
 
     Raises:
-        TaskError: The file is missing, empty or not UTF-8, or rows of it cannot be used.
+        ImportError: The file is Parquet, and pyarrow is not installed.
+        TaskError: The file is missing, empty or cannot be read.
     """
-    path = existing_file(path)
+    path = Path(path).expanduser()
+    rows = _json_rows(path, columns) if path.suffix == ".jsonl" else _parquet_rows(path)
+    number = 0
+    for number, row in rows:
+        yield number, row
+    if not number:
+        raise TaskError(f"{path}: the file is empty; it needs rows with {columns}")
 
-    def parse(number: int, line: str) -> Task:
-        where = f"row {number}"
-        try:
-            value = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
-            raise TaskError(f"{where}: not JSON ({error}); each line must be one object") from error
-        if not isinstance(value, dict):
-            raise TaskError(f"{where}: a {type(value).__name__}, not an object with {columns}")
-        return make(number, value)
 
+def _json_rows(path: Path, columns: str) -> Iterator[tuple[int, Any]]:
     try:
-        # utf-8-sig: some editors put a byte order mark first.
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
+        # utf-8-sig: some editors put a byte order mark first. Of all that Unicode takes for one, only "\n" ends a line.
+        with existing_file(path).open(encoding="utf-8-sig", newline="\n") as file:
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    yield number, _object(number, line, columns)
     except UnicodeDecodeError as error:
         raise TaskError(f"{path}: not UTF-8 text ({error}); save the file in UTF-8") from error
-    numbered = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
-    if not numbered:
-        raise TaskError(f"{path}: the file is empty; it needs one JSON object a line, with {columns}")
-    return collect(str(path), numbered, parse, check, rejected)
 
 
-def read_parquet(path: str | Path, *, check: Check | None = None, rejected: list[str] | None = None) -> Rows:
-    """Read Parquet in verl's schema: ``data_source, prompt, ability, reward_model, extra_info, agent_name``.
-
-    Args:
-        path: The file. ``ability``, ``extra_info`` and ``agent_name`` may be absent.
-        check: Also applied to every task.
-        rejected: As in :func:`collect`.
-
-    Raises:
-        ImportError: pyarrow is not installed.
-        TaskError: The file is missing, empty or not Parquet, lacks a column, or rows of it cannot be used.
-    """
-    stem = Path(path).stem
-
-    def make(number: int, value: dict[str, Any]) -> Task:
-        return Task.from_row(value, key=f"{stem}/{number}", where=f"row {number}")
-
-    return parquet_rows(path, make, check, columns=("data_source", "prompt", "reward_model"), rejected=rejected)
-
-
-def parquet_rows(
-    path: str | Path,
-    make: Callable[[int, dict[str, Any]], Task],
-    check: Check | None = None,
-    *,
-    columns: Sequence[str] = (),
-    rejected: list[str] | None = None,
-) -> Rows:
-    """Read Parquet of any schema.
-
-    Args:
-        path: The file.
-        make: Returns the task of a number and a row, or raises :class:`TaskError`. A struct has every field in every
-            row of Parquet; those that are null are left out of the row.
-        check: Also applied to every task.
-        columns: What the file must have.
-        rejected: As in :func:`collect`.
-
-    Raises:
-        ImportError: pyarrow is not installed.
-        TaskError: The file is missing, empty or not Parquet, lacks a column, or rows of it cannot be used.
-    """
-    pyarrow, parquet = import_pyarrow()
-    path = existing_file(path)
+def _object(number: int, line: str, columns: str) -> dict[str, Any] | TaskError:
     try:
-        table = parquet.read_table(path)
+        value = json.loads(line)
+    except (json.JSONDecodeError, RecursionError) as error:
+        return TaskError(f"row {number}: not JSON ({error}); each line must be one object")
+    if not isinstance(value, dict):
+        return TaskError(f"row {number}: a {type(value).__name__}, not an object with {columns}")
+    return value
+
+
+def _parquet_rows(path: Path) -> Iterator[tuple[int, Any]]:
+    """A struct has every field in every row of Parquet; those that are null are left out."""
+    pyarrow, parquet = import_pyarrow()
+    try:
+        with parquet.ParquetFile(existing_file(path)) as file:
+            rows = itertools.chain.from_iterable(batch.to_pylist() for batch in file.iter_batches())
+            yield from ((number, _without_none(row)) for number, row in enumerate(rows, start=1))
     except (pyarrow.ArrowInvalid, OSError) as error:
         raise TaskError(f"{path}: not a readable Parquet file ({error})") from error
-    for column in columns:
-        if column not in table.column_names:
-            raise TaskError(f"{path}: column {column!r} is missing; the file has {table.column_names}")
-    if table.num_rows == 0:
-        raise TaskError(f"{path}: the file has no rows")
-    rows = ((number, _without_none(row)) for number, row in enumerate(table.to_pylist(), start=1))
-    return collect(str(path), rows, make, check, rejected)
+
+
+def collect(rows: Iterable[tuple[int, Any]], make: Callable[[int, Any], MadeT]) -> tuple[list[MadeT], list[str]]:
+    """What ``make`` makes of each row, and what is wrong with the rows for which it raises :class:`TaskError`."""
+    made: list[MadeT] = []
+    problems: list[str] = []
+    for number, row in rows:
+        try:
+            if isinstance(row, TaskError):
+                raise row
+            made.append(make(number, row))
+        except TaskError as error:
+            problems.append(str(error))
+    return made, problems
 
 
 def write_parquet(tasks: TaskSet | Iterable[Task], path: str | Path, *, count: int | None = None) -> Path:
@@ -221,44 +153,6 @@ def write_rows(rows: Sequence[dict[str, Any]], path: str | Path) -> Path:
     return path
 
 
-def collect(
-    name: str,
-    rows: Iterable[tuple[int, Any]],
-    make: Callable[[int, Any], Task],
-    check: Check | None = None,
-    rejected: list[str] | None = None,
-) -> Rows:
-    """Make every row a task, and raise one error that lists the first bad rows.
-
-    Args:
-        name: The source, named in the error.
-        rows: Numbers and values of the rows.
-        make: Returns the task of a number and a value, or raises :class:`TaskError`.
-        check: Also applied to every task.
-        rejected: Where given, bad rows are left out and said here, a line each, as long as a good one is left.
-
-    Raises:
-        TaskError: At least one row cannot be used; or, with ``rejected``, none can.
-    """
-    tasks: list[Task] = []
-    problems: list[str] = []
-    for number, value in rows:
-        try:
-            task = make(number, value)
-        except TaskError as error:
-            problems.append(str(error))
-            continue
-        if check is not None and (problem := check(task)) is not None:
-            problems.append(f"row {number}: {problem}")
-        else:
-            tasks.append(task)
-    if problems and (rejected is None or not tasks):
-        raise bad_rows(name, problems)
-    if rejected is not None:
-        rejected.extend(problems)
-    return Rows(name, tasks)
-
-
 def bad_rows(name: str, problems: Sequence[str]) -> TaskError:
     """The error that lists the first few of the rows that cannot be used."""
     listed = "\n  ".join(problems[:_LISTED])
@@ -267,11 +161,7 @@ def bad_rows(name: str, problems: Sequence[str]) -> TaskError:
 
 
 def existing_file(path: str | Path) -> Path:
-    """The path of a file that is there.
-
-    Raises:
-        TaskError: It is not, or it is a folder.
-    """
+    """The path of a file that is there, or a :class:`TaskError`."""
     path = Path(path).expanduser()
     if path.is_dir():
         raise TaskError(f"{path}: a folder, not a file; name a .jsonl or .parquet file in it")

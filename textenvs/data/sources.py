@@ -1,20 +1,24 @@
-"""From what a user names to a task set, for families with rows of their own shape.
+"""From what a user names to a task set.
 
 A family says how its rows are read and how its generated tasks are made (:class:`Reader`); the names of sources are
-the same for all: a file, ``generated:LEVEL``, ``hub:REPOSITORY``, a sequence of these, a task set, or nothing.
+the same for all: a file, ``generated:LEVEL``, ``hub:REPOSITORY``, a sequence of these, or a task set. Nothing else
+decides what is played: no environment variable, no folder that is looked into.
 """
 
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..task import SPLITS, Rows, Split, Task, TaskSet, joined
-from .files import Check, json_rows, parquet_rows
+from ..task import SPLITS, Rows, Split, Task, TaskError, TaskSet, joined
+from .files import bad_rows, collect, file_rows
 from .hub import hub_rows
+
+log = logging.getLogger("textenvs")
 
 Source = TaskSet | str | Path | Sequence[str | Path] | None
 
@@ -31,6 +35,7 @@ class Reader:
         columns: What a row needs, named in errors.
         example: A data set on the Hub, named in errors.
         check: Says why a task cannot be used, or ``None``; applied to rows of every shape.
+        data_source: What rows of a file that name no data source come from; ``None`` for the file's name.
         distinct: Of tasks for which this is equal only the first is kept; ``None`` to keep them all.
     """
 
@@ -39,7 +44,8 @@ class Reader:
     row: Callable[[Mapping[str, Any], str, str, str], Task]
     columns: str
     example: str
-    check: Check | None = None
+    check: Callable[[Task], str | None] | None = None
+    data_source: str | None = None
     distinct: Callable[[Task], str] | None = None
 
 
@@ -49,7 +55,7 @@ def open_source(source: Source, reader: Reader, *, level: str | None, split: Spl
     Args:
         source: A task set, which is returned as it is; a ``.jsonl`` or ``.parquet`` file; ``"generated:LEVEL"``;
             ``"hub:REPOSITORY"`` or ``"hub:REPOSITORY:CONFIGURATION"``; a sequence of these names; or ``None`` for
-            generated tasks.
+            the generated tasks of ``level``.
         reader: The family's.
         level: Short for ``"generated:LEVEL"``; ``None`` for the first.
         split: Which half of a generated source, or which split of one on the Hub. A file is one split already.
@@ -65,12 +71,70 @@ def open_source(source: Source, reader: Reader, *, level: str | None, split: Spl
     if level is not None and source is not None:
         raise ValueError(f"give either tasks or level, not both: level={level!r} is short for 'generated:{level}'")
     if source is None:
-        return _named(f"generated:{level or reader.levels[0]}", reader, split, seed)
+        source = f"generated:{level or reader.levels[0]}"
     if isinstance(source, TaskSet):
         return source
     if isinstance(source, (str, Path)):
-        return _named(source, reader, split, seed)
-    return joined([_named(each, reader, split, seed) for each in source])
+        tasks = _named(source, reader, split, seed)
+    else:
+        tasks = joined([_named(each, reader, split, seed) for each in source])
+    _announce(tasks.name, tasks.size)
+    return tasks
+
+
+def read_source(source: str | Path, reader: Reader, split: str, rejected: list[str] | None = None) -> Rows:
+    """Read a file or a data set of the Hub, whatever was read before.
+
+    Args:
+        source: A ``.jsonl`` or ``.parquet`` file, or ``"hub:REPOSITORY"``.
+        reader: The family's.
+        split: Of a Hub source.
+        rejected: Where given, rows that cannot be used are left out and listed here, a line each.
+
+    Raises:
+        ValueError: Another kind of source.
+        TaskError: Rows that cannot be used, listed by file, row and column.
+        ImportError: The source needs a library that is not installed; the message names the extra.
+    """
+    text = str(source)
+    kind, _, rest = text.partition(":")
+    if kind == "hub":
+        data_source, _, config = rest.partition(":")
+        if not data_source:
+            raise ValueError(f"{text!r}: name the data set, for example 'hub:{reader.example}'")
+        name, rows = hub_rows(data_source, config or None, split)
+        prefix = split
+    elif (path := Path(source).expanduser()).suffix in (".jsonl", ".parquet"):
+        name, rows = str(path), file_rows(path, reader.columns)
+        prefix, data_source = path.stem, reader.data_source or path.stem
+    else:
+        raise ValueError(
+            f"{text!r}: not a task source; it must be a .jsonl or .parquet file, 'generated:LEVEL', 'hub:REPOSITORY' "
+            "or None. (Rows that `textenvs prepare` wrote are named by their path, for example "
+            "tasks='data/train.parquet'.)"
+        )
+
+    def make(number: int, row: Mapping[str, Any]) -> Task:
+        read = verl_row if "reward_model" in row else reader.row  # verl's schema, as write_parquet writes it
+        task = read(row, f"{prefix}/{number}", f"row {number}", data_source)
+        if reader.check is not None and (problem := reader.check(task)) is not None:
+            raise TaskError(f"row {number}: {problem}")
+        return task
+
+    tasks, problems = collect(rows, make)
+    if problems and (rejected is None or not tasks):
+        raise bad_rows(name, problems)
+    if rejected is not None:
+        rejected.extend(problems)
+    if reader.distinct is not None:
+        first = {reader.distinct(task): task for task in reversed(tasks)}
+        tasks = [task for task in tasks if first[reader.distinct(task)] is task]
+    return Rows(name, tasks)
+
+
+def verl_row(row: Mapping[str, Any], key: str, where: str, data_source: str) -> Task:
+    """The :attr:`Reader.row` of a family whose rows are verl's, and no others."""
+    return Task.from_row(row, key=key, where=where)
 
 
 def _named(source: str | Path, reader: Reader, split: Split, seed: int) -> TaskSet:
@@ -82,50 +146,20 @@ def _named(source: str | Path, reader: Reader, split: Split, seed: int) -> TaskS
             raise ValueError(f"{text!r}: unknown level; known are {known}")
         return reader.generated(rest, split, seed)
     if kind == "hub":
-        repository, _, config = rest.partition(":")
-        if not repository:
-            raise ValueError(f"{text!r}: name the data set, for example 'hub:{reader.example}'")
-        return _hub(repository, config or None, reader, split)
+        return _read_once(text, None, reader, split)
     path = Path(source).expanduser()
-    if path.suffix not in (".jsonl", ".parquet"):
-        raise ValueError(
-            f"{text!r}: not a task source; it must be a .jsonl or .parquet file, 'generated:LEVEL', "
-            "'hub:REPOSITORY' or None"
-        )
     # The file's time and size are part of the key, so that a file written anew is read anew.
     stamp = (path.stat().st_mtime_ns, path.stat().st_size) if path.is_file() else None
-    return _file(path.absolute(), stamp, reader)
+    # A file is one split already, and is read from where it is now; what is no file keeps its name for the error.
+    return _read_once(path.absolute() if path.suffix in (".jsonl", ".parquet") else source, stamp, reader, "train")
 
 
 @functools.lru_cache(maxsize=16)
-def _file(path: Path, stamp: tuple[int, int] | None, reader: Reader) -> Rows:
-    def make(number: int, row: dict[str, Any]) -> Task:
-        return _task(row, reader, f"{path.stem}/{number}", number, path.stem)
-
-    if path.suffix == ".jsonl":
-        return _distinct(json_rows(path, make, reader.check, columns=reader.columns), reader)
-    return _distinct(parquet_rows(path, make, reader.check), reader)
+def _read_once(source: str | Path, stamp: tuple[int, int] | None, reader: Reader, split: Split) -> Rows:
+    return read_source(source, reader, split)
 
 
-@functools.lru_cache(maxsize=16)
-def _hub(repository: str, config: str | None, reader: Reader, split: Split) -> Rows:
-    def make(number: int, row: dict[str, Any]) -> Task:
-        return _task(row, reader, f"{split}/{number}", number, repository)
-
-    return _distinct(hub_rows(repository, config, make, reader.check, split=split), reader)
-
-
-def _distinct(rows: Rows, reader: Reader) -> Rows:
-    if reader.distinct is None:
-        return rows
-    first: dict[str, Task] = {}
-    for index in range(rows.size):
-        first.setdefault(reader.distinct(rows[index]), rows[index])
-    return rows if len(first) == rows.size else Rows(rows.name, first.values())
-
-
-def _task(row: Mapping[str, Any], reader: Reader, key: str, number: int, data_source: str) -> Task:
-    where = f"row {number}"
-    if "reward_model" in row:  # verl's schema, as write_parquet writes it
-        return Task.from_row(row, key=key, where=where)
-    return reader.row(row, key, where, data_source)
+@functools.cache
+def _announce(name: str, size: int | None) -> None:
+    """One log line for each source."""
+    log.info("tasks: %s, %s", name, "endless" if size is None else f"{size} rows")

@@ -1,26 +1,31 @@
-"""GSM8K's answer check: find the number a reply answers with, and compare it by value.
+r"""GSM8K's answer check: find the number a reply answers with, and compare it by value.
 
-Two ways to find it:
+Three ways to find it:
 
+* ``"marked"``: the last answer marked in one of the ways that models write: ``#### N``, ``\boxed{N}``, "The answer is
+  N" (:func:`~textenvs.scoring.final_answer.final_answer`), or a reply that is nothing but the number. Words, units and
+  a calculation (``3+4=7``) may stand beside the number; two different numbers ("5 or 6") are no answer.
 * ``"strict"``: the last ``#### N`` of the reply, GSM8K's own convention. Text after the number is ignored.
 * ``"flexible"``: the last number of the reply, wherever it stands.
 
-Both take the *last* one, as verl's scorer does, so that a reply may correct itself. What differs from verl: a minus
-counts only where it is a sign (``7-2`` ends in 2), commas only between groups of three digits (``1,2`` ends in 2),
-and the comparison is by value (``72.0`` is 72) and not by text.
+All take the *last* one, as verl's scorer does, so that a reply may correct itself and many answers in one reply gain
+nothing. What differs from verl: a minus counts only where it is a sign (``7-2`` ends in 2), commas only between groups
+of three digits (``1,2`` ends in 2), and the comparison is by value (``72.0`` is 72) and not by text.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Literal
+from typing import Literal, get_args
 
 from ..text import quoted
+from .final_answer import final_answer
 
-Method = Literal["strict", "flexible"]
-METHODS: tuple[str, ...] = ("strict", "flexible")
+Method = Literal["marked", "strict", "flexible"]
+METHODS: tuple[str, ...] = get_args(Method)
 
 #: A number with more digits than this is no answer to anything; it is read as none at all, in linear time.
 MAX_DIGITS = 100
@@ -37,6 +42,8 @@ _ANYWHERE = re.compile(_NUMBER)
 _DIGITS = "0123456789"
 _MARKED = re.compile(rf"(?<!#)####(?!#)[ \t]*\+?{_NUMBER}")
 _ALONE = re.compile(rf"\s*\+?{_NUMBER}\s*[%.]?\s*")
+_LATEX_SPACE = re.compile(r"\\[,!]|\{(?=,\})|(?<=\{,)\}")  # in "1{,}234" and "1\\,234"
+_LONGEST_CLAIM = 200  # characters of a marked answer that are read; keeps the time linear
 
 
 def _canonical(match: re.Match[str]) -> str | None:
@@ -71,18 +78,28 @@ def extract(text: str, method: Method = "strict") -> str | None:
 
     Args:
         text: The assistant's reply.
-        method: ``"strict"`` (the last ``#### N``) or ``"flexible"`` (the last number).
+        method: See the module's docstring.
 
     Raises:
         ValueError: An unknown method.
     """
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
+    if method == "marked":
+        claim = final_answer(text)
+        return normalize(text) if claim is None else _only_number(claim)
     last = None
     found = _MARKED.finditer(text) if method == "strict" else _ANYWHERE.finditer(text, _last_digits(text))
     for last in found:  # noqa: B007 (the last one is wanted)
         pass
     return _canonical(last) if last else None
+
+
+def _only_number(claim: str) -> str | None:
+    """The one number of a marked answer, after its last equals sign; ``None`` where there is none, or several."""
+    result = _LATEX_SPACE.sub("", claim[:_LONGEST_CLAIM]).rpartition("=")[2]
+    numbers = {_canonical(match) for match in _ANYWHERE.finditer(result)}
+    return numbers.pop() if len(numbers) == 1 else None
 
 
 def _last_digits(text: str) -> int:
@@ -120,28 +137,23 @@ class Verdict:
     Args:
         answer: The number that counts (by the method asked for), or ``None`` when there is none.
         correct: Whether it is the right one.
-        strict: Whether the strict check accepts the reply.
-        flexible: Whether the flexible check does.
-        well_formed: Whether the reply has an answer line ``#### N``, right or wrong.
+        well_formed: Whether the reply has an answer in the form asked for, right or wrong: an answer line for
+            ``"strict"``, else any marked answer.
+        accepted: Which methods accept the reply.
     """
 
     answer: str | None
     correct: bool
-    strict: bool
-    flexible: bool
     well_formed: bool
+    accepted: Mapping[str, bool]
 
     def metrics(self) -> dict[str, float]:
         """The checks as numbers, for reports."""
-        return {
-            "strict": float(self.strict),
-            "flexible": float(self.flexible),
-            "well_formed": float(self.well_formed),
-        }
+        return {**{name: float(right) for name, right in self.accepted.items()}, "well_formed": float(self.well_formed)}
 
 
 def judge(text: str, ground_truth: object, method: Method = "strict") -> Verdict:
-    """Check a reply in both ways; ``method`` says which one counts.
+    """Check a reply in all ways; ``method`` says which one counts.
 
     Raises:
         ValueError: ``ground_truth`` is not a number, or the method is unknown.
@@ -149,9 +161,10 @@ def judge(text: str, ground_truth: object, method: Method = "strict") -> Verdict
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
     gold = _gold(ground_truth)
-    strict, flexible = extract(text, "strict"), extract(text, "flexible")
-    answer = strict if method == "strict" else flexible
-    return Verdict(answer, answer == gold, strict == gold, flexible == gold, well_formed=strict is not None)
+    answers = {each: extract(text, each) for each in get_args(Method)}
+    form = answers["strict" if method == "strict" else "marked"]
+    accepted = {name: answer == gold for name, answer in answers.items()}
+    return Verdict(answers[method], accepted[method], form is not None, accepted)
 
 
 def _gold(ground_truth: object) -> str:

@@ -19,9 +19,8 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(autouse=True)
-def nothing_prepared(tmp_path, monkeypatch):
-    """What this machine's user has prepared must not show; and modules of one test's folder not in the next."""
-    monkeypatch.setenv("TEXTENVS_DATA", str(tmp_path / "data"))
+def a_folder_of_its_own(tmp_path, monkeypatch):
+    """Modules of one test's folder must not show in the next."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
 
@@ -58,7 +57,7 @@ def test_list(capsys):
     assert (status, err) == (0, "")
     lines = {line.split()[0]: line for line in out.splitlines()[2:]}
     assert list(lines) == [*textenvs.list_environments(with_arguments=True)]
-    assert lines["textenv/gsm8k-interact"].split()[1:5] == ["1", "3", "-", "-"]
+    assert lines["textenv/gsm8k-interact"].split()[1:5] == ["2", "3", "-", "-"]
 
 
 def test_list_as_json(capsys):
@@ -147,7 +146,11 @@ def test_describe_with_options(capsys):
         (["describe", "gsm8k"], 2, "Did you mean 'textenv/gsm8k'"),
         (["describe", "zzz"], 2, "There are: textenv/gsm8k"),
         (["describe", "textenv/gsm8k", "levl=easy"], 2, "textenv/gsm8k has no option 'levl'; did you mean level?"),
-        (["describe", "textenv/gsm8k", "level=eas"], 2, "unknown level; known are generated:easy"),
+        (
+            ["describe", "textenv/gsm8k", "level=eas"],
+            2,
+            "'hard' or 'expert', not 'eas'",
+        ),
         (["describe", "textenv/gsm8k", "level=easy", "level=hard"], 2, "option 'level' is given twice"),
         (["describe", "textenv/gsm8k", "9=3"], 2, "'9' is no option's name"),
         (["describe", "textenv/gsm8k", "easy"], 2, "what is 'easy' for? Options are key=value."),
@@ -169,11 +172,13 @@ def test_describe_with_options(capsys):
         (["new", "Word"], 2, "'Word' is no name"),
         (["new", "random"], 2, "would hide the Python module"),
         (["new", "class"], 2, "would hide the Python module"),
-        (["prepare", "rows.jsonl"], 2, "which split is rows.jsonl?"),
-        (["prepare", "rows.jsonl", "--split", "train"], 1, "rows.jsonl: no such file"),
-        (["prepare", "rows.csv", "--split", "train"], 2, "not a task source"),
-        (["prepare", "generated:easy", "--split", "train"], 2, "need no preparing"),
-        (["prepare", "rows.jsonl", "--split", "dev"], 2, "there is no 'dev'"),
+        (["prepare", "rows.jsonl"], 2, "the following arguments are required: -o/--out"),
+        (["prepare", "rows.jsonl", "-o", "."], 1, "rows.jsonl: no such file"),
+        (["prepare", "rows.csv", "-o", "."], 2, "not a task source"),
+        (["prepare", "generated:easy", "-o", "."], 2, "not a task source"),
+        (["prepare", "rows.parquet", "-o", "."], 2, "rows.parquet would be replaced"),
+        (["prepare", "rows.jsonl", "-o", ".", "--split", "train"], 2, "--split is of a data set of the Hub"),
+        (["prepare", "hub:a/b", "-o", ".", "--split", "dev"], 2, "there is no 'dev'"),
         (["evaluate", "textenv/gsm8k"], 2, "who plays?"),
         (["evaluate", "textenv/gsm8k", "--policy", "expert", "--model", "m"], 2, "one of the three"),
         (
@@ -321,22 +326,36 @@ def lines(path, *rows):
     return str(path)
 
 
-def test_prepare_a_file_and_find_it_by_default(tmp_path, capsys, monkeypatch):
+def test_prepare_a_file_and_play_it_by_its_path(tmp_path, capsys):
     pytest.importorskip("pyarrow", reason="needs the extra 'data'")
     rows = lines(tmp_path / "rows.jsonl", GOOD, {**GOOD, "question": "And now?", "data_source": "mine"})
-    status, out, _ = command(capsys, "prepare", rows, "--split", "test", "-o", str(tmp_path / "kept"))
+    status, out, _ = command(capsys, "prepare", rows, "-o", str(tmp_path / "kept"))
     assert status == 0
-    assert "test.parquet: 2 rows (openai/gsm8k: 1, mine: 1)" in out
-    monkeypatch.setenv("TEXTENVS_DATA", str(tmp_path / "kept"))
-    env = textenvs.make("textenv/gsm8k", split="test")
+    assert "rows.parquet: 2 rows (openai/gsm8k: 1, mine: 1)" in out
+    (path,) = re.findall(r"Play them with tasks=(\S+)\.", out)
+    env = textenvs.make("textenv/gsm8k", tasks=path)
     assert [env.tasks[i].ground_truth for i in range(env.tasks.size)] == ["4", "4"]
-    assert env.tasks[0].question.endswith("the final number.")
+    assert env.reset(seed=0)[0][-1]["content"].count("End with #### and the number.") == 1  # the row brings its own
+    assert textenvs.make("textenv/gsm8k").tasks.size is None
 
 
 def test_prepare_without_an_instruction(tmp_path, capsys):
     pytest.importorskip("pyarrow", reason="needs the extra 'data'")
-    command(capsys, "prepare", lines(tmp_path / "rows.jsonl", GOOD), "--split", "train", "--instruction", "")
-    assert textenvs.make("textenv/gsm8k").tasks[0].question == "How many?"
+    command(capsys, "prepare", lines(tmp_path / "rows.jsonl", GOOD), "-o", ".", "--instruction", "")
+    assert textenvs.make("textenv/gsm8k", tasks="rows.parquet").tasks[0].question == "How many?"
+
+
+def test_prepare_asks_the_hub_for_both_splits(tmp_path, capsys, monkeypatch):
+    pytest.importorskip("pyarrow", reason="needs the extra 'data'")
+    pytest.importorskip("datasets", reason="needs the extra 'hub'")
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    (tmp_path / "set").mkdir()
+    lines(tmp_path / "set" / "train.jsonl", GOOD)
+    lines(tmp_path / "set" / "test.jsonl", GOOD, {**GOOD, "question": "And?"})
+    assert command(capsys, "prepare", f"hub:{tmp_path / 'set'}", "-o", "kept")[0] == 0
+    assert [
+        textenvs.make("textenv/gsm8k", tasks=f"kept/{split}.parquet").tasks.size for split in ("train", "test")
+    ] == [1, 2]
 
 
 BAD = ("not json", {"question": "?"}, {"question": "?", "answer": "none"}, {"question": 3, "answer": "#### 1"})
@@ -344,9 +363,9 @@ BAD = ("not json", {"question": "?"}, {"question": "?", "answer": "none"}, {"que
 
 def test_prepare_lists_bad_rows_and_writes_nothing(tmp_path, capsys):
     rows = lines(tmp_path / "rows.jsonl", GOOD, *BAD)
-    status, out, err = command(capsys, "prepare", rows, "--split", "train", "-o", str(tmp_path / "kept"))
+    status, out, err = command(capsys, "prepare", rows, "-o", str(tmp_path / "kept"))
     assert status == 1
-    assert "train: 4 rows cannot be used (column answer: 2, not a row: 1, column question: 1):" in out
+    assert "rows: 4 rows cannot be used (column answer: 2, not a row: 1, column question: 1):" in out
     for number, column in ((3, "'answer'"), (4, "'answer'"), (5, "'question'")):
         assert f"row {number}: column {column}" in out
     assert "row 2: not JSON" in out
@@ -357,11 +376,11 @@ def test_prepare_lists_bad_rows_and_writes_nothing(tmp_path, capsys):
 def test_prepare_leaves_bad_rows_out_where_asked(tmp_path, capsys):
     pytest.importorskip("pyarrow", reason="needs the extra 'data'")
     rows = lines(tmp_path / "rows.jsonl", *BAD, GOOD)
-    status, out, _ = command(capsys, "prepare", rows, "--split", "train", "--skip-bad")
+    status, out, _ = command(capsys, "prepare", rows, "-o", ".", "--skip-bad")
     assert status == 0
     assert "1 rows (openai/gsm8k: 1); 4 left out" in out
-    assert textenvs.make("textenv/gsm8k").tasks.size == 1
-    status, _, err = command(capsys, "prepare", lines(tmp_path / "bad.jsonl", *BAD), "--split", "train", "--skip-bad")
+    assert textenvs.make("textenv/gsm8k", tasks="rows.parquet").tasks.size == 1
+    status, _, err = command(capsys, "prepare", lines(tmp_path / "bad.jsonl", *BAD), "-o", ".", "--skip-bad")
     assert status == 1
     assert "cannot be used" in err
 
@@ -373,7 +392,7 @@ def test_prepare_refuses_a_worked_answer_that_misses_its_ground_truth(tmp_path, 
     task = textenvs.make("textenv/gsm8k").tasks[0]
     wrong = textenvs.Task("k", "s", task.prompt, ground_truth="123456", extra=dict(task.extra))
     path = write_parquet([task, wrong], tmp_path / "rows.parquet")
-    status, out, _ = command(capsys, "prepare", str(path), "--split", "train")
+    status, out, _ = command(capsys, "prepare", str(path), "-o", str(tmp_path / "kept"))
     assert status == 1
     assert re.search(r"row 2: column 'extra_info': the worked answer ends in \d+, but ground_truth is 123456", out)
 

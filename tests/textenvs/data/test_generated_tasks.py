@@ -2,8 +2,10 @@
 
 import operator
 import pickle
+import random
 import re
 from collections import Counter
+from contextlib import suppress
 from fractions import Fraction
 
 import pytest
@@ -11,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from textenvs.data.gsm8k import problem_with, without_annotations
-from textenvs.data.word_problems import LEVELS, GeneratedMath
+from textenvs.data.word_problems import LEVELS, Dials, GeneratedMath, _told, _Unsuitable, grammar
 from textenvs.scoring.gsm8k import extract
 from textenvs.task import TaskSet
 
@@ -23,6 +25,22 @@ seeds = st.integers(-5, 2**40)
 # With fractions, so that a division that leaves a remainder shows.
 EXACTLY = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
 _CALCULATION = re.compile(r"(\d+)([-+*/])(\d+)=(?:<<[^>]*>>)?(\d+)")
+
+
+#: The distractors, as patterns.
+ASIDES = [re.sub(r"\\?\{\w+\\?\}", r"\\w+", re.escape(text)) for text in grammar().distractors]
+#: Numbers that a question says in words.
+SAID = {
+    "half|twice|doubles|again|two be together|metres wide": 2,  # and twice the length and the width of a garden
+    "third|three tests": 3,
+    "quarter": 4,
+    "five-dollar|fifth": 5,
+    "weeks and": 7,
+    "ten-dollar": 10,
+    "dozen": 12,
+    " h and ": 60,
+    "%": 100,
+}
 
 
 def calculations(answer):
@@ -49,7 +67,7 @@ def test_the_worked_answer_is_right(level, split, index):
     for a, sign, b, c in steps:
         assert EXACTLY[sign](Fraction(a), b) == c >= 0
     assert steps[-1][3] == int(task.ground_truth)
-    assert len(steps) in {"easy": (1, 2), "medium": (2, 3), "hard": (3, 4, 5)}[level]
+    assert len(steps) in {"easy": (1, 2), "medium": (2, 3), "hard": (3, 4, 5), "expert": (6, 7, 8, 9)}[level]
     assert answer.splitlines()[-1] == f"#### {task.ground_truth}"
     assert len(answer.splitlines()) == len(steps) + 1
     clean = without_annotations(answer)
@@ -60,11 +78,12 @@ def test_the_worked_answer_is_right(level, split, index):
 @given(levels, splits, indices)
 def test_every_number_of_a_worked_answer_is_in_the_question_or_was_worked_out(level, split, index):
     task = GeneratedMath(level, split=split)[index]
-    known = {int(number) for number in re.findall(r"\d+", task.question)} | {100, 2}  # per cent, and halves
-    known |= {3, 4, 5} if "spends a " in task.question else set()  # a third, a quarter, a fifth
-    if "full bags" in task.question:  # how many bags is for the solver to find
-        total, size = (int(number) for number in re.findall(r"\d+", task.question)[:2])
-        known.add(total // size)
+    parts = re.split(r"(?<=[.?]) ", task.question)
+    used = " ".join(part for part in parts if not re.fullmatch("|".join(ASIDES), part))  # a distractor has no part
+    known = {int(number) for number in re.findall(r"\d+", used)}
+    known |= {number for word, number in SAID.items() if re.search(word, used, re.IGNORECASE)}
+    if "full bags" in used:  # how many bags is for the solver to find
+        known |= {total // size for total in known for size in known if size}
     for a, _, b, c in calculations(task.extra["answer"]):
         assert {a, b} <= known
         known.add(c)
@@ -82,7 +101,7 @@ def test_easy_is_short_and_small(index, split):
 @pytest.mark.parametrize("level", LEVELS)
 def test_the_splits_are_disjoint_in_text_and_in_arithmetic(level):
     seen = {}
-    for split, count in (("train", 8000), ("test", 3000)):
+    for split, count in (("train", 8000), ("test", 3000)) if level == "easy" else (("train", 1500), ("test", 500)):
         tasks = [GeneratedMath(level, seed=seed, split=split)[i] for seed in (0, 1) for i in range(count)]
         questions = {task.question for task in tasks}
         chains = {tuple(calculations(task.extra["answer"])) for task in tasks}
@@ -90,8 +109,8 @@ def test_the_splits_are_disjoint_in_text_and_in_arithmetic(level):
     assert not seen["train"][0] & seen["test"][0]
     assert not seen["train"][1] & seen["test"][1]
     assert len(seen["test"][1]) > 80  # a held-out set of many different calculations
-    # Each split has many problems: of 16,000 drawn, few come twice.
-    assert len(seen["train"][0]) > 13000
+    # Each split has many problems: few of those drawn come twice.
+    assert len(seen["train"][0]) > 0.8 * (16000 if level == "easy" else 3000)
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
@@ -116,6 +135,62 @@ def test_easy_has_far_more_questions_than_a_run_can_memorise():
     # What is drawn looks like that count: 5,000 draws have few repeats.
     drawn = {GeneratedMath("easy")[i].question for i in range(5000)}
     assert len(drawn) > 4800
+
+
+def test_there_are_many_stories_of_every_kind():
+    stories = grammar().stories
+    assert len({(story.say, story.ask) for story in stories}) == len(stories) >= 60
+    kinds = Counter(story.kind for story in stories)
+    assert {"chain", "comparison", "rate", "fraction", "share", "money"} <= set(kinds)
+    drawn = {GeneratedMath("hard")[i].extra["kind"] for i in range(300)}
+    assert drawn == set(kinds)
+
+
+@pytest.mark.parametrize("story", grammar().stories, ids=lambda story: story.say[:40])
+def test_every_story_can_be_told_and_gone_on_with(story):
+    """Also with larger numbers; drawing again is the exception."""
+    for size in (1, 4):
+        told = 0
+        for seed in range(30):
+            with suppress(_Unsuitable):
+                problem = _told(story, len(story.steps), Dials((2, 9), size), random.Random(seed))
+                assert len(problem.lines) == len(story.steps)
+                assert not re.search(r"[{}]", " ".join(problem.parts + problem.lines))
+                told += 1
+        assert told >= 5
+
+
+@given(st.integers(2, 9), st.integers(0, 4), st.integers(1, 5), st.integers(0, 3), indices)
+def test_dials_set_the_difficulty(least, more, size, aside, index):
+    dials = Dials((least, least + more), size, (aside, aside))
+    tasks = GeneratedMath("hard", dials=dials)
+    question, answer = (tasks[index].extra[name] for name in ("question", "answer"))
+    assert least <= len(calculations(answer)) <= least + more
+    assert len(re.findall("|".join(ASIDES), question)) >= aside
+    assert str(dials) in tasks.name
+
+
+def test_larger_numbers_with_size():
+    def largest(size):
+        tasks = GeneratedMath("medium", dials=Dials((2, 3), size))
+        return sum(max(map(int, re.findall(r"\d+", tasks[i].question))) for i in range(200))
+
+    assert largest(1) < largest(4) < largest(16)
+
+
+@given(splits, indices)
+def test_distractors_differ_and_never_end_a_question(split, index):
+    parts = re.split(r"(?<=[.?]) ", GeneratedMath("expert", split=split)[index].question)
+    asides = [re.sub(r"\d+", "", part) for part in parts if re.fullmatch("|".join(ASIDES), part)]
+    assert 1 <= len(asides) <= 3
+    assert len(set(asides)) == len(asides)
+    assert parts[-1].endswith("?")
+
+
+@pytest.mark.parametrize("dials", [((1, 2), 1, (0, 0)), ((3, 2), 1, (0, 0)), ((2, 3), 0, (0, 0)), ((2, 3), 1, (2, 1))])
+def test_bad_dials_are_errors(dials):
+    with pytest.raises(ValueError, match="dials must be"):
+        GeneratedMath("hard", dials=Dials(*dials))
 
 
 def test_seeds_and_indices_give_different_problems():
@@ -145,7 +220,7 @@ def test_it_is_a_task_set_without_end():
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({"level": "trivial"}, "level must be one of easy, medium, hard"),
+        ({"level": "trivial"}, "level must be one of easy, medium, hard, expert"),
         ({"split": "val"}, "split must be one of train"),
     ]
     + [({"seed": seed}, "seed must be an integer") for seed in (1.5, "1", True, None)],

@@ -1,11 +1,15 @@
 """Sources of tasks by name, with MATH's and AIME's rows."""
 
 import json
+import logging
 
 import pytest
 
+import textenvs
 from textenvs.data.files import write_parquet
+from textenvs.data.gsm8k import READER as WORDS
 from textenvs.data.sources import Reader, open_source
+from textenvs.data.word_problems import GeneratedMath
 from textenvs.envs.math_python.rows import COLUMNS, from_problem
 from textenvs.envs.math_python.tasks import LEVELS, GeneratedComputing
 from textenvs.messages import user
@@ -85,6 +89,37 @@ def test_generated_tasks_by_name():
     for options in ({"level": "easy"}, {"split": "dev"}):
         with pytest.raises(ValueError, match="level|split"):
             opened("generated:hard", **options)
+
+
+def test_nothing_but_the_argument_decides_what_is_played(tmp_path, monkeypatch):
+    """Rows in a folder that older versions looked into change nothing."""
+    pytest.importorskip("pyarrow")
+    monkeypatch.setenv("TEXTENVS_DATA", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    task = Task("k", "mine", (user("q"),), "1")
+    for folder in (tmp_path / "gsm8k", tmp_path / ".cache" / "textenvs" / "gsm8k"):
+        for split in ("train", "test"):
+            write_parquet([task], folder / f"{split}.parquet")
+    assert open_source(None, WORDS, level=None, split="train", seed=0) == GeneratedMath("easy")
+    assert textenvs.make("textenv/gsm8k").tasks == GeneratedMath("easy")
+    assert textenvs.make("textenv/gsm8k", tasks=tmp_path / "gsm8k" / "test.parquet").tasks[0] == task
+
+
+def test_names_of_the_old_way_are_errors_that_name_the_new_one(tmp_path):
+    with pytest.raises(ValueError, match=r"named by their path, for example tasks='data/train.parquet'"):
+        opened(tmp_path)
+    for name in ("load_tasks", "prepare"):
+        with pytest.raises(ImportError, match=r"tasks='data/train.parquet'"):
+            getattr(textenvs.data, name)
+
+
+def test_one_log_line_a_source(caplog):
+    caplog.set_level(logging.INFO, logger="textenvs")
+    for _ in range(3):
+        opened("generated:hard", seed=987)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"tasks: {opened(None, level='hard', seed=987).name}, endless"
+    ]
 
 
 def test_several_sources_and_task_sets(tmp_path):

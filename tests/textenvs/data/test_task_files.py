@@ -4,21 +4,26 @@ import builtins
 import json
 import sys
 import types
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from textenvs.data.files import read_jsonl, read_parquet, write_parquet
-from textenvs.data.gsm8k import INSTRUCTION, from_pair, problem_with, without_annotations
-from textenvs.data.hub import read_hub
+from textenvs.data.files import write_parquet
+from textenvs.data.gsm8k import READER, from_pair, problem_with, without_annotations
+from textenvs.data.sources import read_source
 from textenvs.data.word_problems import GeneratedMath
 from textenvs.messages import user
 from textenvs.task import Rows, Task, TaskError, TaskSet
 
 SHARED = Path(__file__).resolve().parents[3].parent / "shared" / "data" / "gsm8k"
 GOOD = {"question": "How many?", "answer": "Two and two is <<2+2=4>>4.\n#### 4"}
+
+
+def read(source, *, split="train", check=None):
+    return read_source(source, replace(READER, check=check), split)
 
 
 def jsonl(path, *rows):
@@ -31,15 +36,14 @@ def jsonl(path, *rows):
 
 def test_jsonl_rows_become_tasks(tmp_path):
     path = jsonl(tmp_path / "few.jsonl", GOOD, "", {**GOOD, "answer": "#### -1,234.50", "id": 7, "data_source": "mine"})
-    tasks = read_jsonl(path)
+    tasks = read(path)
     assert isinstance(tasks, TaskSet)
     assert (tasks.size, len(tasks), tasks.name) == (2, 2, str(path))
     first, second = tasks[0], tasks[1]
-    assert first.prompt == (user(f"How many? {INSTRUCTION}"),)
+    assert first.prompt == (user("How many?"),)
     assert first.extra["question"] == "How many?"
     assert (first.key, first.ground_truth, first.data_source) == ("few/1", "4", "openai/gsm8k")
     assert (second.key, second.ground_truth, second.data_source) == ("few/3", "-1234.5", "mine")  # the line's number
-    assert read_jsonl(path, instruction=None)[0].prompt == (user("How many?"),)
     for index in (-1, 2):
         with pytest.raises(IndexError, match="outside its 2 tasks"):
             tasks[index]
@@ -49,7 +53,7 @@ def test_jsonl_of_other_systems(tmp_path):
     path = tmp_path / "odd.jsonl"
     text = json.dumps({**GOOD, "question": "a\u2028b \U0001f34e \u2212"}, ensure_ascii=False)
     path.write_bytes(b"\xef\xbb\xbf" + text.encode() + b"\r\n" + text.encode())  # a mark, CRLF, no last newline
-    tasks = read_jsonl(path, instruction=None)
+    tasks = read(path)
     assert tasks.size == 2  # U+2028 ends no line
     assert tasks[1].question == "a\u2028b \U0001f34e \u2212"
 
@@ -73,14 +77,14 @@ def test_jsonl_of_other_systems(tmp_path):
 def test_a_bad_row_names_file_row_and_column(tmp_path, row, message):
     path = jsonl(tmp_path / "bad.jsonl", GOOD, row, GOOD)
     with pytest.raises(TaskError, match=message) as caught:
-        read_jsonl(path)
+        read(path)
     assert str(path) in str(caught.value)
 
 
 def test_a_handful_of_bad_rows_are_listed_at_once(tmp_path):
     path = jsonl(tmp_path / "bad.jsonl", *([GOOD, {"question": "?"}] * 8))
     with pytest.raises(TaskError) as caught:
-        read_jsonl(path)
+        read(path)
     text = str(caught.value)
     assert all(f"row {row}:" in text for row in (2, 4, 6, 8, 10))
     assert "row 12:" not in text
@@ -88,20 +92,21 @@ def test_a_handful_of_bad_rows_are_listed_at_once(tmp_path):
 
 
 def test_files_that_are_none(tmp_path):
-    for read, suffix in ((read_jsonl, "jsonl"), (read_parquet, "parquet")):
+    for suffix in ("jsonl", "parquet"):
         with pytest.raises(TaskError, match=f"absent.{suffix}: no such file"):
             read(tmp_path / f"absent.{suffix}")
+        (tmp_path / f"folder.{suffix}").mkdir()
         with pytest.raises(TaskError, match="a folder, not a file"):
-            read(tmp_path)
+            read(tmp_path / f"folder.{suffix}")
     (tmp_path / "empty.jsonl").write_text("\n \n")
     with pytest.raises(TaskError, match="empty.jsonl: the file is empty"):
-        read_jsonl(tmp_path / "empty.jsonl")
+        read(tmp_path / "empty.jsonl")
     (tmp_path / "latin.jsonl").write_bytes(b'{"question": "\xe9"}')
     with pytest.raises(TaskError, match="latin.jsonl: not UTF-8"):
-        read_jsonl(tmp_path / "latin.jsonl")
+        read(tmp_path / "latin.jsonl")
     (tmp_path / "text.parquet").write_text("no parquet")
     with pytest.raises(TaskError, match="text.parquet: not a readable Parquet file"):
-        read_parquet(tmp_path / "text.parquet")
+        read(tmp_path / "text.parquet")
 
 
 # ------------------------------------------------------------------ Parquet
@@ -141,33 +146,33 @@ def task_lists(draw: st.DrawFn) -> list[Task]:
 def test_parquet_round_trip(tmp_path_factory, tasks):
     path = tmp_path_factory.mktemp("round") / "tasks.parquet"
     assert write_parquet(tasks, path) == path
-    back = read_parquet(path)
+    back = read(path)
     assert [back[i] for i in range(back.size)] == tasks
 
 
 def test_parquet_has_verl_columns(tmp_path):
     from pyarrow import parquet
 
-    task = from_pair(GOOD, key="k", where="here", data_source="openai/gsm8k")
+    task = from_pair(GOOD, "k", "here", "openai/gsm8k")
     extra = {**task.extra, "interaction_kwargs": {"name": "gsm8k", "query": "How many?", "ground_truth": "4"}}
     task = Task(**{**task.__dict__, "extra": extra, "agent_name": "tool_agent"})
     path = write_parquet([task], tmp_path / "sub" / "one.parquet")
     (row,) = parquet.read_table(path).to_pylist()
     assert set(row) == {"data_source", "prompt", "ability", "reward_model", "extra_info", "agent_name"}
     assert row["reward_model"] == {"style": "rule", "ground_truth": "4"}
-    assert row["prompt"] == [{"role": "user", "content": f"How many? {INSTRUCTION}"}]
+    assert row["prompt"] == [{"role": "user", "content": "How many?"}]
     assert row["extra_info"]["interaction_kwargs"]["name"] == "gsm8k"
     assert row["agent_name"] == "tool_agent"
-    assert read_parquet(path)[0] == task
+    assert read(path)[0] == task
 
 
 def test_an_endless_set_is_written_up_to_a_count(tmp_path):
     tasks = GeneratedMath("medium")
     with pytest.raises(ValueError, match="endless; say how many"):
         write_parquet(tasks, tmp_path / "x.parquet")
-    back = read_parquet(write_parquet(tasks, tmp_path / "x.parquet", count=5))
+    back = read(write_parquet(tasks, tmp_path / "x.parquet", count=5))
     assert [back[i] for i in range(5)] == [tasks[i] for i in range(5)]
-    assert read_parquet(write_parquet(back, tmp_path / "y.parquet", count=2)).size == 2
+    assert read(write_parquet(back, tmp_path / "y.parquet", count=2)).size == 2
     with pytest.raises(ValueError, match="no tasks to write"):
         write_parquet([], tmp_path / "z.parquet")
 
@@ -211,35 +216,35 @@ def test_bad_parquet_names_file_row_and_column(tmp_path):
     path = tmp_path / "t.parquet"
     for column in ("data_source", "prompt", "reward_model"):
         table(path, [{name: value for name, value in good.items() if name != column}])
-        with pytest.raises(TaskError, match=rf"t.parquet: column '{column}' is missing; the file has \["):
-            read_parquet(path)
+        with pytest.raises(TaskError, match=rf"t.parquet: .*\n  row 1: column '{column}' is missing; the row has \["):
+            read(path)
         table(path, [good, {**good, column: None, "extra_info": {"key": "b"}}])
         with pytest.raises(TaskError, match=rf"t.parquet: .*\n  row 2: column '{column}' is missing"):
-            read_parquet(path)
+            read(path)
     for truth in (None, " "):
         table(path, [good, {**good, "reward_model": {"style": "rule", "ground_truth": truth}}])
         with pytest.raises(TaskError, match="row 2: column 'reward_model' has no ground_truth"):
-            read_parquet(path)
+            read(path)
     table(path, [good, {**good, "prompt": []}])
     with pytest.raises(TaskError, match="row 2: column 'prompt' is empty"):
-        read_parquet(path)
+        read(path)
     table(path, [good, {**good, "prompt": [{"role": "owner", "content": "x"}]}])
     with pytest.raises(TaskError, match="row 2: column 'prompt': message 0: role is 'owner'"):
-        read_parquet(path)
+        read(path)
     table(path, [{**good, "prompt": "text"}])
     with pytest.raises(TaskError, match="row 1: column 'prompt': expected a sequence of messages, not str"):
-        read_parquet(path)
+        read(path)
     table(path, [{**good, "extra_info": "text"}])
     with pytest.raises(TaskError, match="row 1: column 'extra_info' must be a mapping, not str"):
-        read_parquet(path)
+        read(path)
     table(path, [good, good])
     with pytest.raises(TaskError, match="rows 1 and 2 have the same key 'easy/train/0/0'"):
-        read_parquet(path)
+        read(path)
     import pyarrow
 
     table(path, pyarrow.Table.from_pylist([good]).slice(0, 0))
-    with pytest.raises(TaskError, match="the file has no rows"):
-        read_parquet(path)
+    with pytest.raises(TaskError, match="the file is empty; it needs rows"):
+        read(path)
 
 
 def test_the_check_of_gsm8k_rows(tmp_path):
@@ -255,9 +260,9 @@ def test_the_check_of_gsm8k_rows(tmp_path):
         "extra_info": {**good["extra_info"], "key": "c"},
     }
     path = table(tmp_path / "t.parquet", [good, bad, wrong])
-    assert read_parquet(path).size == 3  # other environments may have such rows
+    assert read(path).size == 3  # other environments may have such rows
     with pytest.raises(TaskError) as caught:
-        read_parquet(path, check=problem_with)
+        read(path, check=problem_with)
     assert "row 2: column 'reward_model': ground_truth 'x^2' is not a number" in str(caught.value)
     assert "row 3: column 'extra_info': the worked answer ends in" in str(caught.value)
 
@@ -272,9 +277,9 @@ def test_missing_libraries_name_the_extra(tmp_path, monkeypatch):
 
     monkeypatch.setattr(builtins, "__import__", refuse)
     for call, extra in (
-        (lambda: read_parquet(tmp_path / "x.parquet"), "data"),
+        (lambda: read(tmp_path / "x.parquet"), "data"),
         (lambda: write_parquet(GeneratedMath(), tmp_path / "x.parquet", count=1), "data"),
-        (lambda: read_hub("openai/gsm8k"), "hub"),
+        (lambda: read("hub:openai/gsm8k"), "hub"),
     ):
         with pytest.raises(ImportError, match=rf"pip install 'textenvs\[{extra}\]'"):
             call()
@@ -283,17 +288,11 @@ def test_missing_libraries_name_the_extra(tmp_path, monkeypatch):
 # ------------------------------------------------------------------ the Hub
 
 
-class FakeSplit(list):
-    """What ``load_dataset`` returns, as far as it is used here."""
-
-    column_names = ["question", "answer"]
-
-
 @pytest.fixture
 def hub(monkeypatch):
     calls = []
     module = types.ModuleType("datasets")
-    module.rows = FakeSplit([GOOD, {**GOOD, "answer": "#### 1,000"}])
+    module.rows = [GOOD, {**GOOD, "answer": "#### 1,000"}]
 
     def load_dataset(repository, config=None, *, split):
         calls.append((repository, config, split))
@@ -308,31 +307,30 @@ def hub(monkeypatch):
 
 
 def test_hub_rows(hub):
-    tasks = read_hub("openai/gsm8k", split="test")
+    tasks = read("hub:openai/gsm8k", split="test")
     assert hub.calls == [("openai/gsm8k", "main", "test")]
     assert [tasks[i].ground_truth for i in range(2)] == ["4", "1000"]
     assert tasks[1].key == "test/2"
     assert tasks[0].data_source == "openai/gsm8k"
-    assert read_hub("some/other", "fancy")[0].data_source == "some/other"
+    assert read("hub:some/other:fancy")[0].data_source == "some/other"
     assert hub.calls[-1] == ("some/other", "fancy", "train")
-    read_hub("some/other")
+    read("hub:some/other")
     assert hub.calls[-1] == ("some/other", None, "train")
 
 
 def test_hub_errors(hub):
     hub.rows = ConnectionError("no route")
     with pytest.raises(TaskError, match=r"hub:openai/gsm8k:main \(train\): could not be loaded .*no route.*network"):
-        read_hub("openai/gsm8k")
-    hub.rows = FakeSplit()
+        read("hub:openai/gsm8k")
+    hub.rows = []
     with pytest.raises(TaskError, match="has no rows"):
-        read_hub("openai/gsm8k")
-    hub.rows = FakeSplit([GOOD, {**GOOD, "answer": "?"}])
+        read("hub:openai/gsm8k")
+    hub.rows = [GOOD, {**GOOD, "answer": "?"}]
     with pytest.raises(TaskError, match=r"hub:openai/gsm8k:main \(train\): .*\n  row 2: column 'answer' has no"):
-        read_hub("openai/gsm8k")
-    hub.rows = FakeSplit([{"text": "x"}])
-    hub.rows.column_names = ["text"]
-    with pytest.raises(TaskError, match=r"column 'question' is missing; the data set has \['text'\]"):
-        read_hub("openai/gsm8k")
+        read("hub:openai/gsm8k")
+    hub.rows = [{"text": "x"}]
+    with pytest.raises(TaskError, match=r"row 1: column 'question' is missing; the row has \['text'\]"):
+        read("hub:openai/gsm8k")
 
 
 def test_the_real_datasets_library_reads_a_local_folder(tmp_path, monkeypatch):
@@ -342,10 +340,10 @@ def test_the_real_datasets_library_reads_a_local_folder(tmp_path, monkeypatch):
     folder.mkdir()
     jsonl(folder / "train.jsonl", GOOD)
     jsonl(folder / "test.jsonl", GOOD, {**GOOD, "answer": "#### 9"})
-    tasks = read_hub(str(folder), split="test")
+    tasks = read(f"hub:{folder}", split="test")
     assert [tasks[i].ground_truth for i in range(tasks.size)] == ["4", "9"]
     with pytest.raises(TaskError, match="could not be loaded"):
-        read_hub(str(folder), split="validation")
+        read(f"hub:{folder}", split="validation")
 
 
 # ------------------------------------------------------------------ rows
@@ -369,7 +367,7 @@ def test_all_real_rows_load_and_travel(split, count, tmp_path):
     path = SHARED / f"{split}.jsonl"
     if not path.exists():
         pytest.skip(f"GSM8K rows are not at {path}")
-    tasks = read_jsonl(path, check=problem_with)
+    tasks = read(path, check=problem_with)
     assert tasks.size == count
-    back = read_parquet(write_parquet(tasks, tmp_path / f"{split}.parquet"), check=problem_with)
+    back = read(write_parquet(tasks, tmp_path / f"{split}.parquet"), check=problem_with)
     assert [back[i] for i in range(count)] == [tasks[i] for i in range(count)]

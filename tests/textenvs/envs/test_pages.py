@@ -24,12 +24,12 @@ def test_there_are_conversations():
 
 
 @pytest.mark.parametrize(("command", "shown"), CONVERSATIONS)
-def test_the_conversation_on_the_page_is_what_its_command_prints(command, shown, tmp_path):
+def test_the_conversation_on_the_page_is_what_its_command_prints(command, shown):
     script = re.search(r"<<'END'\n(.*)END\n", command, re.DOTALL).group(1)
     ran = subprocess.run(
         [sys.executable, "-W", "error", "-"],
         input=script,
-        env={"PYTHONPATH": str(ROOT), "TEXTENVS_DATA": str(tmp_path), "PATH": ""},
+        env={"PYTHONPATH": str(ROOT), "PATH": ""},
         capture_output=True,
         text=True,
         timeout=60,

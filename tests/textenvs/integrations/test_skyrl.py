@@ -174,6 +174,6 @@ def test_the_example():
         text=True,
         check=True,
     )
-    assert "'#### 1': reward +1.0, done=True, stop solved" in done.stdout
-    assert "'#### 1': reward -0.1, done=True, stop max_assistant_turns" in done.stdout
+    assert "'#### 1': reward +1.00, done=True, stop solved" in done.stdout
+    assert "'#### 1': reward -0.25, done=True, stop max_assistant_turns" in done.stdout
     compile((root / "examples/skyrl/train.py").read_text(), "train.py", "exec")  # what it imports is not here

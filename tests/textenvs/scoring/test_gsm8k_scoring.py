@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from textenvs.scoring.gsm8k import _ANYWHERE, MAX_DIGITS, _canonical, compare, extract, judge, normalize, score
+from textenvs.scoring.gsm8k import _ANYWHERE, MAX_DIGITS, METHODS, _canonical, compare, extract, judge, normalize, score
 
 ROWS = Path(__file__).resolve().parents[3].parent / "shared" / "data" / "gsm8k"
 
@@ -89,25 +89,82 @@ def test_by_example(reply, strict, flexible):
     assert extract(reply, "flexible") == flexible
 
 
+FORMS = [
+    "#### {}",
+    "\\boxed{{{}}}",
+    "$\\boxed{{\\${}}}$.",
+    "\\boxed{{x = {}}}",
+    "\\boxed{{{} \\text{{ toys}}}}",
+    "#### 3+4={}",
+    "The answer is {}.",
+    "**The final answer is {} toys.**",
+]
+
+
+@given(spellings(), st.sampled_from(FORMS), words)
+def test_a_marked_answer_is_read_in_every_form(spelled, form, before):
+    text, value = spelled
+    found = extract(f"{before}\n{form.format(text)}", "marked")
+    assert found is not None
+    assert Decimal(found) == value
+
+
+@given(st.lists(st.tuples(st.sampled_from(FORMS), st.integers(0, 999)), min_size=1, max_size=5))
+def test_the_last_marked_answer_counts(claims):
+    reply = "\n".join(form.format(value) for form, value in claims)
+    assert extract(reply, "marked") == str(claims[-1][1])
+    assert extract(f"{reply}\nor maybe 1000", "marked") == str(claims[-1][1])
+
+
+@given(
+    st.sampled_from(FORMS[:3]), st.integers(0, 999), st.integers(0, 999), st.sampled_from((" or ", ", ", "; ", " and "))
+)
+def test_two_numbers_in_one_marked_answer_are_none(form, one, two, between):
+    expected = str(one) if one == two else None
+    assert extract(form.format(f"{one}{between}{two}"), "marked") == expected
+
+
+@pytest.mark.parametrize(
+    ("reply", "marked"),
+    [
+        ("72", "72"),  # nothing but the number
+        ("it is 72", None),
+        ("72 or 73", None),
+        ("\\boxed{1{,}234}", "1234"),
+        ("\\boxed{1\\,234}", "1234"),
+        ("\\boxed{\\frac{1}{2}}", None),
+        ("#### 5\n#### ", "5"),
+        ("\\boxed{5}\n#### none", None),
+        ("#### 2 x 3", None),
+        ("The answer is 5 or 6.", None),
+        ("The answer is 5. I am sure, 100 %.", "5"),
+        ("#### 5\nWait, the answer is 6.", "6"),
+    ],
+)
+def test_marked_answers_by_example(reply, marked):
+    assert extract(reply, "marked") == marked
+
+
 @given(st.one_of(st.text(), st.text(alphabet="#0123456789,.-+$% \n\u2212x")))
 def test_garbage_is_no_error(text):
-    for method in ("strict", "flexible"):
+    for method in METHODS:
         found = extract(text, method)
         if found is not None:
             assert normalize(found) == found  # the normal form is a fixed point
             assert sum(character.isdigit() for character in found) <= MAX_DIGITS
             assert Decimal(found).is_finite()
     verdict = judge(text, "5")
-    assert verdict.correct == verdict.strict == (score(text, "5") == 1.0)
-    assert verdict.well_formed or not verdict.strict
+    assert verdict.correct == verdict.accepted["strict"] == (score(text, "5") == 1.0)
+    assert verdict.well_formed or not verdict.correct
 
 
-@pytest.mark.parametrize("method", ["strict", "flexible"])
-@pytest.mark.parametrize("text", ["#### 5\nor 6", "#### 6\nor 5", "it is 5", "#### 5", "none"])
-def test_a_verdict_has_both_checks_and_the_method_says_which_counts(text, method):
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("text", ["#### 5\nor 6", "#### 6\nor 5", "it is 5", "#### 5", "\\boxed{5}", "none"])
+def test_a_verdict_has_all_checks_and_the_method_says_which_counts(text, method):
     verdict = judge(text, "5", method)
-    checks = {each: extract(text, each) == "5" for each in ("strict", "flexible")}
-    assert verdict.metrics() == checks | {"well_formed": "####" in text}
+    checks = {each: extract(text, each) == "5" for each in METHODS}
+    formed = "####" in text or ("boxed" in text and method != "strict")
+    assert verdict.metrics() == checks | {"well_formed": formed}
     assert (verdict.answer, verdict.correct) == (extract(text, method), checks[method])
 
 
@@ -117,7 +174,7 @@ def test_a_verdict_has_both_checks_and_the_method_says_which_counts(text, method
 )
 def test_long_adversarial_text_is_read_in_linear_time(piece):
     text = piece * 200_000  # a quadratic pattern would need hours
-    for method in ("strict", "flexible"):
+    for method in METHODS:
         extract(text, method)
         extract(text + "\n#### 5", method)
     assert extract(text + "\n#### 5", "strict") == "5"
@@ -137,7 +194,7 @@ def test_a_bad_ground_truth_or_method_is_an_error():
         with pytest.raises(ValueError, match="ground truth"):
             judge("#### 1", truth)
     for call in (extract, lambda text, method: score(text, "1", method), lambda text, method: judge(text, "1", method)):
-        with pytest.raises(ValueError, match="method must be one of strict, flexible"):
+        with pytest.raises(ValueError, match="method must be one of marked, strict, flexible"):
             call("#### 1", "loose")
 
 

@@ -15,15 +15,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
+from ...data.gsm8k import INSTRUCTION
 from ...messages import Message, visible_text
 from ...scoring.gsm8k import METHODS, Method, Verdict, compare, judge, normalize
 from ...task import Task, TaskError
 from ...text import quoted
 
 Feedback = Literal["none", "format", "direction", "hint"]
-FEEDBACKS: tuple[str, ...] = ("none", "format", "direction", "hint")
+FEEDBACKS: tuple[str, ...] = get_args(Feedback)
 
 #: What ``interaction_kwargs["name"]`` calls this user.
 NAME = "gsm8k"
@@ -44,7 +45,7 @@ class Gsm8kUser:
     Args:
         ground_truth: The right number, as text that :func:`~textenvs.scoring.gsm8k.normalize` reads.
         solution: The worked answer, for hints; empty where there is none.
-        method: What counts as an answer: ``"strict"`` (``#### N``) or ``"flexible"`` (the last number).
+        method: What counts as an answer; see :mod:`textenvs.scoring.gsm8k`.
         feedback: How much the user says; see the module's docstring.
 
     Raises:
@@ -53,7 +54,7 @@ class Gsm8kUser:
 
     ground_truth: str
     solution: str = ""
-    method: Method = "strict"
+    method: Method = "marked"
     feedback: Feedback = "direction"
 
     def __post_init__(self) -> None:
@@ -73,8 +74,7 @@ class Gsm8kUser:
         if self.feedback == "none":
             return "That is not right. Try again."
         if verdict.answer is None:
-            wanted = "#### and the number" if self.method == "strict" else "the number"
-            return f"End with {wanted}. Try again."
+            return f"{how_to_answer(self.method)} Try again."
         if self.feedback == "format":
             return "That is not right. Try again."
         direction = "low" if compare(verdict.answer, self.ground_truth) < 0 else "high"
@@ -92,6 +92,11 @@ class Gsm8kUser:
         if gold.lstrip("-") in seen:
             return None
         return first[1].strip()
+
+
+def how_to_answer(method: Method) -> str:
+    """What is said to a reply without an answer."""
+    return "End with the number." if method == "flexible" else INSTRUCTION
 
 
 def user_of(task: Task, *, method: Method, feedback: Feedback) -> Gsm8kUser:

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
+from pydantic import Field
 
-from ...data.load import Source
-from ...data.word_problems import Level
+from ...attack import COMMON, Attack
+from ...data.gsm8k import READER
+from ...data.sources import Source, open_source
+from ...data.word_problems import LEVELS, Level
 from ...env import EpisodeState, Turn
 from ...messages import Message, ToolCall, user
-from ...options import check_gain, check_number
-from ...scoring.gsm8k import METHODS, Method, judge, normalize
+from ...options import Cost, Gain, PositiveInt, checked
+from ...scoring.gsm8k import Method, judge, normalize
 from ...task import Split, Task, TaskError
 from ...text import quoted
 from ...tool_env import ToolEnv, ToolState
 from ...tools.formats import call
 from ...tools.schema import tool
 from ...tools.toolbox import ToolResult
-from ..gsm8k.env import hasty_answer, open_tasks, worked_answer
-
-#: The tool's name, as verl's rows have it.
-TOOL = "calc_gsm8k_reward"
+from ..gsm8k.env import hasty_answer, worked_answer
+from ..gsm8k.user import how_to_answer
+from .attacks import ATTACKS, TOOL
 
 #: What the policy is told by default.
 SYSTEM_PROMPT = f'Check your answer with {TOOL}. When it is right, end with "#### " and the number.'
@@ -31,9 +33,9 @@ SYSTEM_PROMPT = f'Check your answer with {TOOL}. When it is right, end with "###
 
 @dataclass
 class SubmissionState(ToolState):
-    """What was submitted."""
+    """What was submitted, and the right answer."""
 
-    submissions: int = 0
+    gold: str = ""
     accepted: bool = False  # whether the right answer was among them
     rewarded: bool = False  # and whether that has been paid for
 
@@ -46,9 +48,7 @@ def calc_gsm8k_reward(state: SubmissionState, answer: str | int | float) -> str:
         state: The episode.
         answer: The number.
     """
-    assert state.task is not None
-    state.submissions += 1
-    right = normalize(answer) is not None and normalize(answer) == normalize(state.task.ground_truth)
+    right = normalize(answer) == state.gold
     state.accepted |= right
     return "Right, reward 1.0." if right else "Wrong, reward 0.0."
 
@@ -67,16 +67,16 @@ class Gsm8kTool(ToolEnv[SubmissionState]):
         tasks: As in :class:`~textenvs.envs.gsm8k.Gsm8k`, and so are ``level``, ``split`` and ``seed``. Rows made for
             verl's tool of the same name are understood.
         level: Short for ``tasks="generated:<level>"``.
-        split: ``"train"`` or ``"test"``, of generated, prepared and Hub rows.
+        split: ``"train"`` or ``"test"``, of generated and Hub rows.
         seed: Which endless sequence of generated problems. (Episodes are seeded by ``reset``.)
-        method: What ends the episode: ``"strict"`` (the last ``#### N`` of a reply) or ``"flexible"`` (its last
-            number). A reply with neither a call nor an answer is told so, and costs only a turn.
+        method: What counts as the answer that ends the episode, as in :class:`~textenvs.envs.gsm8k.Gsm8k`. A reply
+            with neither a call nor an answer is told so, and costs only a turn.
         correct: The reward of ending with the right answer; above 0.
         submission: The reward of the first right submission; at least 0, and no more than a miss costs.
         no_progress: Added for every other submission; at most 0.
         call_format: As in :class:`~textenvs.tool_env.ToolEnv`, and so are the other options.
         max_assistant_turns: How many replies there are; ``None`` for no limit.
-        system_prompt: What stands before the description of the tool; ``None`` for nothing.
+        system_prompt: What stands before the description of the tool, and says how to answer; ``None`` for nothing.
         **options: ``tools_in_prompt``, ``max_user_turns``, ``render_mode``.
 
     Raises:
@@ -86,7 +86,9 @@ class Gsm8kTool(ToolEnv[SubmissionState]):
 
     state_type: ClassVar[type[EpisodeState]] = SubmissionState
     term_names = ("correct", "submission", "no_progress")
+    levels = LEVELS
 
+    @checked
     def __init__(
         self,
         tasks: Source = None,
@@ -94,27 +96,22 @@ class Gsm8kTool(ToolEnv[SubmissionState]):
         level: Level | None = None,
         split: Split = "train",
         seed: int = 0,
-        method: Method = "strict",
-        correct: float = 0.8,
-        submission: float = 0.2,
-        no_progress: float = -0.2,
+        method: Method = "marked",
+        correct: Gain = 0.8,
+        submission: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.2,
+        no_progress: Cost = -0.2,
         call_format: str = "hermes",
-        max_assistant_turns: int | None = 5,
+        max_assistant_turns: PositiveInt | None = 5,
         system_prompt: str | None = SYSTEM_PROMPT,
         **options: Any,
     ) -> None:
-        if method not in METHODS:
-            raise ValueError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
-        check_gain("correct", correct)
-        check_number("submission", submission)
-        check_number("no_progress", no_progress)
-        if not 0 <= submission <= -no_progress:
+        if submission > -no_progress:
             raise ValueError(
-                f"submission ({submission}) must be at least 0 and no more than a miss costs ({-no_progress}), or "
-                "guessing would pay; lower submission or no_progress"
+                f"submission ({submission}) must be no more than a miss costs ({-no_progress}), or guessing would "
+                "pay; lower submission or no_progress"
             )
         super().__init__(
-            open_tasks(tasks, level, split, seed),
+            open_source(tasks, READER, level=level, split=split, seed=seed),
             [calc_gsm8k_reward],
             call_format=call_format,
             max_calls_per_turn=1,
@@ -127,7 +124,7 @@ class Gsm8kTool(ToolEnv[SubmissionState]):
 
     def opening(self, task: Task) -> Sequence[Message]:
         """The row's prompt, once its ground truth and its tool are known to be ones that can be played."""
-        check_row(task)
+        self.state.gold = checked_truth(task)
         return task.prompt
 
     def after_tools(self, reply: Message, results: Sequence[ToolResult]) -> Turn:
@@ -141,12 +138,10 @@ class Gsm8kTool(ToolEnv[SubmissionState]):
 
     def answer(self, reply: Message) -> Turn:
         """Judge the answer that ends the episode; ask for one where there is none."""
-        task = self.state.task
-        assert task is not None
-        verdict = judge(self.said(reply), task.ground_truth, self.method)
+        verdict = judge(self.said(reply), self.state.gold, self.method)
         if verdict.answer is None:
-            wanted = "#### and the number" if self.method == "strict" else "the number"
-            return Turn([user(f"Use {TOOL}, or end with {wanted}.")], terms=self.terms(), metrics=verdict.metrics())
+            asked = f"Check your answer with {TOOL}. {how_to_answer(self.method)}"
+            return Turn([user(asked)], terms=self.terms(), metrics=verdict.metrics())
         return Turn(
             terminated=True,
             stop="solved" if verdict.correct else "wrong",
@@ -156,19 +151,19 @@ class Gsm8kTool(ToolEnv[SubmissionState]):
 
     def demonstration(self, rng: np.random.Generator) -> str | Message:
         """The worked answer without its last line, and its number to the tool; then the answer line."""
-        task = self.state.task
-        assert task is not None
         if self.state.accepted:
-            return self.format.write(f"#### {task.ground_truth}")
-        steps, _, _ = worked_answer(task, task.ground_truth).rpartition("####")
-        return self.format.write(steps.strip(), [submit(str(task.ground_truth))])
+            return self.format.write(f"#### {self.task.ground_truth}")
+        steps, _, _ = worked_answer(self.task, self.task.ground_truth).rpartition("####")
+        return self.format.write(steps.strip(), [submit(str(self.task.ground_truth))])
 
     def careless_reply(self, rng: np.random.Generator) -> str | Message:
         """A number near the answer, given in haste: to the tool, or at the end."""
-        task = self.state.task
-        assert task is not None
-        hasty = hasty_answer(task.ground_truth, rng)
+        hasty = hasty_answer(self.task.ground_truth, rng)
         return self.format.write(hasty) if self.state.accepted else self.format.write("", [submit(hasty[5:])])
+
+    def attacks(self) -> Sequence[Attack]:
+        """Guesses from the question's numbers: submitted, or as answers."""
+        return (*COMMON, *ATTACKS)
 
 
 def submit(answer: str) -> ToolCall:
@@ -177,8 +172,8 @@ def submit(answer: str) -> ToolCall:
     return call(TOOL, answer=int(number) if number.lstrip("-").isdigit() else float(number))
 
 
-def check_row(task: Task) -> None:
-    """Check that a row can be played, and that what it says for verl's tool is what is played here.
+def checked_truth(task: Task) -> str:
+    """The right number of a row that can be played, and whose options for verl's tool are what is played here.
 
     Raises:
         TaskError: The ground truth is no number; the row asks for other tools; or the tool's ground truth is another.
@@ -188,7 +183,7 @@ def check_row(task: Task) -> None:
         raise TaskError(f"task {task.key}: ground_truth {quoted(task.ground_truth)} is not a number")
     tools: Any = task.extra.get("tools_kwargs")
     if tools is None:
-        return
+        return gold
     where = f"task {task.key}: extra_info.tools_kwargs"
     if not isinstance(tools, Mapping):
         raise TaskError(f"{where} must be a mapping of tools, not {type(tools).__name__}")
@@ -201,3 +196,4 @@ def check_row(task: Task) -> None:
         raise TaskError(
             f"{where}: the tool's ground_truth is {quoted(own)}, but reward_model has {quoted(task.ground_truth)}"
         )
+    return gold

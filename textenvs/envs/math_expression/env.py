@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
+from pydantic import Field
 
-from ...data.load import load_tasks
+from ...attack import COMMON, Attack
+from ...data.sources import Source, open_source
 from ...env import EpisodeState, Turn
 from ...messages import Message, user
-from ...options import check_number
-from ...scoring.gsm8k import METHODS, Method, judge
-from ...task import Split, Task, TaskError, TaskSet
+from ...options import Cost, Gain, PositiveInt, checked
+from ...scoring.gsm8k import Method, judge
+from ...task import Split, Task, TaskError
 from ...tool_env import ToolEnv, ToolState
 from ...tools.arithmetic import add, divide, exact, multiply, subtract
 from ...tools.calculator import as_text, bounded, calculate
@@ -24,11 +25,14 @@ from ...tools.jsontext import read_object
 from ...tools.schema import Tool, tool
 from ...tools.toolbox import ToolResult
 from ..gsm8k.env import hasty_answer
+from ..gsm8k.user import how_to_answer
+from .attacks import ATTACKS
 from .tasks import (
     DEFAULT_MADE_UP,
+    LEVELS,
+    READER,
     Expression,
     ExpressionLevel,
-    GeneratedExpressions,
     MadeUp,
     Operation,
     after_step,
@@ -53,7 +57,7 @@ _NAMES = {sign: name for name, sign in _SIGNS.items()}
 class ExpressionState(ToolState):
     """What is left of the expression."""
 
-    left: Expression | None = None
+    left: Expression = Fraction(0)
     made_up: MadeUp = DEFAULT_MADE_UP
 
 
@@ -77,16 +81,16 @@ class MathExpression(ToolEnv[ExpressionState]):
     right answer's. With the defaults the shortest way earns 1.0, and nothing else earns more.
 
     Args:
-        tasks: A task set, or a file of rows in verl's schema with ``extra_info.expression``; ``None`` for generated
-            expressions of ``level``.
-        level: ``"easy"`` (the default), ``"medium"``, ``"hard"`` or ``"made-up"``: see
-            :class:`~textenvs.envs.math_expression.tasks.GeneratedExpressions`.
+        tasks: What :func:`~textenvs.data.sources.open_source` takes: a task set, ``"generated:hard"``, or a file whose
+            rows have an ``expression``; ``None`` for generated expressions.
+        level: Short for ``tasks="generated:<level>"``: ``"easy"`` (the default), ``"medium"``, ``"hard"`` or
+            ``"made-up"``; see :class:`~textenvs.envs.math_expression.tasks.GeneratedExpressions`.
         split: ``"train"`` or ``"test"``, of generated expressions.
         seed: Which endless sequence of generated expressions. (Episodes are seeded by ``reset``.)
         tools: ``"operators"`` (``add``, ``subtract``, ``multiply``, ``divide``, and ``at`` for the made-up ``@``) or
             ``"calculator"`` (``calculate``, which takes the whole expression; not with ``@``).
-        method: ``"strict"`` (the last ``#### N`` of the reply counts) or ``"flexible"`` (its last number). A reply
-            without an answer is told so, and costs only a turn.
+        method: What counts as an answer, as in :class:`~textenvs.envs.gsm8k.Gsm8k`. A reply without one is told so,
+            and costs only a turn.
         correct: The reward of the right answer; above 0.
         progress: The reward of all operations together; at least 0.
         wasted_call: Added for each call that works out nothing new; at most 0.
@@ -102,41 +106,31 @@ class MathExpression(ToolEnv[ExpressionState]):
 
     state_type: ClassVar[type[EpisodeState]] = ExpressionState
     term_names = ("correct", "progress", "wasted_call")
+    levels = LEVELS
+    attack_margin = 0.5
 
+    @checked
     def __init__(
         self,
-        tasks: TaskSet | str | Path | None = None,
+        tasks: Source = None,
         *,
         level: ExpressionLevel | None = None,
         split: Split = "train",
         seed: int = 0,
         tools: Literal["operators", "calculator"] = "operators",
-        method: Method = "strict",
-        correct: float = 0.8,
-        progress: float = 0.2,
-        wasted_call: float = -0.05,
+        method: Method = "marked",
+        correct: Gain = 0.8,
+        progress: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.2,
+        wasted_call: Cost = -0.05,
         call_format: str = "react",
-        max_assistant_turns: int | None = 12,
+        max_assistant_turns: PositiveInt | None = 12,
         system_prompt: str | None = SYSTEM_PROMPT,
         **options: Any,
     ) -> None:
-        if tasks is not None and level is not None:
-            raise ValueError(f"give either tasks or level, not both: level={level!r} is of generated expressions")
-        if tools not in TOOLSETS:
-            raise ValueError(f"tools must be one of {', '.join(TOOLSETS)}, not {tools!r}")
-        if method not in METHODS:
-            raise ValueError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
-        for name, weight in (("correct", correct), ("progress", progress), ("wasted_call", wasted_call)):
-            check_number(name, weight)
-        if correct <= 0 or progress < 0 or wasted_call > 0:
-            raise ValueError(
-                f"correct must be above 0, progress at least 0 and wasted_call at most 0, not {correct}, {progress} "
-                f"and {wasted_call}"
-            )
         if tools == "calculator" and level == "made-up":
             raise ValueError("level='made-up' needs tools='operators': a calculator does not know what @ means")
         super().__init__(
-            _open_tasks(tasks, level or "easy", split, seed),
+            open_source(tasks, READER, level=level, split=split, seed=seed),
             TOOLSETS[tools],
             call_format=call_format,
             max_assistant_turns=max_assistant_turns,
@@ -157,15 +151,13 @@ class MathExpression(ToolEnv[ExpressionState]):
 
     def after_tools(self, reply: Message, results: Sequence[ToolResult]) -> Turn:
         """Pay for every operation that a call worked out, and charge for the other calls."""
-        task = self.state.task
-        assert task is not None
         done, wasted = 0, 0
         for result in results:
             before = self.state.left
             self.state.left = self._after_call(result) if result.ok else before
-            done += operations(before) - operations(self.state.left)  # type: ignore[arg-type]
+            done += operations(before) - operations(self.state.left)
             wasted += self.state.left is before
-        whole = operations(read(task.extra["expression"]))
+        whole = operations(read(self.task.extra["expression"]))
         return Turn(
             self.tool_messages(results),
             terms=self.terms(
@@ -175,12 +167,9 @@ class MathExpression(ToolEnv[ExpressionState]):
 
     def answer(self, reply: Message) -> Turn:
         """Judge the answer; ask for one where there is none."""
-        task = self.state.task
-        assert task is not None
-        verdict = judge(self.said(reply), task.ground_truth, self.method)
+        verdict = judge(self.said(reply), self.task.ground_truth, self.method)
         if verdict.answer is None:
-            wanted = "#### and the number" if self.method == "strict" else "the number"
-            return Turn([user(f"Use a tool, or end with {wanted}.")], terms=self.terms())
+            return Turn([user(f"Use a tool. {how_to_answer(self.method)}")], terms=self.terms())
         return Turn(
             terminated=True,
             stop="solved" if verdict.correct else "wrong",
@@ -190,7 +179,6 @@ class MathExpression(ToolEnv[ExpressionState]):
     def demonstration(self, rng: np.random.Generator) -> str | Message:
         """The next operation from the left, or the answer when nothing is left to work out."""
         left = self.state.left
-        assert left is not None
         step = next_step(left)
         if step is None:
             return self.format.write(f"#### {as_text(value(left, self.state.made_up))}")
@@ -201,13 +189,14 @@ class MathExpression(ToolEnv[ExpressionState]):
 
     def careless_reply(self, rng: np.random.Generator) -> str | Message:
         """A number near the answer, given in haste: without a tool."""
-        task = self.state.task
-        assert task is not None
-        return self.format.write(hasty_answer(task.ground_truth, rng))
+        return self.format.write(hasty_answer(self.task.ground_truth, rng))
+
+    def attacks(self) -> Sequence[Attack]:
+        """Guesses from the expression's numbers, results that no tool gave, and calls of everything."""
+        return (*COMMON, *ATTACKS)
 
     def _after_call(self, result: ToolResult) -> Expression:
         left = self.state.left
-        assert left is not None
         if result.name not in _SIGNS:  # the calculator takes the expression as a whole
             worth = value(left, self.state.made_up)
             return worth if isinstance(left, Operation) and result.value == as_text(worth) else left
@@ -218,11 +207,3 @@ class MathExpression(ToolEnv[ExpressionState]):
 
 def _as_json(number: Fraction) -> int | float:
     return number.numerator if number.denominator == 1 else float(number)
-
-
-def _open_tasks(tasks: TaskSet | str | Path | None, level: ExpressionLevel, split: Split, seed: int) -> TaskSet:
-    if tasks is None:
-        return GeneratedExpressions(level, seed=seed, split=split)
-    if isinstance(tasks, str) and tasks.startswith("generated:"):
-        raise ValueError(f"{tasks!r}: generated expressions are asked for by level, for example level='hard'")
-    return load_tasks(tasks, split=split, seed=seed, check=problem_with)

@@ -15,9 +15,10 @@ from fractions import Fraction
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from ...data.endless import Endless
+from ...data.sources import Reader
 from ...messages import user
 from ...scoring.gsm8k import normalize
-from ...task import Split, Task
+from ...task import Split, Task, TaskError
 from ...text import excerpt, quoted
 
 ExpressionLevel = Literal["easy", "medium", "hard", "made-up"]
@@ -145,7 +146,7 @@ def after_step(node: Expression, step: Operation, made_up: MadeUp) -> Expression
 
 
 def made_up_of(extra: Mapping[str, Any]) -> MadeUp:
-    """What ``@`` means in a row: its ``made_up``, two whole numbers.
+    """What ``@`` means in a row: its ``made_up``, two integers.
 
     Raises:
         ValueError: It is something else.
@@ -226,6 +227,29 @@ class GeneratedExpressions(Endless):
             ability="math",
             extra=extra,
         )
+
+
+def from_expression(row: Mapping[str, Any], key: str, where: str, data_source: str) -> Task:
+    """A task from a row with ``expression`` and, for ``@``, ``made_up``.
+
+    Raises:
+        TaskError: There is no expression, or none that has a value.
+    """
+    extra = {name: row[name] for name in ("expression", "made_up") if name in row}
+    try:
+        worth = value(read(str(extra.get("expression", ""))), made_up_of(extra))
+    except (ValueError, ZeroDivisionError) as error:
+        raise TaskError(f"{where}: column 'expression': {error}") from error
+    text = extra["expression"]
+    return Task(key, data_source, (user(f"Work out {text}."),), _text(worth, 0), ability="math", extra=extra)
+
+
+def _generate(level: str, split: Split, seed: int) -> GeneratedExpressions:
+    return GeneratedExpressions(level, seed, split)  # type: ignore[arg-type]
+
+
+#: How this family reads its tasks.
+READER = Reader(_generate, LEVELS, from_expression, "'expression'", "my/expressions", check=problem_with)
 
 
 def _split_of(text: str) -> str:

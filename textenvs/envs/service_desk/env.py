@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from ...chat.spec import SpecLike
-from ...data.load import load_tasks
+from ...data.sources import Reader, open_source, verl_row
 from ...env import EpisodeState, Turn
 from ...messages import Message, Messages, assistant
 from ...messages import user as user_message
@@ -25,7 +25,7 @@ from .expert import Move, careless_move, next_move
 from .llm_customer import MANNER, PERSONA, goal_text, overhear
 from .reply_parser import MAX_CHARS, mentions
 from .scenario import Wish, scenario_of
-from .tasks import Level, ServiceDeskTasks
+from .tasks import LEVELS, Level, ServiceDeskTasks
 from .tools import TOOLS, DeskState
 from .user import TOO_LONG, begin, listen
 
@@ -255,7 +255,7 @@ def open_tasks(
             raise ValueError(f"give either tasks or {name}, not both: {name} is an option of generated tasks")
     if isinstance(tasks, (str, Path)) and Path(tasks).suffix != ".parquet":
         raise ValueError(f"tasks must be a task set, a .parquet file or None, not {str(tasks)!r}")
-    return load_tasks(tasks, split=split, seed=seed, check=problem_with)
+    return open_source(tasks, READER, level=None, split=split, seed=seed)
 
 
 def problem_with(task: Task) -> str | None:
@@ -265,6 +265,16 @@ def problem_with(task: Task) -> str | None:
     except ValueError as error:
         return str(error)
     return None
+
+
+READER = Reader(
+    lambda level, split, seed: ServiceDeskTasks(level, seed, split),  # type: ignore[arg-type]
+    LEVELS,
+    verl_row,
+    "verl's columns",
+    "my/scenarios",
+    check=problem_with,
+)
 
 
 def _played_by(spec: SpecLike) -> LLMUser:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import textenvs
-from textenvs.data import Task, TaskError, load_tasks, write_parquet
+from textenvs.data import GeneratedMath, Task, TaskError, write_parquet
 from textenvs.data.sources import open_source
 from textenvs.envs.collab.sets import GeneratedGoals, from_single_turn, reader_of
 from textenvs.envs.collab.tasks import MOST_POINTS, Piece, goal_of, keywords_of, outline, split_request
@@ -405,7 +405,7 @@ def test_sources_that_cannot_be_joined():
 
 
 def test_a_task_set_is_returned_as_it_is():
-    tasks = load_tasks("generated:easy")
+    tasks = GeneratedMath("easy")
     assert load_goals(tasks, "math") is tasks
 
 

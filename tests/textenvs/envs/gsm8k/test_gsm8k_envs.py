@@ -13,22 +13,20 @@ from gymnasium.utils.env_checker import check_env
 from hypothesis import given
 from hypothesis import strategies as st
 
-from textenvs.data import GeneratedMath, Task, TaskError, prepare
+from textenvs.data import GeneratedMath, Task, TaskError
+from textenvs.data.gsm8k import INSTRUCTION
+from textenvs.data.word_problems import LEVELS
 from textenvs.envs.gsm8k.env import Gsm8k
 from textenvs.envs.gsm8k.interact import Gsm8kInteract
 from textenvs.envs.gsm8k.user import FEEDBACKS
-from textenvs.messages import assistant, user
+from textenvs.envs.self_correct.env import SelfCorrect
+from textenvs.messages import assistant, system, user
+from textenvs.scoring.gsm8k import METHODS
 
 ROOT = Path(__file__).resolve().parents[4]
 SHARED = ROOT.parent / "shared" / "data" / "gsm8k"
 RNG = np.random.default_rng(0)
 BOTH = (Gsm8k, Gsm8kInteract)
-
-
-@pytest.fixture(autouse=True)
-def nothing_prepared(tmp_path, monkeypatch):
-    """Tests must not see what the machine's user has prepared."""
-    monkeypatch.setenv("TEXTENVS_DATA", str(tmp_path / "data"))
 
 
 def wrong(task):
@@ -56,21 +54,26 @@ def test_the_registry_names_what_there_is():
         assert made.reset(seed=0)[1]["data_source"] == "textenvs/generated-easy"
 
 
-@given(st.sampled_from(BOTH), st.integers(0, 2**31), st.sampled_from(("easy", "medium", "hard")))
+@given(st.sampled_from(BOTH), st.integers(0, 2**31), st.sampled_from(LEVELS))
 def test_the_expert_solves_every_task_at_once(make, seed, level):
     env = make(level=level)
     observation, info = env.reset(seed=seed)
-    assert observation == env.state.task.prompt
+    assert observation == (user(f"{env.task.question} {INSTRUCTION}"),)
     assert info["data_source"] == f"textenvs/generated-{level}"
     observation, reward, terminated, truncated, info = env.step(env.demonstration(RNG))
     assert (reward, terminated, truncated, info["stop"]) == (1.0, True, False, "solved")
     assert info["terms"]["correct"] == 1.0
     assert len(observation) == 2  # the user has nothing to add
-    assert info["metrics"] == {"strict": 1.0, "flexible": 1.0, "well_formed": 1.0}
+    assert info["metrics"] == {"marked": 1.0, "strict": 1.0, "flexible": 1.0, "well_formed": 1.0}
 
 
 replies = st.lists(
-    st.one_of(st.text(max_size=20), st.integers(-5, 60).map("#### {}".format), st.just("expert")),
+    st.one_of(
+        st.text(max_size=20),
+        st.integers(-5, 60).map("#### {}".format),
+        st.integers(-5, 60).map("\\boxed{{{}}}".format),
+        st.just("expert"),
+    ),
     min_size=1,
     max_size=6,
 )
@@ -84,7 +87,7 @@ costs = st.floats(0, 0.4)
     weights,
     costs,
     costs,
-    st.sampled_from(("strict", "flexible")),
+    st.sampled_from(METHODS),
     st.integers(0, 99),
 )
 def test_every_turn_has_the_same_terms_and_they_sum(actions, feedback, correct, form, dearer, method, seed):
@@ -135,9 +138,9 @@ def test_defaults():
     observation, reward, *_ = env.step("I do not know")
     assert (reward, observation[-1]) == (0.0, user("End with #### and the number. Try again."))
     observation, reward, *_ = env.step(wrong(task))
-    assert (reward, observation[-1]) == (-0.1, user("That is too high. Try again."))
+    assert (reward, observation[-1]) == (-0.25, user("That is too high. Try again."))
     _, reward, terminated, _, info = env.step(f"#### {task.ground_truth}")
-    assert (reward, terminated, info["stop"], info["user_turns"]) == (0.9, True, "solved", 2)
+    assert (reward, terminated, info["stop"], info["user_turns"]) == (0.75, True, "solved", 2)
 
 
 def test_the_last_reply_is_judged_before_the_turns_run_out():
@@ -169,7 +172,49 @@ def test_strict_and_flexible(make):
         env.reset(seed=2)
         _, _, terminated, _, info = env.step(f"It is {env.state.task.ground_truth}.")
         assert (info["stop"] == "solved") == solved
-        assert info["metrics"] == {"strict": 0.0, "flexible": 1.0, "well_formed": 0.0}
+        assert info["metrics"] == {"marked": 0.0, "strict": 0.0, "flexible": 1.0, "well_formed": 0.0}
+
+
+ALL = (Gsm8k, Gsm8kInteract, SelfCorrect)
+
+
+@pytest.mark.parametrize("make", ALL)
+@pytest.mark.parametrize(
+    "form", ["#### {}", "So it is \\boxed{{{}}}.", "**{}**\n\\[ \\boxed{{{}\\text{{ toys}}}} \\]", "{}", "The answer is {}."]
+)
+def test_a_right_answer_in_the_form_that_a_model_chose_is_paid(make, form):
+    env = make()
+    env.reset(seed=2)
+    truth = env.task.ground_truth
+    assert env.step(form.format(truth, truth))[4]["terms"]["correct"] == 1.0
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_of_several_answers_only_the_last_counts(make):
+    env = make()
+    for forms, paid in (("#### {0}\n\\boxed{{{1}}}", False), ("\\boxed{{{1}}}\n#### {0}", True)):
+        env.reset(seed=2)
+        truth = int(env.task.ground_truth)
+        assert env.step(forms.format(truth, truth + 1))[4]["terms"]["correct"] == float(paid)
+    for listed in ("#### {0} or {1}", "\\boxed{{{0}, {1}}}", "\\boxed{{{1} \\text{{ or }} {0}}}"):
+        env.reset(seed=2)
+        assert env.step(listed.format(truth, truth + 1))[4]["terms"]["correct"] == 0.0
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_the_opening_says_how_to_answer_unless_the_row_does(make):
+    def opens(*messages, **options):
+        return make(**options).reset(options={"task": Task("k", "s", messages, "4")})[0]
+
+    bare = user("How many?")
+    assert opens(bare) == (user(f"How many? {INSTRUCTION}"),)
+    assert opens(system("Be brief."), bare)[-1] == user(f"How many? {INSTRUCTION}")
+    assert opens(bare, instruction="Say it.") == (user("How many? Say it."),)
+    assert opens(bare, instruction=None) == (bare,)
+    for told in ("How many? Output the final answer after '####'.", "How many? Put it in \\boxed{}."):
+        assert opens(user(told)) == (user(told),)
+        assert opens(system(told), bare) == (system(told), bare)
+        assert opens(bare, system_prompt=told) == (system(told), bare)
 
 
 # ------------------------------------------------------------------ replay, snapshots, forks
@@ -259,15 +304,6 @@ def test_rows_from_a_file(tmp_path):
     assert env.reset(seed=0)[0][0] == {"role": "system", "content": "Be brief."}
 
 
-def test_prepared_rows_are_the_default(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    path.write_text(json.dumps({"question": "How many?", "answer": "#### 4"}))
-    assert Gsm8k().reset(seed=0)[1]["data_source"] == "textenvs/generated-easy"
-    prepare({"train": path, "test": path})
-    assert Gsm8k().reset(seed=0)[1]["data_source"] == "openai/gsm8k"
-    assert Gsm8k(level="easy").reset(seed=0)[1]["data_source"] == "textenvs/generated-easy"
-
-
 def test_a_row_brings_its_own_user():
     env = Gsm8kInteract(feedback="none")
     row = GeneratedMath()[0].to_row()
@@ -296,13 +332,13 @@ def test_expert_without_a_worked_answer():
     ("options", "message"),
     [
         ({"tasks": "generated:easy", "level": "easy"}, "give either tasks or level, not both"),
-        ({"level": "trivial"}, "'generated:trivial': unknown level"),
-        ({"split": "val"}, "split must be one of train, test"),
-        ({"seed": 1.5}, "seed must be an integer"),
-        ({"method": "loose"}, "method must be one of strict, flexible"),
-        ({"correct": "1"}, "correct must be a finite number"),
-        ({"correct": float("nan")}, "correct must be a finite number"),
-        ({"format": True}, "format must be a finite number"),
+        ({"level": "trivial"}, "level should be 'easy', 'medium', 'hard' or 'expert', not 'trivial'"),
+        ({"split": "val"}, "split should be 'train' or 'test', not 'val'"),
+        ({"seed": 1.5}, "seed should be a valid integer, not 1.5"),
+        ({"method": "loose"}, "method should be 'marked', 'strict' or 'flexible', not 'loose'"),
+        ({"correct": "1"}, "correct should be a valid number"),
+        ({"correct": float("nan")}, "correct should be .*, not nan"),
+        ({"format": True}, "format should be a valid number, not True"),
         ({"format": 1.0, "correct": 1.0}, "must be less than correct"),
         ({"render_mode": "rgb_array"}, "render_mode must be None or one of"),
     ],
@@ -315,10 +351,10 @@ def test_bad_options_are_errors(make, options, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"feedback": "loud"}, "feedback must be one of none, format, direction, hint, not 'loud'"),
-        ({"extra_turn": 0.1}, "extra_turn is a cost and must be at most 0"),
-        ({"extra_turn": float("-inf")}, "extra_turn must be a finite number"),
-        ({"max_assistant_turns": 0}, "max_assistant_turns must be an integer of at least 1"),
+        ({"feedback": "loud"}, "feedback should be 'none', 'format', 'direction' or 'hint', not 'loud'"),
+        ({"extra_turn": 0.1}, "extra_turn should be less than or equal to 0"),
+        ({"extra_turn": float("-inf")}, "extra_turn should be a finite number"),
+        ({"max_assistant_turns": 0}, "max_assistant_turns should be greater than or equal to 1"),
     ],
 )
 def test_bad_options_of_the_conversation(options, message):
@@ -331,7 +367,7 @@ def test_the_expert_solves_every_real_row(split):
     path = SHARED / f"{split}.jsonl"
     if not path.exists():
         pytest.skip(f"GSM8K rows are not at {path}")
-    for method in ("strict", "flexible"):
+    for method in METHODS:
         env = Gsm8kInteract(path, method=method)
         for index in range(env.tasks.size):
             env.reset(options={"task_index": index})

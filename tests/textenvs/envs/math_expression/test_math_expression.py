@@ -118,8 +118,10 @@ def test_an_answer_without_a_number_is_asked_for_again():
     env = started()
     conversation, reward, terminated, *_ = env.step("Final Answer: twenty-one")
     assert (reward, terminated) == (0.0, False)
-    assert conversation[-1] == user("Use a tool, or end with #### and the number.")
+    assert conversation[-1] == user("Use a tool. End with #### and the number.")
     assert started(method="flexible").step("Final Answer: it is 21.")[1] == 0.8
+    for form in ("21", "\\boxed{21}", "3*(4+5)-6 = 21 #### 21"):
+        assert started().step(f"Final Answer: {form}")[1] == 0.8
 
 
 def test_the_careless_policy_answers_at_once():
@@ -150,13 +152,13 @@ def test_rows_that_cannot_be_played_are_refused(extra, truth, error):
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"level": "harder"}, "level must be one of"),
-        ({"tools": "abacus"}, "tools must be one of operators, calculator"),
-        ({"method": "loose"}, "method must be one of"),
-        ({"correct": 0}, "correct must be above 0"),
-        ({"progress": -0.1}, "progress at least 0"),
-        ({"wasted_call": 0.1}, "wasted_call at most 0"),
-        ({"tasks": "generated:easy"}, "asked for by level"),
+        ({"level": "harder"}, "level should be"),
+        ({"tools": "abacus"}, "tools should be 'operators' or 'calculator'"),
+        ({"method": "loose"}, "method should be"),
+        ({"correct": 0}, "correct should be greater than 0"),
+        ({"progress": -0.1}, "progress should be greater than or equal to 0"),
+        ({"wasted_call": 0.1}, "wasted_call should be less than or equal to 0"),
+        ({"tasks": "generated:harder"}, "known are generated:easy"),
         ({"tasks": "rows.jsonl", "level": "easy"}, "either tasks or level"),
     ],
 )

@@ -11,12 +11,6 @@ from textenvs.messages import user
 RNG = np.random.default_rng(0)
 
 
-@pytest.fixture(autouse=True)
-def nothing_prepared(tmp_path, monkeypatch):
-    """Tests must not see what the machine's user has prepared."""
-    monkeypatch.setenv("TEXTENVS_DATA", str(tmp_path / "data"))
-
-
 def play(env, *right, seed=0):
     """An episode in which the attempts are right or wrong as told; the results of its steps."""
     env.reset(seed=seed)
@@ -32,20 +26,22 @@ def play(env, *right, seed=0):
     shaped=st.sampled_from(("second", "both")),
     seed=st.integers(0, 99),
 )
-def test_the_rewards_are_the_papers_formulas(first, second, alpha, rewarded, shaped, seed):
+def test_the_rewards_are_those_of_the_formulas(first, second, alpha, rewarded, shaped, seed):
     one, two = play(SelfCorrect(alpha=alpha, rewarded=rewarded, shaped=shaped), first, second, seed=seed)
     r1, r2 = float(first), float(second)
     assert one[4]["terms"] == {
         "correct": r1 if rewarded == "both" else 0.0,
         "bonus": pytest.approx(alpha * r1 if shaped == "both" else 0.0),
     }
-    assert two[4]["terms"] == {"correct": r2, "bonus": pytest.approx(alpha * (r2 - r1))}
+    paper = alpha * (r2 - r1)
+    ours = -alpha * r1 * (1 - r2) + alpha / 4 * r2 * (1 - r1)
+    assert two[4]["terms"] == {"correct": r2, "bonus": pytest.approx(paper if shaped == "second" else ours)}
     assert [step[1] for step in (one, two)] == [pytest.approx(sum(step[4]["terms"].values())) for step in (one, two)]
 
 
-def test_the_default_is_stage_two_with_alpha_ten():
+def test_the_papers_stage_two_has_alpha_ten():
     returns = {
-        (first, second): tuple(step[1] for step in play(SelfCorrect(), first, second))
+        (first, second): tuple(step[1] for step in play(SelfCorrect(shaped="second"), first, second))
         for first in (False, True)
         for second in (False, True)
     }
@@ -58,13 +54,34 @@ def test_the_default_is_stage_two_with_alpha_ten():
     }
 
 
+def totals(env):
+    return {pair: sum(step[1] for step in play(env, *pair)) for pair in ((0, 0), (0, 1), (1, 0), (1, 1))}
+
+
 @given(alpha=st.floats(0, 50), rewarded=st.sampled_from(("both", "second")))
-def test_with_a_potential_failing_first_never_pays(alpha, rewarded):
-    env = SelfCorrect(alpha=alpha, rewarded=rewarded, shaped="both")
-    total = {pair: sum(step[1] for step in play(env, *pair)) for pair in ((0, 0), (0, 1), (1, 0), (1, 1))}
+def test_failing_first_never_pays_and_correcting_always_does(alpha, rewarded):
+    total = totals(SelfCorrect(alpha=alpha, rewarded=rewarded))
     assert total[1, 1] >= total[0, 1] - 1e-9
-    assert total[0, 1] >= total[1, 0] - 1e-9
-    assert total[1, 0] >= total[0, 0] - 1e-9
+    assert total[0, 1] >= total[0, 0] + 1
+    assert total[1, 1] >= total[1, 0] + 1 - 1e-9
+
+
+@given(alpha=st.floats(0.01, 50))
+def test_a_mistake_made_on_purpose_and_corrected_earns_less_than_half_of_what_two_right_attempts_do(alpha):
+    total = totals(SelfCorrect(alpha=alpha))
+    assert total[0, 0] == 0
+    assert total[0, 1] < 0.5 * total[1, 1]
+
+
+def test_fail_then_succeed_at_the_defaults():
+    """What earned 11, where right twice earned 2."""
+    env = SelfCorrect()
+    earned = []
+    for first in ("#### 0.5", None):
+        env.reset(seed=0)
+        expert = env.demonstration(RNG)
+        earned.append(env.step(first or expert)[1] + env.step(expert)[1])
+    assert earned == [3.5, 12.0]
 
 
 def test_the_metrics_average_to_the_papers_figures():
@@ -115,14 +132,14 @@ def test_strict_and_flexible():
     ("options", "message"),
     [
         ({"tasks": "generated:easy", "level": "easy"}, "give either tasks or level, not both"),
-        ({"method": "loose"}, "method must be one of strict, flexible, not 'loose'"),
-        ({"rewarded": "first"}, "rewarded must be one of both, second, not 'first'"),
-        ({"shaped": "none"}, "shaped must be one of second, both, not 'none'"),
-        ({"alpha": -1}, "alpha must be at least 0, not -1"),
-        ({"alpha": float("inf")}, "alpha must be a finite number"),
-        ({"alpha": None}, "alpha must be a finite number, not None"),
-        ({"feedback": " "}, "feedback must be what the user says"),
-        ({"feedback": None}, "feedback must be what the user says"),
+        ({"method": "loose"}, "method should be 'marked', 'strict' or 'flexible', not 'loose'"),
+        ({"rewarded": "first"}, "rewarded should be 'both' or 'second', not 'first'"),
+        ({"shaped": "none"}, "shaped should be 'both' or 'second', not 'none'"),
+        ({"alpha": -1}, "alpha should be greater than or equal to 0, not -1"),
+        ({"alpha": float("inf")}, "alpha should be a finite number"),
+        ({"alpha": None}, "alpha should be a valid number, not None"),
+        ({"feedback": " "}, "feedback .*, not ' '"),
+        ({"feedback": None}, "feedback should be a valid string"),
     ],
 )
 def test_bad_options_are_errors(options, message):
