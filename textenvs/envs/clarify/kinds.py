@@ -100,7 +100,7 @@ def _kind(name: str, given: Mapping[str, Any], shared: Mapping[str, Any], words:
     )
     given_things = fields.pop("things", [""])
     things = tuple(words[given_things] if isinstance(given_things, str) else given_things)
-    lists = {key: tuple(fields.pop(key, ())) for key in ("work", "order")}
+    lists: dict[str, Any] = {key: tuple(fields.pop(key, ())) for key in ("work", "order")}
     return Kind(name, slots=slots, things=things, **lists, **fields)
 
 

@@ -81,8 +81,8 @@ def read(reply: Message, request: Request) -> Reading:
     sentences = [sentence for sentence in _SENTENCE.findall(text) if _INTERROGATIVE.search(sentence)]
     if not sentences:
         return Reading("neither")
-    parts = (part for sentence in sentences for part in _BETWEEN_PARTS.split(sentence))
-    return Reading("question", asked=tuple(meant for part in parts if (meant := _asked_for(part, request.kind))))
+    asked = (_asked_for(part, request.kind) for sentence in sentences for part in _BETWEEN_PARTS.split(sentence))
+    return Reading("question", asked=tuple(filter(None, asked)))
 
 
 def is_right(reading: Reading, request: Request) -> bool:
