@@ -23,9 +23,10 @@ MAX_CHARS = 2_000
 # What ends the episode after a reply that the game cannot read, as TextArena's games end after an invalid move.
 _INVALID = -1.0
 
-#: Guess the Number with as many numbers, in 10 guesses and one more, as the package counts; the best way needs at most 9, 10 and 10 of them.
+#: Guess the Number with as many numbers, in 10 guesses and, as the package counts, one more; halving the range needs at
+#: most 9, 10 and 10 of them.
 LEVELS: dict[str, dict[str, Any]] = {
-    "easy": {"max_number": 400},
+    "easy": {"max_number": 500},
     "medium": {"max_number": 700},
     "hard": {"max_number": 1000},
 }
@@ -72,7 +73,7 @@ class TextArena(TextEnv[TextArenaState]):
     Args:
         game: An id of TextArena; see :func:`~textenvs.envs.textarena.tasks.games`. ``None`` is Guess the Number at a
             level.
-        level: ``"easy"`` (1 to 400; the default), ``"medium"`` (700) or ``"hard"`` (1000), where ``game`` is ``None``.
+        level: ``"easy"`` (1 to 500; the default), ``"medium"`` (700) or ``"hard"`` (1000), where ``game`` is ``None``.
         options: Arguments of the game, as in JSON, over those of the id or the level.
         seat: Which player the policy is, in a game for two: 0 or 1.
         forfeit: Whether a game that an invalid move ends earns nothing (or less, if the game says so). Without, some

@@ -146,7 +146,7 @@ def test_the_levels_can_be_won_by_halving_the_range(level, most):
 
 
 def test_a_scan_with_the_first_hint_stays_near_its_luck():
-    """With 20 numbers it solved nearly every game. Now it is right in 21 of 400: at most 9 of 60, by three sigmas."""
+    """With 20 numbers it solved nearly every game. Now it is right in 21 of 500: at most 9 of 60, by four sigmas."""
     (scan,) = [attack for attack in TextArena().attacks() if attack.name == "directed-scan"]
     assert sum(record.success for record in play_attack(TextArena, scan, 60)) <= 9
 
