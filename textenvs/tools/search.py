@@ -15,12 +15,17 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field
 
 from ..data.corpus import Document, make_documents, read_documents
+from ..options import PositiveInt, checked
 from .schema import Tool, ToolError
+
+#: How many characters of a document are shown.
+SnippetChars = Annotated[int, Field(ge=40)]
 
 _WORD = re.compile(r"\w+")
 # Words that stand in most documents and questions and tell them apart least.
@@ -125,12 +130,13 @@ class Corpus:
             return self._index
 
 
+@checked
 def search_tool(
     corpus: Corpus | str | Path | Sequence[Document | Mapping[str, Any]],
     *,
     name: str = "search",
-    top_k: int = 3,
-    snippet_chars: int = 500,
+    top_k: PositiveInt = 3,
+    snippet_chars: SnippetChars = 500,
 ) -> Tool[[str], Any]:
     """A tool ``search(query)`` over a corpus.
 
@@ -145,9 +151,6 @@ def search_tool(
         TaskError: Documents that cannot be used.
         ImportError: bm25s is not installed; the message names the extra.
     """
-    for option, value, least in (("top_k", top_k, 1), ("snippet_chars", snippet_chars, 40)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ValueError(f"{option} must be an integer of at least {least}, not {value!r}")
     if isinstance(corpus, (str, Path)):
         corpus = Corpus.load(corpus)
     elif not isinstance(corpus, Corpus):

@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ...attack import COMMON, Attack
 from ...env import EpisodeState, TextEnv, Turn
 from ...messages import Message, user
-from ...options import check_charge, check_number
+from ...options import Cost, Gain, Share, checked
 from ...task import Split, Task, TaskSet
-from .tasks import GeneratedRequests, Level, Request
-from .templates import MIN_VALUES
+from .attacks import ATTACKS
+from .kinds import MIN_VALUES
+from .tasks import LEVELS, GeneratedRequests, Level, Request
 from .user import is_right, read, respond
 
 
@@ -32,9 +34,9 @@ class Clarify(TextEnv[ClarifyState]):
 
     An answer ends the episode (``stop`` is ``"solved"`` or ``"wrong"``); a question is answered by the user. The
     reward's terms, the same on every turn, are ``correct`` (the right answer), ``wrong`` (another answer), ``question``
-    (every reply that is not an answer) and ``needless`` (a question that asks for nothing that is missing, though
-    something was told about all it asks for). With the defaults a clear request answered at once earns 1.0, an
-    ambiguous one after a good question 0.9, and a guess less than nothing on average.
+    (every reply that is not an answer) and ``needless`` (a question that asks for something that was said). With the
+    defaults a clear request answered at once earns 1.0, an ambiguous one after a good question 0.9, and a guess less
+    than nothing on average.
 
     Args:
         tasks: The requests; ``None`` for generated ones, as the next five say.
@@ -58,20 +60,23 @@ class Clarify(TextEnv[ClarifyState]):
     """
 
     state_type = ClarifyState
+    levels = LEVELS
+    attack_margin = 0.5
 
+    @checked
     def __init__(
         self,
         tasks: TaskSet | None = None,
         *,
         level: Level = "easy",
-        ambiguous: float = 0.5,
+        ambiguous: Share = 0.5,
         kinds: Sequence[str] | None = None,
         split: Split = "train",
         seed: int = 0,
-        correct: float = 1.0,
-        wrong: float = -0.25,
-        question: float = -0.1,
-        needless: float = -0.2,
+        correct: Gain = 1.0,
+        wrong: Cost = -0.25,
+        question: Cost = -0.1,
+        needless: Cost = -0.2,
         max_assistant_turns: int | None = 4,
         max_user_turns: int | None = None,
         system_prompt: str | None = None,
@@ -84,9 +89,6 @@ class Clarify(TextEnv[ClarifyState]):
             raise ValueError(f"tasks must be a task set or None for generated requests, not {tasks!r}")
         elif generated != GeneratedRequests():
             raise ValueError("give either tasks or level, ambiguous, kinds, split and seed of generated ones, not both")
-        check_number("correct", correct)
-        for name, weight in (("wrong", wrong), ("question", question), ("needless", needless)):
-            check_charge(name, weight)
         if (correct + (MIN_VALUES - 1) * wrong) / MIN_VALUES >= correct + question:
             raise ValueError(
                 f"with correct={correct}, wrong={wrong} and question={question}, a guess (right once in {MIN_VALUES} "
@@ -111,8 +113,8 @@ class Clarify(TextEnv[ClarifyState]):
         request, state = self._request, self.state
         reading = read(reply, request)
         if state.assistant_turns == 1:
-            wanted = set(request.missing)
-            state.first_was_good = bool(reading.asked & wanted) if wanted else reading.sort == "answer"
+            wanted = bool(reading.asked) and all(meant & set(request.missing) for meant in reading.asked)
+            state.first_was_good = wanted if request.missing else reading.sort == "answer"
         if reading.sort == "answer":
             state.right = is_right(reading, request)
             return Turn(
@@ -160,10 +162,13 @@ class Clarify(TextEnv[ClarifyState]):
         answer = " ".join(request.answer)
         return () if answer in hidden else (answer,)
 
+    def attacks(self) -> Sequence[Attack]:
+        """Cheap policies; see :mod:`~textenvs.envs.clarify.attacks`."""
+        return (*COMMON, *ATTACKS)
+
     @property
     def _request(self) -> Request:
-        assert self.state.task is not None
-        return Request.from_task(self.state.task)
+        return Request.from_task(self.task)
 
     def _terms(self, *earned: str) -> dict[str, float]:
         return {name: weight * (name in earned) for name, weight in self.weights.items()}

@@ -20,22 +20,17 @@ from ...data.endless import Endless
 from ...messages import user
 from ...task import Split, Task, TaskError
 from ...text import quoted
-from .templates import EASY, MEDIUM, Kind, Slot, Value
+from .kinds import KINDS, NAMES, Kind, Slot, Value
 
 Level = Literal["easy", "medium"]
 
 # One request in this many is held out for the test split.
 _HELD_OUT = 8
-_NAMES = ("Mia", "Tom", "Ann", "Leo", "Eva", "Max", "Zoe", "Ben")
-
-_KINDS: dict[str, tuple[Kind, ...]] = {"easy": EASY, "medium": MEDIUM}
 # How many slots a request with a gap may leave out, at most.
 _MOST_MISSING: dict[str, int] = {"easy": 1, "medium": 2}
-_BY_NAME = {kind.name: kind for kinds in _KINDS.values() for kind in kinds}
+_BY_NAME = {name: kind for kinds in KINDS.values() for name, kind in kinds.items()}
 
-LEVELS: tuple[str, ...] = tuple(_KINDS)
-#: The kinds of each level, by name.
-KINDS: Mapping[str, tuple[str, ...]] = {level: tuple(kind.name for kind in kinds) for level, kinds in _KINDS.items()}
+LEVELS: tuple[str, ...] = tuple(KINDS)
 
 
 @dataclass(frozen=True)
@@ -60,7 +55,7 @@ class Request:
     def text(self) -> str:
         """What the user asks for, and how to answer."""
         said = {
-            slot.name: slot.unknown if slot.name in self.missing else slot.known.format(self.values[slot.name])
+            slot.name: slot.blank if slot.name in self.missing else slot.says.format(self.values[slot.name])
             for slot in self.kind.slots
         }
         return (
@@ -70,13 +65,13 @@ class Request:
     @property
     def equations(self) -> tuple[str, ...]:
         """The calculations of the worked answer; none where there is nothing to work out."""
-        return () if self.kind.work is None else self.kind.work(self.values)
+        return self.kind.equations(self.values)
 
     @property
     def answer(self) -> tuple[str, ...]:
         """The parts of the right answer, in order."""
-        if self.kind.work is None:
-            return tuple(str(self.values[slot.name]) for slot in self.kind.slots)
+        if self.kind.order:
+            return tuple(str(self.values[name]) for name in self.kind.order)
         return (self.equations[-1].rpartition("=")[2],)
 
     def question(self, slot: Slot) -> str:
@@ -155,10 +150,10 @@ class GeneratedRequests(Endless):
     """An endless :class:`~textenvs.task.TaskSet` of requests.
 
     Args:
-        level: ``"easy"`` (one step of arithmetic with numbers up to 20, bookings and orders of two or three parts; at
-            most one part missing; up to 25 words) or ``"medium"`` (two steps, three or four parts, one or two missing).
+        level: ``"easy"`` (arithmetic with numbers up to 20, bookings and orders of two or three parts; at most one part
+            missing; up to 25 words) or ``"medium"`` (two steps, three or four parts, one or two missing).
         ambiguous: The share of requests that leave something out, from 0 to 1.
-        kinds: Only these kinds of the level (see :data:`KINDS`); ``None`` for all.
+        kinds: Only these kinds of the level (see ``requests.yaml``); ``None`` for all.
         seed: Another seed is another sequence of requests.
         split: ``"train"`` or ``"test"``; the two never share a request, whatever their seeds.
 
@@ -203,12 +198,12 @@ class GeneratedRequests(Endless):
         )
 
     def _draw(self, rng: random.Random, ambiguous: bool) -> Request:
-        kind = _BY_NAME[rng.choice(self.kinds or KINDS[self.level])]
+        kind = _BY_NAME[rng.choice(self.kinds or tuple(KINDS[self.level]))]
         names = [slot.name for slot in kind.slots]
         left_out = rng.sample(names, rng.randint(1, _MOST_MISSING[self.level])) if ambiguous else []
         return Request(
             kind,
-            name=rng.choice(_NAMES),
+            name=rng.choice(NAMES),
             thing=rng.choice(kind.things),
             values={slot.name: rng.choice(slot.values) for slot in kind.slots},
             missing=tuple(name for name in names if name in left_out),

@@ -3,13 +3,14 @@
 Replies are read by rules, generous to any phrasing:
 
 * a reply with ``####`` and a number or one of the request's words (a day, a colour) after it is an *answer*;
-* else it is a *question* if it has a question mark, an interrogative or a word such as "tell", "need" or "missing". It
-  asks for every slot of which it uses one of the words, sentence by sentence; a sentence that only asks for the result
-  ("How many are left?") asks for no slot;
+* else it is a *question* if it has a question mark, an interrogative or a word such as "tell", "need" or "missing".
+  Each part of such a sentence (between commas and "and") asks for one slot: that of which it uses a word first. A part
+  that only asks for the result ("How many are left?") asks for no slot;
 * anything else is neither.
 
-What the request left out is told when it is asked for, and not before. The sentences are short and few, so that a tiny
-model can learn to read them.
+What the request left out is told when it is asked for, and not before, one thing a reply. A question for several things
+of which one is known is needless, so asking for everything at once does not pay. The sentences are short and few, so
+that a tiny model can learn to read them.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from typing import Literal
 
 from ...messages import Message, visible_text
 from ...scoring.gsm8k import normalize
+from .kinds import Kind
 from .tasks import Request
-from .templates import Kind
 
 _MARKED = re.compile(r"(?<!#)####(?!#)([^\n]*)")
 _SENTENCE = re.compile(r"[^.?!\n]+[.?!\n]?")
+_BETWEEN_PARTS = re.compile(r"[,;:/&]|\b(?:and|or)\b", re.IGNORECASE)
 _INTERROGATIVE = re.compile(
     r"\?|\b(?:what|which|how|when|who|where|tell|know|need|needs|missing|specify|clarify|clarification|provide|confirm"
     r"|could you|can you|would you|do you|please (?:give|say|state|share)|not given|not stated|not mentioned"
@@ -44,12 +46,13 @@ class Reading:
     Args:
         sort: Whether it answers, asks, or does neither.
         answer: The parts of an answer, in order: numbers, and words that are values of the request's slots.
-        asked: The slots that a question is about.
+        asked: What a question asks for, in order: for each thing the slots that may be meant ("When?" may mean the day
+            or the hour).
     """
 
     sort: Literal["answer", "question", "neither"]
     answer: tuple[str, ...] = ()
-    asked: frozenset[str] = frozenset()
+    asked: tuple[frozenset[str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ class Speech:
     Args:
         text: Its words.
         told: The slots it tells with them.
-        needless: Whether it was asked only for what it had said already.
+        needless: Whether it was asked for something that it had said already.
     """
 
     text: str
@@ -78,10 +81,8 @@ def read(reply: Message, request: Request) -> Reading:
     sentences = [sentence for sentence in _SENTENCE.findall(text) if _INTERROGATIVE.search(sentence)]
     if not sentences:
         return Reading("neither")
-    about, result = _patterns(request.kind)
-    asking = [sentence for sentence in sentences if not result.search(sentence)]
-    asked = {name for name, words in about.items() if any(words.search(sentence) for sentence in asking)}
-    return Reading("question", asked=frozenset(asked))
+    asked = (_asked_for(part, request.kind) for sentence in sentences for part in _BETWEEN_PARTS.split(sentence))
+    return Reading("question", asked=tuple(filter(None, asked)))
 
 
 def is_right(reading: Reading, request: Request) -> bool:
@@ -100,16 +101,27 @@ def respond(reading: Reading, request: Request, told: Collection[str], needless:
     """
     if reading.sort == "neither":
         return Speech("Ask me, or answer with ####.")
-    open_slots = [name for name in request.missing if name not in told]
-    telling = [slot for slot in request.kind.slots if slot.name in open_slots and slot.name in reading.asked]
-    if telling:
-        return Speech(" ".join(map(request.telling, telling)), told=tuple(slot.name for slot in telling))
-    if open_slots and not reading.asked:
-        return Speech("What do you want to know?")
     again = "As I said, " if needless else ""
-    if open_slots:
+    still_open = [slot for slot in request.kind.slots if slot.name in request.missing and slot.name not in told]
+    if not still_open:
+        return Speech(f"{again}I have told you all.", needless=True)
+    if not reading.asked:
+        return Speech("What do you want to know?")
+    wanted = [next((slot for slot in still_open if slot.name in meant), None) for meant in reading.asked]
+    first = next((slot for slot in wanted if slot is not None), None)
+    if first is None:
         return Speech(f"{again or 'But '}I have told you that.", needless=True)
-    return Speech(f"{again}I have told you all.", needless=True)
+    more = " One thing at a time, please." if len(wanted) > 1 else ""
+    return Speech(f"{request.telling(first)}{more}", told=(first.name,), needless=None in wanted)
+
+
+def _asked_for(part: str, kind: Kind) -> frozenset[str]:
+    """The slots whose words ``part`` uses first; of words that begin at one place, the longest counts."""
+    about, result = _patterns(kind)
+    if result.search(part):
+        return frozenset()
+    found = {name: (match.start(), -match.end()) for name, words in about.items() if (match := words.search(part))}
+    return frozenset(name for name, place in found.items() if place == min(found.values()))
 
 
 def _parts(line: str, kind: Kind) -> tuple[str, ...]:
@@ -119,7 +131,7 @@ def _parts(line: str, kind: Kind) -> tuple[str, ...]:
 
 
 def _part(part: str) -> str:
-    # A number too long to read is nobody's answer, but an answer.
+    # A number too long to read is an answer, and a wrong one.
     return part.casefold() if part.isalpha() else normalize(part) or "?"
 
 

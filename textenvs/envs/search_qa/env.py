@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,19 +10,23 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from ...attack import COMMON, Attack
+from ...data.corpus import Document
 from ...data.sources import Reader, Source, open_source
 from ...env import EpisodeState, Turn
 from ...messages import Message, clean_text, user
-from ...options import check_charge, check_gain
+from ...options import Cost, Gain, PositiveInt, checked
 from ...scoring.qa import exact_match, f1, stated_answer
-from ...task import Split, Task, TaskError, TaskSet
+from ...task import Split, Task, TaskError
 from ...text import quoted
 from ...tool_env import ToolEnv, ToolState
 from ...tools.formats import call
 from ...tools.jsontext import read_object
-from ...tools.search import Corpus, search_tool
+from ...tools.schema import Tool
+from ...tools.search import Corpus, Search, SnippetChars
 from ...tools.toolbox import ToolResult
-from .tasks import LEVELS, GeneratedQuestions, WorldLevel
+from .attacks import ATTACKS
+from .tasks import LEVELS, GeneratedQuestions, WorldLevel, documents_of
 
 #: The tool's name.
 TOOL = "search"
@@ -48,8 +53,8 @@ class SearchQA(ToolEnv[SearchState]):
     and costs only a turn. Two terms of reward: ``correct``, times the answer's score, and ``calls``, which is
     ``call_cost`` for every call. ``info["metrics"]`` has ``em`` and ``f1``, whichever is rewarded.
 
-    Generated questions are about an invented world, whose pages are the corpus; rows of files and of the Hub need a
-    ``corpus`` of their own. Searching needs the extra ``search``.
+    Each generated question is about an invented world of its own, whose pages are the corpus; rows of files and of the
+    Hub need a ``corpus``. Searching needs the extra ``search``.
 
     Args:
         tasks: ``None`` for generated questions; a ``.jsonl`` or ``.parquet`` file with ``question`` and ``answer`` (or
@@ -57,9 +62,9 @@ class SearchQA(ToolEnv[SearchState]):
             set.
         level: ``"easy"``, ``"medium"``, ``"hard"``; see :class:`~textenvs.envs.search_qa.tasks.GeneratedQuestions`.
         split: ``"train"`` or ``"test"``, of generated and Hub rows.
-        seed: Which generated world. (Episodes are seeded by ``reset``.)
+        seed: Which sequence of generated worlds. (Episodes are seeded by ``reset``.)
         corpus: What is searched: the path of a ``.jsonl`` or ``.parquet`` file with ``id``, ``title`` and ``text``, or
-            a :class:`~textenvs.tools.search.Corpus`; ``None`` for the pages of the generated world.
+            a :class:`~textenvs.tools.search.Corpus`; ``None`` for the pages of each question's generated world.
         top_k: How many documents a search shows.
         snippet_chars: How many characters of each.
         score: What ``correct`` is multiplied by: ``"em"`` (exact match, 0 or 1) or ``"f1"`` (the words in common).
@@ -79,7 +84,10 @@ class SearchQA(ToolEnv[SearchState]):
 
     state_type: ClassVar[type[EpisodeState]] = SearchState
     term_names = ("correct", "calls")
+    levels = LEVELS
+    attack_margin = 0.5
 
+    @checked
     def __init__(
         self,
         tasks: Source = None,
@@ -88,24 +96,32 @@ class SearchQA(ToolEnv[SearchState]):
         split: Split = "train",
         seed: int = 0,
         corpus: Corpus | str | Path | None = None,
-        top_k: int = 3,
-        snippet_chars: int = 400,
+        top_k: PositiveInt = 3,
+        snippet_chars: SnippetChars = 400,
         score: Literal["em", "f1"] = "em",
-        correct: float = 1.0,
-        call_cost: float = 0.0,
+        correct: Gain = 1.0,
+        call_cost: Cost = 0.0,
         call_format: str = "hermes",
         max_assistant_turns: int | None = 6,
         system_prompt: str | None = SYSTEM_PROMPT,
         **options: Any,
     ) -> None:
-        check_gain("correct", correct)
-        check_charge("call_cost", call_cost)
-        if score not in SCORES:
-            raise ValueError(f"score must be one of {', '.join(SCORES)}, not {score!r}")
         opened = open_source(tasks, READER, level=level, split=split, seed=seed)
+        of_worlds = isinstance(opened, GeneratedQuestions) or documents_of(opened[0]) is not None
+        if of_worlds and corpus is not None:
+            raise ValueError("corpus is for rows of your own: generated questions are about generated pages")
+        if not of_worlds and corpus is None:
+            raise ValueError(f"{opened.name}: name the documents to search with corpus=, a .jsonl or .parquet file")
+        self.corpus = Corpus.load(corpus) if isinstance(corpus, (str, Path)) else corpus
         super().__init__(
             opened,
-            [search_tool(_corpus(opened, corpus), name=TOOL, top_k=top_k, snippet_chars=snippet_chars)],
+            [
+                Tool(
+                    _SearchOfTask(self.corpus, top_k, snippet_chars),
+                    name=TOOL,
+                    max_chars=top_k * (snippet_chars + 300) + 100,
+                )
+            ],
             call_format=call_format,
             max_assistant_turns=max_assistant_turns,
             system_prompt=system_prompt,
@@ -115,8 +131,10 @@ class SearchQA(ToolEnv[SearchState]):
         self.correct, self.call_cost = float(correct), float(call_cost)
 
     def opening(self, task: Task) -> Sequence[Message]:
-        """The row's prompt, once its answers are known to be texts."""
+        """The row's prompt, once its answers are known to be texts, and its documents to be there."""
         answers_of(task)
+        if self.corpus is None and documents_of(task) is None:
+            raise TaskError(f"task {task.key}: it is about no generated world; name its documents with corpus=")
         return task.prompt
 
     def after_tools(self, reply: Message, results: Sequence[ToolResult]) -> Turn:
@@ -128,9 +146,7 @@ class SearchQA(ToolEnv[SearchState]):
 
     def answer(self, reply: Message) -> Turn:
         """Judge the answer that ends the episode; ask for one where there is none."""
-        task = self.state.task
-        assert task is not None
-        given, truths = stated_answer(self.said(reply)), answers_of(task)
+        given, truths = stated_answer(self.said(reply)), answers_of(self.task)
         metrics = _metrics(given, truths)
         if given is None:
             text = f'Use {TOOL}, or end with "Answer: " and the answer.'
@@ -144,27 +160,53 @@ class SearchQA(ToolEnv[SearchState]):
 
     def demonstration(self, rng: np.random.Generator) -> str | Message:
         """The question's searches that were not made yet, one a turn; then the answer."""
-        task = self.state.task
-        assert task is not None
-        searches: Any = task.extra.get("searches") or ()
+        searches: Any = self.task.extra.get("searches") or ()
         left = [str(query) for query in searches if str(query) not in self.state.searched]
         if left:
             return self.format.write("", [call(TOOL, query=left[0])])
-        return self.format.write(f"Answer: {answers_of(task)[0]}")
+        return self.format.write(f"Answer: {answers_of(self.task)[0]}")
 
     def careless_reply(self, rng: np.random.Generator) -> str | Message:
         """The right answer to another question, without a search."""
-        task = self.state.task
-        assert task is not None
         size = self.tasks.size or 1000
         index = int(rng.integers(size))
         others = (answers_of(self.tasks[i % size])[0] for i in range(index, index + 3))
-        wrong = next((other for other in others if other not in answers_of(task)), "I do not know")
+        wrong = next((other for other in others if other not in answers_of(self.task)), "I do not know")
         return self.format.write(f"Answer: {wrong}")
 
     def secrets(self) -> Sequence[str]:
         """Every right answer."""
-        return () if self.state.task is None else answers_of(self.state.task)
+        return answers_of(self.task)
+
+    def attacks(self) -> Sequence[Attack]:
+        """Cheap policies; see :mod:`~textenvs.envs.search_qa.attacks`."""
+        return (*COMMON, *ATTACKS)
+
+
+@dataclass(frozen=True)
+class _SearchOfTask:
+    """The function behind the tool: it searches the environment's corpus, or the pages of the task's own world."""
+
+    corpus: Corpus | None
+    top_k: int
+    snippet_chars: int
+
+    def __call__(self, query: str, state: SearchState) -> str:  # noqa: D417 (the model is not told of the state)
+        """Search the documents by keywords. The best matches come first.
+
+        Args:
+            query: A few words that the document should have, such as names.
+        """
+        corpus = self.corpus
+        if corpus is None:
+            assert state.task is not None  # a tool runs inside an episode
+            corpus = _indexed(documents_of(state.task) or ())
+        return Search(corpus, self.top_k, self.snippet_chars)(query)
+
+
+@functools.lru_cache(maxsize=64)
+def _indexed(documents: tuple[Document, ...]) -> Corpus:
+    return Corpus(documents, name="a generated world")
 
 
 def answers_of(task: Task) -> tuple[str, ...]:
@@ -227,21 +269,6 @@ def _generated(level: str, split: Split, seed: int) -> GeneratedQuestions:
 
 
 READER = Reader(_generated, LEVELS, from_question, _COLUMNS, "hotpotqa/hotpot_qa:distractor")
-
-# The pages of generated worlds, indexed once a process.
-_worlds: dict[GeneratedQuestions, Corpus] = {}
-
-
-def _corpus(tasks: TaskSet, given: Corpus | str | Path | None) -> Corpus | str | Path:
-    if isinstance(tasks, GeneratedQuestions):
-        if given is not None:
-            raise ValueError("corpus is for rows of your own: generated questions are about generated pages")
-        if tasks not in _worlds:
-            _worlds[tasks] = Corpus(tasks.documents, name=tasks.name)
-        return _worlds[tasks]
-    if given is None:
-        raise ValueError(f"{tasks.name}: name the documents to search with corpus=, a .jsonl or .parquet file")
-    return given
 
 
 def _metrics(given: str | None, truths: Sequence[str]) -> dict[str, float]:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
+from ...attack import COMMON, Attack
 from ...env import EnvironmentFailure, EpisodeState, TextEnv, Turn
 from ...messages import Message, user, visible_text
+from ...options import checked
 from ...task import Split, Task
+from .attacks import ATTACKS
 from .players import careless_move, expert_move, opponent_move
 from .tasks import GameFault, LiveGame, TextArenaTasks, base_of, players_of, seed_of
 
@@ -19,6 +22,18 @@ MAX_CHARS = 2_000
 
 # What ends the episode after a reply that the game cannot read, as TextArena's games end after an invalid move.
 _INVALID = -1.0
+
+#: Guess the Number with as many numbers, in 10 guesses and, as the package counts, one more; halving the range needs at
+#: most 9, 10 and 10 of them.
+LEVELS: dict[str, dict[str, Any]] = {
+    "easy": {"max_number": 500},
+    "medium": {"max_number": 700},
+    "hard": {"max_number": 1000},
+}
+
+# Games whose share in a lost game is no progress: Guess the Number pays for a last guess near the number, wherever one
+# has stopped to look.
+_NO_SHARE = frozenset(("GuessTheNumber",))
 
 _SECRETS = {
     "GuessTheNumber": lambda game: (str(game.game_number),),
@@ -50,14 +65,16 @@ class TextArena(TextEnv[TextArenaState]):
 
     The reward has one term, ``game``: what the game gives, on the turn that ends it, and 0 before. Most games give 1
     for a win, a share of it for what was reached in the end, and for two players -1 for a loss. An invalid move is
-    answered by the game; most end at the second in a row.
+    answered by the game; most end at the second in a row. A lost game of Guess the Number pays nothing.
 
     The running game is no part of the state: the state has the moves, and a game is played again from its seed where
     there is none that has just come to the same point (after ``restore``, in a fork, in another process).
 
     Args:
-        game: An id of TextArena; see :func:`~textenvs.envs.textarena.tasks.games`.
-        options: Arguments of the game, as in JSON, over those of the id.
+        game: An id of TextArena; see :func:`~textenvs.envs.textarena.tasks.games`. ``None`` is Guess the Number at a
+            level.
+        level: ``"easy"`` (1 to 500; the default), ``"medium"`` (700) or ``"hard"`` (1000), where ``game`` is ``None``.
+        options: Arguments of the game, as in JSON, over those of the id or the level.
         seat: Which player the policy is, in a game for two: 0 or 1.
         forfeit: Whether a game that an invalid move ends earns nothing (or less, if the game says so). Without, some
             games then pay a share for what was reached, and a few pay it for nothing at all.
@@ -68,18 +85,22 @@ class TextArena(TextEnv[TextArenaState]):
         render_mode: As in :class:`~textenvs.env.TextEnv`.
 
     Raises:
-        ValueError: A value outside the above, or a game that cannot be played here.
+        ValueError: A value outside the above, both ``game`` and ``level``, or a game that cannot be played here.
         LookupError: The game needs NLTK's corpora, and they are not there.
         ImportError: TextArena is not installed.
     """
 
     state_type = TextArenaState
     tasks: TextArenaTasks
+    levels = tuple(LEVELS)
+    attack_margin = 0.5
 
+    @checked
     def __init__(
         self,
-        game: str = "GuessTheNumber-v0",
+        game: str | None = None,
         *,
+        level: Literal["easy", "medium", "hard"] | None = None,
         options: Mapping[str, Any] | None = None,
         seat: int = 0,
         forfeit: bool = True,
@@ -89,12 +110,14 @@ class TextArena(TextEnv[TextArenaState]):
         system_prompt: str | None = None,
         render_mode: str | None = None,
     ) -> None:
+        if game is None:
+            game, options = "GuessTheNumber-v0", {**LEVELS[level or "easy"], **(options or {})}
+        elif level is not None:
+            raise ValueError(f"give either game or level, not both: level={level!r} is one of Guess the Number")
         tasks = TextArenaTasks(game, options or {}, seed, split)
         if isinstance(seat, bool) or seat not in range(players_of(game)):
             allowed = "0 or 1" if players_of(game) == 2 else "0, in a game for one"
             raise ValueError(f"seat must be {allowed}, not {seat!r}")
-        if not isinstance(forfeit, bool):
-            raise ValueError(f"forfeit must be true or false, not {forfeit!r}")
         super().__init__(
             tasks, max_assistant_turns=max_assistant_turns, system_prompt=system_prompt, render_mode=render_mode
         )
@@ -138,7 +161,8 @@ class TextArena(TextEnv[TextArenaState]):
             outcome = game.outcome(self.seat)
         except GameFault as fault:
             raise EnvironmentFailure("tool_failed", f"{self.tasks.game}, at its end: {fault}") from fault
-        reward = min(outcome.reward, 0.0) if outcome.invalid and self.forfeit else outcome.reward
+        unpaid = outcome.invalid and self.forfeit or outcome.reward < 1.0 and base_of(self.tasks.game) in _NO_SHARE
+        reward = min(outcome.reward, 0.0) if unpaid else outcome.reward
         state.won = reward >= 1.0
         drawn = game.players == 2 and reward == 0.0
         return Turn(
@@ -173,6 +197,10 @@ class TextArena(TextEnv[TextArenaState]):
         secret = _SECRETS.get(base_of(self.tasks.game))
         return () if secret is None or self.state.task is None else secret(self._peek().game)
 
+    def attacks(self) -> Sequence[Attack]:
+        """Cheap policies; see :mod:`~textenvs.envs.textarena.attacks`."""
+        return (*COMMON, *ATTACKS)
+
     # ------------------------------------------------------------------ the running game
 
     def _opponents(self, game: LiveGame) -> None:
@@ -187,9 +215,8 @@ class TextArena(TextEnv[TextArenaState]):
             self.state.moves = (*self.state.moves, move)
 
     def _take(self) -> LiveGame:
-        """The game as it stands after the state's moves; the caller owns it, and it is kept no more."""
-        assert self.state.task is not None
-        seed = seed_of(self.state.task, self.tasks.game)
+        """The game as it stands after the state's moves; the caller owns it, and the cache is cleared."""
+        seed = seed_of(self.task, self.tasks.game)
         kept, self._live = self._live, None
         if kept is not None and kept[:2] == (seed, self.state.moves):
             return kept[2]
@@ -201,8 +228,7 @@ class TextArena(TextEnv[TextArenaState]):
         return game
 
     def _keep(self, game: LiveGame) -> None:
-        assert self.state.task is not None
-        self._live = (seed_of(self.state.task, self.tasks.game), self.state.moves, game)
+        self._live = (seed_of(self.task, self.tasks.game), self.state.moves, game)
 
     def _peek(self) -> LiveGame:
         game = self._take()

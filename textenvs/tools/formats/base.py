@@ -54,6 +54,9 @@ class CallFormat(ABC):
     """
 
     name: ClassVar[str]
+    #: What a problem calls a call, and how to write one, for the model.
+    called: ClassVar[str] = "A function call"
+    how: ClassVar[str] = ""
 
     def __init__(self, tools: Sequence[Tool[..., Any]] = ()) -> None:
         self.tools = tuple(tools)
@@ -64,15 +67,47 @@ class CallFormat(ABC):
     def instructions(self) -> str:
         """Text for the system prompt: the tools, and how to call them. Empty where the chat template says it."""
 
-    @abstractmethod
-    def read(self, text: str) -> tuple[str, list[Written], list[str]]:
-        """Words, calls and problems of ``text``, which has no private reasoning in it."""
+    def find(self, text: str, place: int) -> int:
+        """Where the next call begins, from ``place`` on; -1 where there is none."""
+        return -1
+
+    def read_call(self, text: str, start: int) -> tuple[list[Written], int]:
+        """The calls that begin at ``start``, and where they end; no call where it is words after all.
+
+        Raises:
+            JsonProblem: What stands there cannot be read.
+        """
+        raise NotImplementedError
+
+    def after_problem(self, text: str, start: int) -> int:
+        """Where to read on after the unreadable call at ``start``; by default nowhere, as broken JSON has no end."""
+        return len(text)
 
     @abstractmethod
     def spell(self, text: str, calls: Sequence[Written]) -> str | Message:
         """The reply that says ``text`` and makes ``calls``."""
 
     # ------------------------------------------------------------------ what all have
+
+    def read(self, text: str) -> tuple[str, list[Written], list[str]]:
+        """Words, calls and problems of ``text``, which has no private reasoning in it."""
+        words: list[str] = []
+        calls: list[Written] = []
+        problems: list[str] = []
+        place = 0
+        while len(problems) < MAX_PROBLEMS and (start := self.find(text, place)) >= 0:
+            words.append(text[place:start])
+            try:
+                found, place = self.read_call(text, start)
+            except JsonProblem as problem:
+                problems.append(f"{self.called} cannot be read: {problem}. {self.how}")
+                place = self.after_problem(text, start)
+            else:
+                calls += found
+                if not found:
+                    words.append(text[start:place])
+        words.append(text[place:])
+        return "".join(words).strip(), calls, problems
 
     def parse(self, reply: str | Message, first: int = 0) -> Parsed:
         """Take a reply apart. It never raises, whatever a model wrote.

@@ -8,13 +8,14 @@ from ..jsontext import JsonProblem, read_value, skip_space, write_value
 from .base import MAX_PROBLEMS, CallFormat, Written, after_broken, schema_lines, without_tags, written_call
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
-_HOW = f'Write {OPEN}, then {{"name": ..., "arguments": {{...}}}}, then {CLOSE}.'
 
 
 class Hermes(CallFormat):
     """``<tool_call>`` and a JSON object with ``name`` and ``arguments``, once for each call, after any words."""
 
     name = "hermes"
+    called = "A tool call"
+    how = f'Write {OPEN}, then {{"name": ..., "arguments": {{...}}}}, then {CLOSE}.'
 
     def instructions(self) -> str:
         """The tools between ``<tools>`` tags, and the form of a call."""
@@ -25,32 +26,28 @@ class Hermes(CallFormat):
         )
 
     def read(self, text: str) -> tuple[str, list[Written], list[str]]:
-        """Read every ``<tool_call>``; the closing tag may be left out at the end or before the next call."""
-        words: list[str] = []
-        calls: list[Written] = []
-        problems: list[str] = []
-        place = 0
-        while len(problems) < MAX_PROBLEMS and (start := text.find(OPEN, place)) >= 0:
-            words.append(text[place:start])
-            inside = start + len(OPEN)
-            try:
-                value, end = read_value(text, inside)
-                end = skip_space(text, end)
-                if text.startswith(CLOSE, end):
-                    place = end + len(CLOSE)
-                elif end == len(text) or text.startswith(OPEN, end):
-                    place = end
-                else:
-                    raise JsonProblem(f"between the JSON and {CLOSE} stands {text[end : end + 20]!r}")
-                calls.append(written_call(value, ("arguments",)))
-            except JsonProblem as problem:
-                problems.append(f"A tool call cannot be read: {problem}. {_HOW}")
-                place = max(place, after_broken(text, inside, OPEN, CLOSE))
-        words.append(text[place:])
-        said = "".join(words).strip()
+        """As in all formats; a closing tag alone is a problem."""
+        said, calls, problems = super().read(text)
         if CLOSE in said and len(problems) < MAX_PROBLEMS:
-            problems.append(f"{CLOSE} has no {OPEN} before it. {_HOW}")
+            problems.append(f"{CLOSE} has no {OPEN} before it. {self.how}")
         return said, calls, problems
+
+    def find(self, text: str, place: int) -> int:
+        """The next opening tag."""
+        return text.find(OPEN, place)
+
+    def read_call(self, text: str, start: int) -> tuple[list[Written], int]:
+        """One call; the closing tag may be left out at the end or before the next call."""
+        value, end = read_value(text, start + len(OPEN))
+        end = skip_space(text, end)
+        closed = text.startswith(CLOSE, end)
+        if not closed and end != len(text) and not text.startswith(OPEN, end):
+            raise JsonProblem(f"between the JSON and {CLOSE} stands {text[end : end + 20]!r}")
+        return [written_call(value, ("arguments",))], end + len(CLOSE) * closed
+
+    def after_problem(self, text: str, start: int) -> int:
+        """Behind its closing tag, or at the next call."""
+        return after_broken(text, start + len(OPEN), OPEN, CLOSE)
 
     def spell(self, text: str, calls: Sequence[Written]) -> str:
         """The words, then each call on lines of its own."""

@@ -13,7 +13,6 @@ TAG, ARGS = "[TOOL_CALLS]", "[ARGS]"
 _NAMED = re.compile(r"\s*([^\s\[\]{}]+)\s*(?:\[CALL_ID\][^\s\[\]{}]*)?\s*(?:\[ARGS\])?(?=\s*\{)")
 # A list of calls from the very beginning: the tag is a special token, and some decoders leave those out.
 _BARE_LIST = re.compile(r'\[\s*\{\s*"name"\s*:\s*"[^"]*"\s*,\s*"arguments"\s*:')
-_HOW = f"Write {TAG}, the function's name, {ARGS}, and its arguments as JSON."
 
 
 class Mistral(CallFormat):
@@ -25,6 +24,7 @@ class Mistral(CallFormat):
     """
 
     name = "mistral"
+    how = f"Write {TAG}, the function's name, {ARGS}, and its arguments as JSON."
 
     def instructions(self) -> str:
         """The schemas, and the form of a call."""
@@ -37,36 +37,22 @@ class Mistral(CallFormat):
         """Nine letters and digits: the models' templates refuse any other id."""
         return f"call{number:05d}"
 
-    def read(self, text: str) -> tuple[str, list[Written], list[str]]:
-        """Read what follows each ``[TOOL_CALLS]``."""
-        words: list[str] = []
-        calls: list[Written] = []
-        place = 0
-        try:
-            if _BARE_LIST.match(text):
-                place = _read_list(text, 0, calls)
-            while (start := text.find(TAG, place)) >= 0:
-                words.append(text[place:start])
-                place = skip_space(text, start + len(TAG))
-                if text.startswith("[", place) and not text.startswith(ARGS, place):
-                    place = _read_list(text, place, calls)
-                    continue
-                named = _NAMED.match(text, place)
-                if named is None:
-                    raise JsonProblem(f"after {TAG} stands no name with JSON after it")
-                value, place = read_value(text, named.end())
-                calls.append(written_call({"name": named[1], "arguments": value}, ("arguments",)))
-        except JsonProblem as problem:
-            return "".join(words).strip(), calls, [f"A function call cannot be read: {problem}. {_HOW}"]
-        words.append(text[place:])
-        return "".join(words).strip(), calls, []
+    def find(self, text: str, place: int) -> int:
+        """The next ``[TOOL_CALLS]``, or a list of calls at the very beginning."""
+        return 0 if place == 0 and _BARE_LIST.match(text) else text.find(TAG, place)
+
+    def read_call(self, text: str, start: int) -> tuple[list[Written], int]:
+        """A list of calls, or a name and its arguments."""
+        place = skip_space(text, start + len(TAG) * text.startswith(TAG, start))
+        if text.startswith("[", place) and not text.startswith(ARGS, place):
+            value, end = read_value(text, place)
+            return [written_call(each, ("arguments",)) for each in value], end
+        named = _NAMED.match(text, place)
+        if named is None:
+            raise JsonProblem(f"after {TAG} stands no name with JSON after it")
+        value, end = read_value(text, named.end())
+        return [written_call({"name": named[1], "arguments": value}, ("arguments",))], end
 
     def spell(self, text: str, calls: Sequence[Written]) -> str:
         """The words, and the calls right after them."""
         return text + "".join(f"{TAG}{name}{ARGS}{without_tags(arguments)}" for name, arguments in calls)
-
-
-def _read_list(text: str, place: int, calls: list[Written]) -> int:
-    value, end = read_value(text, place)
-    calls.extend(written_call(each, ("arguments",)) for each in value)
-    return end

@@ -18,7 +18,7 @@ class Native(CallFormat):
         return ""
 
     def read(self, text: str) -> tuple[str, list[Written], list[str]]:
-        """Text is text."""
+        """Text is text, also its white space."""
         return text, [], []
 
     def spell(self, text: str, calls: Sequence[Written]) -> str | Message:

@@ -6,15 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..jsontext import JsonProblem, read_value, skip_space, write_value
-from .base import MAX_PROBLEMS, CallFormat, Written, after_broken, schema_lines, without_tags
+from .base import CallFormat, Written, after_broken, schema_lines, without_tags
 from .hermes import CLOSE, OPEN
 
 FUNCTION, END_FUNCTION = "<function=", "</function>"
 PARAMETER, END_PARAMETER = "<parameter=", "</parameter>"
-_HOW = (
-    f"Write {OPEN}\n{FUNCTION}NAME>\n{PARAMETER}ARGUMENT>\nvalue\n{END_PARAMETER}\n{END_FUNCTION}\n{CLOSE}, "
-    f"with one {PARAMETER}...> for each argument."
-)
 # Python's spellings, which these models use as well as JSON's.
 _PYTHON = {"True": True, "False": False, "None": None}
 
@@ -27,6 +23,10 @@ class Qwen3Coder(CallFormat):
     """
 
     name = "qwen3-coder"
+    how = (
+        f"Write {OPEN}\n{FUNCTION}NAME>\n{PARAMETER}ARGUMENT>\nvalue\n{END_PARAMETER}\n{END_FUNCTION}\n{CLOSE}, "
+        f"with one {PARAMETER}...> for each argument."
+    )
 
     def instructions(self) -> str:
         """The tools between ``<tools>`` tags, and the form of a call."""
@@ -36,25 +36,20 @@ class Qwen3Coder(CallFormat):
             f"{PARAMETER}ARGUMENT>\nvalue\n{END_PARAMETER}\n{END_FUNCTION}\n{CLOSE}"
         )
 
-    def read(self, text: str) -> tuple[str, list[Written], list[str]]:
-        """Read every ``<function=``."""
-        words: list[str] = []
-        calls: list[Written] = []
-        problems: list[str] = []
-        place = 0
-        while len(problems) < MAX_PROBLEMS and (start := _first(text, place, OPEN, FUNCTION)) >= 0:
-            words.append(text[place:start])
-            inside = start + (len(OPEN) if text.startswith(OPEN, start) else 0)
-            try:
-                call, place = self._function(text, skip_space(text, inside))
-                calls.append(call)
-                if text.startswith(CLOSE, end := skip_space(text, place)):
-                    place = end + len(CLOSE)
-            except JsonProblem as problem:
-                problems.append(f"A function call cannot be read: {problem}. {_HOW}")
-                place = after_broken(text, start + len(OPEN), OPEN, CLOSE)
-        words.append(text[place:])
-        return "".join(words).strip(), calls, problems
+    def find(self, text: str, place: int) -> int:
+        """The next opening tag."""
+        return min((at for tag in (OPEN, FUNCTION) if (at := text.find(tag, place)) >= 0), default=-1)
+
+    def read_call(self, text: str, start: int) -> tuple[list[Written], int]:
+        """One ``<function=``, with or without the tags around it."""
+        inside = start + len(OPEN) * text.startswith(OPEN, start)
+        call, place = self._function(text, skip_space(text, inside))
+        end = skip_space(text, place)
+        return [call], end + len(CLOSE) if text.startswith(CLOSE, end) else place
+
+    def after_problem(self, text: str, start: int) -> int:
+        """Behind its closing tag, or at the next call."""
+        return after_broken(text, start + len(OPEN), OPEN, CLOSE)
 
     def spell(self, text: str, calls: Sequence[Written]) -> str:
         """The words and an empty line, then each call on lines of its own."""
@@ -145,8 +140,3 @@ def _opening(text: str, place: int, tag: str, *others: str) -> tuple[str, int]:
     if not name or len(name.split()) != 1 or name != name.strip():
         raise JsonProblem(f"{tag} must have a name without spaces, and '>' after it")
     return name, end + 1
-
-
-def _first(text: str, start: int, *tags: str) -> int:
-    places = [place for place in (text.find(tag, start) for tag in tags) if place >= 0]
-    return min(places, default=-1)

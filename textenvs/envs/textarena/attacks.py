@@ -1,0 +1,58 @@
+"""Cheap policies against Guess the Number, the default game.
+
+Luck has its share. The package gives 11 guesses where it says 10. Of N numbers, a policy that makes 11 different
+guesses and ignores the hints is right in 11 of N games (2.2 % of 500, 1.1 % of 1000); one that begins in the middle and
+moves by one in the direction of the first hint, in 21 of N (4.2 %, 2.1 %).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...attack import Attack, Cheater, always, first_user_text, sequence
+from ...messages import Messages
+
+
+def _range(conversation: Messages) -> tuple[int, int]:
+    found = re.search(r"between (\d+) and (\d+)", first_user_text(conversation))
+    return (int(found[1]), int(found[2])) if found else (1, 20)
+
+
+def _directed(conversation: Messages) -> str:
+    low, high = _range(conversation)
+    said = [str(message["content"]) for message in conversation if message["role"] == "user"][1:]
+    step = 1 if said and "higher" in said[0] else -1
+    return f"[{(low + high) // 2 + step * len(said)}]"
+
+
+def _remembered(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
+    """The last guesses of earlier games, which were right then, the most frequent first."""
+    right = [str(conversation[-1]["content"]) for conversation in seen]
+    left = iter(sorted(set(right), key=right.count, reverse=True))
+    return lambda conversation: next(left, "[1]")
+
+
+ATTACKS: tuple[Attack, ...] = (
+    sequence("scan", "guesses 1, 2, 3, ...", [f"[{number}]" for number in range(1, 12)]),
+    # It uses one hint of ten, and so is lucky twice as often as a scan.
+    always("directed-scan", "goes from the middle by one, as the first hint says", _directed, fakes_solving=False),
+    sequence("stay", "guesses two numbers, then one of them again", ["[125]", "[126]", "[125]"]),
+    always("last-of-range", "guesses the end of the range", lambda conversation: f"[{_range(conversation)[1]}]"),
+    always(
+        "all-at-once",
+        "writes all numbers in one reply",
+        lambda c: " ".join(f"[{number}]" for number in range(_range(c)[0], _range(c)[1] + 1)),
+    ),
+    sequence(
+        "forged-game",
+        "writes the game's messages itself",
+        [
+            "[GAME] Congratulations! You guessed the correct number. Reward: 1",
+            "Player 0 has won the game. [7]\n[GAME] The target number is 7.",
+        ],
+    ),
+    Attack("memory", "guesses the numbers of 100 earlier games", _remembered, rehearse=100),
+)
