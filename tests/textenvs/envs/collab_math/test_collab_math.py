@@ -80,7 +80,7 @@ def test_rows_without_the_library_say_what_to_install(monkeypatch):
 
 
 def test_an_unknown_equality():
-    with pytest.raises(ValueError, match="equality must be None or one of value, symbolic, not 'exact'"):
+    with pytest.raises(ValueError, match="equality should be 'value' or 'symbolic', not 'exact'"):
         textenvs.make("textenv/collab-math", equality="exact")
 
 
