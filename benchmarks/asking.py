@@ -3,10 +3,11 @@
     python benchmarks/asking.py [--families collab-math,clarify] [--seeds 0] [--folder FOLDER] [key=value ...]
 
 For each family and seed a tiny policy is warmed up on scripts that sometimes ask and sometimes do not. From it PPO
-starts twice. On `collab-math` the start asks in about half of its turns and else says "Go on."; one run has today's
-user (`asks`), the other `user_volunteers=true` (`control`). On `clarify` the start mostly answers at once; in the
-control every question costs more than an answer earns. Printed, and drawn in one figure with a panel a family: the
-share of turns that ask, on held-out tasks at temperature 1, over the iterations.
+starts twice. On `collab-math` (problems whose answer is told in three digits: asking decides, not arithmetic) the start
+asks in about half of its turns and else says "Go on."; one run has today's user (`asks`), the other
+`user_volunteers=true` (`control`). On `clarify` the start mostly answers at once; in the control every question costs
+more than an answer earns. Printed, and drawn in one figure with a panel a family: the share of turns that ask, on
+held-out tasks at temperature 1, over the iterations.
 
 The folder keeps starts, runs and `asking.json`, `asking.png`; a run that is there is not repeated, so the command
 resumes where it was stopped.
@@ -18,6 +19,7 @@ import argparse
 import json
 import os
 import platform
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ from learning import ppo
 
 from textenvs.envs.collab.user import CollabUser
 from textenvs.envs.collab_math import CollabMath
+from textenvs.messages import user
 from trainers.checkpoints import Checkpoints
 from trainers.report.loggers import METRICS_FILE, read_jsonl
 
@@ -35,14 +38,11 @@ from trainers.report.loggers import METRICS_FILE, read_jsonl
 FAMILIES: dict[str, dict[str, Any]] = {
     "collab-math": {
         "start": (
-            *("env.id=asking:asking/half-asking-v0", "rollout.max_response_length=64", "engine.max_context=512"),
-            *("warm_start.steps=400", "warm_start.batch_size=24", "warm_start.demonstrations=9600"),
-            *("warm_start.mistake_rate=0", "warm_start.careless_steps=0"),
+            *("env.id=asking:asking/half-asking-v0", "warm_start.steps=300", "warm_start.batch_size=24"),
+            *("warm_start.demonstrations=7200", "warm_start.mistake_rate=0", "warm_start.careless_steps=0"),
         ),
-        "train": (
-            *("env.id=textenv/collab-math", "rollout.max_response_length=64", "engine.max_context=512"),
-            *("trainer.total_iterations=30", "trainer.test_freq=5", "data.val_size=128"),
-        ),
+        "train": ("env.id=textenv/collab-math", "trainer.total_iterations=30", "trainer.test_freq=5"),
+        "both": ("env.kwargs.equality=value", "rollout.max_response_length=64", "engine.max_context=512"),
         "measure": "val/metrics/asked",
         "runs": {"asks": (), "control": ("env.kwargs.user_volunteers=true",)},
     },
@@ -52,6 +52,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
             *("warm_start.careless_steps=200", "warm_start.careless_rate=0.88"),
         ),
         "train": ("env.id=textenv/clarify", "trainer.total_iterations=40", "trainer.test_freq=5"),
+        "both": (),
         "measure": "val/metrics/asked_when_needed",
         "runs": {"asks": (), "control": ("env.kwargs.question=-1", "env.kwargs.needless=-1")},
     },
@@ -74,21 +75,49 @@ class HalfAsking(CollabMath):
         return "Go on." if idle else super().demonstration(rng)
 
 
+def locks(path: Path, numbers: Sequence[int]) -> Path:
+    """A file of problems whose answer is three digits that the user holds back: asking decides, not arithmetic."""
+    names = ("first", "second", "third")
+    with path.open("w", encoding="utf-8") as file:
+        for number in numbers:
+            pieces = [
+                {"topic": f"{name} digit", "keywords": [name], "question": f"What is the {name} digit?"}
+                | {"sayings": [f"The {name} digit is {digit}.", f"The {name} one is {digit}."]}
+                for name, digit in zip(names, str(number), strict=True)
+            ]
+            request = " ".join(["What is the code of my lock?", *(piece["sayings"][0] for piece in pieces)])
+            row: dict[str, Any] = {"data_source": "asking/locks", "prompt": [user("What is the code of my lock?")]}
+            row |= {"reward_model": {"style": "rule", "ground_truth": str(number)}}
+            row |= {"extra_info": {"single_turn_prompt": request, "pieces": pieces, "index": number}}
+            file.write(json.dumps(row) + "\n")
+    return path
+
+
+def tasks_of(family: str, folder: Path) -> list[str]:
+    """The keys that name a family's tasks; no number of the held-out ones is trained on."""
+    if family != "collab-math":
+        return []
+    numbers = [int(number) for number in np.random.default_rng(0).permutation(np.arange(100, 1000))]
+    train, held_out = locks(folder / "train.jsonl", numbers[128:]), locks(folder / "val.jsonl", numbers[:128])
+    return [f"data.train_files={train}", f"data.val_files={held_out}"]
+
+
 gymnasium.register("asking/half-asking-v0", entry_point=HalfAsking)
 
 
 def run(family: str, kind: str, seed: int, folder: Path, overrides: list[str]) -> dict[str, Any]:
     """One run, unless the folder has it: its validations and its seconds of PPO."""
     settings = FAMILIES[family]
+    both = [*settings["both"], *tasks_of(family, folder)]
     start = folder / f"{family}-start{seed}"
     model = start / "checkpoints" / "iteration_000000" / "model"
     if not model.exists():
         once = ["trainer.total_iterations=1", "trainer.val_before_train=false", "trainer.keep_last_n=2"]
-        ppo(seed, start, [*settings["start"], *once, "data.val_size=1"])
+        ppo(seed, start, [*settings["start"], *both, *once, "data.val_size=1"])
     place = folder / f"{family}-{kind}{seed}"
     done = place / "done.json"
     if not done.exists():
-        ppo(seed, place, [*settings["train"], f"model.path={model}", *settings["runs"][kind], *overrides])
+        ppo(seed, place, [*settings["train"], *both, f"model.path={model}", *settings["runs"][kind], *overrides])
         last = Checkpoints(place / "checkpoints", keep=1).newest()
         assert last is not None
         curve = [
