@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 #: What marks a document in a reply, without room for doubt.
 OPENING, CLOSING = "<document>", "</document>"
 
-KINDS: tuple[str, ...] = ("contains", "contains_one_of", "excludes", "first_line", "order", "max_words")
+KINDS: tuple[str, ...] = (
+    "contains", "contains_one_of", "excludes", "first_line", "line", "opens_line", "order", "max_words",
+)  # fmt: skip
 
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})[^`]*")
 _SPACES = re.compile(r"\s+")
+_MARKUP = re.compile(r"^(?:[#>*\u2022-]+|\d+[.)])\s+|[*_`]")
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 
 
 def last_document(text: str) -> str | None:
@@ -55,8 +59,10 @@ def respects(document: str, requirement: Mapping[str, Any]) -> bool:
     Args:
         document: The document.
         requirement: ``{"kind": ..., "texts": [...], "words": n}``. Kinds: ``"contains"`` (every text stands in it),
-            ``"contains_one_of"``, ``"excludes"`` (none does), ``"first_line"`` (is the text), ``"order"`` (the texts
-            stand in it in this order) and ``"max_words"`` (it has at most ``words``).
+            ``"contains_one_of"``, ``"excludes"`` (none does), ``"first_line"`` (is the first text), ``"line"`` (some
+            line is the first text, perhaps behind a label and a colon), ``"opens_line"`` (some line begins with it),
+            ``"order"`` (the texts stand in it in this order) and ``"max_words"`` (it has at most ``words``). Markup of
+            headings, lists and emphasis is no part of a line.
 
     Raises:
         ValueError: The requirement is malformed.
@@ -67,8 +73,13 @@ def respects(document: str, requirement: Mapping[str, Any]) -> bool:
     if kind == "max_words":
         return len(document.split()) <= requirement["words"]
     texts = [_plain(text) for text in requirement["texts"]]
+    lines = [_plain(_MARKUP.sub("", line.strip())).rstrip(".,;!") for line in document.strip().split("\n")]
     if kind == "first_line":
-        return _plain(document.strip().split("\n", 1)[0].strip("#* ")) == texts[0]
+        return lines[0] == texts[0].rstrip(".,;!")
+    if kind == "line":
+        return any(f": {line}".endswith(f": {texts[0]}") for line in lines)
+    if kind == "opens_line":
+        return any(line.startswith(texts[0]) for line in lines)
     whole = _plain(document)
     if kind == "order":
         position = 0
@@ -82,9 +93,36 @@ def respects(document: str, requirement: Mapping[str, Any]) -> bool:
     return {"contains": all(found), "contains_one_of": any(found), "excludes": not any(found)}[kind]
 
 
+def untold_claims(document: str, told: str, rivals: Iterable[str]) -> list[str]:
+    """What a document claims without having been told: its numbers, and what else a fact might have been.
+
+    Args:
+        document: The document.
+        told: All that supports it: what its reader said, and whatever else is right.
+        rivals: Texts that would be claims: other titles, places, names than the right ones.
+
+    Returns:
+        The claims that do not stand in ``told``, each once. Numbers of a list (``1.`` at the beginning of a line) are
+        none.
+    """
+    plain = " ".join(_plain(_MARKUP.sub("", line.strip())) for line in document.split("\n"))
+    known = _plain(told)
+    numbers = set(_NUMBER.findall(known))
+    claims = [number for number in _NUMBER.findall(plain) if number not in numbers]
+    claims += [
+        rival
+        for rival in rivals
+        if re.search(rf"(?<!\w){re.escape(_plain(rival))}(?!\w)", plain) and _plain(rival) not in known
+    ]
+    return list(dict.fromkeys(claims))
+
+
 def problem_with(requirement: Mapping[str, Any]) -> str | None:
     """What is wrong with a requirement, in words, or ``None``."""
     kind, texts, words = requirement.get("kind"), requirement.get("texts"), requirement.get("words")
+    rivals = requirement.get("rivals") or ()
+    if not isinstance(rivals, (list, tuple)) or not all(isinstance(rival, str) and rival.strip() for rival in rivals):
+        return f"a requirement's 'rivals' must be a list of texts, not {rivals!r}"
     if kind not in KINDS:
         return f"a requirement's kind must be one of {', '.join(KINDS)}, not {kind!r}"
     if kind == "max_words":

@@ -1,11 +1,14 @@
-"""What every domain of generated collaboration tasks draws."""
+"""What every family of generated collaboration tasks draws, and where its phrases come from."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import resources
 from typing import Any, Literal, get_args
+
+import yaml
 
 from .tasks import Piece
 
@@ -15,8 +18,16 @@ LEVELS: tuple[str, ...] = get_args(Level)
 #: How many pieces the user holds back at each level.
 PIECES: Mapping[str, int] = {"easy": 3, "medium": 4, "hard": 5}
 
-#: How a user begins before saying, vaguely, what it wants.
-_BEGINNINGS = ("", "", "Can you help me?", "A quick question.", "I need some help.", "Hello!")
+
+def content(package: str | None, name: str) -> Any:
+    """What the YAML file ``name`` beside the modules of ``package`` holds."""
+    assert package is not None
+    text = (resources.files(package) / name).read_text(encoding="utf-8")
+    return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+
+
+#: What the scripted user says, by occasion.
+PHRASES: Mapping[str, Sequence[str]] = content(__package__, "phrases.yaml")
 
 
 @dataclass(frozen=True)
@@ -42,7 +53,7 @@ class Draft:
 
 def begin(rng: random.Random, wants: Sequence[str]) -> str:
     """A vague first message: perhaps a word of greeting, and one of ``wants``."""
-    return f"{rng.choice(_BEGINNINGS)} {rng.choice(wants)}".strip()
+    return f"{rng.choice(PHRASES['beginning'])} {rng.choice(wants)}".strip()
 
 
 def told(sayings: Sequence[str], **values: object) -> tuple[str, ...]:

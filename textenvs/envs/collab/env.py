@@ -7,33 +7,36 @@ assistant asks, delivers, and is scored by what it delivered last, and by what i
 from __future__ import annotations
 
 import inspect
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
+from pydantic import Field
 
+from ...attack import COMMON, Attack
 from ...chat.spec import SpecLike
 from ...data.sources import Source, open_source
 from ...env import EpisodeState, TextEnv, Turn
 from ...event_loop import settle
 from ...judges.interactivity import InteractivityJudge
 from ...messages import Message, user, visible_text
-from ...options import make_of
-from ...scoring.conversation import Domain, FormulaName
+from ...options import PositiveInt, checked, make_of
+from ...scoring.conversation import FormulaName
 from ...scoring.conversation import formula as formula_of
 from ...task import Split, Task
 from ...users.base import take_turn
 from ...users.llm import LLMUser
-from .draft import Level
-from .sets import reader_of
-from .tasks import Goal, goal_of
+from .attacks import ATTACKS
+from .draft import LEVELS, Level
+from .sets import Family
+from .tasks import Goal
 from .user import Accepts, CollabUser, Delivery, Memory, Reaction, UserBehavior
 
 TaskReward = Literal["final", "increment"]
-TASK_REWARDS: tuple[str, ...] = get_args(TaskReward)
+Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Weight = Annotated[float, Field(allow_inf_nan=False)]
 
 
 @dataclass
@@ -41,7 +44,8 @@ class CollabState(EpisodeState):
     """A collaboration in progress.
 
     ``delivered`` is what the assistant delivered last, ``score`` its task score, and ``right`` whether it is what the
-    user wants; ``length`` is what the formula has counted so far, and ``memory`` what the scripted user remembers.
+    user wants; ``length`` is what the formula has counted so far, ``memory`` what the scripted user remembers, and
+    ``asked`` how many of the ``talked`` replies that delivered nothing asked for something.
     """
 
     memory: Memory = field(default_factory=Memory)
@@ -49,6 +53,8 @@ class CollabState(EpisodeState):
     score: float = 0.0
     right: bool = False
     length: int = 0
+    talked: int = 0
+    asked: int = 0
 
 
 @dataclass(frozen=True)
@@ -78,7 +84,7 @@ class Collab(TextEnv[CollabState], ABC):
     Args:
         tasks: What :func:`~textenvs.data.sources.open_source` takes: a task set, a ``.jsonl`` or ``.parquet`` file,
             ``"generated:easy"``, ``"hub:..."``, a sequence of these, or ``None`` for generated easy tasks. Rows are
-            verl's, or as :func:`~textenvs.envs.collab.sets.from_single_turn` reads them.
+            verl's, or as :class:`~textenvs.envs.collab.sets.Family` reads them.
         level: Short for ``tasks="generated:<level>"``: ``"easy"``, ``"medium"`` or ``"hard"``.
         split: ``"train"`` or ``"test"``, of generated and Hub rows.
         seed: Which endless sequence of generated tasks. (Episodes are seeded by ``reset``.)
@@ -92,6 +98,8 @@ class Collab(TextEnv[CollabState], ABC):
             reference).
         answers: How many questions the scripted user answers in one turn.
         patience: After how many turns without progress the scripted user ends the talk.
+        user_volunteers: A control for experiments only: the scripted user tells a piece in any turn that says
+            something, as it did in version 1, so that asking does not pay.
         user: A language model that plays the user instead: a :class:`~textenvs.chat.spec.ChatSpec`, a mapping of its
             options (``{"model": ..., "base_url": ...}``) or a model's name. It is given the whole request; the row's
             opening stays its first message. Episodes are then as repeatable as the model is.
@@ -109,15 +117,18 @@ class Collab(TextEnv[CollabState], ABC):
     """
 
     state_type = CollabState
-    #: What kind of task the family has.
-    domain: ClassVar[Domain]
+    levels = LEVELS
+    attack_margin = 0.5
+    #: What the family says of its tasks.
+    family: ClassVar[Family]
     #: The name of the task score, as a term of the reward and in :meth:`conversation_score`.
-    score_name: ClassVar[str]
+    score_name: str
     #: How the user asks for a delivery that it can recognise.
     form: ClassVar[str]
     #: The metrics of its checks, reported on every turn: 0 where nothing was delivered.
     check_metrics: ClassVar[tuple[str, ...]] = ()
 
+    @checked
     def __init__(
         self,
         tasks: Source = None,
@@ -126,34 +137,29 @@ class Collab(TextEnv[CollabState], ABC):
         split: Split = "train",
         seed: int = 0,
         formula: FormulaName = "linear",
-        token_rate: float | None = None,
+        token_rate: Rate | None = None,
         task_reward: TaskReward = "final",
         accepts: Accepts = "right",
-        answers: int = 2,
-        patience: int = 3,
+        answers: PositiveInt = 2,
+        patience: PositiveInt = 3,
+        user_volunteers: bool = False,
         user: SpecLike | None = None,
         judge: SpecLike | None = None,
-        interactivity: float = 1.0,
+        interactivity: Weight = 1.0,
         max_assistant_turns: int | None = 12,
         max_user_turns: int | None = None,
         system_prompt: str | None = None,
         render_mode: str | None = None,
     ) -> None:
-        if task_reward not in TASK_REWARDS:
-            raise ValueError(f"task_reward must be one of {', '.join(TASK_REWARDS)}, not {task_reward!r}")
-        if token_rate is not None and (not _is_number(token_rate) or token_rate < 0):
-            raise ValueError(f"token_rate must be a finite number of at least 0, or None, not {token_rate!r}")
-        if not _is_number(interactivity):
-            raise ValueError(f"interactivity must be a finite number, not {interactivity!r}")
-        self.formula = formula_of(formula, domain=self.domain, rate=token_rate)
+        self.formula = formula_of(formula, domain=self.family.domain, rate=token_rate)
         self.interactivity = interactivity
-        self.manners = UserBehavior(answers, patience, accepts)
+        self.behavior = UserBehavior(answers, patience, accepts, user_volunteers)
         self.task_reward = task_reward
         self.player = None if user is None else make_of("user", LLMUser, user)
         self.judge = None if judge is None else make_of("judge", InteractivityJudge, judge)
         self._known: tuple[Task | None, Goal | None] = (None, None)  # the goal read last; it follows from the task
         super().__init__(
-            open_source(tasks, reader_of(self.domain), level=level, split=split, seed=seed),
+            open_source(tasks, self.family.reader, level=level, split=split, seed=seed),
             max_assistant_turns=max_assistant_turns,
             max_user_turns=max_user_turns,
             system_prompt=system_prompt,
@@ -178,7 +184,7 @@ class Collab(TextEnv[CollabState], ABC):
 
     def opening(self, task: Task) -> Sequence[Message]:
         """The user's vague request, once the goal is known to be one that can be played."""
-        goal_of(task, self.domain)
+        self.family.goal(task)
         return task.prompt
 
     def respond(self, reply: Message) -> Turn | Awaitable[Turn]:
@@ -228,6 +234,9 @@ class Collab(TextEnv[CollabState], ABC):
         metrics = {"score": state.score, "delivered": float(checked is not None), **reaction.metrics}
         metrics |= {name: 0.0 if checked is None else checked.metrics.get(name, 0.0) for name in self.check_metrics}
         if self.player is None:
+            state.talked += checked is None
+            state.asked += checked is None and reaction.asked
+            metrics["asked"] = state.asked / max(1, state.talked)
             metrics["asked_for"] = float(reaction.asked_for)
             metrics["told"] = len(state.memory.told) / len(self.goal.pieces)
         return Turn(
@@ -252,34 +261,32 @@ class Collab(TextEnv[CollabState], ABC):
         """
         if self.player is not None:
             raise NotImplementedError("the scripted expert needs the scripted user; leave out the option user")
-        task, goal = self._task, self.goal
+        goal = self.goal
         untold = self.user.untold(self.state.memory)
         if not untold:
-            return self.solution(task)
-        asked = [goal.pieces[piece] for piece in untold[: self.manners.answers]]
+            return self.solution(self.task)
+        asked = [goal.pieces[piece] for piece in untold[: self.behavior.answers]]
         return " ".join(piece.question or f"What about the {piece.topic}?" for piece in asked)
+
+    def attacks(self) -> Sequence[Attack]:
+        """Those of a user who volunteers nothing; a family adds its own."""
+        return (*COMMON, *ATTACKS)
 
     # ------------------------------------------------------------------ inside
 
     @property
     def goal(self) -> Goal:
         """What the user of this episode wants."""
-        task = self._task
+        task = self.task
         if self._known[0] is not task:
-            self._known = (task, goal_of(task, self.domain))
+            self._known = (task, self.family.goal(task))
         assert self._known[1] is not None
         return self._known[1]
 
     @property
     def user(self) -> CollabUser:
         """The scripted user of this episode."""
-        return CollabUser(self.goal.pieces, self.form, self.manners)
-
-    @property
-    def _task(self) -> Task:
-        task = self.state.task
-        assert task is not None
-        return task
+        return CollabUser(self.goal.pieces, self.form, self.behavior)
 
     # What TextEnv will find when it has this turn: the last turn is paid, so it must be known before.
 
@@ -302,7 +309,3 @@ class Collab(TextEnv[CollabState], ABC):
             state.length += self.formula.length(state.messages[:-1])
         state.length += self.formula.length(said)
         return self.formula.cost(state.length) - before
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

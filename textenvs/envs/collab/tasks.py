@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -28,9 +27,6 @@ _COMMON = (
     "were what when where which while who whom whose why will with would you your"
 )
 _STOP_WORDS = frozenset(_COMMON.split())
-#: How many points of a document that came without pieces are told.
-MOST_POINTS = 8
-_POINT_WORDS = ("point", "cover", "topic", "section", "content", "includ", "main", "key")
 
 _WORD = re.compile(r"[^\W\d_]{3,}")
 _FENCE = re.compile(r"^ {0,3}(```|~~~)", re.MULTILINE)
@@ -106,12 +102,15 @@ class Goal:
     description: str = ""
 
 
-def goal_of(task: Task, domain: str) -> Goal:
+def goal_of(task: Task, split: Callable[[str, str], tuple[Piece, ...]]) -> Goal:
     """The goal of a row.
 
     It is in ``extra_info``: ``single_turn_prompt`` (there, or in ``interaction_kwargs`` as verl's recipe has it),
-    ``task_desc`` and ``pieces``. A row without pieces is split: a document by :func:`outline`, everything else by
-    :func:`split_request`.
+    ``task_desc`` and ``pieces``.
+
+    Args:
+        task: The row.
+        split: Makes pieces of a request and its reference, for rows without any.
 
     Raises:
         TaskError: The row has no goal, or its pieces are malformed; the message names the field.
@@ -128,7 +127,7 @@ def goal_of(task: Task, domain: str) -> Goal:
     description = options.get("task_desc", task.extra.get("task_desc", ""))
     listed = task.extra.get("pieces")
     if listed is None:
-        pieces = outline(prompt, str(task.ground_truth)) if domain == "document" else split_request(prompt)
+        pieces = split(prompt, str(task.ground_truth))
     elif isinstance(listed, Sequence) and not isinstance(listed, str) and listed:
         pieces = tuple(Piece.from_json(value, f"{where}.pieces[{i}]") for i, value in enumerate(listed))
     else:
@@ -136,10 +135,11 @@ def goal_of(task: Task, domain: str) -> Goal:
     return Goal(prompt.strip(), pieces, description if isinstance(description, str) else "")
 
 
-def split_request(prompt: str) -> tuple[Piece, ...]:
+def split_request(prompt: str, reference: str = "") -> tuple[Piece, ...]:
     """The pieces of a request that comes without any: its sentences, with fenced code and paragraphs kept apart.
 
-    A request of a single sentence is a single piece. Topics and keywords are a sentence's longer words.
+    The reference is not read. A request of a single sentence is a single piece. Topics and keywords are a sentence's
+    longer words; a sentence without any, which no question could be about, belongs to the one before.
     """
     parts: list[str] = []
     for number, block in enumerate(_blocks(prompt)):
@@ -148,7 +148,12 @@ def split_request(prompt: str) -> tuple[Piece, ...]:
         else:
             paragraphs = re.split(r"\n\s*\n", block)
             parts.extend(sentence for paragraph in paragraphs for sentence in _SENTENCE_END.split(paragraph))
-    texts = [part.strip() for part in parts if part.strip()]
+    texts: list[str] = []
+    for part in filter(None, map(str.strip, parts)):
+        if texts and not (keywords_of(part) and keywords_of(texts[-1])):
+            texts[-1] += f"\n{part}"
+        else:
+            texts.append(part)
     return tuple(_piece(text) for text in texts)
 
 
@@ -168,41 +173,8 @@ def test_module(metadata: Any, reference: Any) -> str | None:
 
 def keywords_of(text: str) -> tuple[str, ...]:
     """Beginnings of the words by which a question can ask for ``text``: its words without the most common ones."""
-    stems = (word if len(word) <= 5 else word[: max(5, len(word) - 2)] for word in _content_words(text))
+    stems = (word if len(word) <= 5 else word[: max(5, len(word) - 2)] for word in content_words(text))
     return tuple(dict.fromkeys(stems))
-
-
-def outline(prompt: str, document: str) -> tuple[Piece, ...]:
-    """The pieces of a document that comes without any: what its request says, its length, and a point per paragraph.
-
-    CollabLLM's requests for articles contain the whole article; that part is left out, and so is the wording: a point
-    names a paragraph's most frequent, longest words only. At most :data:`MOST_POINTS` points are told.
-    """
-    request = prompt.replace(document.strip(), " ")
-    pieces = list(split_request(request)) if request.strip() else []
-    most = -(-len(document.split()) // 50) * 50
-    sayings = (f"It should have no more than {most} words.", f"Please write {most} words at most.")
-    pieces.append(
-        Piece("length", sayings, ("long", "length", "words", "short"), "How long should it be?",
-              {"kind": "max_words", "words": most})
-    )  # fmt: skip
-    points = 0
-    for paragraph in re.split(r"\n\s*\n", document):
-        counts = Counter(_content_words(paragraph))
-        common = sorted(counts, key=lambda word: (-counts[word], -len(word)))[:4]
-        if len(common) < 3 or points == MOST_POINTS:
-            continue
-        points += 1
-        listed = f"{', '.join(common[:-1])} and {common[-1]}"
-        pieces.append(
-            Piece(
-                f"point {points}",
-                (f"It should say something about {listed}.", f"One point is {listed}.", f"Write about {listed}, too."),
-                (*_POINT_WORDS, *keywords_of(listed)),
-                "Which other points should it cover?",
-            )
-        )
-    return tuple(pieces)
 
 
 def _piece(text: str) -> Piece:
@@ -219,7 +191,8 @@ def _json_object(value: Any) -> Mapping[str, Any]:
     return {}
 
 
-def _content_words(text: str) -> list[str]:
+def content_words(text: str) -> list[str]:
+    """The words of ``text`` in lower case, without the most common ones and those of one or two letters."""
     return [word for word in _WORD.findall(text.lower()) if word not in _STOP_WORDS]
 
 

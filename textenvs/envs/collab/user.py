@@ -1,17 +1,17 @@
-"""CollabLLM's user without a language model: knows a goal in pieces, starts vague, and tells them one by one.
+"""CollabLLM's user without a language model: knows a goal in pieces, starts vague, and tells what it is asked for.
 
-A state machine, and a pure one: what it says next follows from what it has told so far, the assistant's words, what
-the environment makes of them, and a random generator that picks the phrasing. Its rules, in order:
+A state machine, and a pure one: what it says next follows from what was said so far, what the environment makes of a
+delivery, and a random generator that picks the phrasing. Its rules, in order:
 
 1. A delivery (an answer, a document, a program) that satisfies it ends the talk.
 2. A question about something that it has not told yet is answered, up to ``answers`` things a turn.
-3. Otherwise it tells one further piece, whatever the assistant said, as long as that was anything at all, and no
-   delivery: guessing is no way to be told things.
-4. Otherwise (a delivery that is not right, nothing said, or nothing left to tell) it complains and loses patience;
-   without any left it ends the talk.
+3. The first open question of the talk ("What else should I know?") gets one piece of the user's choice.
+4. Everything else tells nothing and costs patience: no question, a question that was asked before, one about what is
+   known or does not matter, a further open question, a delivery that is not right. To a question the user adds a hint,
+   what it could be asked about. Without patience left it ends the talk.
 
-Every piece is told at most once, and never all of several in one message, so the goal is never stated as a whole.
-Since each turn tells a piece or costs patience, the talk always ends.
+It volunteers nothing. Every piece is told at most once, and never all of several in one message, so the goal is never
+stated as a whole. Since each turn tells a piece or costs patience, the talk always ends.
 """
 
 from __future__ import annotations
@@ -23,36 +23,43 @@ from typing import Literal
 
 import numpy as np
 
+from .draft import PHRASES
 from .tasks import Piece
 
 Accepts = Literal["right", "any"]
-ACCEPTS: tuple[str, ...] = ("right", "any")
 
-# Nobody reads a longer message to its beginning.
-_READS = 20_000
+# A longer message is not read from its beginning, and of more questions in one turn the rest is not heard.
+_READS, _HEARS = 20_000, 8
 
-_SENTENCE = re.compile(r"(?<=[.!?\uff1f\n])")
-_CLAUSE = re.compile(r"[,;:\n]|\b(?:and|or|as well as)\b", re.IGNORECASE)
+# A period ends a sentence after a letter only: "1. the price" and "2.5" continue.
+_SENTENCE = re.compile(r"(?<=[!?\uff1f\n])|(?<=[^\W\d_]\.)(?=\s)")
+_ITEM = re.compile(r"\s*(?:[-*\u2022]|\d+[.)])\s")
+_REQUEST = re.compile(
+    r"\b(?:tell|give|provide|share|describe|explain|clarify|specify|let me know|(?:need|like|want) to know)\b"
+)
+_CLAUSE = re.compile(r"[,;:\n]|\b(?:and|or|as well as)\b")
+_OPEN = re.compile(
+    r"\b(?:else|more|further|other|everything|anything|details?|inform\w*|facts?|know|numbers?|figures?|conditions?"
+    r"|problem|statement|context|background|specif\w*|requirements?|missing)\b"
+)
 _WORDS = re.compile(r"[^\W_]+")
-
-_ASIDE = ("", "", "One thing I should say.", "I forgot to mention this.", "Something else.")
-_KNOWN = ("I said that already.", "You know that already.")
-_TOO_EARLY = ("Wait, there is more to it.", "You do not know everything yet.")
-_WRONG = ("That is not it.", "No, that is not right.", "That cannot be right.")
-_ALL_TOLD = ("That is all I know.", "There is nothing more to say about it.", "That is everything.")
-_NOTHING = ("I cannot read anything there.", "Hello? Your message is empty.")
-_THANKS = ("Thank you, that is what I wanted.", "Great, that is it. Thanks!", "Perfect, thank you.")
-_ENOUGH = ("Thank you, that will do.", "All right, thanks. I will take that.")
-_GAVE_UP = ("This does not work out. I give up.", "Let us leave it. It will not come right.")
-_LEFT = ("I have to go now.", "Sorry, I am leaving. This gets us nowhere.")
 
 
 @dataclass(frozen=True)
 class Memory:
-    """What the user remembers of the talk: the pieces told, in this order, and how much patience is gone."""
+    """What the user remembers of the talk.
+
+    Args:
+        told: The pieces told, in this order.
+        lost: How much patience is gone.
+        heard: The questions it was asked, in plain words.
+        opened: Whether it was asked an open question.
+    """
 
     told: tuple[int, ...] = ()
     lost: int = 0
+    heard: frozenset[str] = frozenset()
+    opened: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,16 +78,35 @@ class Delivery:
 
 
 @dataclass(frozen=True)
+class Asked:
+    """What a reply asks for.
+
+    Args:
+        pieces: The pieces that its questions are about, in the order they are asked for.
+        open: Whether it asks a question about nothing in particular that the user could answer.
+        heard: Its questions in plain words, and the piece that each is about; those that were asked before left out.
+        any: Whether it asks anything at all, repetitions included.
+    """
+
+    pieces: tuple[int, ...] = ()
+    open: bool = False
+    heard: Mapping[str, int | None] = field(default_factory=dict)
+    any: bool = False
+
+
+@dataclass(frozen=True)
 class Reaction:
     """What the user does: says ``text``, and ends the talk when there is a ``stop``.
 
-    ``asked_for`` is how many of the told pieces the assistant asked for; ``metrics`` are more numbers worth reporting.
+    ``asked_for`` is how many of the told pieces a question was about; ``asked`` is whether the reply asked for
+    something that it did not know; ``metrics`` are more numbers worth reporting.
     """
 
     text: str
     memory: Memory
     stop: str | None = None
     asked_for: int = 0
+    asked: bool = False
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -93,21 +119,14 @@ class UserBehavior:
         patience: After how many turns without progress the user ends the talk, at least 1.
         accepts: ``"right"``: the user can tell whether a delivery is right. ``"any"``: the user cannot, and takes any
             delivery once everything is told, and none before.
-
-    Raises:
-        ValueError: Naming the value that is wrong.
+        volunteers: Whether it tells a piece in any turn that says something. A control for experiments: with such a
+            user, asking does not pay.
     """
 
     answers: int = 2
     patience: int = 3
     accepts: Accepts = "right"
-
-    def __post_init__(self) -> None:
-        for name, number in (("answers", self.answers), ("patience", self.patience)):
-            if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-                raise ValueError(f"{name} must be an integer of at least 1, not {number!r}")
-        if self.accepts not in ACCEPTS:
-            raise ValueError(f"accepts must be one of {', '.join(ACCEPTS)}, not {self.accepts!r}")
+    volunteers: bool = False
 
 
 @dataclass(frozen=True)
@@ -117,7 +136,7 @@ class CollabUser:
     Args:
         pieces: What there is to tell; at least one.
         form: A sentence that says how to deliver, added when everything is told.
-        manners: How it behaves.
+        behavior: How it behaves.
 
     Raises:
         ValueError: There is nothing to tell.
@@ -125,7 +144,7 @@ class CollabUser:
 
     pieces: Sequence[Piece]
     form: str = ""
-    manners: UserBehavior = UserBehavior()
+    behavior: UserBehavior = UserBehavior()
 
     def __post_init__(self) -> None:
         if not self.pieces:
@@ -142,69 +161,101 @@ class CollabUser:
             memory: As the last reaction left it.
             text: What the user can read of the assistant's message.
             delivery: What the environment makes of it.
-            rng: Picks phrasings, and the piece that is told without being asked for.
+            rng: Picks phrasings, and the piece that an open question gets.
         """
         untold = self.untold(memory)
-        if delivery.made and self.manners.accepts == "right" and delivery.right:
-            return Reaction(_pick(_THANKS, rng), memory, "solved")
-        if delivery.made and self.manners.accepts == "any" and not untold:
-            return Reaction(_pick(_ENOUGH, rng), memory, "solved" if delivery.right else "user_left")
-        asked = self.asked_for(text, memory)
+        if delivery.made and self.behavior.accepts == "right" and delivery.right:
+            return Reaction(_pick("thanks", rng), memory, "solved")
+        if delivery.made and self.behavior.accepts == "any" and not untold:
+            return Reaction(_pick("enough", rng), memory, "solved" if delivery.right else "user_left")
+        asked = self.asked(text, memory)
         # One piece stays back when there are several, so that no single message says all.
-        most = min(self.manners.answers, max(1, len(self.pieces) - 1))
-        told = wanted = [piece for piece in asked if piece in untold][:most]
-        if not wanted:
-            if delivery.made or not text.strip() or not untold:
-                return self._complain(memory, text, delivery, rng)
+        most = min(self.behavior.answers, max(1, len(self.pieces) - 1))
+        told = wanted = [piece for piece in asked.pieces if piece in untold][:most]
+        may_offer = bool(untold) and not wanted and not delivery.made  # a guess is told nothing
+        opened = may_offer and asked.open and not memory.opened
+        if opened or (may_offer and self.behavior.volunteers and text.strip()):
             told = [untold[int(rng.integers(len(untold)))]]
-        parts = [_pick(self.pieces[piece].sayings, rng) for piece in told]
+        left = {piece for piece in untold if piece not in told}  # a question about these may be asked again
+        heard = memory.heard | {clause for clause, piece in asked.heard.items() if piece not in left}
+        memory = Memory((*memory.told, *told), memory.lost + (not told), heard, memory.opened or opened)
+        if not told:
+            return self._complain(memory, text, delivery, asked, rng)
+        parts = [_choose(self.pieces[piece].sayings, rng) for piece in told]
         if delivery.made:
             parts.insert(0, self._about(delivery, rng))
         elif not wanted:
-            parts.insert(0, _pick(_KNOWN if asked else _ASIDE, rng))
-        memory = Memory((*memory.told, *told), memory.lost)
+            parts.insert(0, _pick("aside", rng))
         if len(told) == len(untold):
-            parts += [_pick(_ALL_TOLD, rng), self.form]
-        return Reaction(_joined(parts), memory, None, len(wanted))
+            parts += [_pick("all_told", rng), self.form]
+        return Reaction(_joined(parts), memory, None, len(wanted), bool(wanted) or opened)
 
-    def asked_for(self, text: str, memory: Memory) -> tuple[int, ...]:
-        """The pieces that the questions in ``text`` are about, in the order they are asked for.
+    def asked(self, text: str, memory: Memory) -> Asked:
+        """What the questions and requests in ``text`` are about.
 
-        Every clause of a question asks for one piece at most: the one with the most keywords in it, and among equals
-        one that is not told yet.
+        Every clause asks for one piece at most: the one with the most keywords in it, and among equals one that is not
+        told yet. A clause that was asked before, word for word, asks for nothing.
         """
-        asked: dict[int, None] = {}
-        for sentence in _SENTENCE.split(text[-_READS:]):
-            if not sentence.endswith(("?", "\uff1f")):
+        pieces: dict[int, None] = {}
+        heard: dict[str, int | None] = {}
+        clauses = 0
+        asking = open_ = listing = False
+        for sentence in _SENTENCE.split(text[-_READS:].lower()):
+            request = sentence.rstrip().endswith(("?", "\uff1f")) or _REQUEST.search(sentence) is not None
+            if not request and not (listing and _ITEM.match(sentence)):
+                listing = listing and not sentence.strip()
                 continue
-            for clause in _CLAUSE.split(sentence.lower()):
-                words = set(_WORDS.findall(clause))
-                hits = [sum(any(w.startswith(k) for w in words) for k in piece.keywords) for piece in self.pieces]
-                if max(hits) > 0:
-                    best = [piece for piece, hit in enumerate(hits) if hit == max(hits)]
-                    open_ = [piece for piece in best if piece not in memory.told and piece not in asked]
-                    asked[(open_ or best)[0]] = None
-        return tuple(asked)
+            asking = asking or len(_WORDS.findall(sentence)) > 1
+            listing = listing or sentence.rstrip().endswith(":")
+            about = []
+            for clause in _CLAUSE.split(sentence):
+                words = _WORDS.findall(clause)
+                plain = " ".join(words)
+                clauses += bool(words)
+                if not words or plain in memory.heard or plain in heard or clauses > _HEARS:
+                    continue
+                heard[plain] = piece = self._about_piece(words, (*memory.told, *pieces))
+                about.append(piece)
+                if piece is not None:
+                    pieces[piece] = None
+            open_ = open_ or (bool(about) and set(about) == {None} and _OPEN.search(sentence) is not None)
+        return Asked(tuple(pieces), open_, heard, asking)
 
-    def _complain(self, memory: Memory, text: str, delivery: Delivery, rng: np.random.Generator) -> Reaction:
-        memory = Memory(memory.told, memory.lost + 1)
-        if memory.lost >= self.manners.patience:
-            untold = self.untold(memory)
-            return Reaction(_pick(_LEFT if untold else _GAVE_UP, rng), memory, "user_left" if untold else "gave_up")
+    def _about_piece(self, words: Sequence[str], done: Sequence[int]) -> int | None:
+        hits = [sum(any(w.startswith(k) for w in words) for k in piece.keywords) for piece in self.pieces]
+        best = [piece for piece, number in enumerate(hits) if number == max(hits)]
+        return next((piece for piece in best if piece not in done), best[0]) if max(hits) > 0 else None
+
+    def _complain(
+        self, memory: Memory, text: str, delivery: Delivery, asked: Asked, rng: np.random.Generator
+    ) -> Reaction:
+        untold = self.untold(memory)
+        if memory.lost >= self.behavior.patience:
+            return Reaction(_pick("left" if untold else "gave_up", rng), memory, "user_left" if untold else "gave_up")
         if not text.strip():
-            return Reaction(_pick(_NOTHING, rng), memory)
+            return Reaction(_pick("nothing", rng), memory)
         if delivery.made:
             return Reaction(self._about(delivery, rng), memory)
-        return Reaction(_joined([_pick(_ALL_TOLD, rng), self.form]), memory)
+        if not untold:
+            return Reaction(_joined([_pick("all_told", rng), self.form]), memory)
+        if not asked.any:
+            return Reaction(_pick("idle", rng), memory)
+        said = _pick("known" if asked.pieces or not asked.heard else "missed", rng)
+        topic = self.pieces[untold[int(rng.integers(len(untold)))]].topic
+        return Reaction(_joined([said, _pick("hint", rng).format(topic=topic)]), memory)
 
     def _about(self, delivery: Delivery, rng: np.random.Generator) -> str:
         """What it says about a delivery that does not end the talk."""
-        if self.manners.accepts == "any":
-            return _pick(_TOO_EARLY, rng)
-        return delivery.remark or _pick(_WRONG, rng)
+        if self.behavior.accepts == "any":
+            return _pick("too_early", rng)
+        return delivery.remark or _pick("wrong", rng)
 
 
-def _pick(choices: Sequence[str], rng: np.random.Generator) -> str:
+def _pick(occasion: str, rng: np.random.Generator) -> str:
+    return _choose(PHRASES[occasion], rng)
+
+
+def _choose(choices: Sequence[str], rng: np.random.Generator) -> str:
     return choices[int(rng.integers(len(choices)))]
 
 

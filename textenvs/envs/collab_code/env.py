@@ -17,6 +17,7 @@ from ...text import digest
 from ..collab.env import Check, Collab
 from ..collab.tasks import Goal, reference_program
 from .scoring import Test, pass_rate
+from .tasks import FAMILY
 from .unit_tests import unit_tests_of
 
 # Programs that passed all their tests are not run again: siblings of a group, forks and replays often deliver the same
@@ -45,7 +46,7 @@ class CollabCode(Collab):
         TaskError: Rows that cannot be played, listed by file, row and column.
     """
 
-    domain = "code"
+    family = FAMILY
     score_name = "pass_rate"
     form = "Please put the code between ```python and ```."
 
@@ -76,7 +77,7 @@ class CollabCode(Collab):
 
     async def check(self, goal: Goal, delivered: str) -> Check:
         """The part of the tests that the program passes."""
-        tests: Sequence[Test] = unit_tests_of(self._task)
+        tests: Sequence[Test] = unit_tests_of(self.task)
         key = digest(delivered, tests, self.sandbox, self.sandbox.seed, self.timeout_s)
         if key in _passed:
             return Check(1.0, True)

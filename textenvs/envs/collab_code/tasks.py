@@ -8,12 +8,13 @@ They are drawn so that each step matters: leaving one out fails at least one tes
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..collab.draft import Draft, begin, told
-from ..collab.tasks import Piece
+from ..collab.sets import Family
+from ..collab.tasks import Piece, split_request, test_module
 
 #: How many calls a function is tested with.
 TESTS = 6
@@ -276,3 +277,27 @@ def _pieces(
 
 def _piece(topic: str, keywords: str, question: str, value: str, sayings: Sequence[str]) -> Piece:
     return Piece(topic, told(sayings, v=value), tuple(keywords.split()), question)
+
+
+def _gold(reference: str, metadata: Mapping[str, Any]) -> str:
+    if test_module(metadata, reference) is None:
+        raise ValueError("has no tests: there are none in 'test' of the metadata, nor of the reference as JSON")
+    return reference
+
+
+FAMILY = Family(
+    domain="code",
+    description="code generation",
+    ability="code",
+    openings=(
+        "I need a Python function.",
+        "Can you write some Python code for me?",
+        "I need help with a program.",
+        "There is a function that I want written.",
+        "Could you program something for me?",
+    ),
+    example="bigcodebench",
+    draft=draft_code,
+    gold=_gold,
+    split=split_request,
+)

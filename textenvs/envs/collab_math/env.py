@@ -2,13 +2,17 @@ r"""CollabLLM's MATH-Chat: a problem whose conditions the user holds back, score
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 
+from ...attack import Attack
 from ...data.sources import Source
 from ...env import EnvironmentFailure
+from ...messages import visible_text
+from ...options import checked
 from ...scoring.answers import same_answer
 from ...scoring.final_answer import final_answer
 from ...scoring.math import judge_math_async, require_math_verify
@@ -17,9 +21,10 @@ from ..collab.env import Check, Collab
 from ..collab.sets import GeneratedGoals
 from ..collab.tasks import Goal
 from ..gsm8k.env import hasty_answer
+from .attacks import ATTACKS
+from .tasks import FAMILY
 
 Equality = Literal["value", "symbolic"]
-EQUALITIES: tuple[str, ...] = get_args(Equality)
 
 
 class CollabMath(Collab):
@@ -30,7 +35,8 @@ class CollabMath(Collab):
     Args:
         tasks: As in :class:`~textenvs.envs.collab.env.Collab`, and so are all ``options``.
         equality: When an answer is the reference. ``"value"``: numbers by value, everything else by its spelling.
-            ``"symbolic"``: as mathematics, by Math-Verify (extra ``math``). ``None`` for ``"value"`` with generated
+            ``"symbolic"``: as mathematics, by Math-Verify (extra ``math``), and evaluated: what the user said is no
+            answer to it. ``None`` for ``"value"`` with generated
             problems, whose answers are integers, and else ``"symbolic"``. A comparison that takes too long counts
             as wrong, and ``info["metrics"]["grader_timeout"]`` says so.
         **options: See :class:`~textenvs.envs.collab.env.Collab`.
@@ -41,14 +47,13 @@ class CollabMath(Collab):
         TaskError: Rows that cannot be played, listed by file, row and column.
     """
 
-    domain = "math"
+    family = FAMILY
     score_name = "accuracy"
     form = "Please end with #### and the answer."
     check_metrics = ("grader_timeout",)
 
+    @checked
     def __init__(self, tasks: Source = None, *, equality: Equality | None = None, **options: Any) -> None:
-        if equality not in (None, *EQUALITIES):
-            raise ValueError(f"equality must be None or one of {', '.join(EQUALITIES)}, not {equality!r}")
         super().__init__(tasks, **options)
         if equality is None:
             equality = "value" if isinstance(self.tasks, GeneratedGoals) else "symbolic"
@@ -69,7 +74,7 @@ class CollabMath(Collab):
 
     async def _check_symbolically(self, delivered: str) -> Check:
         try:
-            verdict = await judge_math_async(f"\\boxed{{{delivered}}}", self._gold)
+            verdict = await judge_math_async(f"\\boxed{{{delivered}}}", self._gold, problem=self._shown())
         except ValueError:  # the reference is no mathematics ("Tuesday"), and spelled otherwise
             return Check(0.0, False)
         except RuntimeError as error:
@@ -93,9 +98,17 @@ class CollabMath(Collab):
         if self.state.task is None:
             return ()
         says = " ".join(saying for piece in self.goal.pieces for saying in piece.sayings)
-        return () if self._gold in says else (self._gold,)
+        return () if re.search(rf"(?<!\w){re.escape(self._gold)}(?!\w)", says) else (self._gold,)
+
+    def attacks(self) -> Sequence[Attack]:
+        """Answers made of what the user said."""
+        return (*super().attacks(), *ATTACKS)
+
+    def _shown(self) -> str:
+        """What the user has said so far."""
+        return "\n".join(visible_text(message) for message in self.state.messages if message["role"] == "user")
 
     @property
     def _gold(self) -> str:
-        truth = str(self._task.ground_truth)
+        truth = str(self.task.ground_truth)
         return final_answer(truth) or truth.strip()

@@ -12,7 +12,7 @@ except SandboxUnavailable as refused:  # test_contract.py checks the refusal
 
 SCORES = {
     "textenv/collab-math": "accuracy",
-    "textenv/collab-document": "bleu",
+    "textenv/collab-document": "faithfulness",
     "textenv/collab-code": "pass_rate",
 }
 IDS = [pytest.param(env_id, marks=no_sandbox if env_id.endswith("code") else ()) for env_id in SCORES]

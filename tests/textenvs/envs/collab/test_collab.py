@@ -50,7 +50,7 @@ def mixed(env, generator):
 def test_the_expert_earns_the_maximum_on_every_task(env_id, level, split):
     env = textenvs.make(env_id, level=level, split=split, token_rate=0.0)
     # Programs run in a sandbox; test_collab_tasks.py has more of them, without one.
-    for index in range(4 if env.domain == "code" else 200 if level == "hard" else 40):
+    for index in range(4 if env.family.domain == "code" else 200 if level == "hard" else 40):
         steps = play(env, expert, index, {"task_index": index})
         assert sum(step[1] for step in steps) == pytest.approx(1.0), env.state.task.key
         assert env.state.stop == "solved"
@@ -62,7 +62,7 @@ def test_the_expert_earns_the_maximum_on_every_task(env_id, level, split):
 @every_id
 def test_the_expert_pays_little_for_its_words(env_id):
     env = textenvs.make(env_id, level="hard")
-    for seed in range(5 if env.domain == "code" else 20):
+    for seed in range(5 if env.family.domain == "code" else 20):
         assert 0.9 < sum(step[1] for step in play(env, expert, seed)) < 1.0
 
 
@@ -70,7 +70,7 @@ def test_the_expert_pays_little_for_its_words(env_id):
 @pytest.mark.parametrize("how", [babbler, lambda env, generator: env.careless_reply(generator)])
 def test_who_does_not_ask_earns_next_to_nothing(env_id, how):
     env = textenvs.make(env_id, level="medium", token_rate=0.0)
-    episodes = 6 if env.domain == "code" else 100
+    episodes = 6 if env.family.domain == "code" else 100
     earned = [sum(step[1] for step in play(env, how, seed)) for seed in range(episodes)]
     assert min(earned) >= 0.0
     assert np.mean(earned) < 0.05
@@ -96,7 +96,7 @@ def test_the_return_is_the_formulas_reward_of_the_conversation(
     )  # fmt: skip
     steps = play(env, mixed, seed)
     opening = 1
-    chosen = formula(name, domain=env.domain)
+    chosen = formula(name, domain=env.family.domain)
     said = env.state.messages if chosen.scope == "all" else env.state.messages[opening:]
     ((score_name, score),) = env.conversation_score().items()
     assert score_name == SCORES[env_id]
@@ -114,7 +114,7 @@ def test_the_return_is_the_formulas_reward_of_the_conversation(
 def test_failing_first_never_pays_more_than_succeeding_at_once(env_id, task_reward):
     # Only the assistant's tokens: the user's phrasings are drawn, and a talk may have shorter ones than another.
     env = textenvs.make(env_id, task_reward=task_reward, formula="repository", level="medium")
-    for seed in range(3 if env.domain == "code" else 20):
+    for seed in range(3 if env.family.domain == "code" else 20):
         at_once = sum(step[1] for step in play(env, expert, seed))
         for wrong_turn in range(3):
 
@@ -171,31 +171,53 @@ def test_private_reasoning_neither_delivers_nor_costs(env_id):
 def test_different_seeds_of_a_fork_give_different_users(env_id):
     env = textenvs.make(env_id, level="hard")
     env.reset(seed=0)
-    answers = {env.fork(seed).step("Go on.")[0][-1]["content"] for seed in range(20)}
+    answers = {env.fork(seed).step("What should I know?")[0][-1]["content"] for seed in range(20)}
     assert len(answers) > 5
 
 
 @every_id
 def test_the_user_ends_a_talk_that_goes_nowhere(env_id):
     env = textenvs.make(env_id, max_assistant_turns=None)
-    play(env, lambda *_: "", 0)
-    assert (env.state.terminated, env.state.stop, env.state.assistant_turns) == (True, "user_left", 3)
-    play(env, lambda *_: "Go on.", 0)
-    assert (env.state.stop, env.state.assistant_turns) == ("gave_up", 3 + 3)
+    for idle in ("", "Go on."):
+        play(env, lambda *_, idle=idle: idle, 0)
+        assert (env.state.terminated, env.state.stop, env.state.assistant_turns) == (True, "user_left", 3)
+
+    def then_idle(env, generator):
+        return expert(env, generator) if env.user.untold(env.state.memory) else "Go on."
+
+    play(env, then_idle, 0)
+    assert (env.state.stop, env.state.assistant_turns) == ("gave_up", 2 + 3)
     play(textenvs.make(env_id, patience=1, max_assistant_turns=None), lambda *_: "", 0)
 
 
 @every_id
-def test_who_takes_anything_takes_a_careless_reply(env_id):
+def test_who_takes_anything_takes_a_careless_reply_once_everything_is_told(env_id):
     env = textenvs.make(env_id, accepts="any")
-    stops = {env.state.stop for seed in range(2) if play(env, lambda env, g: env.careless_reply(g), seed)}
-    assert stops == {"user_left"}
-    play(env, lambda env, g: env.careless_reply(g) if env.state.assistant_turns else "Go on.", 0)
-    assert env.state.assistant_turns == 1 + 3, "it is not taken before everything is told"
-    play(env, lambda env, g: env.careless_reply(g) if len(env.state.memory.told) == 3 else "Go on.", 0)
-    assert (env.state.stop, env.state.assistant_turns) == ("user_left", 3 + 1)
+
+    def careless(env, generator):
+        return env.careless_reply(generator)
+
+    play(env, careless, 0)
+    assert (env.state.stop, env.state.assistant_turns) == ("user_left", 3), "it is not taken before"
+
+    def asked_and_careless(env, generator):
+        return (expert if env.user.untold(env.state.memory) else careless)(env, generator)
+
+    play(env, asked_and_careless, 0)
+    assert (env.state.stop, env.state.assistant_turns) == ("user_left", 2 + 1)
     play(env, expert, 0)
     assert env.state.stop == "solved"
+
+
+@every_id
+def test_the_share_of_turns_that_ask_is_reported(env_id):
+    env = textenvs.make(env_id, patience=9)
+    env.reset(seed=0)
+    shares = []
+    for reply in ("Go on.", None, "Go on.", None, None):
+        *_, info = env.step(reply or env.demonstration(rng()))
+        shares.append(info["metrics"]["asked"])
+    assert shares == [0, 1 / 2, 1 / 3, 1 / 2, 1 / 2], "a delivery is no turn in which to ask"
 
 
 @every_id
@@ -211,19 +233,21 @@ def test_tool_calls_are_not_a_delivery(env_id):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"task_reward": "last"}, "task_reward must be one of final, increment, not 'last'"),
-        ({"formula": "mine"}, "formula must be one of textenvs, linear, paper, repository, recipe, not 'mine'"),
-        ({"token_rate": -1}, "token_rate must be a finite number of at least 0, or None, not -1"),
-        ({"accepts": True}, "accepts must be one of right, any, not True"),
-        ({"answers": 0}, "answers must be an integer of at least 1, not 0"),
-        ({"patience": "3"}, "patience must be an integer of at least 1, not '3'"),
-        ({"level": "huge"}, "'generated:huge': unknown level; known are generated:easy"),
+        ({"task_reward": "last"}, "task_reward should be 'final' or 'increment', not 'last'"),
+        ({"formula": "mine"}, "formula should be 'textenvs', 'linear', 'paper', 'repository' or 'recipe', not 'mine'"),
+        ({"token_rate": -1}, "token_rate should be greater than or equal to 0, not -1"),
+        ({"token_rate": float("inf")}, "token_rate should be a finite number, not inf"),
+        ({"accepts": True}, "accepts should be 'right' or 'any', not True"),
+        ({"answers": 0}, "answers should be greater than or equal to 1, not 0"),
+        ({"patience": "3"}, "patience should be a valid integer, not '3'"),
+        ({"user_volunteers": 1}, "user_volunteers should be a valid boolean, not 1"),
+        ({"level": "huge"}, "level should be 'easy', 'medium' or 'hard', not 'huge'"),
         ({"level": "easy", "tasks": "generated:easy"}, "give either tasks or level, not both"),
         ({"tasks": "rows.csv"}, "'rows.csv': not a task source"),
         ({"tasks": "generated:"}, "unknown level"),
         ({"tasks": "hub:"}, "name the data set"),
-        ({"split": "dev"}, "split must be one of train, test, not 'dev'"),
-        ({"seed": 0.5}, "seed must be an integer, not 0.5"),
+        ({"split": "dev"}, "split should be 'train' or 'test', not 'dev'"),
+        ({"seed": 0.5}, "seed should be a valid integer, not 0.5"),
         ({"max_assistant_turns": 0}, "max_assistant_turns must be"),
     ],
 )

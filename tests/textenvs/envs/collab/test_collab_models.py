@@ -144,7 +144,7 @@ def test_models_are_checked_when_the_environment_is_made(option):
         textenvs.make("textenv/collab-math", **{option: {"model": "tiny", "base_ur": "http://x"}})
     with pytest.raises(ValueError, match=f"{option}: a chat model is"):
         textenvs.make("textenv/collab-math", **{option: 5})
-    with pytest.raises(ValueError, match="interactivity must be a finite number, not nan"):
+    with pytest.raises(ValueError, match="interactivity should be a finite number, not nan"):
         textenvs.make("textenv/collab-math", interactivity=float("nan"))
 
 

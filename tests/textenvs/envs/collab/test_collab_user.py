@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from textenvs.envs import collab_code, collab_document, collab_math
 from textenvs.envs.collab.sets import GeneratedGoals
 from textenvs.envs.collab.tasks import Piece
 from textenvs.envs.collab.user import CollabUser, Delivery, Memory, UserBehavior
@@ -21,17 +22,27 @@ WRONG, RIGHT = Delivery(True, False), Delivery(True, True)
 replies = st.tuples(
     st.one_of(
         st.sampled_from(
-            ["", " \n", "How many trays?", "Are any lost? And how many per tray?", "Tell me, all of it.", "?"]
+            [
+                "",
+                " \n",
+                "How many trays?",
+                "Are any lost? And how many per tray?",
+                "Tell me everything.",
+                "?",
+                "What else?",
+            ]
         ),
         st.text(max_size=40),
         st.lists(st.sampled_from(["tray", "trays", "per", "each", "lost", "?", "and", ","]), max_size=12).map(" ".join),
     ),
     st.sampled_from([Delivery(), WRONG, Delivery(True, False, "Not that."), RIGHT]),
 )
-manners = st.builds(UserBehavior, st.integers(1, 4), st.integers(1, 4), st.sampled_from(["right", "any"]))
+manners = st.builds(
+    UserBehavior, st.integers(1, 4), st.integers(1, 4), st.sampled_from(["right", "any"]), st.booleans()
+)
 goals = st.builds(
-    lambda domain, level, seed, index: GeneratedGoals(domain, level, seed)[index],
-    st.sampled_from(["math", "document", "code"]),
+    lambda env, level, seed, index: GeneratedGoals(env.family, level, seed)[index],
+    st.sampled_from([collab_math.CollabMath, collab_document.CollabDocument, collab_code.CollabCode]),
     st.sampled_from(["easy", "medium", "hard"]),
     st.integers(0, 3),
     st.integers(0, 500),
@@ -65,6 +76,7 @@ def test_what_holds_of_every_talk(task, how, said, seed):
         accepted = delivery.made and (delivery.right if how.accepts == "right" else not user.untold(memory))
         assert (reaction.memory.lost > memory.lost) == (not new and not accepted)
         assert reaction.asked_for == len(new) or (not delivery.made and len(new) == 1)  # a guess is told nothing
+        assert how.volunteers or bool(new) == reaction.asked, "nothing is told that was not asked for"
         assert 0 <= reaction.asked_for <= len(new)
         reactions.append(reaction)
         memory = reaction.memory
@@ -106,10 +118,55 @@ def test_the_same_seed_gives_the_same_talk(task, how, said, seed):
     assert talk() == talk()
 
 
-def test_phrasings_and_the_piece_that_is_offered_vary_with_the_seed():
-    texts = {CollabUser(PIECES).react(Memory(), "Well.", Delivery(), rng(seed)).text for seed in range(60)}
+def test_phrasings_and_the_piece_of_an_open_question_vary_with_the_seed():
+    texts = {CollabUser(PIECES).react(Memory(), "What else?", Delivery(), rng(seed)).text for seed in range(60)}
     assert len(texts) > 8
     assert {next(i for i, p in enumerate(PIECES) if any(s in t for s in p.sayings)) for t in texts} == {0, 1, 2}
+
+
+def told_by(*replies, **how):
+    """How many pieces each reply is told, one after the other."""
+    user, memory, numbers = CollabUser(PIECES, FORM, UserBehavior(**{"patience": 9} | how)), Memory(), []
+    for text in replies:
+        reaction = user.react(memory, text, Delivery(), rng())
+        numbers.append(len(reaction.memory.told) - len(memory.told))
+        memory = reaction.memory
+    return numbers
+
+
+@pytest.mark.parametrize(
+    ("replies", "told"),
+    [
+        ([".", "Go on.", "?", "ok", "Okay?", "Why?", "Yes, please continue."], [0] * 7),
+        (["How many trays?"] * 3, [1, 0, 0]),  # once asked is enough
+        (["How many trays?", "HOW MANY   trays!? "], [1, 0]),
+        (["How many trays?", "And how many on each tray?"], [1, 1]),
+        (["What else should I know?"] * 3, [1, 0, 0]),
+        (["What else?", "Any further details?", "Tell me more."], [1, 0, 0]),  # one open question a talk
+        (["How many trays? Anything else?", "Is there more?"], [1, 1]),
+        (["How many trays? How many on each tray? Are any lost?", "Are any lost?"], [2, 1]),  # not answered yet
+        (["Please tell me the number of trays.", "Could you share how many get burnt."], [1, 1]),
+        (["I need to know:\n1. how many trays\n2. how many get lost\n\nThank you.", "Hm."], [2, 0]),
+        (["There are 3 trays, and 4 are lost.", "My list:\n- trays\n- lost ones"], [0, 0]),
+        (["How old are you?", "Do you like music?"], [0, 0]),
+        (["a? b? c? d? e? f? g? h? How many trays?"], [0]),  # a flood of questions is not heard to its end
+    ],
+)
+def test_what_is_told(replies, told):
+    assert told_by(*replies) == told
+
+
+def test_a_user_that_volunteers_tells_a_piece_for_any_word():
+    assert told_by("", ".", "Go on.", "Go on.", "Go on.", volunteers=True) == [0, 1, 1, 1, 0]
+
+
+def test_a_question_that_gets_nothing_gets_a_hint_and_an_idle_turn_does_not():
+    user = CollabUser(PIECES)
+    for text, hinted in (("How old are you?", True), ("Anything else?", True), ("Go on.", False), ("?", False)):
+        reaction = user.react(Memory((0, 1), opened=True), text, Delivery(), rng())
+        assert ("burnt" in reaction.text) == hinted
+        assert not reaction.asked
+        assert reaction.memory.lost == 1
 
 
 @pytest.mark.parametrize(
@@ -122,6 +179,7 @@ def test_phrasings_and_the_piece_that_is_offered_vary_with_the_seed():
         ("Are any lost?\nHow many trays?", (), (2, 0)),
         ("How many trays, lost ones and rolls on each tray?", (), (0, 2, 1)),
         ("There are trays.", (), ()),  # no question
+        ("Tell me about the trays.", (), (0,)),
         ("I ask about trays? No.", (), (0,)),
         ("BURNT?", (), (2,)),
         ("Why?", (), ()),
@@ -130,26 +188,11 @@ def test_phrasings_and_the_piece_that_is_offered_vary_with_the_seed():
     ],
 )
 def test_what_a_question_asks_for(question, told, asked):
-    assert CollabUser(PIECES).asked_for(question, Memory(told)) == asked
-
-
-def test_what_was_asked_about_comes_first():
-    for seed in range(20):
-        reaction = CollabUser(PIECES).react(Memory(), "Are any lost?", Delivery(), rng(seed))
-        assert (reaction.memory.told, reaction.asked_for) == ((2,), 1)
-        reaction = CollabUser(PIECES).react(Memory(), "Go on.", Delivery(), rng(seed))
-        assert (len(reaction.memory.told), reaction.asked_for) == (1, 0)
-
-
-def test_a_question_about_what_is_known_gets_something_new_all_the_same():
-    reaction = CollabUser(PIECES).react(Memory((2,)), "Are any lost?", Delivery(), rng())
-    assert len(reaction.memory.told) == 2
-    assert "already" in reaction.text
-    assert reaction.asked_for == 0
+    assert CollabUser(PIECES).asked(question, Memory(told)).pieces == asked
 
 
 def test_when_all_is_told_it_says_how_to_deliver():
-    reaction = CollabUser(PIECES, FORM).react(Memory((0, 1)), "Hm.", Delivery(), rng())
+    reaction = CollabUser(PIECES, FORM).react(Memory((0, 1)), "Are any lost?", Delivery(), rng())
     assert reaction.text.endswith(FORM)
     assert CollabUser(PIECES, FORM).react(Memory((0, 1, 2)), "Hm.", Delivery(), rng()).text.endswith(FORM)
 
@@ -186,20 +229,6 @@ def test_a_remark_is_said():
 @given(st.sampled_from(["tray?" * 200_000, "," * 10**6, "tray " * 200_000 + "?", "\n" * 10**6]))
 def test_a_huge_message_is_only_a_message(text):
     assert CollabUser(PIECES).react(Memory(), text + "x", Delivery(), rng()).text
-
-
-@pytest.mark.parametrize(
-    ("values", "says"),
-    [
-        ({"answers": 0}, "answers must be an integer of at least 1, not 0"),
-        ({"patience": True}, "patience must be"),
-        ({"patience": 1.5}, "patience must be"),
-        ({"accepts": "all"}, "accepts must be one of right, any, not 'all'"),
-    ],
-)
-def test_manners_are_checked(values, says):
-    with pytest.raises(ValueError, match=says):
-        UserBehavior(**values)
 
 
 def test_a_user_without_a_goal():

@@ -80,7 +80,7 @@ def test_rows_without_the_library_say_what_to_install(monkeypatch):
 
 
 def test_an_unknown_equality():
-    with pytest.raises(ValueError, match="equality must be None or one of value, symbolic, not 'exact'"):
+    with pytest.raises(ValueError, match="equality should be 'value' or 'symbolic', not 'exact'"):
         textenvs.make("textenv/collab-math", equality="exact")
 
 
@@ -92,3 +92,35 @@ def test_an_answer_that_a_condition_says_is_no_secret():
     env = CollabMath(Rows("a row", [Task("k", "test", (user("Help!"),), "12", extra=extra)]), equality="value")
     env.reset(seed=0)
     assert env.secrets() == ()
+
+
+TOLD = [  # what a policy is told, the gold answer, what says the problem again, and the answer worked out
+    (r"Compute $\binom{8}{4}$.", "70", r"\binom{8}{4}", "70"),
+    (r"The expression is $99^2 - 98^2 + \log_2 (4^2)$.", "201", r"99^2 - 98^2 + \log_2 (4^2)", "201"),
+    ("Expand $(2x+3)(x-5)$.", "2x^2-7x-15", "(2x+3)(x-5)", "2x^2 - 7x - 15"),
+    (r"Simplify $\sqrt{50} + \sqrt{18}$.", r"8\sqrt{2}", r"\sqrt{50} + \sqrt{18}", r"8\sqrt{2}"),
+]
+
+
+@pytest.mark.parametrize(("saying", "gold", "restated", "worked_out"), TOLD)
+def test_the_problems_own_expression_is_no_answer(saying, gold, restated, worked_out):
+    pytest.importorskip("math_verify", reason="needs the extra 'math'")
+    pieces = [
+        {"topic": "expression", "sayings": [saying], "keywords": ["expression"], "question": "Which expression?"},
+        {"topic": "form", "sayings": ["In simplest form."], "keywords": ["form"], "question": "In which form?"},
+    ]
+    extra = {"single_turn_prompt": saying, "pieces": pieces}
+    env = CollabMath(Rows("a row", [Task("k", "test", (user("Help!"),), gold, extra=extra)]), equality="symbolic")
+    for answer, score in ((restated, 0.0), (worked_out, 1.0)):
+        env.reset(seed=0)
+        assert env.step("Which expression is it?")[-1]["metrics"]["told"] > 0
+        *_, info = env.step(rf"\boxed{{{answer}}}")
+        assert (info["metrics"]["score"], info["stop"]) == (score, "solved" if score else None)
+
+
+def test_a_number_within_a_number_of_a_condition_stays_a_secret():
+    """Of generated problems the answer is never among the numbers told, so it always is a secret."""
+    env = textenvs.make("textenv/collab-math", level="hard")
+    for index in range(300):  # 276 was told of 1x8 where the answer was 18, and had no secrets
+        env.reset(seed=0, options={"task_index": index})
+        assert env.secrets() == (env.state.task.ground_truth,)

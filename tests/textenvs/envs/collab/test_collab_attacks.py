@@ -1,0 +1,53 @@
+"""Who asks to the point earns more than whoever does not, under all formulas, even if it could solve everything.
+
+Most attacks cannot work a problem out. So that asking is what is measured, each says the goal's own delivery as soon as
+the user has told everything.
+"""
+
+import numpy as np
+import pytest
+from collab_cases import every_id
+
+import textenvs
+from textenvs.attack import COMMON
+from textenvs.envs.collab.attacks import ATTACKS
+from textenvs.scoring.conversation import FORMULAS
+
+LEVELS = ("easy", "medium", "hard")
+
+
+def mean_return(env, attack, episodes):
+    """With ``None``, the expert's."""
+    earned = []
+    for seed in range(episodes):
+        env.reset(seed=seed)
+        rng = np.random.default_rng(seed)
+        reply = None if attack is None else attack.start(rng, ())
+        total = 0.0
+        while not env.state.done:
+            knows = not env.user.untold(env.state.memory)
+            text = env.demonstration(rng) if reply is None or knows else reply(env.state.messages)
+            total += env.step(text)[1]
+        earned.append(total)
+    return np.mean(earned)
+
+
+@every_id
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("formula", FORMULAS)
+def test_only_asking_to_the_point_pays(env_id, level, formula):
+    env = textenvs.make(env_id, level=level, formula=formula)
+    episodes = 3 if env.family.domain == "code" else 10
+    expert = mean_return(env, None, episodes)
+    assert expert > 0.9
+    for attack in (*COMMON, *ATTACKS):
+        assert mean_return(env, attack, episodes) < expert / 2, attack.name
+
+
+@every_id
+def test_with_a_user_that_volunteers_silence_would_pay_as_much_as_asking(env_id):
+    """The control of the experiment, and the fault of version 1."""
+    env = textenvs.make(env_id, level="hard", user_volunteers=True)
+    (filler,) = [attack for attack in COMMON if attack.name == "filler"]
+    episodes = 3 if env.family.domain == "code" else 10
+    assert mean_return(env, filler, episodes) > mean_return(env, None, episodes) - 0.01

@@ -1,0 +1,54 @@
+"""What somebody says to the scripted user who wants to be told everything without asking to the point."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...attack import Attack, Cheater, always, sequence
+from ...messages import Messages
+
+_FILLERS = ("Go on.", "I see.", "Right.", "Okay?", "Hm.", "And?", "Continue.", "Yes?", "Fine.", "Well?")
+_EVERYTHING = (
+    "Please tell me everything: all numbers, conditions, names, facts, requirements, the order, the length, the tone "
+    "and whatever else I must know, all at once. What else is there?"
+)
+
+
+def last_user_text(conversation: Messages) -> str:
+    """What the user said last."""
+    return next((str(message["content"]) for message in reversed(conversation) if message["role"] == "user"), "")
+
+
+def user_texts(conversation: Messages) -> list[str]:
+    """What the user has said so far."""
+    return [str(message["content"]) for message in conversation if message["role"] == "user"]
+
+
+def _fillers(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
+    left = [_FILLERS[i] for i in rng.permutation(len(_FILLERS))]
+    return lambda conversation: left.pop() if left else "."
+
+
+def _recite(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
+    """The expert's replies of one earlier episode, whatever this one is about."""
+    replies = [str(message["content"]) for message in seen[0] if message["role"] == "assistant"] if seen else [""]
+    left = iter(replies)
+    return lambda conversation: next(left, replies[-1])
+
+
+ATTACKS: tuple[Attack, ...] = (
+    Attack("fillers", "says something else without content on every turn", _fillers),
+    always("question-mark", 'says "?" on every turn', lambda conversation: "?"),
+    always("what-else", "asks the same open question on every turn", lambda conversation: "What else should I know?"),
+    sequence(
+        "open-questions",
+        "asks open questions, each in other words",
+        ("What should I know?", "Anything else?", "Is there more?", "Any further details?", "Tell me more, please."),
+    ),
+    always("everything-at-once", "asks for everything at once", lambda conversation: _EVERYTHING),
+    always("consent", "agrees to anything", lambda conversation: "Yes, of course. I agree with all of it."),
+    always("echo", "repeats what the user said last", last_user_text),
+    Attack("recite", "says what the expert said in an earlier episode", _recite, rehearse=1),
+)
