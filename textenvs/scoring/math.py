@@ -23,10 +23,11 @@ from ..sandbox import Pool, Worker, WorkerDied
 from ..text import quoted
 from .final_answer import boxed
 from .relations import claims_of, is_name
+from .restated import restates
 
 Method = Literal["boxed", "flexible"]
 METHODS: tuple[str, ...] = ("boxed", "flexible")
-Reason = Literal["equal", "different", "no_answer", "unreadable", "timeout"]
+Reason = Literal["equal", "different", "restated", "no_answer", "unreadable", "timeout"]
 
 #: Longer answers are not read.
 MAX_CHARS = 20_000
@@ -46,8 +47,9 @@ class MathVerdict:
     """What there is to know about an answer.
 
     Args:
-        reason: ``"equal"``, ``"different"``, ``"no_answer"`` (none was found), ``"unreadable"`` (what was found is no
-            expression) or ``"timeout"`` (the comparison was stopped; nobody knows).
+        reason: ``"equal"``, ``"different"``, ``"restated"`` (equal, but not evaluated: see
+            :mod:`~textenvs.scoring.restated`), ``"no_answer"`` (none was found), ``"unreadable"`` (what was found is no
+            expression) or ``"timeout"`` (the comparison was stopped).
         answer: The answer as it stands in the reply; ``None`` where none was found, or the whole reply was read.
     """
 
@@ -60,7 +62,14 @@ class MathVerdict:
         return self.reason == "equal"
 
 
-def judge_math(reply: str, ground_truth: str, *, method: Method = "boxed", timeout_s: float = 5.0) -> MathVerdict:
+def judge_math(
+    reply: str,
+    ground_truth: str,
+    *,
+    method: Method = "boxed",
+    timeout_s: float = 5.0,
+    problem: str | None = None,
+) -> MathVerdict:
     r"""Compare the answer of ``reply`` with ``ground_truth``.
 
     * In a relation, as in ``x = 8/2 = 4``, every side must be a name (see
@@ -75,6 +84,8 @@ def judge_math(reply: str, ground_truth: str, *, method: Method = "boxed", timeo
         method: ``"boxed"`` (the last ``\boxed{...}`` counts) or ``"flexible"`` (Math-Verify looks for an answer in the
             whole reply).
         timeout_s: Seconds after which the comparison is stopped.
+        problem: What the policy was shown. With it, an answer that only states the problem again is not right, unless
+            the ground truth has the same form.
 
     Raises:
         ValueError: An unknown method, a time that is not above 0, or a ground truth that cannot be read.
@@ -104,6 +115,8 @@ def judge_math(reply: str, ground_truth: str, *, method: Method = "boxed", timeo
     claimed = answer if answer is not None else read
     if said == "equal" and claims_of(claimed).relations > claims_of(ground_truth).relations:
         said = _consistent(claimed, gold, deadline)
+    if said == "equal" and problem is not None and restates(claimed, ground_truth, problem):
+        said = "restated"
     reason: Reason = said  # type: ignore[assignment]
     return MathVerdict(reason, answer)
 
@@ -136,12 +149,17 @@ def _percent(text: str) -> str:
 
 
 async def judge_math_async(
-    reply: str, ground_truth: str, *, method: Method = "boxed", timeout_s: float = 5.0
+    reply: str,
+    ground_truth: str,
+    *,
+    method: Method = "boxed",
+    timeout_s: float = 5.0,
+    problem: str | None = None,
 ) -> MathVerdict:
     """:func:`judge_math`, awaitable: other coroutines go on meanwhile."""
 
     def work() -> MathVerdict:
-        return judge_math(reply, ground_truth, method=method, timeout_s=timeout_s)
+        return judge_math(reply, ground_truth, method=method, timeout_s=timeout_s, problem=problem)
 
     return await _pool.in_thread(work)
 
