@@ -6,6 +6,6 @@ See docs/sandbox.md for what each backend guarantees, and what it does not.
 from .box import Sandbox
 from .limits import Limits
 from .result import SandboxFailure, SandboxResult, SandboxUnavailable
-from .worker import Worker, WorkerDied
+from .worker import Pool, Worker, WorkerDied
 
-__all__ = ["Limits", "Sandbox", "SandboxFailure", "SandboxResult", "SandboxUnavailable", "Worker", "WorkerDied"]
+__all__ = ["Limits", "Pool", "Sandbox", "SandboxFailure", "SandboxResult", "SandboxUnavailable", "Worker", "WorkerDied"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import subprocess
 import tempfile
 import threading
 import warnings
@@ -16,7 +17,7 @@ from typing import Any
 from . import layout
 from .backends import BACKENDS, Backend, Box, choose
 from .limits import Limits
-from .process import Run, launcher_environment
+from .process import Run, launch, launcher_environment
 from .result import SandboxFailure, SandboxResult, SandboxUnavailable
 from .worker import Worker
 
@@ -172,7 +173,9 @@ class Sandbox:
         if isinstance(job, SandboxResult):
             raise SandboxFailure(job.stderr)
         job["stdin"] = None
-        return Worker(box.command(job), job, launcher_environment(), max_bytes=self.limits.output_bytes)
+        process, lines = launch(box.command(job), job, launcher_environment(), stdin=subprocess.PIPE)
+        memory = self.limits.memory_mb
+        return Worker(process, max_bytes=self.limits.output_bytes, lines=lines, memory_mb=memory)
 
     def __repr__(self) -> str:
         """The settings."""

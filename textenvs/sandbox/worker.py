@@ -1,27 +1,35 @@
-"""A program that stays in a box and answers one question after the other.
+"""Programs that stay and answer one question after the other, and pools of them.
 
-For code of a package that cannot be trusted with what it is given, where starting the box and importing the package for
-every call would cost seconds. Questions and answers are JSON, one line each: nothing that comes out of the box is
-evaluated. Only the main process of the program reads questions and writes answers; it is up to the program to keep
-one question from changing the next (a process for each, for example).
+For what would cost too much to start for every call: a box, a package to import. Questions and answers are JSON, one
+line each: nothing that comes back is evaluated. It is up to the program to keep one question from changing the next (a
+process for each, for example).
 """
 
 from __future__ import annotations
 
+import asyncio
+import atexit
 import json
 import os
 import selectors
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Mapping
+import weakref
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
-from .process import START_S, Command, launch
+from . import usage
+from .process import START_S
 from .result import SandboxFailure
 
 _CHUNK = 65_536
+#: Seconds between two looks at the memory of a program.
+_LOOK_S = 0.1
+T = TypeVar("T")
 
 
 class WorkerDied(SandboxFailure):
@@ -29,36 +37,41 @@ class WorkerDied(SandboxFailure):
 
 
 class Worker:
-    """A program in a box, started; :meth:`Sandbox.start <textenvs.sandbox.Sandbox.start>` makes one.
+    """A program that was started: it writes the line ``ready``, and then an answer to every question.
 
-    The program writes the line ``"ready"`` when it can be asked. One thread at a time may use a worker.
+    :meth:`Sandbox.start <textenvs.sandbox.Sandbox.start>` makes one in a box. One thread at a time may use a worker.
 
     Args:
-        command: Starts the box.
-        job: What it does there.
-        environment: Of the command itself, not of the program.
+        process: The program, or what starts it, with pipes as its standard streams.
         max_bytes: Of one answer.
+        lines: File descriptors of a box's status lines; closed with the worker.
+        memory_mb: MiB that the program and all below it may use together, while it works on a question.
 
     Raises:
-        SandboxFailure: The box could not be made, or the program did not say that it is ready.
+        SandboxFailure: The program did not say that it is ready.
     """
 
     def __init__(
-        self, command: Command, job: Mapping[str, Any], environment: Mapping[str, str], *, max_bytes: int
+        self,
+        process: subprocess.Popen[bytes],
+        *,
+        max_bytes: int,
+        lines: Mapping[str, int] | None = None,
+        memory_mb: int | None = None,
     ) -> None:
-        self._max_bytes = max_bytes
+        self._max_bytes, self._memory = max_bytes, None if memory_mb is None else memory_mb << 20
         self._held = b""
-        self._process, self._lines = launch(command, job, environment, stdin=subprocess.PIPE)
+        self.process, self._lines = process, dict(lines or {})
         try:
-            ready = self._line(START_S)
+            ready = self._line(time.monotonic() + START_S)
         except WorkerDied:
             ready = None
         if ready != "ready":
             self._kill()
-            raise SandboxFailure(f"the program in the sandbox does not start: {self._last_words()}")
+            raise SandboxFailure(f"the program does not start: {self._last_words()}")
         # A full pipe would stop the program, and what it complains of is not read from here on.
-        assert self._process.stderr is not None
-        self._process.stderr.close()
+        assert self.process.stderr is not None
+        self.process.stderr.close()
 
     def ask(self, question: Any, timeout_s: float) -> Any:
         """The program's answer.
@@ -69,12 +82,12 @@ class Worker:
 
         Raises:
             TimeoutError: There was none in time.
-            WorkerDied: The program ended, or answered what is not JSON or too long.
+            WorkerDied: The program ended, used too much memory, or answered what is not JSON or too long.
         """
-        assert self._process.stdin is not None
+        assert self.process.stdin is not None
         deadline = time.monotonic() + timeout_s
         text = memoryview(json.dumps(question).encode() + b"\n")
-        fd = self._process.stdin.fileno()
+        fd = self.process.stdin.fileno()
         os.set_blocking(fd, False)
         with selectors.DefaultSelector() as selector:
             selector.register(fd, selectors.EVENT_WRITE)
@@ -84,51 +97,149 @@ class Worker:
                 try:
                     text = text[os.write(fd, text) :]
                 except OSError as error:
-                    raise WorkerDied(f"the program in the sandbox ended: {error}") from error
-        line = self._line(max(0.0, deadline - time.monotonic()))
+                    raise WorkerDied(f"the program ended: {error}") from error
+        line = self._line(deadline)
         if line is None:
             raise TimeoutError
         try:
             return json.loads(line)
         except ValueError as error:
-            raise WorkerDied("the program in the sandbox answered what is not JSON") from error
+            raise WorkerDied("the program answered what is not JSON") from error
 
     def close(self) -> None:
         """End the program, and everything in its box; safe to call twice."""
         self._kill()
-        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
             if stream is not None:
                 with suppress(OSError):
                     stream.close()
         while self._lines:
             os.close(self._lines.popitem()[1])
 
-    def _line(self, timeout_s: float) -> str | None:
-        assert self._process.stdout is not None
-        fd, deadline = self._process.stdout.fileno(), time.monotonic() + timeout_s
+    def _line(self, deadline: float) -> str | None:
+        assert self.process.stdout is not None
+        fd = self.process.stdout.fileno()
         with selectors.DefaultSelector() as selector:
             selector.register(fd, selectors.EVENT_READ)
             while b"\n" not in self._held:
-                if not selector.select(max(0.0, deadline - time.monotonic())):
-                    return None
+                left = deadline - time.monotonic()
+                if not selector.select(max(0.0, min(left, _LOOK_S))):
+                    if left <= _LOOK_S:
+                        return None
+                    if self._too_much_memory():
+                        raise WorkerDied("the program used too much memory")
+                    continue
                 chunk = os.read(fd, _CHUNK)
                 self._held += chunk
                 if not chunk or len(self._held) > self._max_bytes:
-                    raise WorkerDied("the program in the sandbox ended" if not chunk else "its answer is too long")
+                    raise WorkerDied("the program ended" if not chunk else "its answer is too long")
         line, _, self._held = self._held.partition(b"\n")
         return line.decode("utf-8", "replace")
 
+    def _too_much_memory(self) -> bool:
+        root, most = self.process.pid, self._memory
+        return most is not None and usage.resident(root) > most and usage.memory(root) > most
+
     def _kill(self) -> None:
-        """End the box: its first process dies with the launcher, and the kernel kills what is below it."""
-        if self._process.poll() is None:
+        """End its process group; the first process of a box dies with it, and the kernel kills what is below that."""
+        if self.process.poll() is None:
             with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+                os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
 
     def _last_words(self) -> str:
-        assert self._process.stderr is not None
-        said = self._process.stderr.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
-        status = os.read(self._lines["status"], 4096).decode("utf-8", "replace")
+        assert self.process.stderr is not None
+        said = self.process.stderr.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
+        status = os.read(self._lines["status"], 4096).decode("utf-8", "replace") if "status" in self._lines else ""
         failed = next((line.removeprefix("failed ") for line in status.splitlines() if line.startswith("failed ")), "")
         self.close()
         return failed or said or "it ended at once, or took too long"
+
+
+class Pool:
+    """Workers of one kind, started as they are needed and used again; any thread may ask.
+
+    Args:
+        start: Starts one.
+        size: How many are asked at the same time at most.
+        name: Of the threads of :meth:`in_thread`.
+    """
+
+    def __init__(self, start: Callable[[], Worker], size: int, name: str) -> None:
+        self._start, self.size, self._name = start, size, name
+        self._forget()
+        _pools.add(self)
+
+    def ask(self, question: Any, timeout_s: float) -> Any:
+        """The answer of one of the workers.
+
+        Args:
+            question: As JSON.
+            timeout_s: Seconds from when a worker is free.
+
+        Raises:
+            TimeoutError: There was none in time; that worker was ended.
+            WorkerDied: A worker that was started for this question ended, or gave no proper answer.
+            SandboxFailure: None could be started.
+        """
+        with self._turns:
+            while True:
+                with self._lock:
+                    worker = self._idle.pop() if self._idle else None
+                fresh = worker is None
+                if worker is None:
+                    worker = self._start()
+                    with self._lock:
+                        self.workers.add(worker)
+                try:
+                    answer = worker.ask(question, timeout_s)
+                except BaseException as error:
+                    worker.close()
+                    with self._lock:
+                        self.workers.discard(worker)
+                    if isinstance(error, WorkerDied) and not fresh:
+                        continue  # it may have ended before this question
+                    raise
+                with self._lock:
+                    self._idle.append(worker)
+                return answer
+
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """What ``work`` returns, which asks and waits, without holding up the event loop."""
+        with self._lock:
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(self.size, thread_name_prefix=self._name)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def close(self) -> None:
+        """End all workers; the next question starts another."""
+        with self._lock:
+            ended, self.workers, self._idle = self.workers, set(), []
+        for worker in ended:
+            worker.close()
+
+    def _forget(self) -> None:
+        """A forked child shares no worker with its parent: two readers of one pipe would get each other's answers."""
+        self._lock, self._turns = threading.Lock(), threading.BoundedSemaphore(self.size)
+        self._threads: ThreadPoolExecutor | None = None
+        self._idle: list[Worker] = []
+        #: All that run.
+        self.workers: set[Worker] = set()
+
+
+_pools: weakref.WeakSet[Pool] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for pool in tuple(_pools):
+        pool.close()
+
+
+def _forget_after_fork() -> None:
+    for pool in tuple(_pools):
+        pool._forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_after_fork)

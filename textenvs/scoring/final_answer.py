@@ -1,24 +1,33 @@
-r"""The final answer of a worked solution: after ``####`` (GSM8K's mark) or in ``\boxed{...}`` (MATH's)."""
+r"""The final answer of a worked solution: ``#### N`` (GSM8K's mark), ``\boxed{N}`` (MATH's) or "The answer is N"."""
 
 from __future__ import annotations
 
 import re
 
 _MARK = re.compile(r"(?<!#)####(?!#)[ \t]*([^\n]*)")
+_SAID = re.compile(r"\banswer\b[*_]*(?:[ \t]+is\b|[ \t]*[:=])[*_]*:?[ \t]*(?=([^\n]{1,200}))", re.I)
+_SENTENCE_END = re.compile(r"(?<=[\w$}%)\]*\"'])[.!?](?=\s|$)")
+_EMPHASIS = "*_$ \t\"'"
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![a-zA-Z])\s*")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # an escaped brace is text
 _BARE = re.compile(r"\$*(\S{1,200})")
 
 
 def final_answer(text: str) -> str | None:
-    """The last marked answer of ``text``, without the mark; ``None`` where there is none, or an empty one.
+    r"""The answer that ``text`` states last, without its mark; ``None`` where it states none, or an empty one.
 
-    Takes time linear in the text.
+    An answer is stated as ``#### N`` (to the end of the line), in ``\boxed{N}``, or as "answer is N" or "Answer: N" in
+    any case (to the end of the sentence). Which of them does not matter: the one that begins last counts, so a reply
+    may correct itself and a list of claims is worth its last one. Takes time linear in the text.
     """
     place, found = -1, None
     for match in _MARK.finditer(text):
         if match[1].strip():
             place, found = match.start(), match[1].strip()
+    for match in _SAID.finditer(text):
+        said = _SENTENCE_END.split(match[1], maxsplit=1)[0].strip(_EMPHASIS)
+        if said and match.start() > place:
+            place, found = match.start(), said
     box = _last_box(text)
     return box[1] if box is not None and box[0] > place else found
 

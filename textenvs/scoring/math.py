@@ -8,31 +8,26 @@ a new process.
 
 from __future__ import annotations
 
-import asyncio
-import atexit
 import importlib.util
-import json
 import math
 import os
 import re
-import selectors
 import subprocess
 import sys
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from ..sandbox import Pool, Worker, WorkerDied
 from ..text import quoted
 from .final_answer import boxed
 from .relations import claims_of, is_name
+from .restated import restates
 
 Method = Literal["boxed", "flexible"]
 METHODS: tuple[str, ...] = ("boxed", "flexible")
-Reason = Literal["equal", "different", "no_answer", "unreadable", "timeout"]
+Reason = Literal["equal", "different", "restated", "no_answer", "unreadable", "timeout"]
 
 #: Longer answers are not read.
 MAX_CHARS = 20_000
@@ -45,8 +40,6 @@ _PERCENT = re.compile(
 )
 #: How many comparisons run at the same time in one process.
 CONCURRENCY = max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-# Seconds in which a new process must have imported SymPy.
-_START_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -54,8 +47,9 @@ class MathVerdict:
     """What there is to know about an answer.
 
     Args:
-        reason: ``"equal"``, ``"different"``, ``"no_answer"`` (none was found), ``"unreadable"`` (what was found is no
-            expression) or ``"timeout"`` (the comparison was stopped; nobody knows).
+        reason: ``"equal"``, ``"different"``, ``"restated"`` (equal, but not evaluated: see
+            :mod:`~textenvs.scoring.restated`), ``"no_answer"`` (none was found), ``"unreadable"`` (what was found is no
+            expression) or ``"timeout"`` (the comparison was stopped).
         answer: The answer as it stands in the reply; ``None`` where none was found, or the whole reply was read.
     """
 
@@ -68,7 +62,14 @@ class MathVerdict:
         return self.reason == "equal"
 
 
-def judge_math(reply: str, ground_truth: str, *, method: Method = "boxed", timeout_s: float = 5.0) -> MathVerdict:
+def judge_math(
+    reply: str,
+    ground_truth: str,
+    *,
+    method: Method = "boxed",
+    timeout_s: float = 5.0,
+    problem: str | None = None,
+) -> MathVerdict:
     r"""Compare the answer of ``reply`` with ``ground_truth``.
 
     * In a relation, as in ``x = 8/2 = 4``, every side must be a name (see
@@ -83,6 +84,8 @@ def judge_math(reply: str, ground_truth: str, *, method: Method = "boxed", timeo
         method: ``"boxed"`` (the last ``\boxed{...}`` counts) or ``"flexible"`` (Math-Verify looks for an answer in the
             whole reply).
         timeout_s: Seconds after which the comparison is stopped.
+        problem: What the policy was shown. With it, an answer that only states the problem again is not right, unless
+            the ground truth has the same form.
 
     Raises:
         ValueError: An unknown method, a time that is not above 0, or a ground truth that cannot be read.
@@ -104,7 +107,7 @@ def judge_math(reply: str, ground_truth: str, *, method: Method = "boxed", timeo
     if len(answer if answer is not None else reply) > MAX_CHARS:
         return MathVerdict("unreadable", answer)
     gold = _box(ground_truth)
-    said, read = _ask({"gold": gold, "target": _PERCENT.sub("%", reply) if answer is None else _box(answer)}, timeout_s)
+    said, read = _ask(gold, _PERCENT.sub("%", reply) if answer is None else _box(answer), timeout_s)
     if said == "bad gold":
         raise ValueError(
             f"the ground truth {quoted(ground_truth)} cannot be read as mathematics, so nothing can be compared"
@@ -112,6 +115,8 @@ def judge_math(reply: str, ground_truth: str, *, method: Method = "boxed", timeo
     claimed = answer if answer is not None else read
     if said == "equal" and claims_of(claimed).relations > claims_of(ground_truth).relations:
         said = _consistent(claimed, gold, deadline)
+    if said == "equal" and problem is not None and restates(claimed, ground_truth, problem):
+        said = "restated"
     reason: Reason = said  # type: ignore[assignment]
     return MathVerdict(reason, answer)
 
@@ -129,7 +134,7 @@ def _consistent(answer: str, gold: str, deadline: float) -> str:
     for wanted, found in questions:
         if (left := deadline - time.monotonic()) <= 0:
             return "timeout"
-        said, _ = _ask({"gold": wanted, "target": found}, left)
+        said, _ = _ask(wanted, found, left)
         if said != "equal":
             return "timeout" if said == "timeout" else "different"
     return "equal"
@@ -144,14 +149,19 @@ def _percent(text: str) -> str:
 
 
 async def judge_math_async(
-    reply: str, ground_truth: str, *, method: Method = "boxed", timeout_s: float = 5.0
+    reply: str,
+    ground_truth: str,
+    *,
+    method: Method = "boxed",
+    timeout_s: float = 5.0,
+    problem: str | None = None,
 ) -> MathVerdict:
     """:func:`judge_math`, awaitable: other coroutines go on meanwhile."""
 
     def work() -> MathVerdict:
-        return judge_math(reply, ground_truth, method=method, timeout_s=timeout_s)
+        return judge_math(reply, ground_truth, method=method, timeout_s=timeout_s, problem=problem)
 
-    return await asyncio.get_running_loop().run_in_executor(_executor(), work)
+    return await _pool.in_thread(work)
 
 
 def require_math_verify() -> None:
@@ -167,131 +177,28 @@ def require_math_verify() -> None:
 # ------------------------------------------------------------------ the processes
 
 
-class _Died(Exception):
-    """The process ended without an answer."""
+def _start() -> Worker:
+    # -P: the folder of that program is not a place to import from; it has a module called `math`.
+    command = [sys.executable, "-P", str(Path(__file__).with_name("math_worker.py"))]
+    pipe = subprocess.PIPE
+    try:
+        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, start_new_session=True)
+    except OSError as error:
+        raise RuntimeError(f"the process that compares answers could not be started: {error}") from error
+    return Worker(process, max_bytes=1 << 20)
 
 
-class _Worker:
-    """A process that compares, one pair at a time."""
-
-    def __init__(self) -> None:
-        # -P: the folder of that program is not a place to import from; it has a module called `math`.
-        command = [sys.executable, "-P", str(Path(__file__).with_name("math_worker.py"))]
-        try:
-            self.process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
-            )
-        except OSError as error:
-            raise RuntimeError(f"the process that compares answers could not be started: {error}") from error
-        with _lock:
-            _workers.add(self)
-        try:
-            ready = self._line(_START_S)
-        except _Died:
-            ready = None
-        if ready != "ready":
-            assert self.process.stderr is not None
-            self.process.kill()
-            said = self.process.stderr.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
-            self.end()
-            raise RuntimeError(f"the process that compares answers does not start: {said or 'it took too long'}")
-
-    def ask(self, question: dict[str, str], timeout_s: float) -> tuple[str, str]:
-        """The answer, and the text that was compared; ``"timeout"`` where none came in time.
-
-        After that, or an error, the process is of no more use.
-        """
-        assert self.process.stdin is not None
-        # The process also ends itself: it must not compute on when nobody is left to kill it.
-        line = json.dumps({**question, "timeout_s": timeout_s + 1.0}) + "\n"
-        try:
-            self.process.stdin.write(line.encode())  # which does not wait: an idle process reads
-        except OSError as error:
-            raise _Died from error
-        answer = self._line(timeout_s)
-        if answer is None:
-            return "timeout", ""
-        said, read = json.loads(answer)
-        return said, read
-
-    def _line(self, timeout_s: float) -> str | None:
-        assert self.process.stdout is not None
-        deadline, text = time.monotonic() + timeout_s, b""
-        with selectors.DefaultSelector() as selector:
-            selector.register(self.process.stdout, selectors.EVENT_READ)
-            while not text.endswith(b"\n"):
-                if not selector.select(max(0.0, deadline - time.monotonic())):
-                    return None
-                chunk = os.read(self.process.stdout.fileno(), 4096)
-                if not chunk:
-                    raise _Died
-                text += chunk
-        return text.decode().strip()
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
-            if pipe is not None:
-                with suppress(OSError):
-                    pipe.close()
-        with _lock:
-            _workers.discard(self)
+_pool = Pool(_start, CONCURRENCY, "textenvs-math")
 
 
-def _ask(question: dict[str, str], timeout_s: float) -> tuple[str, str]:
-    with _turns:
-        while True:
-            with _lock:
-                worker = _idle.pop() if _idle else None
-            fresh = worker is None
-            worker = worker or _Worker()
-            try:
-                said, read = worker.ask(question, timeout_s)
-            except _Died:
-                worker.end()
-                if fresh:  # it died of this question: it took all memory, or crashed
-                    return "unreadable", ""
-                continue  # somebody may have killed it before
-            except BaseException:
-                worker.end()
-                raise
-            if said == "timeout":
-                worker.end()
-            else:
-                with _lock:
-                    _idle.append(worker)
-            return said, read
-
-
-_lock = threading.Lock()
-_turns = threading.BoundedSemaphore(CONCURRENCY)
-_idle: list[_Worker] = []
-_workers: set[_Worker] = set()
-_threads: ThreadPoolExecutor | None = None
-
-
-def _executor() -> ThreadPoolExecutor:
-    global _threads
-    with _lock:
-        if _threads is None:
-            _threads = ThreadPoolExecutor(CONCURRENCY, thread_name_prefix="textenvs-math")
-        return _threads
-
-
-@atexit.register
-def _end_all() -> None:
-    for worker in tuple(_workers):
-        worker.end()
-
-
-def _forget_after_fork() -> None:
-    """A forked child shares no process with its parent: two readers of one pipe would get each other's answers."""
-    global _lock, _turns, _threads
-    _lock, _turns, _threads = threading.Lock(), threading.BoundedSemaphore(CONCURRENCY), None
-    _idle.clear()
-    _workers.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_after_fork)
+def _ask(gold: str, target: str, timeout_s: float) -> tuple[str, str]:
+    """The verdict of the process, and the text that it compared."""
+    # The process also ends itself: it must not compute on when nobody is left to kill it.
+    question = {"gold": gold, "target": target, "timeout_s": timeout_s + 1.0}
+    try:
+        said, read = _pool.ask(question, timeout_s)
+    except TimeoutError:
+        return "timeout", ""
+    except WorkerDied:  # of this question: it took all memory, or crashed
+        return "unreadable", ""
+    return said, read

@@ -19,18 +19,18 @@ from textenvs.scoring.math import judge_math
 from textenvs.scoring.qa import exact_match, stated_answer
 
 
-def _number(solution: str, truth: Any) -> float:
+def _number(solution: str, truth: Any, problem: str | None) -> float:
     return gsm8k.score(solution, truth, "strict")
 
 
-def _expression(solution: str, truth: Any) -> float:
-    verdict = judge_math(solution, str(truth))
+def _expression(solution: str, truth: Any, problem: str | None) -> float:
+    verdict = judge_math(solution, str(truth), problem=problem)
     if verdict.reason == "timeout":
-        raise TimeoutError("comparing the two expressions took too long; nobody knows whether they are equal")
+        raise TimeoutError("comparing the two expressions took too long; whether they are equal is unknown")
     return float(verdict.correct)
 
 
-def _answer(solution: str, truth: Any) -> float:
+def _answer(solution: str, truth: Any, problem: str | None) -> float:
     given = truth.get("target") if isinstance(truth, Mapping) else truth
     answers = [given] if isinstance(given, str) else list(given or ())
     if not answers:
@@ -40,7 +40,7 @@ def _answer(solution: str, truth: Any) -> float:
 
 
 #: By the beginning of ``data_source``: GSM8K's strict ``#### N``, a boxed expression, a stated answer (exact match).
-SCORERS: Mapping[str, Callable[[str, Any], float]] = {
+SCORERS: Mapping[str, Callable[[str, Any, str | None], float]] = {
     "openai/gsm8k": _number,
     "textenvs/generated": _number,
     "textenvs/computing": _expression,
@@ -68,11 +68,18 @@ def compute_score(data_source: str, solution_str: str, ground_truth: Any, extra_
         return _first_turn(EpisodeSpec.from_row(episode, "extra_info"), solution_str)
     for start, scorer in SCORERS.items():
         if str(data_source).startswith(start):
-            return scorer(solution_str, ground_truth)
+            return scorer(solution_str, ground_truth, _problem_of(extra_info))
     raise ValueError(
         f"no scorer is known for data_source {data_source!r}, and extra_info names no episode of an environment; known "
         f"are {', '.join(SCORERS)}. Give one of your own: custom_reward_function.path=FILE.py"
     )
+
+
+def _problem_of(extra_info: Any) -> str | None:
+    """The problem of a row, where it has one beside its prompt, as verl's rows mostly do."""
+    given = extra_info if isinstance(extra_info, Mapping) else {}
+    found = given.get("problem", given.get("question"))
+    return found if isinstance(found, str) else None
 
 
 def _episode_of(extra_info: Any) -> Any:

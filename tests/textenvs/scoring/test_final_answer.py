@@ -28,6 +28,18 @@ from textenvs.scoring.final_answer import final_answer
         ("### 5", None),
         ("##### 5", None),
         ("It is 5.", None),
+        ("The answer is 5.", "5"),
+        ("so the final ANSWER IS: $1,234.50. That is all.", "1,234.50"),
+        ("**Answer:** 12 apples", "12 apples"),
+        ("Answer: 3.5", "3.5"),
+        ("The answer is **7**!", "7"),
+        (r"The answer is $\boxed{8}$.", "8"),
+        (r"\boxed{1}. No, the answer is 2.", "2"),
+        ("The answer is 1.\n#### 2", "2"),
+        ("#### 2\nthe answer is 1", "1"),
+        ("The answer is 1. The answer is 2. The answer is 3.", "3"),
+        ("The answer is\n5", None),
+        ("My answers are 5", None),
     ],
 )
 def test_final_answer(text, answer):
@@ -40,7 +52,18 @@ def test_no_text_breaks_it(text):
     assert found is None or (found.strip() and found in text)
 
 
-@pytest.mark.parametrize("text", ["\\boxed{" * 10**5, "#### " * 10**5, "#" * 10**6, "{" * 10**6, "\\boxed" * 10**5])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\\boxed{" * 10**5,
+        "#### " * 10**5,
+        "#" * 10**6,
+        "{" * 10**6,
+        "\\boxed" * 10**5,
+        "answer is" * 10**5,
+        "answer " * 10**5,
+    ],
+)
 def test_a_huge_text_takes_no_long_time(text):
     final_answer(text)
 

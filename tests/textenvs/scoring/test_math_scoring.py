@@ -217,8 +217,8 @@ def test_an_endless_comparison_is_killed_and_costs_no_other():
     for endless in ENDLESS:
         assert judge_math(f"\\boxed{{{endless}}}", "5", timeout_s=0.3).reason == "timeout"
         assert judge_math(r"\boxed{2/4}", "1/2", timeout_s=60).reason == "equal"
-    assert len(scoring._workers) <= scoring.CONCURRENCY
-    assert all(worker.process.poll() is None for worker in scoring._workers)
+    assert len(scoring._pool.workers) <= scoring.CONCURRENCY
+    assert all(worker.process.poll() is None for worker in scoring._pool.workers)
 
 
 @needs_math_verify
@@ -232,7 +232,7 @@ async def test_other_answers_are_compared_while_one_hangs():
 @needs_math_verify
 def test_a_process_that_was_killed_is_replaced():
     judge_math(r"\boxed{2/4}", "1/2", timeout_s=60)
-    for worker in tuple(scoring._workers):
+    for worker in tuple(scoring._pool.workers):
         worker.process.kill()
     assert judge_math(r"\boxed{3/6}", "1/2", timeout_s=60).correct
 
@@ -245,7 +245,7 @@ def test_no_process_outlives_its_parent_even_while_it_hangs():
         "s.judge_math(r'\\boxed{2/4}', '1/2', timeout_s=60)\n"
         f"ask = lambda: s.judge_math(r'\\boxed{{{ENDLESS[0]}}}', '5', timeout_s=0.5)\n"
         "threading.Thread(target=ask).start()\n"
-        "print(*(w.process.pid for w in s._workers), flush=True)\n"
+        "print(*(w.process.pid for w in s._pool.workers), flush=True)\n"
         "time.sleep(60)\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,20 +11,21 @@ import numpy as np
 from ...data.sources import Source
 from ...env import EnvironmentFailure
 from ...messages import Message
+from ...options import Gain, checked
 from ...sandbox import Sandbox, SandboxFailure
 from ...scoring.documents import last_block
-from ...task import Task
+from ...task import Task, TaskError
 from ...text import digest
 from ..collab.env import Check, Collab
 from ..collab.tasks import Goal, reference_program
-from .scoring import Test, pass_rate
+from .scoring import Assertion, CodeScore, Test, pass_rate
 from .tasks import FAMILY
 from .unit_tests import unit_tests_of
 
-# Programs that passed all their tests are not run again: siblings of a group, forks and replays often deliver the same
-# one. One that failed is, because it may have run out of time. Digests: a program may be a megabyte.
-_passed: set[bytes] = set()
-_MOST_PASSED = 4096
+# Programs that were tested are not run again: siblings of a group, forks and replays often deliver the same one. Those
+# that ran out of time are, because that depends on the machine. By digest: a program may be a megabyte.
+_tested: dict[bytes, CodeScore] = {}
+_MOST_TESTED = 4096
 
 
 class CollabCode(Collab):
@@ -50,25 +52,32 @@ class CollabCode(Collab):
     score_name = "pass_rate"
     form = "Please put the code between ```python and ```."
 
+    @checked
     def __init__(
         self,
         tasks: Source = None,
         *,
-        timeout_s: float = 5.0,
+        timeout_s: Gain = 5.0,
         sandbox: Sandbox | Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        fine = isinstance(timeout_s, (int, float)) and not isinstance(timeout_s, bool) and 0 < timeout_s < float("inf")
-        if not fine:
-            raise ValueError(f"timeout_s must be a number of seconds above 0, not {timeout_s!r}")
         super().__init__(tasks, **options)
         self.timeout_s = timeout_s
         self.sandbox = Sandbox.of(sandbox)
 
-    def opening(self, task: Task) -> Sequence[Message]:
+    def opening(self, task: Task) -> Sequence[Message] | Awaitable[Sequence[Message]]:
         """The user's vague request, once goal and tests are known to be usable."""
         opening = super().opening(task)
-        unit_tests_of(task)
+        assert not inspect.isawaitable(opening)
+        tests = unit_tests_of(task)
+        return self._open_tried(task, opening) if any(isinstance(test, Assertion) for test in tests) else opening
+
+    async def _open_tried(self, task: Task, opening: Sequence[Message]) -> Sequence[Message]:
+        if not await self._tests_of(task):
+            raise TaskError(
+                f"task {task.key}: the reference program passes none of its tests from a process of its own, where "
+                "no program can forge a test; tests that patch modules, pass functions or catch prints need one process"
+            )
         return opening
 
     def find(self, text: str) -> str | None:
@@ -77,20 +86,36 @@ class CollabCode(Collab):
 
     async def check(self, goal: Goal, delivered: str) -> Check:
         """The part of the tests that the program passes."""
-        tests: Sequence[Test] = unit_tests_of(self.task)
-        key = digest(delivered, tests, self.sandbox, self.sandbox.seed, self.timeout_s)
-        if key in _passed:
-            return Check(1.0, True)
-        try:
-            score = await pass_rate(delivered, tests, self.sandbox, timeout_s=self.timeout_s)
-        except SandboxFailure as failure:
-            raise EnvironmentFailure("tool_failed", str(failure)) from failure
-        if score.passed == len(tests):
-            if len(_passed) >= _MOST_PASSED:
-                _passed.clear()
-            _passed.add(key)
+        tests = await self._tests_of(self.task)
+        score = await self._test(delivered, tests)
         remark = f"It passes {score.passed} of my {len(tests)} checks."
         return Check(score.fraction, score.passed == len(tests), remark)
+
+    async def _tests_of(self, task: Task) -> Sequence[Test]:
+        """A task's tests; of those that are code, the ones that the reference passes where the program is apart."""
+        tests = unit_tests_of(task)
+        if not any(isinstance(test, Assertion) for test in tests):
+            return tests
+        score = await self._test(reference_program(task.ground_truth), tests)
+        return [
+            test
+            for test, outcome in zip(tests, score.outcomes, strict=True)
+            if outcome.passed or not isinstance(test, Assertion)
+        ]
+
+    async def _test(self, program: str, tests: Sequence[Test]) -> CodeScore:
+        key = digest(program, tests, self.sandbox, self.sandbox.seed, self.timeout_s)
+        if key in _tested:
+            return _tested[key]
+        try:
+            score = await pass_rate(program, tests, self.sandbox, timeout_s=self.timeout_s)
+        except SandboxFailure as failure:
+            raise EnvironmentFailure("tool_failed", str(failure)) from failure
+        if not any(outcome.late for outcome in score.outcomes):
+            if len(_tested) >= _MOST_TESTED:
+                _tested.clear()
+            _tested[key] = score
+        return score
 
     def solution(self, task: Task) -> str:
         """The reference program."""

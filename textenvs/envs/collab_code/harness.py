@@ -1,91 +1,421 @@
-"""Runs in the sandbox, as the first process there: gives every test a process of its own, and reports what came of it.
+"""Runs in the sandbox, as a program that stays: tests submitted programs, each of them in processes of its own.
 
-The program under test never shares a process with this one, and has no way to its standard output: what is printed
-here is what happened. (It can end this process, by a signal. Then nothing is reported, and nothing passed.)
+A question is a line of JSON with ``program``, ``tests``, ``timeout_s``, ``cpu_s``, ``most`` (characters of a result)
+and ``stays`` (whether another may follow); the answer is a list of reports. What holds something secret never shares a
+process with a submitted program, and no process of a program descends from one that held it:
+
+* the first process reads no question: it forks a *runner* for each, and afterwards kills what the question left behind
+  and empties the folder;
+* an ``expression`` is evaluated in a fork of the runner, together with the program. No process of the box has the
+  expected value. What this process writes to its pipe is a claim of the program, no more than its result is;
+* ``code`` (a test) runs in a fork of the runner that holds no program. The program is a :func:`_serve` below the
+  *nursery*, a fork from before the question was read, and the test sees it through :class:`Remote`: plain data in,
+  plain data out.
 """
 
+import builtins
+import collections
+import contextlib
+import datetime
+import decimal
+import fractions
 import json
 import os
+import resource
 import select
+import shutil
 import signal
+import socket
 import sys
 import time
+import unittest
+
+FOLDER = os.getcwd()
+_LAST = 3
 
 
-def _main() -> None:
-    order = json.loads(sys.stdin.buffer.read())
-    report = os.dup(1)
+def main():
+    """Answer until standard input ends, or after a question that is not to be followed by another."""
+    _empty_folder()  # of this program
+    print("ready", flush=True)
+    while select.select([0], [], []):
+        runner = os.fork()
+        if runner == 0:
+            os._exit(_run_question())
+        _, status = os.waitpid(runner, 0)
+        if status:
+            os._exit(0 if os.waitstatus_to_exitcode(status) == _LAST else 1)
+        _clean_up()
+
+
+def _clean_up():
+    """Nothing of a question is there for the next: no process, no file. Only in a box: all there is, is the box's."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(-1, signal.SIGKILL)
+    try:
+        while True:
+            os.waitpid(-1, 0)
+    except ChildProcessError:
+        pass
+    _empty_folder()
+
+
+def _empty_folder():
+    for root, folders, _ in os.walk(FOLDER):
+        for path in (os.path.join(root, name) for name in folders):
+            if not os.path.islink(path):
+                os.chmod(path, 0o700)  # before it is walked
+    for entry in os.scandir(FOLDER):
+        if entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry.path)
+        else:
+            os.unlink(entry.path)
+
+
+def _run_question():
+    """In the runner: read the question, answer it; the exit code is :data:`_LAST` where no other may follow."""
+    nursery, other = socket.socketpair()
+    if os.fork() == 0:
+        nursery.close()
+        _nurse(other)
+    other.close()
+    line = b""
+    while not line.endswith(b"\n"):
+        chunk = os.read(0, 1 << 16)
+        if not chunk:
+            return _LAST
+        line += chunk
+    order = json.loads(line)
+    answers = os.dup(1)
+    _leave_streams()
+    _limit(order["cpu_s"])
+    reports = [_one(order, test, answers, nursery) for test in order["tests"]]
+    text = (json.dumps(reports) + "\n").encode()
+    while text:
+        text = text[os.write(answers, text) :]
+    return 0 if order["stays"] else _LAST
+
+
+def _leave_streams():
     nothing = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(nothing, fd)
-    reports = [_one(order["program"], test, order["timeout_s"], order["most"], report) for test in order["tests"]]
-    with os.fdopen(report, "w") as file:
-        file.write("".join(json.dumps(each) + "\n" for each in reports))
 
 
-def _one(program: str, test: dict[str, str], timeout_s: float, most: int, report: int) -> dict[str, str | None]:
-    """What one test came to: ``value`` (as ``repr`` writes it) or ``error``, both ``None`` where it said neither."""
+def _limit(cpu_s):
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))
+
+
+def _nurse(requests):
+    """Fork a process for a program whenever the two ends of its pipes come; this one knows nothing of a question."""
+    _leave_streams()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while fds := socket.recv_fds(requests, 1, 2)[1]:
+        if os.fork() == 0:
+            requests.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            os.setsid()
+            _serve(*fds)
+        for fd in fds:
+            os.close(fd)
+    os._exit(0)
+
+
+def _one(order, test, answers, nursery):
+    """What one test came to: ``value`` (by ``repr``) or ``error``, neither where code passed; and whether ``late``."""
     reads, writes = os.pipe()
-    token = os.urandom(16).hex()  # what the program writes to the pipe without it says nothing
+    served = None if "expression" in test else _Served(nursery, order)
     child = os.fork()
     if child == 0:
-        os.close(report)
+        nursery.close()
+        os.close(answers)
         os.close(reads)
         os.setsid()
-        _run(program, test, writes, token)
+        said = _evaluate(order["program"], test["expression"]) if served is None else _test(test["code"], served)
+        _write_all(writes, said)
+        os._exit(0)
     os.close(writes)
-    text, deadline, late = b"", time.monotonic() + timeout_s, False
-    while not text.endswith(b"\n") and len(text) <= 8 * most:
+    text, deadline, late = b"", time.monotonic() + order["timeout_s"], False
+    while not text.endswith(b"\n") and len(text) <= 8 * order["most"]:
         late = not select.select([reads], [], [], max(0.0, deadline - time.monotonic()))[0]
         chunk = b"" if late else os.read(reads, 65536)
         if not chunk:
             break
         text += chunk
     os.close(reads)
+    if served is not None:
+        served.end()
     try:
         os.killpg(child, signal.SIGKILL)
     except OSError:
         os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     if late:
-        return {"value": None, "error": f"It took longer than {timeout_s:g} s."}
+        return {"value": None, "error": f"It took longer than {order['timeout_s']:g} s.", "late": True}
     try:
         said = json.loads(text)
         value, error = said["value"], said["error"]
-        if said["token"] != token:
-            raise ValueError
     except (ValueError, KeyError, TypeError):
         code = os.waitstatus_to_exitcode(status)
         how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
         if code in (-signal.SIGXCPU, -signal.SIGKILL):
             how += " (mostly a limit of CPU time)"
-        return {"value": None, "error": f"The program ended {how} before the test did."}
+        return {"value": None, "error": f"The program ended {how} before the test did.", "late": True}
     for each in (value, error):
-        if not isinstance(each, (str, type(None))) or len(each or "") > most:
-            return {"value": None, "error": "The result is too long."}
-    return {"value": value, "error": error}
+        if not isinstance(each, (str, type(None))) or len(each or "") > order["most"]:
+            return {"value": None, "error": "The result is too long.", "late": False}
+    return {"value": value, "error": error, "late": False}
 
 
-def _run(program: str, test: dict[str, str], writes: int, token: str) -> None:
-    """Run the program, then the test, and say what came of it. What is needed for that is at hand before."""
-    write, leave, dump, kinds = os.write, os._exit, json.dumps, (str, bytes, int, float, bool, type(None))
-    said: dict[str, str | None] = {"token": token, "value": None, "error": None}
-    try:
-        names: dict[str, object] = {"__name__": "program"}
-        exec(compile(program, "program.py", "exec"), names)
-        if "expression" in test:
-            value = eval(compile(test["expression"].strip(), "test", "eval"), names)
-            if not isinstance(value, kinds) and hasattr(value, "tolist"):
-                value = value.tolist()  # NumPy's numbers and arrays
-            said["value"] = repr(value)
-        else:
-            exec(compile(test["code"], "test.py", "exec"), names)
-    except BaseException as error:
-        said["error"] = f"{type(error).__name__}: {error}"[:1000]
+def _write_all(fd, said, dump=json.dumps, write=os.write):
     text = (dump(said) + "\n").encode()
     while text:
-        text = text[write(writes, text) :]
-    leave(0)
+        text = text[write(fd, text) :]
 
 
-_main()
+def _said_of(error):
+    try:
+        return f"{type(error).__name__}: {error}"[:1000]
+    except Exception:
+        return type(error).__name__
+
+
+# ------------------------------------------------------------------ expressions
+
+
+def _evaluate(program, expression):
+    """With the program: run it, then evaluate ``expression``."""
+    try:
+        names = {"__name__": "program"}
+        exec(compile(program, "program.py", "exec"), names)
+        value = eval(compile(expression.strip(), "test", "eval"), names)
+        if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
+            value = value.tolist()
+        return {"value": repr(value), "error": None}
+    except BaseException as error:
+        return {"value": None, "error": _said_of(error)}
+
+
+# ------------------------------------------------------------------ tests that are code
+
+
+def _test(code, served):
+    """Without the program: run the test's code, in which the names that it does not bind itself are the program's."""
+    try:
+        # The program may write to the folder; what it puts there is not imported here.
+        sys.path[:] = [path for path in sys.path if path and not path.startswith(FOLDER)]
+        os.environ["HOME"] = "/"
+        names = {"__name__": "program", **served.names(code["names"])}
+        exec(compile(code["source"], "test.py", "exec"), names)
+        if code["method"] is not None:
+            result = unittest.TestResult()
+            unittest.TestSuite([names[code["method"][0]](code["method"][1])]).run(result)
+            for _, text in result.errors + result.failures:
+                raise AssertionError(text.strip().splitlines()[-1])
+            if result.testsRun != 1 or result.skipped or result.expectedFailures or result.unexpectedSuccesses:
+                raise AssertionError("the test did not run")
+        return {"value": None, "error": None}
+    except BaseException as error:
+        return {"value": None, "error": _said_of(error)}
+
+
+class _Served:
+    """The submitted program in a process of its own, as the process of a test sees it."""
+
+    def __init__(self, nursery, order):
+        asks, self._asks = os.pipe()
+        self._answers, answers = os.pipe()
+        socket.send_fds(nursery, [b"!"], [asks, answers])
+        os.close(asks)
+        os.close(answers)
+        self._order, self._held = order, b""
+
+    def names(self, wanted):
+        """Which of ``wanted`` the program has, and what they are."""
+        _write_all(self._asks, [self._order["program"], self._order["cpu_s"]])
+        found = {name: self.ask("name", None, name) for name in wanted}
+        return {name: value for name, value in found.items() if value is not _MISSING}
+
+    def ask(self, what, ref, *args, **kwargs):
+        """Have ``what`` done with the object ``ref``; returns its result, or raises what it raised.
+
+        Raises:
+            TypeError: An argument is no plain data.
+        """
+        _write_all(self._asks, [what, ref, encode(args), encode(kwargs)])
+        while b"\n" not in self._held:
+            chunk = os.read(self._answers, 65536)
+            self._held += chunk
+            if not chunk or len(self._held) > 8 * self._order["most"]:
+                raise RuntimeError("the program ended" if not chunk else "the result is too long")
+        line, _, self._held = self._held.partition(b"\n")
+        said = json.loads(line)
+        if "raised" in said:
+            raise _exception(said["raised"], said["text"])
+        return decode(said["value"], self)
+
+    def end(self):
+        """The program reads no further question, and ends; if it does not, with all else when all tests are done."""
+        os.close(self._asks)
+        os.close(self._answers)
+
+
+def _exception(names, text):
+    """The first of the classes called ``names`` that is a built-in exception, as the program raised it.
+
+    No other class: those of ``unittest`` mean "skipped" or "stop here" to a test.
+    """
+    for name in names:
+        kind = getattr(builtins, name, None) if isinstance(name, str) else None
+        # An iteration of the test's must not end by it.
+        if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, StopIteration):
+            error = kind.__new__(kind)
+            error.args = (str(text),)
+            return error
+    return RuntimeError(f"{names}: {text}")
+
+
+class Remote:
+    """An object of the program, as a test sees it. What it is equal to is decided here, and by identity."""
+
+    def __init__(self, ref, served):
+        self._ref, self._served = ref, served
+
+    def __getattr__(self, name):
+        if name.startswith("_"):
+            raise AttributeError(name)  # protocols of libraries trust what these say
+        return self._served.ask("getattr", self._ref, name)
+
+    def __call__(self, *args, **kwargs):  # noqa: D102
+        return self._served.ask("call", self._ref, *args, **kwargs)
+
+    def __getitem__(self, key):
+        return self._served.ask("getitem", self._ref, key)
+
+    def __len__(self):
+        return self._served.ask("len", self._ref)
+
+    def __bool__(self):
+        return True
+
+    def __iter__(self):
+        iterator = self._served.ask("iter", self._ref)
+        while (value := self._served.ask("next", iterator._ref)) is not _MISSING:
+            yield value
+
+    def __repr__(self):
+        return str(self._served.ask("repr", self._ref))
+
+
+def _serve(asks, answers):
+    """With the program: run it, then do what the test asks, until it has nothing more to ask."""
+    lines = os.fdopen(asks, "rb")
+    write, dump = os.write, json.dumps
+    names, objects, broken = {"__name__": "program"}, [], None
+    try:
+        program, cpu_s = json.loads(lines.readline())
+        _limit(cpu_s)
+        exec(compile(program, "program.py", "exec"), names)
+    except BaseException as error:
+        broken = error
+    does = {
+        "name": lambda _, name: names.get(name, _MISSING),
+        "getattr": getattr,
+        "call": lambda function, *args, **kwargs: function(*args, **kwargs),
+        "getitem": lambda holder, key: holder[key],
+        "len": len,
+        "iter": iter,
+        "next": lambda iterator: next(iterator, _MISSING),
+        "repr": repr,
+    }
+    for line in lines:
+        try:
+            if broken is not None:
+                raise broken
+            what, ref, args, kwargs = json.loads(line)
+            value = does[what](None if ref is None else objects[ref], *decode(args, objects), **decode(kwargs, objects))
+            said = {"value": encode(value, objects)}
+        except BaseException as error:
+            kinds = [kind.__name__ for kind in type(error).__mro__]
+            said = {"raised": kinds, "text": _said_of(error).partition(": ")[2]}
+        _write_all(answers, said, dump, write)
+    os._exit(0)
+
+
+# ------------------------------------------------------------------ plain data, as JSON
+
+_MISSING = object()
+
+
+def _pairs(mapping):
+    return [list(pair) for pair in mapping.items()]
+
+
+#: By type: what is sent, and how that is read. Nothing that is read runs code of the other side.
+_CODECS = {
+    tuple: (list, tuple),
+    set: (list, set),
+    frozenset: (list, frozenset),
+    bytes: (bytes.hex, bytes.fromhex),
+    bytearray: (bytearray.hex, bytearray.fromhex),
+    complex: (lambda value: [value.real, value.imag], lambda parts: complex(*parts)),
+    range: (lambda value: [value.start, value.stop, value.step], lambda parts: range(*parts)),
+    dict: (_pairs, dict),
+    collections.OrderedDict: (_pairs, collections.OrderedDict),
+    collections.Counter: (_pairs, lambda pairs: collections.Counter(dict(pairs))),
+    collections.defaultdict: (_pairs, lambda pairs: collections.defaultdict(None, pairs)),
+    collections.deque: (list, collections.deque),
+    decimal.Decimal: (str, decimal.Decimal),
+    fractions.Fraction: (str, fractions.Fraction),
+    datetime.date: (datetime.date.isoformat, datetime.date.fromisoformat),
+    datetime.datetime: (datetime.datetime.isoformat, datetime.datetime.fromisoformat),
+    datetime.timedelta: (lambda value: value.total_seconds(), lambda seconds: datetime.timedelta(seconds=seconds)),
+}
+_BY_NAME = {kind.__name__: (kind, codec[1]) for kind, codec in _CODECS.items()}
+
+
+def encode(value, objects=None):
+    """``value`` as JSON; what is no plain data is kept in ``objects``, and named by its place there.
+
+    Raises:
+        TypeError: It is no plain data, and there are no ``objects``.
+    """
+    kind = type(value)
+    if value is _MISSING:
+        return {"missing": None}
+    if value is None or kind in (bool, int, float, str):
+        return value
+    if kind is list:
+        return [encode(each, objects) for each in value]
+    if kind in _CODECS:
+        return {kind.__name__: encode(_CODECS[kind][0](value), objects)}
+    if kind.__module__ == "numpy" and hasattr(value, "dtype") and value.dtype.kind in "biufcSU":
+        return {"numpy": [encode(value.tolist(), objects), value.dtype.str, kind.__name__ == "ndarray"]}
+    if objects is None:
+        if kind is Remote:
+            return {"ref": value._ref}
+        raise TypeError(f"a {kind.__name__} cannot be given to a program in another process")
+    objects.append(value)
+    return {"ref": len(objects) - 1}
+
+
+def decode(value, home):
+    """What :func:`encode` made of it. ``home`` is where objects that are no plain data are: a list, or the program."""
+    if isinstance(value, list):
+        return [decode(each, home) for each in value]
+    if not isinstance(value, dict):
+        return value
+    ((name, content),) = value.items()
+    if name == "ref":
+        return home[content] if isinstance(home, list) else Remote(content, home)
+    if name == "missing":
+        return _MISSING
+    if name == "numpy":
+        import numpy
+
+        array = numpy.array(decode(content[0], home), dtype=numpy.dtype(content[1]))
+        return array if content[2] else array[()]
+    return _BY_NAME[name][1](decode(content, home))
+
+
+main()

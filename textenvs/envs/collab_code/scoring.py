@@ -1,31 +1,38 @@
 """How many tests a program passes, each run in a sandbox.
 
-Three kinds of tests, from the hardest to deceive to the easiest:
+What a test expects, and whether it passed, is never in a process of the program, nor in one that it descends from:
 
 * :class:`InputOutput`: the whole program reads standard input; what it prints is compared here, outside the box;
 * :class:`Call`: an expression over the program's names; its value comes out of the box, and is compared here;
-* :class:`Assertion`: statements that run with the program, in its process. What they expect is in that process's
-  memory, and an object whose ``==`` always says yes passes them: for data sets that have no other tests.
+* :class:`Assertion`: statements that run in a process of the box beside the program's, and see the program through a
+  pipe: plain data in, plain data out, other objects as references that answer to calls, attributes and items.
 
-A program that ends early, prints what looks like a report, or kills processes passes nothing by it.
+So a program that patches ``unittest``, reads frames, prints what looks like a report, ends early or kills processes
+passes nothing by it. docs/sandbox.md says what an :class:`Assertion` leaves to the program's word.
 """
 
 from __future__ import annotations
 
 import ast
+import builtins
+import functools
 import json
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from ...event_loop import wait_for
-from ...sandbox import Sandbox, SandboxResult
+from ...sandbox import Limits, Pool, Sandbox, SandboxResult, Worker, WorkerDied
+from ...sandbox.backends import Backend
+from ...sandbox.box import CONCURRENCY
 from ...text import excerpt
 
 _HARNESS = Path(__file__).with_name("harness.py").read_text(encoding="utf-8")
 _REPORT_BYTES = 20_000
+_MARGIN_S = 10.0  # for the sandbox's own work on a program
 
 
 @dataclass(frozen=True)
@@ -57,13 +64,17 @@ class Call:
 
 @dataclass(frozen=True)
 class Assertion:
-    """``code`` runs after the program without an exception.
+    """``code`` runs without an exception; names that it uses and does not bind are the program's.
+
+    What needs the program in its own process (patching its modules, giving it functions, catching its prints) fails.
 
     Args:
         code: For example ``"assert area(3, 4) == 12"``.
+        method: A ``unittest.TestCase`` class of ``code`` and its method, which is the test then.
     """
 
     code: str
+    method: tuple[str, str] | None = None
 
 
 Test: TypeAlias = InputOutput | Call | Assertion
@@ -76,10 +87,12 @@ class Outcome:
     Args:
         passed: Whether it passed.
         message: What happened where it did not: an error, a limit, the wrong value; never what was expected.
+        late: It was stopped by the clock, so that it may pass another time.
     """
 
     passed: bool
     message: str = ""
+    late: bool = False
 
 
 @dataclass(frozen=True)
@@ -106,7 +119,8 @@ class CodeScore:
 async def pass_rate(program: str, tests: Sequence[Test], sandbox: Sandbox, *, timeout_s: float = 5.0) -> CodeScore:
     """Run ``program`` against ``tests``.
 
-    Every test has a process of its own, so that none sees what another did.
+    Every test has a process of its own, so that none sees what another did. The box stays for the next program, which
+    finds no file and no process of this one.
 
     Args:
         program: Its source text.
@@ -125,10 +139,11 @@ async def pass_rate(program: str, tests: Sequence[Test], sandbox: Sandbox, *, ti
     for test in tests:
         _check(test)
     outcomes: dict[int, Outcome] = {}
-    inside = [i for i, test in enumerate(tests) if not isinstance(test, InputOutput)]
-    if inside:
-        found = await _inside(program, [tests[i] for i in inside], sandbox, timeout_s)
-        outcomes.update(zip(inside, found, strict=True))
+    for kind in (Call, Assertion):  # apart: what evaluates calls holds nothing of a test's code
+        inside = [i for i, test in enumerate(tests) if isinstance(test, kind)]
+        if inside:
+            found = await _inside(program, [tests[i] for i in inside], sandbox, timeout_s)
+            outcomes.update(zip(inside, found, strict=True))
     limits = replace(sandbox.limits, wall_s=max(timeout_s, 0.1))
     for i, test in enumerate(tests):
         if isinstance(test, InputOutput):
@@ -162,51 +177,88 @@ def unit_tests(source: str) -> tuple[Assertion, ...]:
         if isinstance(node, ast.ClassDef) and any(ast.unparse(base).endswith("TestCase") for base in node.bases):
             for part in node.body:
                 if isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef)) and part.name.startswith("test"):
-                    tests.append(Assertion(f"{source}\n{_RUN_METHOD.format(name=node.name, method=part.name)}"))
+                    tests.append(Assertion(source, (node.name, part.name)))
     if not tests:
         raise ValueError("the test module has no method test... in a class that names TestCase as its base")
     return tuple(tests)
-
-
-_RUN_METHOD = """
-import unittest as _unittest
-_result = _unittest.TestResult()
-_unittest.TestSuite([{name}({method!r})]).run(_result)
-for _test, _text in _result.errors + _result.failures:
-    raise AssertionError(_text.strip().splitlines()[-1])
-assert _result.testsRun == 1 and not _result.skipped, "the test did not run"
-"""
 
 
 # ------------------------------------------------------------------ inside
 
 
 async def _inside(program: str, tests: Sequence[Test], sandbox: Sandbox, timeout_s: float) -> list[Outcome]:
-    """Calls and assertions: one run of the harness, which gives each a process."""
-    if len(json.dumps(program)) > sandbox.limits.disk_mb << 19:  # half of the room: the rest is for the tests
+    """Calls or assertions: one question to the harness, which gives each test processes of its own."""
+    if len(json.dumps(program)) > sandbox.limits.disk_mb << 19:
         return [Outcome(False, f"The program is too long: {len(program)} characters.")] * len(tests)
     asked = [
-        {"expression": test.expression} if isinstance(test, Call) else {"code": getattr(test, "code", "")}
+        {"expression": test.expression}
+        if isinstance(test, Call)
+        else {"code": {"source": test.code, "method": test.method, "names": free_names(test.code)}}
         for test in tests
+        if not isinstance(test, InputOutput)
     ]
+    stays = sandbox.backend != "unsafe"
     order = {"program": program, "tests": asked, "timeout_s": timeout_s, "most": _REPORT_BYTES}
-    limits = replace(
-        sandbox.limits,
-        wall_s=len(tests) * (timeout_s + 0.1) + sandbox.limits.wall_s,
-        output_bytes=len(tests) * (_REPORT_BYTES * 6 + 1000),  # JSON may write one byte as six
-    )
-    result = await sandbox.run(_HARNESS, stdin=json.dumps(order), limits=limits)
-    reports = [json.loads(line) for line in result.stdout.splitlines()] if result.ok else []
+    order |= {"cpu_s": sandbox.limits.cpu_s, "stays": stays}
+    within = len(tests) * (timeout_s + 0.5) + _MARGIN_S
+    reports: list[dict[str, Any]] = []
+    left = "The program ended the test run."  # it killed the harness: what was not reported did not pass
+    if not stays:
+        size = len(tests) * (_REPORT_BYTES * 6 + 1000) + 1000  # JSON may write one byte as six
+        limits = replace(sandbox.limits, wall_s=within, output_bytes=size)
+        result = await sandbox.run(_HARNESS, stdin=json.dumps(order) + "\n", limits=limits)
+        lines = result.stdout.splitlines()
+        reports = json.loads(lines[1]) if result.ok and len(lines) == 2 else []
+        left = result.reason or left
+    else:
+        pool = _pool(sandbox.limits, sandbox.packages, sandbox.seed, sandbox.backend)
+        with suppress(TimeoutError, WorkerDied):
+            reports = await pool.in_thread(lambda: pool.ask(order, within))
     outcomes = [_read(test, report) for test, report in zip(tests, reports, strict=False)]
-    # The program killed the harness: what it did not report did not pass.
-    left = result.reason or "The program ended the test run."
-    return outcomes + [Outcome(False, left)] * (len(tests) - len(outcomes))
+    return outcomes + [Outcome(False, left, late=True)] * (len(tests) - len(outcomes))
+
+
+@functools.lru_cache(maxsize=4)
+def _pool(limits: Limits, packages: str | Path | None, seed: int | None, backend: Backend) -> Pool:
+    """Boxes that stay. The harness limits the CPU time of each test; its own processes count as well."""
+    wide = replace(limits, cpu_s=1 << 20, processes=limits.processes + 4, output_bytes=1 << 24)
+
+    def start() -> Worker:
+        sandbox = Sandbox(limits=wide, packages=packages, seed=seed, backend=backend)
+        return sandbox.start(_HARNESS)
+
+    return Pool(start, CONCURRENCY, "textenvs-code")
+
+
+def free_names(source: str) -> list[str]:
+    """The names that a module uses and binds nowhere at its top level, builtins left out.
+
+    Raises:
+        ValueError: It cannot be parsed.
+    """
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, RecursionError, MemoryError) as error:
+        raise ValueError(f"the test cannot be parsed: {error}") from error
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    bound = {name for statement in tree.body for name in _bound_by(statement)}
+    return sorted(used - bound - set(dir(builtins)))
+
+
+def _bound_by(statement: ast.stmt) -> set[str]:
+    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return {statement.name}
+    bound = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    for node in ast.walk(statement):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            bound |= {(each.asname or each.name).partition(".")[0] for each in node.names}
+    return bound
 
 
 def _read(test: Test, report: dict[str, Any]) -> Outcome:
     """What one test came to. The text of a value is the program's own, and may say anything."""
     if report["error"] is not None:
-        return Outcome(False, report["error"])
+        return Outcome(False, report["error"], late=report["late"])
     if isinstance(test, Assertion):
         return Outcome(True)
     assert isinstance(test, Call)
@@ -224,7 +276,8 @@ def _read(test: Test, report: dict[str, Any]) -> Outcome:
 def _compare_output(result: SandboxResult, test: InputOutput) -> Outcome:
     if not result.ok:
         last = result.stderr.strip().rpartition("\n")[2]
-        return Outcome(False, result.reason or last or f"It ended with exit code {result.exit_code}.")
+        message = result.reason or last or f"It ended with exit code {result.exit_code}."
+        return Outcome(False, message, late=result.status in ("timeout", "memory"))
     if _lines(result.stdout) == _lines(test.stdout):
         return Outcome(True)
     return Outcome(False, f"It prints {excerpt(result.stdout)}")
@@ -264,5 +317,7 @@ def _check(test: Test) -> None:
             ast.parse(test.expression.strip(), mode="eval")
         except (SyntaxError, ValueError) as error:
             raise ValueError(f"Call: {test.expression!r} is not an expression: {error}") from error
-    elif not isinstance(test, (InputOutput, Assertion)):
+    elif isinstance(test, Assertion):
+        free_names(test.code)
+    elif not isinstance(test, InputOutput):
         raise ValueError(f"a test is an InputOutput, a Call or an Assertion, not {test!r}")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...task import Task, TaskError
-from ..collab.tasks import test_module
+from ..collab.tasks import reference_program, test_module
 from .scoring import Assertion, Call, InputOutput, Test, unit_tests
 
 _SHAPES = "{'expression', 'expected'}, {'code'} or {'stdin', 'stdout'}"
@@ -33,9 +33,18 @@ def unit_tests_of(task: Task) -> tuple[Test, ...]:
     if source is None:
         raise TaskError(f"{where} has neither 'tests' nor 'single_turn_metadata.test', so no program can be checked")
     try:
-        return unit_tests(source)
+        return unit_tests(f"{_imports(reference_program(task.ground_truth))}\n{source}")
     except ValueError as error:
         raise TaskError(f"{where}.single_turn_metadata.test: {error}") from error
+
+
+def _imports(program: str) -> str:
+    """The import statements at the top of the reference: the tests of such rows use their names."""
+    try:
+        statements = ast.parse(program).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ""
+    return "\n".join(ast.unparse(each) for each in statements if isinstance(each, (ast.Import, ast.ImportFrom)))
 
 
 def _test(value: Any, where: str) -> Test:

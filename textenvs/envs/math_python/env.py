@@ -11,9 +11,9 @@ import numpy as np
 from ...data.sources import Reader, Source, open_source
 from ...env import EpisodeState, Turn
 from ...messages import Message, user
-from ...options import check_charge, check_gain
+from ...options import Cost, Gain, checked
 from ...sandbox import Sandbox
-from ...scoring.final_answer import boxed
+from ...scoring.final_answer import boxed, final_answer
 from ...scoring.gsm8k import normalize
 from ...scoring.math import MathVerdict, judge_math_async, require_math_verify
 from ...task import Split, Task, TaskError
@@ -51,14 +51,17 @@ READER = Reader(_generated, LEVELS, from_problem, COLUMNS, "Maxwell-Jia/AIME_202
 
 
 class MathPython(ToolEnv[MathState]):
-    r"""One problem, and a tool ``python`` that runs programs in a sandbox; the reply with ``\boxed{...}`` ends it.
+    r"""One problem, and a tool ``python`` that runs programs in a sandbox; the reply that states an answer ends it.
 
-    ``stop`` is then ``"solved"`` or ``"wrong"``. A reply with neither a call nor an answer is told so, and costs only
-    a turn. Two terms of reward: ``correct`` for the right answer, and ``calls``, which is ``call_cost`` for every call.
+    It is stated in ``\boxed{...}``, which the policy is asked for, after ``####``, or as "The answer is N"; the last
+    counts (:func:`~textenvs.scoring.final_answer.final_answer`). ``stop`` is then ``"solved"`` or ``"wrong"``. A reply
+    with neither a call nor an answer is told so, and costs only a turn. Two terms of reward: ``correct`` for the right
+    answer, and ``calls``, which is ``call_cost`` for every call.
 
     Generated problems have numbers as answers, compared by value. Rows of files and of the Hub are compared by
-    Math-Verify (extra ``math``), unless their ``extra_info.grader`` is ``"number"``. An answer that cannot be compared
-    in ``grader_timeout_s`` counts as wrong, and ``info["metrics"]["grader_timeout"]`` says so.
+    Math-Verify (extra ``math``), unless their ``extra_info.grader`` is ``"number"``; an answer that states the problem
+    again is wrong (:mod:`textenvs.scoring.restated`). One that cannot be compared in ``grader_timeout_s`` counts as
+    wrong, and ``info["metrics"]["grader_timeout"]`` says so.
 
     Args:
         tasks: ``None`` for generated problems; a ``.jsonl`` or ``.parquet`` file of problems (MATH's or AIME's
@@ -87,6 +90,7 @@ class MathPython(ToolEnv[MathState]):
     state_type: ClassVar[type[EpisodeState]] = MathState
     term_names = ("correct", "calls")
 
+    @checked
     def __init__(
         self,
         tasks: Source = None,
@@ -94,9 +98,9 @@ class MathPython(ToolEnv[MathState]):
         level: ComputingLevel | None = None,
         split: Split = "train",
         seed: int = 0,
-        correct: float = 1.0,
-        call_cost: float = 0.0,
-        grader_timeout_s: float = 5.0,
+        correct: Gain = 1.0,
+        call_cost: Cost = 0.0,
+        grader_timeout_s: Gain = 5.0,
         sandbox: Sandbox | Mapping[str, Any] | None = None,
         max_output_chars: int = 2000,
         call_format: str = "hermes",
@@ -104,9 +108,6 @@ class MathPython(ToolEnv[MathState]):
         system_prompt: str | None = SYSTEM_PROMPT,
         **options: Any,
     ) -> None:
-        check_gain("correct", correct)
-        check_charge("call_cost", call_cost)
-        check_gain("grader_timeout_s", grader_timeout_s)
         opened = open_source(tasks, READER, level=level, split=split, seed=seed)
         if not isinstance(opened, GeneratedComputing):
             require_math_verify()
@@ -136,31 +137,28 @@ class MathPython(ToolEnv[MathState]):
 
     def after_tools(self, reply: Message, results: Sequence[ToolResult]) -> Turn:
         """Bring back what the programs printed, and charge for the calls."""
-        state = self.state
-        assert state.task is not None
-        state.computed |= any(result.ok and result.content == str(state.task.ground_truth) for result in results)
+        self.state.computed |= any(result.ok and result.content == str(self.task.ground_truth) for result in results)
         terms = self.terms(calls=self.call_cost * len(results))
         return Turn(self.tool_messages(results), terms=terms, metrics=_metrics(None))
 
     def answer(self, reply: Message) -> Turn | Awaitable[Turn]:
         """Judge the answer that ends the episode; ask for one where there is none."""
-        task = self.state.task
-        assert task is not None
-        said = self.said(reply)
-        given, truth = boxed(said), str(task.ground_truth)
+        task = self.task
+        given, truth = final_answer(self.said(reply)), str(task.ground_truth)
         if given is None:
             text = f"Use {TOOL}, or end with \\boxed{{the answer}}."
             return Turn([user(text)], terms=self.terms(), metrics=_metrics(None))
         number, gold = normalize(given), normalize(truth)
         if _grader(task) == "number" or (number is not None and number == gold):
             return self._conclude_with(MathVerdict("equal" if number == gold else "different", given))
-        return self._compare(said, truth)
+        return self._compare(given, truth)
 
-    async def _compare(self, said: str, truth: str) -> Turn:
+    async def _compare(self, given: str, truth: str) -> Turn:
+        reply, problem = f"\\boxed{{{given}}}", "\n".join(str(message["content"]) for message in self.task.prompt)
         try:
-            verdict = await judge_math_async(said, truth, timeout_s=self.grader_timeout_s)
-        except ValueError as error:  # the row cannot be played by anybody
-            raise TaskError(f"task {self.state.task.key if self.state.task else ''}: {error}") from error
+            verdict = await judge_math_async(reply, truth, timeout_s=self.grader_timeout_s, problem=problem)
+        except ValueError as error:  # no answer to such a row can be judged
+            raise TaskError(f"task {self.task.key}: {error}") from error
         return self._conclude_with(verdict)
 
     def _conclude_with(self, verdict: MathVerdict) -> Turn:
@@ -173,8 +171,7 @@ class MathPython(ToolEnv[MathState]):
 
     def demonstration(self, rng: np.random.Generator) -> str | Message:
         """The problem's program, until one has printed the answer; then that. Where a row has none, its solution."""
-        task = self.state.task
-        assert task is not None
+        task = self.task
         program = task.extra.get("program")
         if isinstance(program, str) and not self.state.computed:
             return self.format.write("", [call(TOOL, code=program)])
@@ -185,8 +182,7 @@ class MathPython(ToolEnv[MathState]):
 
     def careless_reply(self, rng: np.random.Generator) -> str | Message:
         """A number near the answer, given in haste; for an answer that is no number, any small one."""
-        task = self.state.task
-        assert task is not None
+        task = self.task
         near = hasty_answer(task.ground_truth, rng) if normalize(task.ground_truth) else f"#### {rng.integers(10)}"
         return self.format.write(f"\\boxed{{{near[5:]}}}")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -15,7 +14,7 @@ from ...messages import Message, user, visible_text
 from ...options import check_charge, check_gain, check_number
 from ...sandbox import SandboxFailure, SandboxUnavailable
 from ...task import Split, Task
-from .sandbox import SandboxedScorer, evaluates, executor, sandbox
+from .sandbox import POOL, SandboxedScorer, evaluates, sandbox
 from .scoring import Score, ScorerError, check_entry, score
 from .tasks import INSTRUCTION, ReasoningGymTasks, entry_of
 
@@ -131,10 +130,10 @@ class ReasoningGym(TextEnv[ReasoningGymState]):
         return self._turn(self._score(answer)) if self._sandboxed is None else self._respond_later(answer)
 
     async def _respond_later(self, answer: str) -> Turn:
-        return self._turn(await asyncio.get_running_loop().run_in_executor(executor(), self._score, answer))
+        return self._turn(await POOL.in_thread(lambda: self._score(answer)))
 
     def _score(self, answer: str) -> Score:
-        entry = entry_of(self._task, self.tasks.dataset)
+        entry = entry_of(self.task, self.tasks.dataset)
         try:
             if self._sandboxed is not None:
                 return score(self._sandboxed, answer, entry)
@@ -175,7 +174,7 @@ class ReasoningGym(TextEnv[ReasoningGymState]):
         Raises:
             NotImplementedError: The dataset does not say one.
         """
-        return self._reply_with(self._task)
+        return self._reply_with(self.task)
 
     def careless_reply(self, rng: np.random.Generator) -> str:
         """The right answer of another task of the dataset.
@@ -184,11 +183,6 @@ class ReasoningGym(TextEnv[ReasoningGymState]):
             NotImplementedError: The dataset does not say one.
         """
         return self._reply_with(self.tasks[int(rng.integers(self.tasks.size))])
-
-    @property
-    def _task(self) -> Task:
-        assert self.state.task is not None
-        return self.state.task
 
     def _answer_in(self, text: str) -> str | None:
         if self.answer_format == "text":

@@ -9,19 +9,16 @@ others only compare, and are scored in this process anywhere.
 from __future__ import annotations
 
 import ast
-import atexit
 import functools
 import inspect
 import os
 import sys
-import threading
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...sandbox import Limits, Sandbox, Worker, WorkerDied
+from ...sandbox import Limits, Pool, Sandbox, Worker, WorkerDied
 
 #: Seconds that one score may take.
 TIMEOUT_S = 10.0
@@ -88,7 +85,13 @@ class SandboxedScorer:
             SandboxUnavailable: No sandbox holds on this machine.
         """
         about = {"dataset": self.dataset, "config": self.config, "seed": self.seed, "size": self.size}
-        said = _ask({**about, "answer": answer, "entry": entry, "timeout_s": TIMEOUT_S})
+        question = {**about, "answer": answer, "entry": entry, "timeout_s": TIMEOUT_S}
+        try:
+            said = POOL.ask(question, TIMEOUT_S + 5.0)
+        except TimeoutError:
+            said = {"late": True}
+        except WorkerDied:
+            said = {"error": "the scorer ended its process"}
         if "score" in said:
             return float(said["score"])
         raise ScoringFailed("it took too long" if said.get("late") else str(said.get("error")))
@@ -103,72 +106,9 @@ def sandbox() -> Sandbox:
     return Sandbox(packages="installed", limits=_LIMITS)
 
 
-def executor() -> ThreadPoolExecutor:
-    """Threads that wait for scores, apart from asyncio's own."""
-    global _threads
-    with _lock:
-        if _threads is None:
-            _threads = ThreadPoolExecutor(CONCURRENCY, thread_name_prefix="textenvs-scorer")
-        return _threads
+def _start() -> Worker:
+    return sandbox().start(Path(__file__).with_name("worker.py").read_text("utf-8"))
 
 
-# ------------------------------------------------------------------ the processes
-
-
-def _ask(question: Mapping[str, Any]) -> dict[str, Any]:
-    with _turns:
-        while True:
-            with _lock:
-                worker = _idle.pop() if _idle else None
-            fresh = worker is None
-            if worker is None:
-                worker = sandbox().start(Path(__file__).with_name("worker.py").read_text("utf-8"))
-                with _lock:
-                    _workers.add(worker)
-            try:
-                said = worker.ask(question, question["timeout_s"] + 5.0)
-                if not isinstance(said, dict):
-                    raise WorkerDied("the scorer's process answered nonsense")
-            except BaseException as error:
-                _end(worker)
-                if isinstance(error, TimeoutError):
-                    return {"late": True}
-                if not isinstance(error, WorkerDied):
-                    raise
-                if fresh:
-                    return {"error": "the scorer ended its process"}
-                continue  # it may have ended before this question
-            with _lock:
-                _idle.append(worker)
-            return said
-
-
-def _end(worker: Worker) -> None:
-    worker.close()
-    with _lock:
-        _workers.discard(worker)
-
-
-_lock = threading.Lock()
-_turns = threading.BoundedSemaphore(CONCURRENCY)
-_idle: list[Worker] = []
-_workers: set[Worker] = set()
-_threads: ThreadPoolExecutor | None = None
-
-
-@atexit.register
-def _end_all() -> None:
-    for worker in tuple(_workers):
-        worker.close()
-
-
-def _forget_after_fork() -> None:
-    """A forked child shares no process with its parent: two readers of one pipe would get each other's answers."""
-    global _lock, _turns, _threads
-    _lock, _turns, _threads = threading.Lock(), threading.BoundedSemaphore(CONCURRENCY), None
-    _idle.clear()
-    _workers.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_after_fork)
+#: The processes that score.
+POOL = Pool(_start, CONCURRENCY, "textenvs-scorer")

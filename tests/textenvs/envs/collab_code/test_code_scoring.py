@@ -1,6 +1,7 @@
 """Pass rates: the right programs pass, and nothing else does."""
 
 import pytest
+from code_cheats import CHEATS
 from sandbox_boxes import box_of
 
 from textenvs.envs.collab_code.scoring import Assertion, Call, InputOutput, pass_rate, pass_rate_now, unit_tests
@@ -144,16 +145,90 @@ def test_whatever_a_value_says_of_itself_is_a_failed_test(box, said, expected):
     assert [each.passed for each in pass_rate_now(program, [Call("f()", expected)], box).outcomes] == [False]
 
 
-def test_a_report_without_a_value_is_a_failed_test(box):
-    program = """
-import json, os, sys
-def f():
-    frame = sys._getframe(2)
-    said = {"token": frame.f_locals["token"], "value": None, "error": None}
-    os.write(frame.f_locals["writes"], (json.dumps(said) + "\\n").encode())
-    os._exit(0)
+UNIT_TESTS = """
+import unittest
+class TestCases(unittest.TestCase):
+    def test_value(self):
+        self.assertEqual(double(21), 42)
+    def test_list(self):
+        self.assertListEqual(double([1, 2]), [1, 2, 1, 2])
+    def test_error(self):
+        with self.assertRaises(ValueError):
+            double(None)
+    def test_truth(self):
+        self.assertTrue(double(3) == 6 and not double(0))
 """
-    assert pass_rate_now(program, [Call("f()", 1)], box).fraction == 0
+RIGHT = "def double(x):\n    if x is None:\n        raise ValueError('nothing')\n    return x * 2"
+
+
+def test_unit_tests_judge_a_program_from_another_process(box):
+    score = pass_rate_now(RIGHT, unit_tests(UNIT_TESTS), box)
+    assert [outcome.message for outcome in score.outcomes] == [""] * 4
+
+
+@pytest.mark.parametrize("cheat", CHEATS)
+def test_nothing_that_a_program_does_to_the_checker_passes_a_unit_test(box, cheat):
+    score = pass_rate_now(CHEATS[cheat], unit_tests(UNIT_TESTS), box, timeout_s=2)
+    assert score.passed == 0, [outcome.message for outcome in score.outcomes]
+    assert all(outcome.message for outcome in score.outcomes)
+    calls = (Call("double(21)", 42), Call("double([1, 2])", [1, 2, 1, 2]))
+    assert pass_rate_now(CHEATS[cheat], calls, box, timeout_s=2).passed == 0
+
+
+def test_a_program_leaves_nothing_for_the_next(box):
+    """The box stays; files, processes and what was submitted before do not."""
+    leaves = """
+import os, signal
+marked = "a solution that somebody else submitted"
+if os.fork() == 0:
+    os.setsid(); signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.pause()
+os.makedirs("deep/er"); open("deep/er/file", "w").write(marked); os.chmod("deep", 0)
+open("random.py", "w").write("x = 1"); open("main.py", "w").write("x = 1")
+def f(): return 1
+"""
+    looks = """
+import gc, os
+def f():
+    try: os.kill(-1, 0); alone = False
+    except ProcessLookupError: alone = True
+    objects = [each for each in gc.get_objects() if isinstance(each, (tuple, list))]
+    held = any(" ".join(["somebody", "else"]) in repr(each) for each in objects)
+    return sorted(os.listdir()), held
+"""
+    assert pass_rate_now(leaves, [Call("f()", 1)], box).passed == 1
+    assert pass_rate_now(looks, [Call("f()", ([], False))], box).passed == 1
+
+
+def test_objects_of_a_program_answer_for_themselves_and_are_compared_by_the_test(box):
+    program = """
+import collections, decimal
+class Account:
+    def __init__(self, owner): self.owner, self.sums = owner, []
+    def pay(self, amount): self.sums.append(amount); return self
+    def __len__(self): return len(self.sums)
+    def __getitem__(self, i): return self.sums[i]
+def many(): return iter(range(3))
+def kinds(*values): return {"all": values, "count": collections.Counter("aab"), "d": decimal.Decimal("1.5")}
+LIMIT = 7
+"""
+    source = """
+import unittest, decimal
+class T(unittest.TestCase):
+    def test_object(self):
+        account = Account("Ann")
+        self.assertEqual((account.owner, len(account.pay(3).pay(4)), list(account)), ("Ann", 2, [3, 4]))
+        self.assertNotEqual(account, account.pay(1).pay)
+    def test_iterator(self):
+        self.assertEqual(sum(many()), 3)
+    def test_kinds(self):
+        got = kinds(1, 2.5, None, True, b"x", {1}, (2,), [3], {"k": 4}, 1j)
+        self.assertEqual(got["all"], (1, 2.5, None, True, b"x", {1}, (2,), [3], {"k": 4}, 1j))
+        self.assertEqual((got["count"], got["d"] * 2), ({"a": 2, "b": 1}, decimal.Decimal(3)))
+    def test_constant(self):
+        self.assertEqual(LIMIT, 7)
+"""
+    score = pass_rate_now(program, unit_tests(source), box)
+    assert [outcome.message for outcome in score.outcomes] == [""] * 4
 
 
 def test_a_program_that_is_too_long_fails_its_tests():

@@ -1,11 +1,15 @@
 """CollabLLM's functions: programs in the sandbox."""
 
+import json
+
 import pytest
+from code_cheats import CHEATS
 from collab_cases import no_sandbox
 
 import textenvs
 from textenvs.envs.collab_code.scoring import pass_rate
 from textenvs.sandbox import SandboxFailure, SandboxUnavailable
+from textenvs.task import TaskError
 
 pytestmark = list(no_sandbox)
 
@@ -52,7 +56,7 @@ def test_only_the_last_block_counts():
     assert info["metrics"]["delivered"] == 0.0
 
 
-def test_what_passed_is_not_run_again_and_what_failed_is(monkeypatch):
+def test_a_program_is_tested_once_unless_the_clock_stopped_it(monkeypatch):
     runs = []
 
     async def counted(program, *arguments, **options):
@@ -60,17 +64,51 @@ def test_what_passed_is_not_run_again_and_what_failed_is(monkeypatch):
         return await pass_rate(program, *arguments, **options)
 
     monkeypatch.setattr("textenvs.envs.collab_code.env.pass_rate", counted)
-    kept = set()
-    monkeypatch.setattr("textenvs.envs.collab_code.env._passed", kept)
-    env = started()
+    kept = {}
+    monkeypatch.setattr("textenvs.envs.collab_code.env._tested", kept)
+    env = started(timeout_s=0.3)
     right = env.state.task.ground_truth
     for timeout_s, count in ((5.0, 1), (5.0, 1), (4.0, 2)):  # other limits are another question
         again = started(timeout_s=timeout_s)
         assert score(again, right) == 1.0
         assert len(runs) == count
     assert score(env, "x = 1") == score(env, "x = 1") == 0.0
-    assert len(runs) == 4
+    assert len(runs) == 3
+    hangs = f"def {env.state.task.extra['entry_point']}(x):\n    while True: pass"
+    assert score(env, hangs) == score(started(timeout_s=0.3), hangs) == 0.0
+    assert len(runs) == 5
     assert {len(each) for each in kept} == {32}  # however long the programs are
+
+
+UNITTEST_ROW = {
+    "single_turn_prompt": "Write area(w, h): the area of a rectangle. It raises ValueError for a negative side.",
+    "single_turn_completion": json.dumps({
+        "answer": "import math\ndef area(w, h):\n    if min(w, h) < 0:\n        raise ValueError(w)\n    return w * h",
+        "test": (
+            "import unittest\nfrom unittest.mock import patch\nclass T(unittest.TestCase):\n"
+            "    def test_a(self):\n        self.assertEqual(area(3, 4), int(math.sqrt(144)))\n"
+            "    def test_b(self):\n        with self.assertRaises(ValueError):\n            area(-1, 2)\n"
+            "    @patch('math.pi', 3)\n    def test_c(self):\n        self.assertIs(area(math, 1), math)\n"
+        ),
+        "entry_point": "area",
+    }),
+}  # fmt: skip
+
+
+def test_rows_with_unit_tests_are_judged_from_outside(tmp_path):
+    """Row E of the table: a program that patches ``assert*``, or forges the report, passed everything."""
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(UNITTEST_ROW))
+    env = started(tasks=str(path), max_assistant_turns=None, patience=30)
+    for cheat in CHEATS.values():
+        assert score(env, cheat.replace("double", "area").replace("(x)", "(*x)")) == 0.0
+    assert env.state.messages[-1]["content"] == "It passes 0 of my 2 checks."  # the reference fails the third there
+    assert score(env, json.loads(UNITTEST_ROW["single_turn_completion"])["answer"]) == 1.0
+    assert env.state.stop == "solved"
+    only_shared = json.loads(json.dumps(UNITTEST_ROW).replace("test_a", "no_a").replace("test_b", "no_b"))
+    path.write_text(json.dumps(only_shared))
+    with pytest.raises(TaskError, match="the reference program passes none of its tests"):
+        started(tasks=str(path))
 
 
 def test_without_a_sandbox_it_is_not_made(monkeypatch):
@@ -94,5 +132,5 @@ def test_a_sandbox_that_fails_ends_the_episode_as_failed(monkeypatch):
 
 @pytest.mark.parametrize("timeout_s", [0, -1, True, float("inf"), float("nan"), "5"])
 def test_the_time_is_checked(timeout_s):
-    with pytest.raises(ValueError, match="timeout_s must be a number of seconds above 0"):
+    with pytest.raises(ValueError, match="timeout_s"):
         textenvs.make("textenv/collab-code", timeout_s=timeout_s)

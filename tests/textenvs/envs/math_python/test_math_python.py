@@ -70,6 +70,9 @@ def test_only_the_answer_ends_the_episode():
         (r"\boxed{42}", "solved"),
         (r"\boxed{42.0}", "solved"),
         (r"\boxed{41}", "wrong"),
+        ("6 * 7 = 42\n#### 42", "solved"),
+        ("The answer is 42.", "solved"),
+        (r"\boxed{42} The answer is 41.", "wrong"),
         ("42", None),
     ):
         env.reset(seed=0)
@@ -110,8 +113,8 @@ def test_an_answer_that_takes_for_ever_to_compare_is_counted():
 async def test_comparing_does_not_hold_up_the_loop(monkeypatch):
     seen = []
 
-    async def compare(said, truth, *, timeout_s):
-        seen.append((said, truth, timeout_s))
+    async def compare(said, truth, *, timeout_s, problem):
+        seen.append((said, truth, timeout_s, problem))
         return MathVerdict("equal", "x")
 
     monkeypatch.setattr(math_python, "judge_math_async", compare)
@@ -119,7 +122,7 @@ async def test_comparing_does_not_hold_up_the_loop(monkeypatch):
     env = MathPython(tasks=rows(("q", "x+1")), grader_timeout_s=2)
     await env.areset(seed=0)
     *_, info = await env.astep(r"\boxed{1+x}")
-    assert (info["stop"], seen) == ("solved", [(r"\boxed{1+x}", "x+1", 2.0)])
+    assert (info["stop"], seen) == ("solved", [(r"\boxed{1+x}", "x+1", 2.0, "q")])
 
 
 def test_rows_that_cannot_be_graded_are_refused():

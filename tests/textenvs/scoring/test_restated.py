@@ -1,0 +1,111 @@
+"""Answers must be evaluated: the problem in a box is equal to its answer, and is none."""
+
+import importlib.util
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from textenvs.scoring.math import judge_math
+from textenvs.scoring.restated import restates
+
+needs_math_verify = pytest.mark.skipif(importlib.util.find_spec("math_verify") is None, reason="needs the extra 'math'")
+
+# Row D of the table: (problem, reference, the problem in a box). Each earned 1.0.
+RESTATED = [
+    (r"Compute $\dbinom{8}{4}$.", "70", r"\binom{8}{4}"),
+    (r"Compute $99^2 - 98^2 + \log_2 (4^2)$.", "201", r"99^2 - 98^2 + \log_2 (4^2)"),
+    ("Expand $(2x+3)(x-5)$.", "2x^2-7x-15", "(2x+3)(x-5)"),
+    ("Expand $(2x+3)(x-5)$.", "2x^2-7x-15", "(x-5)(3+2x)"),
+    ("Expand $(2x+3)(x-5)$.", "2x^2-7x-15", "1(2x+3)(x-5)+0"),
+    ("Expand (2x+3)(x-5).", "2x^2-7x-15", "(2x+3)*(x-5)"),
+    ("Factor $x^2-5x+6$.", "(x-2)(x-3)", "x^2-5x+6"),
+    (r"Simplify $\frac{42}{56}$.", r"\frac{3}{4}", r"\frac{42}{56}"),
+    (r"Simplify $\sqrt{50}$.", r"5\sqrt{2}", r"\sqrt{50}"),
+    (r"Rationalize the denominator: $\frac{1}{\sqrt{2}}$.", r"\frac{\sqrt{2}}{2}", r"1/\sqrt{2}"),
+    (r"What is $\frac{1}{2}+\frac{1}{3}$?", r"\frac{5}{6}", r"\frac12+\frac13"),
+    (r"Evaluate $7!-6!$.", "4320", "7!-6!"),
+    (r"Evaluate $2^{10}$.", "1024", "2^{10}"),
+    (r"What is $12 \cdot 13$?", "156", r"13 \times 12"),
+    (r"Evaluate $\lfloor 3.7 \rfloor + 1$.", "4", r"\lfloor 3.7 \rfloor + 1"),
+    (r"Find $\sum_{k=1}^{10} k$.", "55", r"\sum_{k=1}^{10} k"),
+    (r"Find $\log_2 32$.", "5", r"\log_2 32"),
+    (r"Simplify $2x+3x+4$.", "5x+4", "3x+4+2x"),
+    (r"Write $0.375$ as a common fraction.", r"\frac{3}{8}", "0.375"),
+    (r"Simplify $\sqrt{16}$.", "4", r"x = \sqrt{16}"),
+    (r"In how many ways can 3 of 10 be chosen?", "120", r"\frac{10!}{3! 7!}"),
+    ("What is 123 * 45 + 6?", "5541", "123 * 45 + 6"),
+    (r"Find $\int 2x \, dx$ at $x = 3$.", "9", r"\frac{3^2 \cdot 2}{2}"),
+    (r"What is $24 \div 8$?", "3", r"\frac{24}{8}"),
+]
+# (problem, reference, a right answer as models write it)
+EVALUATED = [
+    ("What is half of 1?", r"\frac{1}{2}", "0.5"),
+    ("What is half of 1?", r"\frac12", "1/2"),
+    ("What is half of 1?", "0.5", r"\dfrac{1}{2}"),
+    ("Solve $2x = 10$.", "5", "x=5"),
+    ("Solve $2x = 10$.", "x=5", "5"),
+    ("Solve $x+1=6$.", "5", r"x = 6 - 1 = 5"),
+    ("How wide is it?", "5", r"5\text{ cm}"),
+    ("Which angle?", "90", r"90^\circ"),
+    ("Which angle?", r"90^\circ", "90"),
+    ("How far?", "1234", "1,234"),
+    ("How far?", "1000000", "10^6"),
+    ("How fast is light?", "300000000", r"3 \times 10^8"),
+    (r"Simplify $\sqrt{50}$.", r"5\sqrt{2}", r"5 \cdot \sqrt{2}"),
+    (r"Simplify $\sqrt{50}$.", r"5\sqrt{2}", r"5\sqrt2"),
+    (r"Solve $x^2-4x+1=0$.", r"2+\sqrt{3},2-\sqrt{3}", r"2-\sqrt3, 2+\sqrt3"),
+    ("Find the larger root.", r"\frac{1+\sqrt{5}}{2}", r"\frac{\sqrt{5}+1}{2}"),
+    ("Find the larger root.", r"\frac{1+\sqrt{5}}{2}", r"\frac{1}{2}+\frac{\sqrt{5}}{2}"),
+    ("Area of a circle with radius 3?", r"9\pi", r"9 \times \pi"),
+    ("Area of a circle with radius 3?", r"9\pi", r"9\pi\text{ cm}"),
+    ("Expand $(2x+3)(x-5)$.", "2x^2-7x-15", "-15-7x+2x^2"),
+    ("Expand $(x+1)^2$.", "x^2+2x+1", "x^2 + 2x + 1"),
+    ("Let $f(x)=x+1$. Find $f(x)^2$.", "x^2+2x+1", "(x+1)^2"),
+    ("Factor $x^2-5x+6$.", "(x-2)(x-3)", "(x-3)(x-2)"),
+    ("Find the line through (0, 1) with slope 2.", "y=2x+1", "2x+1=y"),
+    ("Find the line through (0, 1) with slope 2.", "2x+1", "y = 2x+1"),
+    ("Give the point.", "(1,-2)", r"\left( 1, -2 \right)"),
+    ("Which share?", r"50\%", "0.5"),
+    ("Which share?", "0.5", r"\frac{50}{100}"),
+    ("Which numbers?", r"\{1,3\}", r"\{3, 1\}"),
+    ("Divide 3 by 2.", r"\frac{3}{2}", "1.5"),
+    ("Divide 3 by 2.", r"\frac{3}{2}", r"1\frac{1}{2}"),
+    ("Divide -1 by 2.", r"-\frac{1}{2}", r"\frac{-1}{2}"),
+    ("What is $(1+2i)+(2+i)$?", "3+3i", "3i+3"),
+    ("Write it as a power.", "2^{10}", "2^{10}"),
+    ("Leave factorials.", "7!", "7!"),
+    ("Which of $x+1$ and $x+2$ is larger?", "x+2", "2+x"),
+    ("Simplify $e^{1}e^{1}$.", "e^2", "e^{2}"),
+    ("Find $\\log 8$ in terms of $\\log 2$.", r"3\log 2", r"3 \log(2)"),
+    ("On which day?", r"\text{Tuesday}", "Tuesday"),
+]
+
+
+@needs_math_verify
+@pytest.mark.parametrize(("problem", "truth", "answer"), RESTATED)
+def test_the_problem_in_a_box_is_no_answer(problem, truth, answer):
+    """Without the problem each is taken for right: that is what it earned."""
+    assert judge_math(f"\\boxed{{{answer}}}", truth, timeout_s=30).correct
+    verdict = judge_math(f"\\boxed{{{answer}}}", truth, timeout_s=30, problem=problem)
+    assert (verdict.reason, verdict.correct) == ("restated", False)
+
+
+@needs_math_verify
+@pytest.mark.parametrize(("problem", "truth", "answer"), EVALUATED)
+def test_a_right_answer_in_another_spelling_is_right(problem, truth, answer):
+    assert judge_math(f"So $\\boxed{{{answer}}}$.", truth, timeout_s=30, problem=problem).reason == "equal"
+
+
+@given(
+    answer=st.text("x45=,;()[]{}\\_^:.%+-*/! ", max_size=60) | st.text(max_size=30),
+    truth=st.sampled_from(["4", "x^2", r"\frac{1}{2}"]),
+)
+def test_any_answer_and_problem_can_be_looked_at(answer, truth):
+    assert restates(answer, truth, answer) in (True, False)
+    assert not restates(truth, truth, answer)
+
+
+def test_looking_takes_linear_time():
+    for text in ("x+" * 50_000, "1*" * 50_000, r"\frac{" * 10_000, "(" * 50_000, "10^" * 30_000):
+        restates(text[:20_000], "5", text)

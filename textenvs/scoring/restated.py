@@ -1,0 +1,127 @@
+r"""Answers that state the problem again: ``\binom{8}{4}`` where 70 was asked for is equal to it, and no answer.
+
+Equality of mathematics cannot tell them apart, so this is a matter of form, compared with the reference's:
+
+* an answer to a problem whose reference is a number computes nothing that the reference does not (no powers, roots,
+  logarithms, sums, products, ...); fractions, multiples of roots and of pi, and ``3 \times 10^8`` are numbers;
+* an answer is not made of the same tokens as some part of the problem, in whatever order, with brackets and neutral
+  terms or without, unless the reference is, too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, deque
+from itertools import islice
+
+from .relations import claims_of
+
+_DROPPED = re.compile(
+    r"\\(?:left|right|displaystyle|quad|qquad|[bB]igg?[lr]?)(?![a-zA-Z])|\\[,;:! ]|[~&]"
+    r"|\\(?:text|mathrm|textbf|mbox)\s*\{[^{}]*\}|\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z]))"
+)
+_SPELLINGS = (
+    (re.compile(r"\\[dtc]frac(?![a-zA-Z])"), r"\\frac"),
+    (re.compile(r"\\frac\s*(\d)\s*(\d)"), r"\\frac{\1}{\2}"),
+    (re.compile(r"\\[dt]binom(?![a-zA-Z])"), r"\\binom"),
+    (re.compile(r"\*\*"), "^"),
+    (re.compile(r"\\(?:cdot|times|ast)(?![a-zA-Z])|[×·]"), "*"),
+    (re.compile(r"\\div(?![a-zA-Z])|÷"), "/"),
+    (re.compile(r"[−–]"), "-"),
+    (re.compile(r"(?<=\d)(?:,|\{,\})(?=\d{3}(?!\d))"), ""),
+    (re.compile(r"√|(?<![a-zA-Z\\])sqrt(?![a-zA-Z])"), r"\\sqrt"),
+    (re.compile(r"π|(?<![a-zA-Z\\])pi(?![a-zA-Z])"), r"\\pi"),
+    (re.compile(r"(?<![a-zA-Z\\])(binom|comb|choose|log|ln|sin|cos|tan|gcd|lcm|exp)(?=\s*[(_\d])"), r"\\\1"),
+)
+_TOKEN = re.compile(r"\\[a-zA-Z]+|\d+(?:\.\d+)?|\.\d+|[a-zA-Z]+|[^\s\w$\\]|_")
+
+# What a number does not compute, by the kind that a reference may have as well.
+_CALLS = {
+    "counting": re.compile(r"\\(?:binom|choose|comb)|\d\s*!|[)}]\s*!|\b\d*C_?\{?\d|\bC\s*\("),
+    "function": re.compile(
+        r"\\(?:log|ln|lg|sin|cos|tan|cot|sec|csc|arc\w+|sum|prod|int|lim|max|min|gcd|lcm|[bp]?mod|[lr]floor|[lr]ceil"
+        r"|det)(?![a-zA-Z])"
+    ),
+}
+_VALUE = r"(?:\d+(?:\.\d+)?|\.\d+)"
+_ARITHMETIC = {
+    "power": re.compile(r"\^"),
+    "root": re.compile(r"\\sqrt"),
+    "sum": re.compile(r"(?<=[\w)}\]!])[+-]|\\pm"),
+    "product": re.compile(
+        rf"{_VALUE}\*(?={_VALUE})|[)\]]\*?[(\[]|{_VALUE}\*?\(|[)!]\*?{_VALUE}"
+        r"|\\frac\{[^{}]*\}\{[^{}]*\}\*|\*\\frac\{\d+\}\{\d+\}"
+    ),
+}
+_SCIENTIFIC = re.compile(r"\*10\^(?:\{[+-]?\d+\}|[+-]?\d+)|(?<![\d.])10\^(?:\{[+-]?\d+\}|[+-]?\d+)$")
+# Tokens that say nothing about what an expression is made of, and what adds or multiplies nothing.
+_NEUTRAL = frozenset("()[]{}*.,;:?")
+_PADDING = re.compile(r"^(?:[+0]\+|\+|1\*|1(?=[(\\a-zA-Z]))|(?:[+-]0|\*1|/1|\^1)$")
+_MOST_TOKENS = 2_000
+
+
+def restates(answer: str, ground_truth: str, problem: str) -> bool:
+    r"""Whether an answer that is equal to the reference only states the problem again.
+
+    Args:
+        answer: In LaTeX or plain text; of a chain ``2 + 2 = 4`` the last side counts.
+        ground_truth: The reference, whose form is the measure.
+        problem: All that the policy was shown.
+    """
+    said, gold = _form(answer), _form(ground_truth)
+    lacking = _computed(said) - _computed(gold)
+    if _is_number(gold):
+        if lacking - ({"power", "root"} if _computed(gold) & {"power", "root"} else set()):
+            return True
+    elif lacking & set(_CALLS) and not _computed(gold) & set(_CALLS):
+        return _is_part(said, gold, problem) or bool(re.search(r"\\(?:sum|prod|int|lim)(?![a-zA-Z])", said))
+    return _is_part(said, gold, problem)
+
+
+def _form(text: str) -> str:
+    """The last sides of a text's relations, in one spelling."""
+    chains = claims_of(text).chains
+    return ",".join(_spelled(chain[-1]) for chain in chains)
+
+
+def _spelled(text: str) -> str:
+    text = _DROPPED.sub("", text)
+    for pattern, spelling in _SPELLINGS:
+        text = pattern.sub(spelling, text)
+    return re.sub(r"\s+", "", text)
+
+
+def _is_number(form: str) -> bool:
+    """Whether there are no variables in it: no letters but those of commands, ``i`` and ``e``."""
+    return not re.search(r"(?!(?:i|e)(?![a-zA-Z]))[a-zA-Z]", re.sub(r"\\[a-zA-Z]+", "", form))
+
+
+def _computed(form: str) -> set[str]:
+    found = {kind for kind, pattern in _CALLS.items() if pattern.search(form)}
+    plain = _SCIENTIFIC.sub("", form)
+    return found | {kind for kind, pattern in _ARITHMETIC.items() if pattern.search(plain)}
+
+
+def _tokens(form: str) -> list[str]:
+    found = _TOKEN.findall(form.replace(r"\frac", "/"))
+    return [token for token in found[:_MOST_TOKENS] if token not in _NEUTRAL]
+
+
+def _is_part(said: str, gold: str, problem: str) -> bool:
+    """Whether the answer's tokens are those of some part of the problem, and not those of the reference."""
+    tokens = _tokens(_PADDING.sub("", said))
+    wanted, size = Counter(tokens), len(tokens)
+    if not tokens or wanted == Counter(_tokens(gold)):
+        return False
+    if size == 1:  # a number: only one that was to be written in another way
+        return "." in tokens[0] and "/" in _tokens(gold) and tokens[0] in _tokens(_spelled(problem))
+    window: Counter[str] = Counter()
+    inside: deque[str] = deque()
+    for token in islice(_tokens(_spelled(problem)), _MOST_TOKENS):
+        inside.append(token)
+        window[token] += 1
+        if len(inside) > size:
+            window[inside.popleft()] -= 1
+        if len(inside) == size and window == wanted:
+            return True
+    return False
