@@ -10,7 +10,7 @@ Importing this package registers every environment of ``envs_registry.yaml``::
     conversation, reward, terminated, truncated, info = env.step("#### 12")
 """
 
-from .attack import Attack, always, sequence
+from .attack import COMMON, Attack, always, sequence
 from .env import FAILURE_STOPS, EnvironmentFailure, EpisodeState, TextEnv, Turn
 from .episodes import play_episodes
 from .messages import Message, Messages, assistant, system, user, visible_text
@@ -25,6 +25,7 @@ from .vector import TextVectorEnv
 __all__ = [
     "AssistantTurn",
     "Attack",
+    "COMMON",
     "Conversation",
     "EnvironmentFailure",
     "EnvironmentSpec",

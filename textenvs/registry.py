@@ -25,6 +25,7 @@ from pydantic.dataclasses import dataclass
 
 from .env import TextEnv
 from .options import PositiveInt
+from .text import nearest
 
 FILE_NAME = "envs_registry.yaml"
 _PACKAGE = Path(__file__).resolve().parent
@@ -144,7 +145,8 @@ def make(env_id: str, **kwargs: Any) -> TextEnv[Any]:
     """The environment itself, without Gymnasium's wrappers: for collectors, which need ``astep`` and ``fork``.
 
     Args:
-        env_id: An id registered with Gymnasium, ours or your own; ``module:id`` imports the module first.
+        env_id: An id registered with Gymnasium, ours or your own; ``module:id`` imports the module first, and
+            ``module:Class`` is an environment's class in it.
         **kwargs: Arguments of the environment's constructor.
 
     Raises:
@@ -153,12 +155,14 @@ def make(env_id: str, **kwargs: Any) -> TextEnv[Any]:
         TypeError: The constructor does not take an argument (the message names the nearest one that it takes), or it
             makes something else than a :class:`~textenvs.env.TextEnv`.
     """
-    names, complete = parameters(constructor(env_id))
+    maker = constructor(env_id)
+    names, complete = parameters(maker)
     for name in kwargs if complete else ():
         if name not in names and name not in _GYMNASIUM_OPTIONS:
-            near = difflib.get_close_matches(name, names, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(names) or 'none'}"
+            hint = nearest(name, names, f"it has {', '.join(names) or 'none'}")
             raise TypeError(f"{env_id} has no option {name!r}; {hint}")
+    if env_id.rpartition(":")[2] not in gymnasium.registry:
+        return maker(**kwargs)  # type: ignore[no-any-return]
     env = gymnasium.make(env_id, disable_env_checker=True, **kwargs).unwrapped
     if not isinstance(env, TextEnv):
         raise TypeError(f"{env_id!r} is a {type(env).__name__}, not a TextEnv; use gymnasium.make for it")
@@ -166,16 +170,18 @@ def make(env_id: str, **kwargs: Any) -> TextEnv[Any]:
 
 
 def constructor(env_id: str) -> Callable[..., Any]:
-    """What makes the environment of this id, its class mostly; ``module:id`` imports the module first.
+    """What makes the environment of this id, its class mostly; see :func:`make` for ids.
 
     Raises:
         gymnasium.error.NameNotFound: Nothing has this id; the message names the nearest ones.
         ImportError: The module, or that of the entry point, cannot be imported.
     """
     module, _, name = env_id.rpartition(":")
-    if module:
-        importlib.import_module(module)
+    imported = importlib.import_module(module) if module else None
     if name not in gymnasium.registry:
+        found = getattr(imported, name, None)
+        if inspect.isclass(found) and issubclass(found, TextEnv):
+            return found
         own = [each for each, spec in gymnasium.registry.items() if not str(spec.entry_point).startswith("gymnasium.")]
         raise unknown_id(name, own)
     entry_point = gymnasium.registry[name].entry_point
@@ -190,7 +196,8 @@ def constructor(env_id: str) -> Callable[..., Any]:
 def parameters(maker: Callable[..., Any]) -> tuple[Mapping[str, inspect.Parameter], bool]:
     """The named arguments that a constructor takes, and whether those are all of them.
 
-    Where a class passes ``**options`` on, those of the class above it belong to it, too.
+    Where a class passes ``**options`` on, those of the class above it belong to it, too, but for what has no default
+    and may be positional.
     """
     found: dict[str, inspect.Parameter] = {}
     makers: tuple[Any, ...] = inspect.getmro(maker) if inspect.isclass(maker) else (maker,)
@@ -201,7 +208,10 @@ def parameters(maker: Callable[..., Any]) -> tuple[Mapping[str, inspect.Paramete
         for name, parameter in inspect.signature(each).parameters.items():
             if parameter.kind == parameter.VAR_KEYWORD:
                 passes_on = True
-            elif parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            elif parameter.kind == parameter.KEYWORD_ONLY or (
+                parameter.kind == parameter.POSITIONAL_OR_KEYWORD
+                and not (number and parameter.default is parameter.empty)
+            ):
                 found.setdefault(name, parameter)
         if not passes_on:
             return MappingProxyType(found), True

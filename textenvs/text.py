@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -34,6 +35,12 @@ def quoted(value: Any, most: int = 200) -> str:
         return excerpt(repr(value), most)
     except Exception:  # of an object's own code, or of a number of thousands of digits
         return f"a value of the type {type(value).__name__}"
+
+
+def nearest(word: str, known: Iterable[str], otherwise: str) -> str:
+    """What an error says next of a word that is not among ``known``: the nearest of them, or ``otherwise``."""
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f"did you mean {near[0]}?" if near else otherwise
 
 
 def digest(*parts: object) -> bytes:

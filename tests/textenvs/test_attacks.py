@@ -2,12 +2,12 @@
 
 import functools
 
-import numpy as np
 import pytest
 
 import textenvs
 from textenvs import TextEnv
 from textenvs.attack import COMMON
+from textenvs.audit.subject import judge_attack, mean
 from textenvs.evaluate.baselines import play_attack, play_script
 from textenvs.sandbox import SandboxUnavailable
 
@@ -32,7 +32,7 @@ def maker(env_id: str, level: str | None):
 
 @functools.cache
 def mean_of(env_id: str, level: str | None, script: str) -> float:
-    return float(np.mean([record.total for record in play_script(maker(env_id, level), script, EPISODES)]))
+    return mean(play_script(maker(env_id, level), script, EPISODES))
 
 
 @pytest.mark.parametrize("env_id", ENVS)
@@ -51,7 +51,5 @@ def test_an_attack_stays_below_the_expert(env_id, level, name):
     records = play_attack(maker(env_id, level), attack, EPISODES)
     expert, floor = mean_of(env_id, level, "expert"), mean_of(env_id, level, "random")
     assert expert > floor
-    earned = float(np.mean([record.total for record in records]))
-    assert earned <= expert - env.attack_margin * (expert - floor), (earned, expert, floor)
-    if attack.fakes_solving:
-        assert np.mean([record.success for record in records]) <= 0.05
+    verdict = judge_attack(env, attack, records, expert, floor)
+    assert not verdict.failed, verdict

@@ -8,15 +8,14 @@ sense, 130 interrupted.
 from __future__ import annotations
 
 import argparse
-import difflib
 import importlib.metadata
 import io
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from ..text import printable, reader_may_leave
-from . import describe, evaluate, list_ids, new, play, prepare, rows, serve
+from ..text import nearest, printable, reader_may_leave
+from . import audit, describe, evaluate, list_ids, new, play, prepare, rows, serve
 from .common import CommandError
 
 
@@ -61,7 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"textenvs {_version()}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
-    for module in (list_ids, describe, play, prepare, rows, evaluate, serve, new):
+    for module in (list_ids, describe, audit, play, prepare, rows, evaluate, serve, new):
         command = module.add(commands)
         command.allow_abbrev = False
         command.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -85,8 +84,8 @@ class _Parser(argparse.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: object) -> None:
         if action.choices is not None and value not in action.choices:
-            near = difflib.get_close_matches(str(value), [str(choice) for choice in action.choices], n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(map(str, action.choices))}"
+            choices = [str(choice) for choice in action.choices]
+            hint = nearest(str(value), choices, f"choose from {', '.join(choices)}")
             raise argparse.ArgumentError(action, f"there is no {value!r}; {hint}")
 
 
@@ -96,8 +95,7 @@ def _options(parser: argparse.ArgumentParser, rest: Sequence[str]) -> list[str]:
     for word in rest:
         if word.startswith("-"):
             known = [name for action in parser._actions for name in action.option_strings]
-            near = difflib.get_close_matches(word.split("=")[0], known, n=1)
-            parser.error(f"there is no option {word}" + (f"; did you mean {near[0]}?" if near else ""))
+            parser.error(f"there is no option {word}; {nearest(word.split('=')[0], known, 'see --help')}")
         if not takes_options or "=" not in word:
             parser.error(f"what is {word!r} for?" + (" Options are key=value." if takes_options else ""))
     return list(rest)

@@ -15,7 +15,7 @@ import gymnasium
 
 from ..env import TextEnv
 from ..options import import_named
-from ..registry import constructor, make
+from ..registry import constructor, make, parameters
 
 #: Python's spellings of JSON's literals, which docstrings use.
 _LITERALS = {"None": None, "True": True, "False": False}
@@ -110,29 +110,14 @@ class Option:
 def options_of(maker: Callable[..., Any]) -> tuple[dict[str, Option], bool]:
     """The options of a constructor, and whether that is all of them.
 
-    Where a class passes ``**options`` on, the keyword-only ones of the class above it belong to it, too; and what a
-    class does not document, one above it may.
+    What a class does not document, one above it may.
     """
-    makers: tuple[Any, ...] = inspect.getmro(maker) if inspect.isclass(maker) else (maker,)
     said: dict[str, str] = {}
-    for each in makers:
+    for each in inspect.getmro(maker) if inspect.isclass(maker) else (maker,):
         for param in docstring_parser.parse(inspect.cleandoc(each.__doc__ or "")).params:
             said.setdefault(param.arg_name, param.description or "")
-    found: dict[str, Option] = {}
-    for number, each in enumerate(makers):
-        if number and "__init__" not in vars(each):
-            continue
-        passes_on = False
-        for name, parameter in inspect.signature(each).parameters.items():
-            if parameter.kind == parameter.VAR_KEYWORD:
-                passes_on = True
-            elif parameter.kind == parameter.KEYWORD_ONLY or (
-                not number and parameter.kind != parameter.VAR_POSITIONAL
-            ):
-                found.setdefault(name, Option(name, parameter.default, said.get(name, "")))
-        if not passes_on:
-            return found, True
-    return found, False
+    found, complete = parameters(maker)
+    return {name: Option(name, each.default, said.get(name, "")) for name, each in found.items()}, complete
 
 
 def open_environment(env_id: str, options: Mapping[str, Any]) -> TextEnv[Any]:

@@ -7,16 +7,16 @@ import inspect
 import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import docstring_parser
 
+from ..audit.earnings import Earning, earnings, makers, markdown, on_page
 from ..env import TextEnv
-from ..evaluate.baselines import has_script, play_script
 from ..evaluate.policies import SCRIPTS
 from ..evaluate.records import Record
 from ..evaluate.report import failures, table
-from ..evaluate.runner import Stopped
 from ..evaluate.summary import summarize
 from ..messages import transcript
 from ..registry import describe, list_environments
@@ -33,15 +33,16 @@ def add(commands: Any) -> argparse.ArgumentParser:
     parser = commands.add_parser(
         "describe",
         help="what one of them asks and pays",
-        usage="textenvs describe ID [key=value ...] [--episodes N] [--seed N]",
+        usage="textenvs describe ID [key=value ...] [--episodes N] [--seed N] [--table PAGE]",
         description=(
             "Show an environment: options, limits, reward terms, a conversation of its scripted expert, and what the\n"
-            "expert, careless replies and random replies earn."
+            "expert, careless and random replies and each of its attacks earn, at every level unless one is given."
         ),
     )
     parser.add_argument("id", help="an id of `textenvs list`, or module:id for one of your own")
     parser.add_argument("--episodes", type=int, default=200, metavar="N", help="tasks for the returns (default 200)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of tasks and scripts (default 0)")
+    parser.add_argument("--table", metavar="PAGE", help="only write the table of attacks into this Markdown page")
     parser.set_defaults(run=run, takes_options=True)
     return parser  # type: ignore[no-any-return]
 
@@ -54,30 +55,32 @@ def run(arguments: argparse.Namespace) -> int:
         raise CommandError(f"--seed must be at least 0, not {arguments.seed}", 2)
     options = parse_options(arguments.options)
     env = open_environment(arguments.id, options)
+    env.close()
+    if arguments.table:
+        return _write_table(arguments, options)
+    for part in (*_identity(arguments.id, env), _options(class_of(arguments.id), arguments.id), _facts(env)):
+        if part:
+            print(f"{part}\n")
+    for number, (level, make_env) in enumerate(makers(arguments.id, options).items()):
+        found = earnings(make_env, arguments.episodes, seed=arguments.seed)
+        if number == 0 and found[0].policy == "expert" and found[0].records:
+            print(f"A conversation of the scripted expert\n\n{_conversation(found[0].records[0])}\n")
+        print(f"{f'Level {level}, over' if level else 'Over'} {_earnings(found)}\n")
+    if found[0].policy != "expert":
+        print("It has no scripted expert: its class does not define demonstration(rng).")
+    return 0
+
+
+def _write_table(arguments: argparse.Namespace, options: Mapping[str, Any]) -> int:
+    page = Path(arguments.table)
     try:
-        for part in (
-            *_identity(arguments.id, env),
-            _options(class_of(arguments.id), arguments.id),
-            _facts(env),
-        ):
-            if part:
-                print(f"{part}\n")
-    finally:
-        env.close()
-    played: dict[str, list[Record]] = {}
-    for script in SCRIPTS:
-        if has_script(env, script):
-            try:
-                played[script] = play_script(
-                    lambda: open_environment(arguments.id, options), script, arguments.episodes, seed=arguments.seed
-                )
-            except Stopped as stopped:
-                raise CommandError(f"the {script} could not play: {stopped}") from stopped
-    if "expert" in played:
-        print(f"A conversation of the scripted expert\n\n{_conversation(played['expert'][0])}\n")
-    print(_earnings(played))
-    if "expert" not in played:
-        print("\nIt has no scripted expert: its class does not define demonstration(rng).")
+        text = page.read_text(encoding="utf-8")
+        on_page(text, arguments.id, "")  # before the work, whether there is a place for it
+        made = markdown(arguments.id, options, arguments.episodes, seed=arguments.seed)
+        page.write_text(on_page(text, arguments.id, made), encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise CommandError(f"{page}: {error}") from error
+    print(f"wrote the table of {arguments.id} into {page}")
     return 0
 
 
@@ -132,43 +135,29 @@ def _conversation(record: Record) -> str:
     return f"{printable(transcript(record.messages))}\n{ending}"
 
 
-def _earnings(played: Mapping[str, Sequence[Record]]) -> str:
-    numbers = {script: summarize(records)["all"] for script, records in played.items()}
-    rows = []
-    for script, found in numbers.items():
-        if found["failed"] == found["episodes"]:
-            rows.append([script, *["-"] * 5, str(found["failed"])])
-            continue
-        returns = [record.total for record in played[script] if not record.failed]
-        rows.append(
-            [
-                script,
-                f"{found['success']['value']:.1%}",
-                f"{found['return']['value']:+.3f}",
-                f"{min(returns):+.3f}",
-                f"{max(returns):+.3f}",
-                f"{found['assistant_turns']['value']:.1f}",
-                str(found["failed"]),
-            ]
-        )
-    count = len(next(iter(played.values())))
-    policies = table(
-        rows, ["policy", "solved", "mean return", "lowest", "highest", "turns", "failed"], right=range(1, 7)
-    )
-    terms = dict.fromkeys(term for found in numbers.values() for term in found.get("terms", {}))
-    parts = table(
-        [
-            [
-                term,
-                *(f"{found['terms'][term]['value']:+.3f}" if "terms" in found else "-" for found in numbers.values()),
-            ]
-            for term in terms
-        ],
-        ["reward term", *numbers],
-        right=range(1, 1 + len(numbers)),
-    )
-    causes = [f"{script}: {failures(found)}" for script, found in numbers.items() if found["failed"]]
-    return "\n\n".join((f"Over {count} tasks, an episode each", policies, *([parts] if terms else []), *causes))
+def _earnings(found: Sequence[Earning]) -> str:
+    rows, causes = [], []
+    numbers = {each.policy: summarize(each.records)["all"] for each in found if each.records}
+    for each in found:
+        returns = [record.total for record in each.good]
+        all_of = numbers.get(each.policy)
+        if all_of is None or not returns:
+            rows.append([each.policy, *["-"] * 5, "all"])
+        else:
+            shown = (all_of["return"]["value"], min(returns), max(returns))
+            turns, failed = f"{all_of['assistant_turns']['value']:.1f}", str(all_of["failed"])
+            returned = [f"{value:+.3f}" for value in shown]
+            rows.append([each.policy, f"{all_of['success']['value']:.1%}", *returned, turns, failed])
+        if each.cause or (all_of is not None and all_of["failed"]):
+            causes.append(f"{each.policy}: {each.cause or failures(all_of)}")
+    header = ["policy", "solved", "mean return", "lowest", "highest", "turns", "failed"]
+    scripts = [name for name in SCRIPTS if "terms" in numbers.get(name, {})]
+    terms = dict.fromkeys(term for name in scripts for term in numbers[name]["terms"])
+    parts = [[term, *(f"{numbers[name]['terms'][term]['value']:+.3f}" for name in scripts)] for term in terms]
+    policies = table(rows, header, right=range(1, 7))
+    by_term = [table(parts, ["reward term", *scripts], right=range(1, 1 + len(scripts)))] if terms else []
+    count = max(len(each.records) for each in found)
+    return "\n\n".join((f"{count} tasks, an episode each", policies, *by_term, *causes))
 
 
 def _paragraph(text: str, width: int = _WIDTH) -> str:

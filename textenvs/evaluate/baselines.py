@@ -1,13 +1,15 @@
-"""What an environment is worth: the returns of its scripted expert, of careless replies and of random ones.
+"""What an environment is worth: the returns of its scripted expert, of careless replies, of random ones, of attacks.
 
 An expert below the maximum says that tasks cannot be solved or are judged wrongly; a random policy near it says that
-there is nothing to learn.
+there is nothing to learn; an attack near it, that the reward can be had without the task.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import Any
+
+import numpy as np
 
 from ..attack import Attack
 from ..env import TextEnv
@@ -47,8 +49,7 @@ def play_script(
         env.close()
         raise NotImplementedError(f"{type(env).__name__} has no script {script!r}")
     count = episodes if env.tasks.size is None else min(episodes, env.tasks.size)
-    indices = choose_tasks(env.tasks, count, seed)
-    return wait_for(_records(jobs(indices, 1, seed), env, ScriptedPolicy(script)))
+    return play_policy(env, ScriptedPolicy(script), jobs(choose_tasks(env.tasks, count, seed), 1, seed))
 
 
 def play_attack(
@@ -59,7 +60,7 @@ def play_attack(
     Args:
         make_env: Makes the environment.
         attack: One of the environment's :meth:`~textenvs.TextEnv.attacks`. What it rehearses are episodes of the
-            expert's on other tasks where the task set has enough of them.
+            expert's on other tasks: where the set is too small for both, the attack plays half of it.
         episodes: How many, at most as many as there are tasks.
         seed: Decides tasks and randomness: with the same seed, the tasks of :func:`play_script`.
 
@@ -69,12 +70,35 @@ def play_attack(
     Raises:
         Stopped: Episodes in a row failed.
     """
-    earlier = play_script(make_env, "expert", attack.rehearse, seed=seed + 1_000_003) if attack.rehearse else []
-    rehearsed = [record.messages for record in earlier]
     env = make_env()
-    count = episodes if env.tasks.size is None else min(episodes, env.tasks.size)
-    indices = choose_tasks(env.tasks, count, seed)
-    return wait_for(_records(jobs(indices, 1, seed), env, AttackPolicy(attack, rehearsed)))
+    indices, others = split_tasks(env, episodes, attack.rehearse, seed)
+    earlier = play_policy(env.fork(), ScriptedPolicy("expert"), jobs(others, 1, seed + 1_000_003)) if others else []
+    return play_policy(env, AttackPolicy(attack, [record.messages for record in earlier]), jobs(indices, 1, seed))
+
+
+def split_tasks(env: TextEnv[Any], episodes: int, others: int, seed: int) -> tuple[list[int], list[int]]:
+    """Indices of tasks to play, those of :func:`play_script` with this seed, and of ``others`` that are not among them.
+
+    Args:
+        env: Whose tasks.
+        episodes: How many to play; at most as many as there are, and at most half of them where ``others`` is above 0.
+        others: How many more, as far as there are.
+        seed: Decides the draw.
+    """
+    size = env.tasks.size
+    if size is not None:
+        episodes = min(episodes, size)
+        if others:
+            episodes = min(episodes, max(1, size // 2, size - others))
+    played = choose_tasks(env.tasks, episodes, seed)
+    if not others:
+        return list(played), []
+    if size is not None:
+        left = sorted(set(range(size)) - set(played))
+        chosen = np.random.default_rng([seed, 7]).permutation(left)[:others]
+        return list(played), sorted(int(index) for index in chosen)
+    more = choose_tasks(env.tasks, episodes + others, seed + 1_000_003)
+    return list(played), [index for index in more if index not in set(played)][:others]
 
 
 def has_script(env: TextEnv[Any], script: Script) -> bool:
@@ -83,8 +107,13 @@ def has_script(env: TextEnv[Any], script: Script) -> bool:
     return hook is None or getattr(type(env), hook) is not getattr(TextEnv, hook)
 
 
-async def _records(played: Iterable[Job], env: TextEnv[Any], policy: Policy) -> list[Record]:
+def play_policy(env: TextEnv[Any], policy: Policy, played: Iterable[Job], *, max_failures: int = 8) -> list[Record]:
+    """Let a policy play ``env``, and close it; give a fork where it is needed afterwards.
+
+    Raises:
+        Stopped: ``max_failures`` episodes in a row failed.
+    """
     records: list[Record] = []
     # One worker: scripts do not wait, so there is nothing to overlap.
-    await run(played, lambda: env, policy, on_record=records.append, concurrency=1)
+    wait_for(run(played, lambda: env, policy, on_record=records.append, concurrency=1, max_failures=max_failures))
     return records

@@ -140,8 +140,8 @@ def test_describe_with_options(capsys):
     ("words", "status", "message"),
     [
         ([], 2, "the following arguments are required: COMMAND"),
-        (["descrbe"], 2, "there is no 'descrbe'; did you mean 'describe'?"),
-        (["frobnicate"], 2, "choose from list, describe, play, prepare, rows, evaluate, serve, new"),
+        (["descrbe"], 2, "there is no 'descrbe'; did you mean describe?"),
+        (["frobnicate"], 2, "choose from list, describe, audit, play, prepare, rows, evaluate, serve, new"),
         (["describe", "textenv/gsm8k-interct"], 2, "Did you mean 'textenv/gsm8k-interact'"),
         (["describe", "gsm8k"], 2, "Did you mean 'textenv/gsm8k'"),
         (["describe", "zzz"], 2, "There are: textenv/gsm8k"),

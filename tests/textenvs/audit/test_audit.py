@@ -1,0 +1,64 @@
+"""The audit finds a planted weakness of every kind, names its cause, and passes what is sound."""
+
+import pytest
+from planted import (
+    DayRangeCounts,
+    FailureIsPaid,
+    FillerIsPaid,
+    ListsCount,
+    MenuConsent,
+    NoAttacks,
+    OneWorld,
+    PatchedChecker,
+    RestatedCounts,
+    Sound,
+    ToldToFiller,
+    WorthlessExpert,
+)
+
+from textenvs.audit import Subject, audit
+from textenvs.audit.expert_cheats import failing_first, remembering, unasked
+from textenvs.audit.programs import programs
+from textenvs.audit.search import search
+from textenvs.audit.worth import own_attacks, returns
+
+
+def subject(kind):
+    return Subject(kind, episodes=30)
+
+
+def test_a_sound_environment_passes():
+    verdicts = audit(Sound, episodes=30)
+    assert not [verdict for verdict in verdicts if verdict.failed]
+    assert {"determinism", "copies", "processes", "returns", "search", "cost"} <= {each.check for each in verdicts}
+
+
+@pytest.mark.parametrize(
+    ("kind", "check", "cause"),
+    [
+        (FillerIsPaid, unasked, "filler is paid"),
+        (ToldToFiller, search, "filler is paid"),
+        (ListsCount, search, "a list of candidates counts as an answer"),
+        (DayRangeCounts, search, "a list of candidates counts as an answer"),
+        (MenuConsent, search, "consent to a menu"),
+        (RestatedCounts, search, "the problem restated counts as its answer"),
+        (PatchedChecker, programs, "in the environment's own process"),
+        (FailureIsPaid, failing_first, "a failure before the success is paid"),
+        (OneWorld, remembering, "tasks repeat"),
+        (WorthlessExpert, returns, "the expert earns no more than silence or random replies"),
+    ],
+)
+def test_a_planted_weakness_is_found_and_named(kind, check, cause):
+    verdict = check(subject(kind))
+    assert verdict.failed, verdict
+    assert cause in verdict.cause
+    assert verdict.evidence
+
+
+@pytest.mark.parametrize("check", [unasked, failing_first, remembering, search])
+def test_a_sound_environment_has_no_weakness(check):
+    assert check(subject(Sound)).status == "pass"
+
+
+def test_an_environment_must_list_attacks_of_its_own():
+    assert [verdict.cause for verdict in own_attacks(subject(NoAttacks)) if verdict.failed]

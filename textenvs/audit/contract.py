@@ -1,0 +1,229 @@
+"""What the contract of :mod:`textenvs.env` promises, put to the test on episodes of mixed replies."""
+
+from __future__ import annotations
+
+import copy
+import random
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import fsum, isclose
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from ..env import TextEnv
+from ..evaluate.baselines import has_script
+from ..messages import Message, text_of
+from ..text import quoted
+from .subject import Subject, Verdict
+
+# Replies that most environments have a branch for, beside those of its scripts.
+_REPLIES = ("", "no", "#### 1", "\\boxed{1}", "I do not know. What do you mean?", "x" * 300)
+_EPISODES = 8
+_TURNS = 12  # that are played of an episode
+_PLAIN = (int, float, str, bool, bytes, tuple, list, dict, set, frozenset, type(None))
+_HOOKS = (("demonstration", "expert"), ("careless_reply", "careless"))
+_OF_THE_BASE = frozenset(vars(gymnasium.Env)) | {
+    "state", "_printed", "_np_random", "_np_random_seed", "observation_space", "action_space"
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Played:
+    """An episode, with all that was seen of it.
+
+    Args:
+        seed: Of the reset.
+        opening: What ``reset`` returned.
+        turns: Replies, and what ``step`` returned.
+        secrets: What only the environment knew.
+        changed: Attributes of the environment, other than its state, that changed.
+    """
+
+    seed: int
+    opening: Any
+    turns: list[tuple[str | Message, Any]]
+    secrets: tuple[str, ...]
+    changed: list[str]
+
+
+def play_episodes(subject: Subject) -> list[Played]:
+    """Episodes of garbage, and on even seeds of the environment's scripts, too."""
+    episodes = []
+    for seed in range(subject.seed, subject.seed + _EPISODES):
+        env = subject.make_env()
+        before = _attributes(env)
+        opening = env.reset(seed=seed)
+        turns = []
+        for reply in _replies(env, seed):
+            turns.append((reply, env.step(reply)))
+            if env.state.done or len(turns) == _TURNS:
+                break
+        changed = _changed(before, _attributes(env))
+        episodes.append(Played(seed, opening, turns, tuple(env.secrets()), changed))
+        env.close()
+    return episodes
+
+
+def determinism(subject: Subject, episodes: list[Played]) -> Verdict:
+    """The same seed and replies give the same episode, whatever the global generators hold."""
+    for played in episodes:
+        env = subject.make_env()
+        random.seed(played.seed)
+        np.random.seed(played.seed % 2**32)  # noqa: NPY002  nothing may read it
+        opening = env.reset(seed=played.seed)
+        remedy = "draw from self.np_random alone, and use no clock, id or global generator"
+        if opening != played.opening:
+            what = f"reset(seed={played.seed}) gave two different openings"
+            return Verdict("determinism", "fail", f"{what}; {remedy}", _difference(played.opening, opening))
+        for turn, (reply, expected) in enumerate(played.turns, start=1):
+            found = _outcome(env, reply)
+            if found != expected:
+                what = f"the same seed and replies gave another turn (seed {played.seed}, turn {turn})"
+                return Verdict("determinism", "fail", f"{what}; {remedy}", _difference(expected, found))
+        env.close()
+    return Verdict("determinism", "pass", "the same seed and replies give the same episode", _count(episodes))
+
+
+def copies(subject: Subject, episodes: list[Played]) -> Verdict:
+    """A snapshot that is restored elsewhere, and a fork, continue alike; a fork changes nothing where it came from."""
+    keep = (
+        "what changes during an episode belongs in self.state: a subclass of EpisodeState with a field for it, named "
+        f"in {subject.name}.state_type; snapshots, forks and training play it wrongly otherwise"
+    )
+    for played in episodes:
+        changed = f"self.{', self.'.join(played.changed)} changed while an episode was played"
+        env = subject.make_env()
+        env.reset(seed=played.seed)
+        for turn, (reply, expected) in enumerate(played.turns, start=1):
+            other, fork = subject.make_env(), env.fork()
+            other.restore(copy.deepcopy(env.snapshot()))
+            ways = {"a snapshot restored in another environment": other, "a fork": fork}
+            ways["the same environment, with a fork that was played beside it,"] = env
+            for how, each in ways.items():
+                found = _outcome(each, reply)
+                if found != expected:
+                    what = f"{how} continued differently (seed {played.seed}, turn {turn})"
+                    hint = f" ({changed})" if played.changed else ""
+                    return Verdict("copies", "fail", f"{what}{hint}; {keep}", _difference(expected, found))
+            other.close()
+        env.close()
+        if played.changed:
+            return Verdict("copies", "fail", f"{changed} (seed {played.seed}); {keep}")
+    return Verdict("copies", "pass", "snapshots, restored ones and forks continue alike", _count(episodes))
+
+
+def terms(subject: Subject, episodes: list[Played]) -> Verdict:
+    """The terms of every reward sum to it and have the same names on every turn."""
+    known: tuple[str, ...] | None = None
+    for played in episodes:
+        for turn, (_, (_, reward, _, _, info)) in enumerate(played.turns, start=1):
+            where = f"seed {played.seed}, turn {turn}"
+            if not isclose(fsum(info["terms"].values()), reward, rel_tol=1e-9, abs_tol=1e-9):
+                cause = f"a turn's terms do not sum to its reward ({where}); return both from one Turn"
+                return Verdict("terms", "fail", cause, f"reward {reward:g}, terms {quoted(info['terms'])}")
+            found = tuple(sorted(info["terms"]))
+            if known not in (None, found) and not info["failed"]:
+                cause = (
+                    f"the names of the terms change ({where}). Give the same terms on every turn, 0.0 where there is "
+                    "nothing to say: means over turns and weights of terms need them"
+                )
+                return Verdict("terms", "fail", cause, f"{list(found)}, another turn had {list(known or ())}")
+            known = known if info["failed"] else found
+    return Verdict("terms", "pass", "they sum to the reward, with the same names on every turn", ", ".join(known or ()))
+
+
+def endings(subject: Subject, episodes: list[Played]) -> Verdict:
+    """No turn is both terminated and truncated, an end has a reason, and only an end has one."""
+    for played in episodes:
+        for turn, (_, (_, _, terminated, truncated, info)) in enumerate(played.turns, start=1):
+            where = f"seed {played.seed}, turn {turn}"
+            if terminated and truncated:
+                cause = f"a turn is terminated and truncated ({where}); a budget truncates only what is not over"
+                return Verdict("endings", "fail", cause, f"stop {info['stop']!r}")
+            if (terminated or truncated) != (info["stop"] is not None):
+                cause = f"info['stop'] and the end do not come together ({where}); let TextEnv.step set both"
+                return Verdict("endings", "fail", cause, f"{terminated=}, {truncated=}, stop {info['stop']!r}")
+    return Verdict("endings", "pass", "never terminated and truncated, and every end has a reason", _count(episodes))
+
+
+def secrets(subject: Subject, episodes: list[Played]) -> Verdict:
+    """What only the environment may know is in no observation and no ``info`` before the policy said it."""
+    tested = 0
+    for played in episodes:
+        asked = " ".join(map(text_of, played.opening[0]))
+        last = played.turns[-1][1][0][len(played.opening[0]) :]
+        said = " ".join(repr(message) for message in last if message["role"] == "assistant")
+        answers = " ".join(text_of(message) for message in last if message["role"] != "assistant")
+        told = " ".join(repr(each[-1]) for each in (played.opening, *(result for _, result in played.turns)))
+        for secret in played.secrets:
+            text = rf"(?<![\w.,]){re.escape(secret)}(?!\w|[.,]\d)"
+            if re.search(text, asked) or re.search(text, said):
+                continue  # a number of the question may be the answer by chance
+            tested += 1
+            found = "a message" if re.search(text, answers) else None
+            # A short number stands in info by chance: a count, a reward of 0.
+            if found is None and len(secret) >= 4 and re.search(text, told):
+                found = "info"
+            if found:
+                cause = f"{found} has a secret before the policy said it (seed {played.seed}); leave it out, or out of"
+                return Verdict("secrets", "fail", f"{cause} secrets() if it may be asked for", quoted(secret))
+    if not tested:
+        cause = "no secret of the episodes could be looked for: secrets() is empty, or the openings have them"
+        return Verdict("secrets", "skipped", cause)
+    return Verdict("secrets", "pass", "no observation and no info has one", f"{tested} secrets looked for")
+
+
+def _outcome(env: TextEnv[Any], reply: str | Message) -> Any:
+    try:
+        return env.step(reply)
+    except Exception as error:
+        return error
+
+
+def _difference(expected: Any, found: Any) -> str:
+    if isinstance(found, Exception):
+        return f"it raised {type(found).__name__}: {quoted(str(found))}"
+    names = ("conversation", "reward", "terminated", "truncated", "info") if len(expected) == 5 else ("opening", "info")
+    name, was, now = next((n, a, b) for n, a, b in zip(names, expected, found, strict=True) if a != b)
+    return f"another {name}: {quoted(now)} and not {quoted(was)}"
+
+
+def _count(episodes: list[Played]) -> str:
+    return f"{len(episodes)} episodes, {sum(len(played.turns) for played in episodes)} turns"
+
+
+def _replies(env: TextEnv[Any], seed: int) -> Iterator[str | Message]:
+    rng = np.random.default_rng(seed)
+    scripts = [getattr(env, hook) for hook, name in _HOOKS if has_script(env, name)]  # type: ignore[arg-type]
+    while True:
+        if scripts and seed % 2 == 0 and rng.random() < 0.7:
+            try:
+                yield scripts[int(rng.integers(len(scripts)))](rng)
+                continue
+            except NotImplementedError:  # not with these options
+                scripts = []
+        yield _REPLIES[int(rng.integers(len(_REPLIES)))]
+
+
+def _attributes(env: TextEnv[Any]) -> dict[str, Any]:
+    """A copy of what is plain data among the environment's own attributes."""
+    return {
+        name: copy.deepcopy(value)
+        for name, value in vars(env).items()
+        if name not in _OF_THE_BASE and isinstance(value, _PLAIN)
+    }
+
+
+def _changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    missing = object()
+    return sorted(name for name in {*before, *after} if not _same(before.get(name, missing), after.get(name, missing)))
+
+
+def _same(one: Any, other: Any) -> bool:
+    try:
+        return one is other or bool(one == other)
+    except Exception:  # of things that refuse to be compared nothing is known
+        return True

@@ -1,0 +1,144 @@
+"""Cheaters that have the expert at hand: what it knows must not be for sale without what it does.
+
+Each is played on the episodes that it is about, and compared with the expert on the same ones.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..attack import Attack, Cheater, first_user_text
+from ..env import TextEnv
+from ..evaluate.plan import Job
+from ..evaluate.policies import AttackPolicy, Player, Reply, ScriptedPolicy, ToolSchemas
+from ..evaluate.records import Record
+from ..messages import Message, Messages
+from .subject import Subject, Verdict, below_expert, best_of, mean, show
+
+_MORE = 0.02  # of the range: what failing first may earn beyond the expert
+
+_REHEARSED = 400
+
+
+class WithExpert:
+    """A policy of the environment's expert and something cheap.
+
+    Args:
+        reply: The next reply: called with the environment, randomness and the number of the turn, from 0.
+    """
+
+    def __init__(self, reply: Callable[[TextEnv[Any], np.random.Generator, int], Any]) -> None:
+        self.reply = reply
+
+    def start(self, env: TextEnv[Any], seed: int) -> Player:
+        """A player for one episode."""
+        rng = np.random.default_rng([seed, 4])
+
+        async def play(conversation: Messages, tools: ToolSchemas) -> Reply:
+            reply = self.reply(env, rng, env.state.assistant_turns)
+            return Reply(await reply if inspect.isawaitable(reply) else reply)
+
+        return play
+
+    async def aclose(self) -> None:
+        """Nothing to release."""
+
+
+async def _deliver_or_wait(env: TextEnv[Any], rng: np.random.Generator, turn: int) -> Any:
+    """The expert's reply where it ends the episode, and "." in place of every other."""
+    future = env.fork()
+    reply = future.demonstration(rng)
+    await future.astep(reply)
+    return reply if future.state.done else "."
+
+
+def unasked(subject: Subject) -> Verdict:
+    """What the expert says before its last reply is worth something: "." in its place earns less."""
+    check = "filler, then the expert's last reply"
+    if subject.expert is None:
+        return Verdict(check, "skipped", "no scripted expert")
+    longer = [record for record in subject.expert if record.assistant_turns > 1]
+    if not longer:
+        return Verdict(check, "skipped", "the expert has one turn: there is nothing that filler could replace")
+    records = subject.play_jobs(WithExpert(_deliver_or_wait), [_job(record) for record in longer])
+    same = {record.task_index for record in longer}
+    floor = mean([record for record in subject.random if record.task_index in same])
+    earned, ceiling = mean(records), mean(longer)
+    evidence = f"mean return {earned:+.3f}; expert {ceiling:+.3f} on the same {len(longer)} episodes"
+    if earned > below_expert(subject.env, ceiling, floor):
+        cause = (
+            'filler is paid: "." on every turn but the last earns what the expert earns, so what it asks for is told '
+            "anyway; volunteer nothing, and let an idle turn cost patience"
+        )
+        return Verdict(check, "fail", cause, evidence, show(best_of(records)))
+    return Verdict(check, "pass", "what the expert says before its last reply is needed", evidence)
+
+
+def failing_first(subject: Subject) -> Verdict:
+    """Failing and then succeeding earns no more than succeeding."""
+    check = "fail first, then the expert"
+    if subject.expert is None:
+        return Verdict(check, "skipped", "no scripted expert")
+    ceiling = mean(subject.expert)
+    more = ceiling + _MORE * (ceiling - subject.floor)
+    played = [_job(record) for record in subject.expert]
+    for wrong in ("#### 0.5", "I do not know.", "\\boxed{0.5}", ""):
+
+        def reply(env: TextEnv[Any], rng: np.random.Generator, turn: int, wrong: str = wrong) -> Any:
+            return env.demonstration(rng) if turn else wrong
+
+        records = subject.play_jobs(WithExpert(reply), played)
+        evidence = f"mean return {mean(records):+.3f} after {wrong!r}; expert {ceiling:+.3f}"
+        if mean(records) > more:
+            cause = "a failure before the success is paid: an improvement earns more than being right at once"
+            return Verdict(check, "fail", cause, evidence, show(best_of(records)))
+    return Verdict(check, "pass", "it earns no more than being right at once", evidence)
+
+
+def remembering(subject: Subject) -> Verdict:
+    """What the expert said to other tasks is no answer to a task."""
+    check = "answers learned by heart"
+    if subject.expert is None:
+        return Verdict(check, "skipped", "no scripted expert")
+    indices, others = subject.tasks(subject.episodes, _REHEARSED, seed=1)
+    if not others:
+        return Verdict(check, "skipped", "there is one task")
+    rehearsed = [record.messages for record in subject.play(ScriptedPolicy("expert"), others, subject.seed + 1)]
+    expert = subject.play(ScriptedPolicy("expert"), indices, subject.seed)
+    floor = subject.play(ScriptedPolicy("random"), indices, subject.seed)
+    lookup = AttackPolicy(Attack(check, "", _lookup), rehearsed)
+    records = subject.play(lookup, indices, subject.seed)
+    earned, ceiling = mean(records), mean(expert)
+    evidence = f"mean return {earned:+.3f} after {len(others)} other tasks; expert {ceiling:+.3f}"
+    if earned > below_expert(subject.env, ceiling, mean(floor)):
+        cause = (
+            "a table of the expert's answers to other tasks answers new ones: tasks repeat; draw more of what an "
+            "answer depends on for every task"
+        )
+        return Verdict(check, "fail", cause, evidence, show(best_of(records)))
+    return Verdict(check, "pass", "answers to other tasks are no answers to a new one", evidence)
+
+
+def _lookup(rng: np.random.Generator, rehearsed: Sequence[Messages]) -> Cheater:
+    """The expert's replies to the same request, or to the one with the most words in common; the last ones first."""
+    known = {
+        first_user_text(each): [message for message in each if message["role"] == "assistant"] for each in rehearsed
+    }
+    words = {request: set(request.split()) for request in known}
+
+    def reply(conversation: Messages) -> Message:
+        request = first_user_text(conversation)
+        if request not in known:
+            request = max(known, key=lambda other: len(words[other] & set(request.split())))
+        said = sum(message["role"] == "assistant" for message in conversation)
+        return known[request][max(0, len(known[request]) - 1 - said)]
+
+    return reply
+
+
+def _job(record: Record) -> Job:
+    return Job(record.task, record.sample, record.task_index, record.seed)

@@ -1,0 +1,115 @@
+"""Work in another Python process, with another hash seed: what it returns must be the same, and it may die.
+
+The function and its arguments travel as a pickle, and its result as JSON.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from ..text import excerpt
+from .contract import Played
+from .subject import Subject, Verdict
+
+_TIMEOUT_S = 300.0
+
+
+class Unpicklable(Exception):
+    """What makes the environment cannot travel to another process."""
+
+
+class Died(Exception):
+    """The other process ended without a result; the message is the end of what it wrote."""
+
+
+def elsewhere(function: Callable[..., Any], *arguments: Any) -> Any:
+    """The result of ``function(*arguments)``, computed in a new process.
+
+    Raises:
+        Unpicklable: An argument cannot be pickled, or not be unpickled there.
+        Died: The process ended without a result, or took longer than five minutes.
+    """
+    try:
+        parcel = pickle.dumps((function, arguments))
+    except Exception as error:
+        raise Unpicklable(f"{type(error).__name__}: {error}") from error
+    seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
+    path = os.pathsep.join(each or os.getcwd() for each in sys.path)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "textenvs.audit.process"],
+            input=parcel,
+            capture_output=True,
+            env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": path},
+            timeout=_TIMEOUT_S,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise Died(f"it took longer than {_TIMEOUT_S:g} s") from error
+    try:
+        answer = json.loads(done.stdout.splitlines()[-1])
+    except (IndexError, ValueError) as error:
+        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        raise Died(f"exit status {done.returncode}; {excerpt(last[0], 300) if last else 'it said nothing'}") from error
+    if "unpicklable" in answer:
+        raise Unpicklable(answer["unpicklable"])
+    return answer["result"]
+
+
+def processes(subject: Subject, episodes: list[Played]) -> Verdict:
+    """The same seed and replies give the same episode in another process."""
+    replies = [(played.seed, [reply for reply, _ in played.turns]) for played in episodes]
+    here = [[_digest(each) for each in (played.opening, *(turn for _, turn in played.turns))] for played in episodes]
+    try:
+        there = elsewhere(replay, subject.make_env, replies)
+    except Unpicklable as error:
+        cause = "what makes the environment cannot be sent to another process; give a class of a module, or an id"
+        return Verdict("processes", "skipped", cause, str(error))
+    except Died as error:
+        return Verdict("processes", "fail", "another process could not play the same episodes", str(error))
+    for played, ours, theirs in zip(episodes, here, there, strict=True):
+        if ours != theirs:
+            turn = next(number for number, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1])
+            cause = (
+                "another process plays the same seed and replies differently; depend on no order of a set, no hash() "
+                "or id(), and draw from self.np_random alone"
+            )
+            return Verdict("processes", "fail", cause, f"seed {played.seed}, turn {turn}")
+    return Verdict("processes", "pass", "another process plays the same episodes", f"{len(episodes)} episodes")
+
+
+def replay(make_env: Callable[[], Any], episodes: list[tuple[int, list[Any]]]) -> list[list[str]]:
+    """Digests of all that is seen when replies are played again, an episode a list: the opening, then the turns."""
+    seen = []
+    for seed, replies in episodes:
+        env = make_env()
+        seen.append([_digest(env.reset(seed=seed)), *(_digest(env.step(reply)) for reply in replies)])
+        env.close()
+    return seen
+
+
+def _digest(result: Any) -> str:
+    return hashlib.sha256(repr(result).encode(errors="backslashreplace")).hexdigest()[:16]
+
+
+def main() -> None:
+    """Answer for :func:`elsewhere`: a pickle on stdin, a line of JSON on stdout."""
+    out = os.dup(1)
+    os.dup2(2, 1)  # what an environment prints is no answer
+    try:
+        function, arguments = pickle.loads(sys.stdin.buffer.read())
+    except Exception as error:
+        answer = {"unpicklable": f"{type(error).__name__}: {error}"}
+    else:
+        answer = {"result": function(*arguments)}
+    os.write(out, json.dumps(answer).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""``textenvs audit``: what is wrong with an environment, with cause and evidence."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from ..audit import Subject, Verdict, checks
+from ..audit.earnings import makers
+from ..registry import list_environments
+from ..sandbox import SandboxUnavailable
+from ..text import printable
+from .common import CommandError, open_environment, parse_options
+
+_CAUSE = 100  # columns of text
+
+
+def add(commands: Any) -> argparse.ArgumentParser:
+    """Declare the command."""
+    parser = commands.add_parser(
+        "audit",
+        help="what is wrong with one of them, and what a cheater earns",
+        usage="textenvs audit (ID [key=value ...] | --all) [--episodes N] [--search N] [--seed N] [--json]",
+        description=(
+            "Check an environment's contract (determinism, snapshots, terms, secrets), what silence, random replies\n"
+            "and the expert earn, and its own attacks, and search for cheap policies that earn what the expert earns;\n"
+            "at every level, unless one is given. The exit status is 1 if something fails."
+        ),
+    )
+    parser.add_argument("id", nargs="?", help="an id of `textenvs list`, or module:id or module:Class of your own")
+    parser.add_argument("--all", action="store_true", help="every environment of `textenvs list`")
+    parser.add_argument("--episodes", type=int, default=200, metavar="N", help="of each policy (default 200)")
+    parser.add_argument("--search", type=int, default=200, metavar="N", help="cheap policies that are tried (200)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of tasks, replies and the search (default 0)")
+    parser.add_argument("--json", action="store_true", help="as JSON, one object a verdict")
+    parser.set_defaults(run=run, takes_options=True)
+    return parser  # type: ignore[no-any-return]
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the verdicts; 1 if one fails."""
+    for name, least in (("episodes", 1), ("search", 1), ("seed", 0)):
+        if getattr(arguments, name) < least:
+            raise CommandError(f"--{name} must be at least {least}, not {getattr(arguments, name)}", 2)
+    if (arguments.id is None) == (not arguments.all):
+        raise CommandError("what is audited? Give an id, or --all", 2)
+    options = parse_options(arguments.options)
+    if arguments.all and options:
+        raise CommandError("--all takes no options: they differ from one environment to the other", 2)
+    found, failed = [], 0
+    for env_id in list_environments() if arguments.all else [arguments.id]:
+        for level, verdict in _verdicts(env_id, options, arguments):
+            failed += verdict.failed
+            found.append({"id": env_id, "level": level or None, **asdict(verdict)})
+            if not arguments.json:
+                _print(verdict)
+    if arguments.json:
+        print(json.dumps(found, indent=2, ensure_ascii=False))
+    else:
+        counts = {status: sum(each["status"] == status for each in found) for status in ("pass", "warning", "skipped")}
+        print(f"\n{failed} failed, " + ", ".join(f"{count} {status}" for status, count in counts.items()))
+    return int(failed > 0)
+
+
+def _verdicts(env_id: str, options: Mapping[str, Any], arguments: argparse.Namespace) -> Iterator[tuple[str, Verdict]]:
+    try:
+        open_environment(env_id, options).close()
+    except (CommandError, SandboxUnavailable) as error:
+        if not arguments.all:
+            raise CommandError(str(error), getattr(error, "status", 1)) from error
+        yield "", Verdict("made", "skipped", "it cannot be made here", str(error))
+        return
+    for level, make_env in makers(env_id, options).items():
+        if not arguments.json:
+            print(f"\n{env_id}{f' level={level}' if level else ''}\n", flush=True)
+        subject = Subject(make_env, episodes=arguments.episodes, seed=arguments.seed, search=arguments.search)
+        for verdict in checks(subject):
+            yield level, verdict
+
+
+def _print(verdict: Verdict) -> None:
+    """A line or more: the verdict, its cause and its evidence; and the conversation of a policy that was found."""
+    said = "; ".join(part for part in (verdict.cause, verdict.evidence) if part)
+    lines = textwrap.wrap(printable(said), _CAUSE) or [""]
+    print(f"{verdict.status:<8} {verdict.check:<35} {lines[0]}", flush=True)
+    for line in lines[1:]:
+        print(f"{'':<8} {'':<35} {line}")
+    if verdict.transcript and (verdict.failed or verdict.check == "search"):
+        print(textwrap.indent(printable(verdict.transcript), " " * 9 + "| "))
