@@ -462,8 +462,11 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
 
     def _result(self, turn: Turn, failure: str | None = None) -> StepResult:
         state = self.state
-        info = {
-            **self._identity(),
+        task = self.task
+        info = {  # written out for speed, as Turn is
+            "task_key": task.key,
+            "task_index": state.task_index,
+            "data_source": task.data_source,
             "terms": {**turn.terms},
             "metrics": {**turn.metrics},
             "assistant_turns": state.assistant_turns,

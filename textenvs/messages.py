@@ -231,7 +231,8 @@ def copy_messages(messages: Iterable[Message]) -> Messages:
     copies = []
     for message in messages:
         copied: Message = {**message}
-        if not isinstance(content := message["content"], str):
+        # The exact type first: this runs for every message of every turn, and almost all contents are plain strings.
+        if type(content := message["content"]) is not str and not isinstance(content, str):
             copied["content"] = tuple(
                 text_part(part["text"]) if part["type"] == "text" else image_part(part["image_url"]["url"])
                 for part in content

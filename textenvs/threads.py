@@ -15,7 +15,6 @@ from typing import Any, TypeAlias
 
 from .env import ResetResult, StepResult, TextEnv
 from .event_loop import settle
-from .messages import Message
 
 #: Carries out a call in a thread, and gives its result.
 InThread: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
@@ -94,7 +93,7 @@ async def reset_in_thread(
         return await settle(await in_thread(partial(env._begin_episode, seed, options)))  # type: ignore[no-any-return]
 
 
-async def step_in_thread(env: TextEnv[Any], in_thread: InThread, action: str | Message) -> StepResult:
+async def step_in_thread(env: TextEnv[Any], in_thread: InThread, action: Any) -> StepResult:
     """``env.astep``, with what may block in a thread: a plain hook, or everything where the environment blocks."""
     if env.blocking:
         return await in_thread(partial(env.step, action))  # type: ignore[no-any-return]
