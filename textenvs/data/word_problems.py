@@ -1,7 +1,7 @@
 """Generated arithmetic in words: seeded, endless, in GSM8K's format (a question, a worked answer, ``#### N``).
 
-The text is data (``word_problems.yaml``): stories, sentences that continue a story from its result, and distractors. A level
-is a setting of :class:`Dials`.
+The text is data (``word_problems.yaml``): stories, sentences that continue a story from its result, and distractors.
+A level is a setting of :class:`Dials`.
 
 Training and test problems are disjoint by construction: the *arithmetic* of a problem (its chain of equations,
 without names and things) hashes to one split or the other, and a generator draws again until it falls into its own.

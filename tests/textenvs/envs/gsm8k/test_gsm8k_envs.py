@@ -180,7 +180,8 @@ ALL = (Gsm8k, Gsm8kInteract, SelfCorrect)
 
 @pytest.mark.parametrize("make", ALL)
 @pytest.mark.parametrize(
-    "form", ["#### {}", "So it is \\boxed{{{}}}.", "**{}**\n\\[ \\boxed{{{}\\text{{ toys}}}} \\]", "{}", "The answer is {}."]
+    "form",
+    ["#### {}", "So it is \\boxed{{{}}}.", "**{}**\n\\[ \\boxed{{{}\\text{{ toys}}}} \\]", "{}", "The answer is {}."],
 )
 def test_a_right_answer_in_the_form_that_a_model_chose_is_paid(make, form):
     env = make()
