@@ -43,9 +43,8 @@ def replies(demonstration: Demonstration) -> list[str]:
 
 def replay(env: TextEnv[Any], demonstration: Demonstration) -> list[tuple[float, bool, str | None]]:
     """What the environment says to the conversation's replies, played again."""
-    task = next(
-        task for task in (env.tasks[i] for i in range(env.tasks.size)) if task.prompt[-1] == demonstration.messages[0]
-    )
+    tasks = (env.tasks[i] for i in range(env.tasks.size))
+    task = next(task for task in tasks if env.opening(task)[-1] == demonstration.messages[0])
     env.reset(seed=0, options={"task": task})
     steps = [env.step(reply) for reply in replies(demonstration)]
     return [(reward, terminated, info["stop"]) for _, reward, terminated, _, info in steps]

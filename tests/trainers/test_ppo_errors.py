@@ -46,8 +46,8 @@ BAD_SETUPS = [
     (["env.id=textenv/gsm8k-interakt"], ["env.id=textenv/gsm8k-interakt", "Did you mean 'textenv/gsm8k-interact'"]),
     (["env.id=nowhere:tests/bytes"], ["env.id=nowhere:tests/bytes", "nowhere"]),
     (["env.kwargs.max_turns=3"], ["max_turns", "see env.kwargs"]),
-    (["env.kwargs.feedback=rude"], ["feedback must be one of", "see env.kwargs"]),
-    (["env.val_kwargs.split=dev"], ["split must be one of train, test"]),
+    (["env.kwargs.feedback=rude"], ["feedback should be 'none', ", "see env.kwargs"]),
+    (["env.val_kwargs.split=dev"], ["split should be 'train' or 'test'"]),
     (["env.id=program_envs:tests/blocking", "env.val_kwargs={}"], ["use env.backend=thread"]),
     (
         ["env.id=program_envs:tests/silent", "warm_start.enable=true"],

@@ -1,7 +1,7 @@
 """Generated arithmetic in words: seeded, endless, in GSM8K's format (a question, a worked answer, ``#### N``).
 
-The text is data (``word_problems.yaml``): stories, sentences that go on with a story's amount, and distractors. A level
-is a setting of :class:`Dials`.
+The text is data (``word_problems.yaml``): stories, sentences that continue a story from its result, and distractors.
+A level is a setting of :class:`Dials`.
 
 Training and test problems are disjoint by construction: the *arithmetic* of a problem (its chain of equations,
 without names and things) hashes to one split or the other, and a generator draws again until it falls into its own.
@@ -64,7 +64,7 @@ class _Unsuitable(Exception):
 
 @dataclass(frozen=True)
 class Story:
-    """A story, or a sentence that goes on with one; the fields are those of ``word_problems.yaml``."""
+    """A story, or a sentence that continues one; the fields are those of ``word_problems.yaml``."""
 
     say: str
     steps: Sequence[str]
@@ -204,7 +204,7 @@ def _easy(steps: int, rng: random.Random) -> _Problem:
 
 
 def _told(story: Story, steps: int, dials: Dials, rng: random.Random) -> _Problem:
-    """A story, gone on with up to so many steps, with distractors.
+    """A story, continued up to so many steps, with distractors.
 
     Raises:
         _Unsuitable: The numbers drawn do not suit it.

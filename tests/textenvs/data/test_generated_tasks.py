@@ -147,7 +147,7 @@ def test_there_are_many_stories_of_every_kind():
 
 
 @pytest.mark.parametrize("story", grammar().stories, ids=lambda story: story.say[:40])
-def test_every_story_can_be_told_and_gone_on_with(story):
+def test_every_story_can_be_told(story):
     """Also with larger numbers; drawing again is the exception."""
     for size in (1, 4):
         told = 0

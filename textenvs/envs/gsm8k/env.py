@@ -36,7 +36,7 @@ class WordProblemEnv(TextEnv[StateT]):
         method: ``"marked"`` (the last answer marked by ``#### N``, ``\boxed{N}`` or "The answer is N"), ``"strict"``
             (the last ``#### N``) or ``"flexible"`` (the last number); see :mod:`textenvs.scoring.gsm8k`.
         instruction: Put after the question, unless the row's prompt or ``system_prompt`` says how to answer; ``None``
-            for nothing.
+            to add nothing.
         system_prompt: A system message put before prompts that have none.
         **options: ``max_assistant_turns``, ``max_user_turns``, ``render_mode``, as in
             :class:`~textenvs.env.TextEnv`.

@@ -76,7 +76,7 @@ class Gsm8kTool(ToolEnv[SubmissionState]):
         no_progress: Added for every other submission; at most 0.
         call_format: As in :class:`~textenvs.tool_env.ToolEnv`, and so are the other options.
         max_assistant_turns: How many replies there are; ``None`` for no limit.
-        system_prompt: What stands before the description of the tool, and says how to answer; ``None`` for nothing.
+        system_prompt: What stands before the description of the tool, and says how to answer; ``None`` to leave it out.
         **options: ``tools_in_prompt``, ``max_user_turns``, ``render_mode``.
 
     Raises:
