@@ -252,21 +252,6 @@ def generator_from(state: Json) -> np.random.Generator:
     return np.random.Generator(bits)
 
 
-def import_aiohttp() -> Any:
-    """``aiohttp``, with ``aiohttp.web``.
-
-    Raises:
-        ImportError: It is missing; the message names the extra.
-    """
-    try:
-        import aiohttp.web
-    except ImportError as error:
-        raise ImportError(
-            f"textenvs serve and textenv/remote need aiohttp ({error}); install it with: pip install 'textenvs[serve]'"
-        ) from error
-    return aiohttp
-
-
 def _plain(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
