@@ -155,7 +155,7 @@ class Close(_Message):
 
 
 class TaskKey(_Message):
-    """The key of the task at an index: all that is told of one that is not played."""
+    """Ask for the key of the task at an index; its row stays here."""
 
     env: str
     index: Natural

@@ -100,7 +100,7 @@ def test_every_result_is_equal_to_the_direct_one_with_info_and_spaces(shipped, e
 
 
 def test_scripts_and_tasks_are_there_wherever_they_are_asked_for(shipped):
-    """Also in a coroutine on the loop that all connections live on, where nobody can wait for them."""
+    """Also in a coroutine on the loop that all connections live on, where waiting for that loop would never end."""
     direct, tasks = textenvs.make("textenv/clarify"), textenvs.make("textenv/clarify").tasks
     direct.reset(seed=2)
     expected = [direct.demonstration(np.random.default_rng(0)), direct.step("x"), tasks[4].key]
