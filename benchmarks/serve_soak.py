@@ -19,6 +19,7 @@ import asyncio
 import json
 import os
 import random
+import resource
 import signal
 import socket
 import statistics
@@ -107,7 +108,7 @@ class Soak:
 
     def run(self) -> dict[str, Any]:
         """Run it, and give its figures."""
-        server = subprocess.Popen(
+        server = self.server = subprocess.Popen(
             [sys.executable, "-m", "textenvs", "serve", *ENVIRONMENTS, "--port", "0", "--idle", str(IDLE_S)],
             stdout=subprocess.PIPE,
             env={**os.environ, "TEXTENVS_TOKEN": TOKEN},
@@ -167,7 +168,7 @@ class Soak:
             for each in self.clients:
                 self._read(each)
             if now >= next_look:
-                self.memory.append(self._metrics()["memory_bytes"])
+                self.memory.append(self._resident_bytes())
                 unread.ask()
                 next_look = now + 0.25
             if len(self.lines) >= next_kill:
@@ -205,6 +206,10 @@ class Soak:
         request = urllib.request.Request(f"{self.url}/metrics", headers={"Authorization": f"Bearer {TOKEN}"})
         with urllib.request.urlopen(request, timeout=30) as answer:
             return json.load(answer)  # type: ignore[no-any-return]
+
+    def _resident_bytes(self) -> int:
+        pages = Path(f"/proc/{self.server.pid}/statm").read_text(encoding="ascii").split()[1]
+        return int(pages) * resource.getpagesize()
 
     def _until_no_session(self) -> float | None:
         """How long it takes until no session is left; ``None`` if that is too long."""

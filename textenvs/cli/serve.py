@@ -185,20 +185,20 @@ def _server(served: Sequence[Served], tokens: Mapping[str, str], arguments: argp
     from ..serve.host import Host, Limits
     from ..serve.server import Server
 
+    message, reply, memory = (
+        math.ceil(mebibytes * 2**20)
+        for mebibytes in (arguments.max_message_mb, arguments.max_reply_mb, arguments.max_memory_mb)
+    )
     limits = Limits(
         max_sessions=arguments.max_sessions,
-        max_reply_bytes=_bytes(arguments.max_reply_mb),
-        max_bytes=_bytes(arguments.max_memory_mb),
+        max_reply_bytes=reply,
+        max_bytes=memory,
         idle_s=arguments.idle,
         step_timeout_s=arguments.step_timeout,
         threads=arguments.threads,
     )
     host = Host({each.name: _offer(each) for each in served}, limits=limits, allow=arguments.allow)
-    return Server(host, tokens=tokens, max_message_bytes=_bytes(arguments.max_message_mb))
-
-
-def _bytes(mebibytes: float) -> int:
-    return math.ceil(mebibytes * 2**20)
+    return Server(host, tokens=tokens, max_message_bytes=message)
 
 
 def _offer(served: Served) -> Offer:

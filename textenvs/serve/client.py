@@ -20,11 +20,12 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
+import aiohttp
 import gymnasium
 
 from ..env import FAILURE_STOPS, EnvironmentFailure
 from ..text import excerpt
-from .protocol import ERRORS, PASSING, PREFIX, Json, decode, encode, import_aiohttp
+from .protocol import ERRORS, PASSING, PREFIX, Json, decode, encode
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 _CONNECT_S = 10.0
@@ -64,7 +65,6 @@ class Client:
 
     Raises:
         ValueError: The URL is none, or a number is not above 0.
-        ImportError: aiohttp is missing.
     """
 
     def __init__(self, url: str, token: str | None = None, timeout_s: float = 180.0, retry_s: float = 30.0) -> None:
@@ -83,8 +83,7 @@ class Client:
         self.pid = os.getpid()
         self.loop = _loop(self.pid)
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        self._aiohttp = import_aiohttp()
-        self._connections: Any = None
+        self._connections: aiohttp.ClientSession | None = None
 
     def submit(self, op: str, **asked: Any) -> Future[Json]:
         """Ask the server; the result is its answer.
@@ -141,7 +140,6 @@ class Client:
 
     async def _send(self, op: str, body: bytes) -> tuple[int, bytes]:
         """One request: the status and the body of its answer."""
-        aiohttp = self._aiohttp
         if self._connections is None:
             # No proxy from the environment: its variables are for the web.
             self._connections = aiohttp.ClientSession(
@@ -173,8 +171,10 @@ class Client:
 
     async def close(self) -> None:
         """Close all sessions and connections; on the loop, when the process ends."""
-        if self.sessions:
-            await self._send("close", encode({"sessions": sorted(self.sessions)}))
+        with suppress(RemoteError, TimeoutError):
+            async with asyncio.timeout(1.0):
+                if self.sessions:
+                    await self._send("close", encode({"sessions": sorted(self.sessions)}))
         if self._connections is not None:
             await self._connections.close()
 

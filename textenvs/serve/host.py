@@ -170,7 +170,7 @@ class Host:
         if session is not None and asked in (session.asked, session.doing):
             self.counts["repeated"] += 1
             session.used = time.monotonic()
-            if session.work is None:
+            if asked != session.doing:
                 return session.answer
         elif isinstance(request, protocol.Open):
             session = self._admit(request, owner, session)
@@ -192,11 +192,8 @@ class Host:
         Raises:
             Refusal: There is none.
         """
-        if size > SMALL_BYTES and self.held + size > self.limits.max_bytes:
-            room = f"beside {self.held} of at most {self.limits.max_bytes}"
-            raise Refusal(
-                "full", f"the server has no memory for {size} more bytes {room}; close sessions", retry_after_s=1.0
-            )
+        if size > SMALL_BYTES:
+            self._check_room(size)
         self._hold(size)
         try:
             yield
@@ -255,7 +252,15 @@ class Host:
         if request.turn != session.turn:
             raise Refusal("wrong_turn", f"the session is at turn {session.turn}, not {request.turn}", turn=session.turn)
         if isinstance(request, protocol.Step):
+            self._check_room(0)
             self._check_reply(request.action)
+
+    def _check_room(self, size: int) -> None:
+        if self.held + size > (most := self.limits.max_bytes):
+            told = (
+                f"the server has no memory for {size} more bytes beside {self.held} of at most {most}; close sessions"
+            )
+            raise Refusal("full", told, retry_after_s=1.0)
 
     def _check_reply(self, action: protocol.Reply) -> None:
         try:
@@ -281,6 +286,7 @@ class Host:
             if isinstance(event, protocol.Said):
                 self._check_reply(event.action)
         self._end(self.sessions.get((owner, request.replaces or "")), "replaced")
+        self._check_room(SESSION_BYTES)
         now, most = time.monotonic(), self.limits.max_sessions
         if len(self.sessions) >= most:
             oldest = min(self.sessions.values(), key=lambda each: (each.work is not None, each.used))
@@ -305,7 +311,7 @@ class Host:
                 else:
                     told = await self._ask(session, op, request)
                 answer = encode(told)
-            if isinstance(request, (protocol.Open, protocol.Step)):
+            if isinstance(request, (protocol.Open, protocol.Step)) and self.sessions.get(session.key) is session:
                 growth = weigh(answer) + len(answer) - len(session.answer)
                 session.asked, session.answer, session.turn = session.doing, answer, told["turn"]
                 session.size += growth

@@ -155,7 +155,7 @@ class Close(_Message):
 
 
 class TaskKey(_Message):
-    """The key of the task at an index: all that is told of one that is not played."""
+    """Ask for the key of the task at an index; its row stays here."""
 
     env: str
     index: Natural
@@ -250,21 +250,6 @@ def generator_from(state: Json) -> np.random.Generator:
     except (KeyError, TypeError, ValueError, OverflowError) as problem:
         raise Refusal("bad_request", f"'rng' is not the state of a PCG64: {type(problem).__name__}") from None
     return np.random.Generator(bits)
-
-
-def import_aiohttp() -> Any:
-    """``aiohttp``, with ``aiohttp.web``.
-
-    Raises:
-        ImportError: It is missing; the message names the extra.
-    """
-    try:
-        import aiohttp.web
-    except ImportError as error:
-        raise ImportError(
-            f"textenvs serve and textenv/remote need aiohttp ({error}); install it with: pip install 'textenvs[serve]'"
-        ) from error
-    return aiohttp
 
 
 def _plain(value: Any) -> Any:

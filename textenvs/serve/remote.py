@@ -130,7 +130,6 @@ class Remote(TextEnv[RemoteState]):
     Raises:
         ValueError: No URL, no such environment there, or ``TEXTENVS_TOKEN`` is there for another server.
         RemoteError: The server cannot be reached, refuses the token, or speaks another version of the protocol.
-        ImportError: aiohttp is missing.
     """
 
     state_type: ClassVar[type[EpisodeState]] = RemoteState

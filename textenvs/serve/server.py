@@ -6,16 +6,13 @@ import asyncio
 import hmac
 import logging
 import math
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
 
 from .host import Host, logged
-from .protocol import OPS, PREFIX, PROTOCOL, Refusal, encode, import_aiohttp, weigh
-
-if TYPE_CHECKING:
-    from aiohttp import web
+from .protocol import OPS, PREFIX, PROTOCOL, Refusal, encode, weigh
 
 _LOG = logging.getLogger("textenvs.serve")
 _EXPIRE_EVERY_S = 1.0
@@ -34,7 +31,6 @@ class Server:
         max_message_bytes: Of a request.
 
     Raises:
-        ImportError: aiohttp is missing.
         ValueError: A token that is empty, or is there twice.
     """
 
@@ -46,11 +42,9 @@ class Server:
         self._tokens = {name: token.encode() for name, token in (tokens or {}).items()}
         if not all(self._tokens.values()) or len(set(self._tokens.values())) < len(self._tokens):
             raise ValueError("tokens must not be empty, and must differ")
-        self._web = import_aiohttp().web
         self._runner: web.AppRunner | None = None
         self._expiring: asyncio.Task[None] | None = None
         self._answering = 0
-        self._started = time.monotonic()
         self.port = 0
 
     async def start(self, bind: str = "127.0.0.1", port: int = 0) -> None:
@@ -60,14 +54,14 @@ class Server:
             OSError: The port is taken, or the address is not this machine's.
         """
         await self.host.prepare()
-        app = self._web.Application(client_max_size=self.max_message_bytes + 1, middlewares=[self._middleware()])
+        app = web.Application(client_max_size=self.max_message_bytes + 1, middlewares=[self._answered])
         app.router.add_get("/health", self._health)
         app.router.add_get("/metrics", self._metrics)
         app.router.add_post(f"{PREFIX}/{{op}}", self._post)
         # Compressed bodies are refused: 8 KB may hold 8 MB.
-        self._runner = self._web.AppRunner(app, access_log=None, shutdown_timeout=1.0, auto_decompress=False)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, auto_decompress=False)
         await self._runner.setup()
-        await self._web.TCPSite(self._runner, bind, port, backlog=1024).start()
+        await web.TCPSite(self._runner, bind, port, backlog=1024).start()
         self.port = self._runner.addresses[0][1]
         self._expiring = asyncio.create_task(self._expire())
 
@@ -112,7 +106,7 @@ class Server:
 
     async def _send(self, request: web.Request, answer: bytes) -> web.StreamResponse:
         """Send an answer here and now, while its memory counts; a client that does not read is disconnected."""
-        response = self._web.Response(body=answer, content_type="application/json")
+        response = web.Response(body=answer, content_type="application/json")
         try:
             async with asyncio.timeout(TRANSFER_S):
                 await response.prepare(request)
@@ -123,7 +117,7 @@ class Server:
             _LOG.warning("a client does not read its answer, and is disconnected")
             if request.transport is not None:
                 request.transport.abort()
-        return response  # type: ignore[no-any-return]
+        return response
 
     def _owner(self, request: web.Request) -> str:
         """The name of the request's token."""
@@ -140,35 +134,31 @@ class Server:
 
     # ------------------------------------------------------------------ errors
 
-    def _middleware(self) -> Any:
-        async def answered(
-            request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-        ) -> web.StreamResponse:
-            try:
-                if "Origin" in request.headers:
-                    # A page in a browser of this machine could reach a server that trusts this machine.
-                    raise Refusal("forbidden", "this server does not speak with pages in browsers")
-                return await handler(request)
-            except Refusal as refusal:
-                return self._refused(refusal)
-            except self._web.HTTPRequestEntityTooLarge:
-                return self._refused(Refusal("too_large", f"a request has at most {self.max_message_bytes} bytes"))
-            except self._web.HTTPException as problem:  # no such path or method
-                there = f"there is POST {PREFIX}/{{{','.join(OPS)}}}, and GET /health and /metrics"
-                return self._refused(Refusal("bad_request", f"{problem.reason}: {there}"), problem.status)
-            except (self._web.RequestPayloadError, ConnectionError):
-                return self._refused(Refusal("bad_request", "the body of the request broke off"))
-            except Exception as error:
-                return self._refused(logged(error, "the server"))
-
-        return self._web.middleware(answered)
+    @web.middleware
+    async def _answered(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        try:
+            if "Origin" in request.headers:
+                # A page in a browser of this machine could reach a server that trusts this machine.
+                raise Refusal("forbidden", "this server does not speak with pages in browsers")
+            return await handler(request)
+        except Refusal as refusal:
+            return self._refused(refusal)
+        except web.HTTPException as problem:  # no such path or method
+            there = f"there is POST {PREFIX}/{{{','.join(OPS)}}}, and GET /health and /metrics"
+            return self._refused(Refusal("bad_request", f"{problem.reason}: {there}"), problem.status)
+        except (web.RequestPayloadError, ConnectionError):
+            return self._refused(Refusal("bad_request", "the body of the request broke off"))
+        except Exception as error:
+            return self._refused(logged(error, "the server"))
 
     def _refused(self, refusal: Refusal, status: int | None = None) -> web.Response:
         self.host.errors[refusal.kind] += 1
         headers = {"WWW-Authenticate": "Bearer"} if refusal.kind == "unauthorized" else {}
         if refusal.retry_after_s is not None:
             headers["Retry-After"] = str(math.ceil(refusal.retry_after_s))
-        return self._web.Response(  # type: ignore[no-any-return]
+        return web.Response(
             body=encode(refusal.to_json()),
             status=status or refusal.status,
             content_type="application/json",
@@ -180,16 +170,11 @@ class Server:
     async def _health(self, request: web.Request) -> web.Response:
         draining = self.host.draining
         told = {"status": "draining" if draining else "ok", "protocol": PROTOCOL}
-        return self._web.json_response(told, status=503 if draining else 200)  # type: ignore[no-any-return]
+        return web.json_response(told, status=503 if draining else 200)
 
     async def _metrics(self, request: web.Request) -> web.Response:
         self._owner(request)
-        told = {
-            **self.host.metrics(),
-            "uptime_s": round(time.monotonic() - self._started, 1),
-            "memory_bytes": _resident_bytes(),
-        }
-        return self._web.json_response(told)  # type: ignore[no-any-return]
+        return web.json_response(self.host.metrics())
 
     async def _expire(self) -> None:
         while True:
@@ -198,15 +183,3 @@ class Server:
                 self.host.expire()
             except Exception:
                 _LOG.exception("sessions could not be expired")
-
-
-def _resident_bytes() -> int | None:
-    """Resident memory of this process; ``None`` where the system does not say."""
-    try:
-        with open("/proc/self/statm", encoding="ascii") as statm:
-            pages = int(statm.read().split()[1])
-    except (OSError, ValueError, IndexError):
-        return None
-    import resource
-
-    return pages * resource.getpagesize()

@@ -183,6 +183,23 @@ async def test_a_session_that_is_closed_at_work_is_cancelled_and_its_environment
     await host.close()
 
 
+async def test_a_step_that_is_sent_again_during_another_request_gets_its_own_answer():
+    class Scored(Guess):
+        async def conversation_score(self):
+            await asyncio.sleep(0.05)
+            return {"good": 1.0}
+
+    host = Host({"env": Offer(Scored)}, allow=["scores"])
+    session = await opened(host)
+    played = await stepped(host, session)
+    scored = asyncio.ensure_future(told(host, "score", session=session, turn=1))
+    await so(lambda: host.sessions["ann", session].work is not None)
+    assert await stepped(host, session) == played
+    assert await scored == {"scores": {"good": 1.0}}
+    assert await stepped(host, session) == played
+    await host.close()
+
+
 # ------------------------------------------------------------------ memory
 
 
@@ -193,6 +210,8 @@ async def test_what_is_held_is_bounded_and_given_back():
     assert (await stepped(host, session, {"role": "assistant", "content": "\u00e9" * 200}))["kind"] == "too_large"
     assert await opened(host, replay=[{"action": "x" * 1000}]) == "too_large"
     before = host.held
+    with host.holding(40_001 - before - module.SMALL_BYTES), host.holding(module.SMALL_BYTES):
+        assert (await stepped(host, session))["kind"] == await opened(host) == "full"  # however small they are
     answer = await stepped(host, session, "x" * 900)
     assert host.held - before > 2 * 900  # the conversation, and the answer that is kept
     assert host.held == host.sessions["ann", session].size

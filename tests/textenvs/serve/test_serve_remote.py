@@ -7,6 +7,8 @@ import math
 import multiprocessing
 import pickle
 import socketserver
+import subprocess
+import sys
 import threading
 import time
 from contextlib import contextmanager, suppress
@@ -98,7 +100,7 @@ def test_every_result_is_equal_to_the_direct_one_with_info_and_spaces(shipped, e
 
 
 def test_scripts_and_tasks_are_there_wherever_they_are_asked_for(shipped):
-    """Also in a coroutine on the loop that all connections live on, where nobody can wait for them."""
+    """Also in a coroutine on the loop that all connections live on, where waiting for that loop would never end."""
     direct, tasks = textenvs.make("textenv/clarify"), textenvs.make("textenv/clarify").tasks
     direct.reset(seed=2)
     expected = [direct.demonstration(np.random.default_rng(0)), direct.step("x"), tasks[4].key]
@@ -444,6 +446,18 @@ def test_a_forked_process_has_a_connection_of_its_own(toys):
     fork = direct.fork()
     assert there == [fork.step("in a child"), fork.reset(seed=8)]
     assert remote.step("here") == direct.step("here")
+
+
+def test_a_process_that_ends_closes_its_sessions_without_a_warning():
+    with running() as server:
+        code = (
+            "import textenvs\n"
+            f"envs = [textenvs.make('textenv/remote', url={server.url!r}, env='guess') for _ in range(3)]\n"
+            "for env in envs: env.reset(seed=0)"
+        )
+        done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert server.metrics()["ended"] == {"closed": 3}
 
 
 # ------------------------------------------------------------------ what breaks

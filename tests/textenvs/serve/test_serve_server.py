@@ -93,7 +93,6 @@ def test_tokens_must_differ_and_metrics_have_none(guarded):
             Server(Host({"a": Offer(Guess)}), tokens=tokens)
     _, metrics = get(guarded, "/metrics", BEARER)
     assert metrics["sessions"] >= 0
-    assert metrics["memory_bytes"] is None or metrics["memory_bytes"] > 10**6
     assert TOKEN not in json.dumps(metrics)
 
 
