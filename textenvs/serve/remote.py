@@ -378,7 +378,7 @@ def _chosen(there: Described, env: str | None, url: str) -> tuple[str, Facts]:
 
 def _action(reply: Message) -> Any:
     """A reply for the wire: text alone where there is nothing but text."""
-    return reply["content"] if len(reply) == 2 else dict(reply)
+    return reply["content"] if len(reply) == 2 and isinstance(reply["content"], str) else dict(reply)
 
 
 def _sendable(options: Mapping[str, Any]) -> dict[str, Any]:
