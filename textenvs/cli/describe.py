@@ -131,8 +131,8 @@ def _earnings(found: Sequence[Earning]) -> str:
             turns, failed = f"{all_of['assistant_turns']['value']:.1f}", str(all_of["failed"])
             returned = [f"{value:+.3f}" for value in shown]
             rows.append([each.policy, f"{all_of['success']['value']:.1%}", *returned, turns, failed])
-        if each.cause or (all_of is not None and all_of["failed"]):
-            causes.append(f"{each.policy}: {each.cause or failures(all_of)}")
+        if all_of is None or all_of["failed"]:
+            causes.append(f"{each.policy}: {failures(all_of) if all_of else each.cause}")
     header = ["policy", "solved", "mean return", "lowest", "highest", "turns", "failed"]
     scripts = [name for name in SCRIPTS if "terms" in numbers.get(name, {})]
     terms = dict.fromkeys(term for name in scripts for term in numbers[name]["terms"])
