@@ -1,7 +1,7 @@
 """An environment of your own: guess a number from 1 to 7 within three turns, told "Higher." or "Lower.".
 
-Two hooks are an environment: a task set says what is asked, `respond` judges a reply and answers it. Seeds, budgets,
-checks of what comes in, snapshots, forks, the async twins and the vector environment come with the base class.
+Two hooks are an environment: a list of tasks says what is asked, `respond` judges a reply and answers it. Seeds,
+budgets, checks of what comes in, snapshots, forks, the async twins and the vector environment come with the base class.
 
     python examples/own_environment.py
 """
@@ -13,18 +13,10 @@ import gymnasium
 import numpy as np
 from gymnasium.utils.env_checker import check_env
 
-from textenvs import EpisodeState, Message, Task, TextEnv, Turn
-from textenvs.messages import user, visible_text
+from textenvs import COMMON, Attack, EpisodeState, Message, Task, TextEnv, Turn, always, user, visible_text
 
-
-class Numbers:
-    """A task set is any object with a name, a size and `[index]`."""
-
-    name, size = "numbers", 7
-
-    def __getitem__(self, index: int) -> Task:
-        question = user("I think of a number from 1 to 7. Guess it.")
-        return Task(f"number-{index + 1}", "numbers", (question,), ground_truth=index + 1)
+QUESTION = user("I think of a number from 1 to 7. Guess it.")
+TASKS = [Task(f"number-{number}", "numbers", (QUESTION,), ground_truth=number) for number in range(1, 8)]
 
 
 @dataclass
@@ -41,11 +33,11 @@ class HigherLower(TextEnv[Known]):
     state_type = Known
 
     def __init__(self, render_mode: str | None = None) -> None:
-        super().__init__(Numbers(), max_assistant_turns=3, render_mode=render_mode)
+        super().__init__(TASKS, max_assistant_turns=3, render_mode=render_mode)
 
     def respond(self, reply: Message) -> Turn:
         """Judge the guess, and answer it."""
-        state, secret = self.state, self.state.task.ground_truth
+        state, secret = self.state, self.task.ground_truth
         text = visible_text(reply)
         guess = int(text) if re.fullmatch(r"[1-7]", text) else None  # a bad reply is something to answer, not an error
         wasted = guess is None or not state.low <= guess <= state.high
@@ -67,6 +59,10 @@ class HigherLower(TextEnv[Known]):
     def careless_reply(self, rng: np.random.Generator) -> str:
         """Any number."""
         return str(rng.integers(1, 8))
+
+    def attacks(self) -> tuple[Attack, ...]:
+        """Cheap replies for `textenvs audit`; now and then a constant is the number, and that is no cheating."""
+        return (*COMMON, always("all", "says every number", "1 2 3 4 5 6 7"))
 
 
 # With an id, gymnasium.make, make_vec and the trainer know it. No max_episode_steps: TextEnv keeps its own budgets,

@@ -1,5 +1,6 @@
 """docs/tutorial.md is run as a reader would: its files are written, its commands typed, and what it shows compared."""
 
+import json
 import os
 import re
 import subprocess
@@ -22,7 +23,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def python(folder, *words, stdin=""):
+def python(folder, *words, stdin="", status=0):
     done = subprocess.run(
         [sys.executable, "-W", "error", *words],
         input=stdin,
@@ -32,13 +33,16 @@ def python(folder, *words, stdin=""):
         env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"},
         timeout=100,
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == status, done.stderr
     return done.stdout
 
 
 def test_forty_lines():
-    assert set(FILES) == {"coffee.py", "check.py", "waiter.py"}
+    assert set(FILES) == {"coffee.py", "coats.py", "check.py", "waiter.py"}
     assert len(FILES["coffee.py"].splitlines()) <= 40
+    assert len(FILES["coats.py"].splitlines()) <= 45
+    imported = re.findall(r"^(?:from|import) (\S+)", FILES["coats.py"], re.MULTILINE)
+    assert imported == ["textenvs"]
 
 
 @pytest.mark.parametrize(("command", "shown"), COMMANDS)
@@ -50,6 +54,27 @@ def test_a_command_prints_what_the_page_shows(command, shown, folder):
     expected = re.sub(r"^((?:over)?> ).*\n", r"\1", shown, flags=re.MULTILINE)
     printed = python(folder, "-m", *words, stdin="".join(f"{line}\n" for line in typed))
     assert printed.strip() == expected.strip()
+
+
+def audited(folder, *words, status=0):
+    """The verdicts of the page's command, by check."""
+    (block,) = re.findall(r"^```sh audit\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    command = [*block.split(), "--json", *words]
+    return {each["check"]: each for each in json.loads(python(folder, "-m", *command, status=status))}
+
+
+def test_the_environment_with_tools_passes_the_audit(folder):
+    verdicts = audited(folder)
+    assert {each["status"] for each in verdicts.values()} <= {"pass", "skipped"}
+    assert {"copies", "attack all", "answers learned by heart", "search"} <= set(verdicts)
+
+
+def test_the_audit_finds_what_the_page_says(folder):
+    path = folder / "coats.py"
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace("right = said == NUMBERS[colour, size]", "right = NUMBERS[colour, size] in said"))
+    assert path.read_text(encoding="utf-8") != text
+    assert audited(folder, "--search", "10", status=1)["attack all"]["status"] == "fail"
 
 
 def test_the_model_of_a_service_plays(folder):

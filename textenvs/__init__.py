@@ -20,6 +20,7 @@ from .spaces import AssistantTurn, Conversation, Unicode
 from .task import Task, TaskError, TaskSet
 from .tool_env import ToolEnv, ToolState
 from .tools import tool
+from .tools.formats import call
 from .vector import TextVectorEnv
 
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
     "Unicode",
     "always",
     "assistant",
+    "call",
     "describe",
     "list_environments",
     "make",

@@ -1,9 +1,8 @@
-"""What an environment's scripts and its attacks earn, level by level, and the table of it on the environment's page."""
+"""What an environment's scripts and its attacks earn, level by level."""
 
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,10 +13,6 @@ from ..evaluate.policies import SCRIPTS
 from ..evaluate.records import Record
 from ..evaluate.runner import Stopped
 from ..registry import make
-from .subject import mean, solved
-
-#: What stands around the table on an environment's page.
-BEGIN, END = "<!-- attacks {} -->", "<!-- end of attacks -->"
 
 
 @dataclass(frozen=True)
@@ -79,32 +74,3 @@ def earnings(make_env: Callable[[], TextEnv[Any]], episodes: int = 200, *, seed:
         except Stopped as stopped:
             found.append(Earning(name, says, (), str(stopped)))
     return found
-
-
-def markdown(env_id: str, options: Mapping[str, Any], episodes: int = 200, *, seed: int = 0) -> str:
-    """The table for an environment's page: solved rates and mean returns of every policy, a column a level."""
-    levels = {level: earnings(each, episodes, seed=seed) for level, each in makers(env_id, options).items()}
-    env = make(env_id, **options)
-    env.close()
-    header = ["policy", "what it does", *(level or "solved, mean return" for level in levels)]
-    lines = [header, ["---", "---", *["--:"] * len(levels)]]
-    for each, *others in zip(*levels.values(), strict=True):
-        cells = [f"{solved(one.good):.1%}, {mean(one.good):+.3f}" if one.good else "failed" for one in (each, *others)]
-        lines.append([each.policy, each.says.replace("|", "\\|"), *cells])
-    rows = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return (
-        f"{BEGIN.format(env_id)}\n{rows}\n\nOver {episodes} tasks a level, solved and mean return. Every attack stays "
-        f"below the expert by at least {env.attack_margin:g} of the range from random replies to the expert.\n{END}"
-    )
-
-
-def on_page(page: str, env_id: str, table: str) -> str:
-    """A page with this table in the place of the one that it has.
-
-    Raises:
-        ValueError: The page has no place for it.
-    """
-    place = re.compile(rf"{re.escape(BEGIN.format(env_id))}\n.*?{re.escape(END)}", re.DOTALL)
-    if not place.search(page):
-        raise ValueError(f"the page has no lines {BEGIN.format(env_id)!r} and {END!r}; put both where the table goes")
-    return place.sub(lambda _: table, page)

@@ -49,11 +49,11 @@ class WithExpert:
 
 
 async def _deliver_or_wait(env: TextEnv[Any], rng: np.random.Generator, turn: int) -> Any:
-    """The expert's reply where it ends the episode, and "." in place of every other."""
+    """The expert's reply where it ends the episode or earns something, and "." in place of every other."""
     future = env.fork()
     reply = future.demonstration(rng)
-    await future.astep(reply)
-    return reply if future.state.done else "."
+    _, reward, *_ = await future.astep(reply)
+    return reply if future.state.done or reward > 0 else "."
 
 
 def unasked(subject: Subject) -> Verdict:
@@ -61,9 +61,9 @@ def unasked(subject: Subject) -> Verdict:
     check = "filler, then the expert's last reply"
     if subject.expert is None:
         return Verdict(check, "skipped", "no scripted expert")
-    longer = [record for record in subject.expert if record.assistant_turns > 1]
+    longer = [record for record in subject.expert if any(reward <= 0 for reward in record.turn_rewards[:-1])]
     if not longer:
-        return Verdict(check, "skipped", "the expert has one turn: there is nothing that filler could replace")
+        return Verdict(check, "skipped", "every turn of the expert earns something or ends the episode")
     records = subject.play_jobs(WithExpert(_deliver_or_wait), [_job(record) for record in longer])
     same = {record.task_index for record in longer}
     floor = mean([record for record in subject.random if record.task_index in same])

@@ -44,7 +44,7 @@ def elsewhere(function: Callable[..., Any], *arguments: Any) -> Any:
     path = os.pathsep.join(each or os.getcwd() for each in sys.path)
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "textenvs.audit.process"],
+            [sys.executable, "-c", f"from {__name__} import main; main()"],
             input=parcel,
             capture_output=True,
             env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": path},
@@ -109,7 +109,3 @@ def main() -> None:
     else:
         answer = {"result": function(*arguments)}
     os.write(out, json.dumps(answer).encode() + b"\n")
-
-
-if __name__ == "__main__":
-    main()

@@ -29,7 +29,7 @@ from .subject import Subject, Verdict, best_of, mean, show
 #: Set by a program that runs in the process of its environment.
 REACHED = "textenvs_audit_reached"
 
-_RUNS_CODE = re.compile(r"```|\bdef \w+\(|\b[Pp]ython\b|\bfunction\b")
+_RUNS_CODE = re.compile(r"```python|\bdef \w+\(|\b[Pp]ython\b|\b[Ff]unction\b")
 _NAME = re.compile(r"def (\w+)\(|[Ff]unction,? (?:named |called )?[`'\"]?(\w+)[`'\"]?|`(\w+)\(")
 _MARK = f"import sys\nsys.{REACHED} = True\n"
 _EPISODES = 10
@@ -46,7 +46,8 @@ def programs(subject: Subject) -> Verdict:
     check, env = "programs that patch the checker", subject.env.fork()
     opening, _ = env.reset(seed=subject.seed)
     tools = [schema["function"]["name"] for schema in getattr(env, "tool_schemas", ()) if _code_of(schema)]
-    if not tools and not any(_RUNS_CODE.search(text_of(message)) for message in opening):
+    asked = " ".join(text_of(message) for message in opening if message["role"] == "user")
+    if not tools and not _RUNS_CODE.search(asked):
         return Verdict(check, "skipped", "it asks for no program and has no tool that runs one")
     indices, _ = subject.tasks(min(_EPISODES, subject.episodes), seed=30)
     worst = -float("inf")

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..attack import Attack, sequence
+from ..attack import Attack, always
 from ..env import TextEnv
 from ..evaluate.baselines import has_script, play_attack, play_policy, play_script, split_tasks
 from ..evaluate.plan import Job, jobs
@@ -18,10 +18,14 @@ from ..evaluate.records import Record
 from ..evaluate.runner import Stopped
 from ..integrations.importers.base import Imported
 from ..messages import transcript
+from ..text import excerpt
 
 Status = Literal["pass", "fail", "warning", "skipped"]
 
-SILENCE = sequence("silence", "says nothing", [""])
+SILENCE = always("silence", "says nothing", "")
+
+_SHOWN_CHARS = 400  # of a message in a transcript
+_SHOWN_MESSAGES = 12
 
 
 @dataclass(frozen=True)
@@ -132,9 +136,7 @@ def solved(records: Sequence[Record]) -> float:
 def judge_attack(env: TextEnv[Any], attack: Attack, records: Sequence[Record], expert: float, floor: float) -> Verdict:
     """Whether an attack stays below the expert by the environment's margin, and fakes no more than 5 % of solutions."""
     earned, limit, faked = mean(records), below_expert(env, expert, floor), solved(records)
-    evidence = (
-        f"{attack.name}: mean return {earned:+.3f}, solved {faked:.1%}; expert {expert:+.3f}, random {floor:+.3f}"
-    )
+    evidence = f"mean return {earned:+.3f}, solved {faked:.1%}; expert {expert:+.3f}, random {floor:+.3f}"
     check = f"attack {attack.name}"
     if failures := [record for record in records if record.failed]:
         return Verdict(check, "fail", f"it makes the environment fail: {failures[0].failure}", evidence)
@@ -153,6 +155,9 @@ def best_of(records: Sequence[Record]) -> Record:
 
 
 def show(record: Record) -> str:
-    """An episode's conversation and rewards."""
+    """An episode's conversation without its system message, long messages shortened, and its rewards."""
+    lines = [excerpt(transcript([message]), _SHOWN_CHARS) for message in record.messages if message["role"] != "system"]
+    if len(lines) > _SHOWN_MESSAGES:
+        lines[_SHOWN_MESSAGES:] = [f"... ({len(lines)} messages)"]
     rewards = ", ".join(f"{reward:+g}" for reward in record.turn_rewards)
-    return f"{transcript(record.messages)}\n[task {record.task_key}; turn rewards {rewards}; stop: {record.stop}]"
+    return "\n".join([*lines, f"[task {record.task_key}; turn rewards {rewards}; stop: {record.stop}]"])

@@ -46,11 +46,11 @@ def run(arguments: argparse.Namespace) -> int:
     for name, least in (("episodes", 1), ("search", 1), ("seed", 0)):
         if getattr(arguments, name) < least:
             raise CommandError(f"--{name} must be at least {least}, not {getattr(arguments, name)}", 2)
-    if (arguments.id is None) == (not arguments.all):
+    if arguments.id is None and not arguments.all:
         raise CommandError("what is audited? Give an id, or --all", 2)
     options = parse_options(arguments.options)
-    if arguments.all and options:
-        raise CommandError("--all takes no options: they differ from one environment to the other", 2)
+    if arguments.all and (arguments.id or options):
+        raise CommandError("--all takes no id and no options", 2)
     found, failed = [], 0
     for env_id in list_environments() if arguments.all else [arguments.id]:
         for level, verdict in _verdicts(env_id, options, arguments):

@@ -7,12 +7,11 @@ import inspect
 import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import docstring_parser
 
-from ..audit.earnings import Earning, earnings, makers, markdown, on_page
+from ..audit.earnings import Earning, earnings, makers
 from ..env import TextEnv
 from ..evaluate.policies import SCRIPTS
 from ..evaluate.records import Record
@@ -33,7 +32,7 @@ def add(commands: Any) -> argparse.ArgumentParser:
     parser = commands.add_parser(
         "describe",
         help="what one of them asks and pays",
-        usage="textenvs describe ID [key=value ...] [--episodes N] [--seed N] [--table PAGE]",
+        usage="textenvs describe ID [key=value ...] [--episodes N] [--seed N]",
         description=(
             "Show an environment: options, limits, reward terms, a conversation of its scripted expert, and what the\n"
             "expert, careless and random replies and each of its attacks earn, at every level unless one is given."
@@ -42,7 +41,6 @@ def add(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument("id", help="an id of `textenvs list`, or module:id for one of your own")
     parser.add_argument("--episodes", type=int, default=200, metavar="N", help="tasks for the returns (default 200)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of tasks and scripts (default 0)")
-    parser.add_argument("--table", metavar="PAGE", help="only write the table of attacks into this Markdown page")
     parser.set_defaults(run=run, takes_options=True)
     return parser  # type: ignore[no-any-return]
 
@@ -56,8 +54,6 @@ def run(arguments: argparse.Namespace) -> int:
     options = parse_options(arguments.options)
     env = open_environment(arguments.id, options)
     env.close()
-    if arguments.table:
-        return _write_table(arguments, options)
     for part in (*_identity(arguments.id, env), _options(class_of(arguments.id), arguments.id), _facts(env)):
         if part:
             print(f"{part}\n")
@@ -68,19 +64,6 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"{f'Level {level}, over' if level else 'Over'} {_earnings(found)}\n")
     if found[0].policy != "expert":
         print("It has no scripted expert: its class does not define demonstration(rng).")
-    return 0
-
-
-def _write_table(arguments: argparse.Namespace, options: Mapping[str, Any]) -> int:
-    page = Path(arguments.table)
-    try:
-        text = page.read_text(encoding="utf-8")
-        on_page(text, arguments.id, "")  # before the work, whether there is a place for it
-        made = markdown(arguments.id, options, arguments.episodes, seed=arguments.seed)
-        page.write_text(on_page(text, arguments.id, made), encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise CommandError(f"{page}: {error}") from error
-    print(f"wrote the table of {arguments.id} into {page}")
     return 0
 
 
@@ -148,8 +131,8 @@ def _earnings(found: Sequence[Earning]) -> str:
             turns, failed = f"{all_of['assistant_turns']['value']:.1f}", str(all_of["failed"])
             returned = [f"{value:+.3f}" for value in shown]
             rows.append([each.policy, f"{all_of['success']['value']:.1%}", *returned, turns, failed])
-        if each.cause or (all_of is not None and all_of["failed"]):
-            causes.append(f"{each.policy}: {each.cause or failures(all_of)}")
+        if all_of is None or all_of["failed"]:
+            causes.append(f"{each.policy}: {failures(all_of) if all_of else each.cause}")
     header = ["policy", "solved", "mean return", "lowest", "highest", "turns", "failed"]
     scripts = [name for name in SCRIPTS if "terms" in numbers.get(name, {})]
     terms = dict.fromkeys(term for name in scripts for term in numbers[name]["terms"])

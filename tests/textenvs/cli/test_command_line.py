@@ -133,6 +133,24 @@ def test_describe_with_options(capsys):
     assert "generated hard problems" in out
 
 
+# ------------------------------------------------------------------ audit
+
+
+@pytest.mark.parametrize(("kind", "status"), [("Sound", 0), ("ListsCount", 1)])
+def test_audit_prints_verdicts_and_fails_where_one_does(kind, status, capsys, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "tests" / "textenvs" / "audit")
+    words = ("audit", f"planted:{kind}", "--episodes", "20", "--search", "60")
+    got, out, err = command(capsys, *words)
+    assert (got, err) == (status, "")
+    assert re.search(r"^pass +determinism ", out, re.MULTILINE)
+    assert bool(re.search(r"^fail +search +a list of candidates", out, re.MULTILINE)) == bool(status)
+    got, out, _ = command(capsys, *words, "--json")
+    verdicts = json.loads(out)
+    assert got == status
+    assert {"id", "level", "check", "status", "cause", "evidence", "transcript"} == set(verdicts[0])
+    assert any(verdict["status"] == "fail" for verdict in verdicts) == bool(status)
+
+
 # ------------------------------------------------------------------ mistakes
 
 
@@ -162,6 +180,11 @@ def test_describe_with_options(capsys):
         (["describe", "no_such_module:my/env"], 2, "there is no module 'no_such_module'"),
         (["describe", "json:my/env"], 2, "no environment has the id 'my/env'"),
         (["describe", "CartPole-v1"], 2, "is a CartPoleEnv, not a TextEnv"),
+        (["audit"], 2, "what is audited? Give an id, or --all"),
+        (["audit", "--all", "level=easy"], 2, "--all takes no id and no options"),
+        (["audit", "textenv/gsm8k", "--search", "0"], 2, "--search must be at least 1"),
+        (["audit", "textenv/gsm9k"], 2, "Did you mean 'textenv/gsm8k'"),
+        (["audit", "textenv/gsm8k", "levl=easy"], 2, "did you mean level?"),
         (["list", "x"], 2, "what is 'x' for?"),
         (["play", "textenv/gsm8k", "--seed", "-1"], 2, "--seed must be at least 0"),
         (

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+import textenvs
+from textenvs.sandbox import SandboxUnavailable
+
 ROOT = Path(__file__).resolve().parents[3]
 SHOWN = re.compile(r"```bash\n(python - <<'END'\n.*?)```\s+```text\n(.*?)```", re.DOTALL)
 OTHERS = ("tools", "lookahead", "vector", "wrappers")
@@ -39,3 +42,24 @@ def test_the_conversation_on_the_page_is_what_its_command_prints(command, shown)
         pytest.skip("this machine has no sandbox")
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout == shown
+
+
+def test_every_environment_has_a_table_of_its_attacks_on_a_page():
+    """The numbers are made by `python -m textenvs.audit.pages`, which takes long; here, that no policy is missing."""
+    tables = dict(
+        re.findall(r"<!-- attacks (\S+) -->\n(.*?)<!-- end of attacks -->", "".join(PAGES.values()), re.DOTALL)
+    )
+    assert set(tables) == set(textenvs.list_environments())
+    for env_id, table in tables.items():
+        try:
+            env = textenvs.make(env_id)
+        except SandboxUnavailable:
+            continue
+        header, _, *rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| ")]
+        assert [each.strip("| ") for each in header[2:]] == list(env.levels or ["solved, mean return"]), env_id
+        named = [row[0].strip("| ") for row in rows]
+        attacks = [attack.name for attack in env.attacks()]
+        assert named[-len(attacks) :] == attacks, (
+            f"{env_id}: run `python -m textenvs.audit.pages docs/environments/*.md`"
+        )
+        assert {"expert", "random"} <= set(named)

@@ -1,0 +1,57 @@
+"""The tables of attacks against the expert on the environments' pages; this writes them anew.
+
+::
+
+    python -m textenvs.audit.pages docs/environments/*.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+
+from ..registry import make
+from .earnings import earnings, makers
+from .subject import mean, solved
+
+#: The place of an environment's table on a page.
+PLACE = re.compile(r"<!-- attacks (\S+) -->\n.*?<!-- end of attacks -->", re.DOTALL)
+
+
+def markdown(env_id: str, episodes: int = 200, *, seed: int = 0) -> str:
+    """An environment's table with its marks: solved rates and mean returns of every policy, a column a level."""
+    levels = {level: earnings(each, episodes, seed=seed) for level, each in makers(env_id, {}).items()}
+    env = make(env_id)
+    env.close()
+    header = ["policy", "what it does", *(level or "solved, mean return" for level in levels)]
+    lines = [header, ["---", "---", *["--:"] * len(levels)]]
+    for each, *others in zip(*levels.values(), strict=True):
+        cells = [f"{solved(one.good):.1%}, {mean(one.good):+.3f}" if one.good else "failed" for one in (each, *others)]
+        lines.append([each.policy, each.says.replace("|", "\\|"), *cells])
+    rows = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return (
+        f"<!-- attacks {env_id} -->\n{rows}\n\nSolved and mean return over {episodes} tasks a level. Every attack "
+        f"stays below the expert by at least {env.attack_margin:g} of the range\nfrom random replies to the expert.\n"
+        "<!-- end of attacks -->"
+    )
+
+
+def main() -> None:
+    """Write the tables of the pages that are named."""
+    parser = argparse.ArgumentParser(prog="python -m textenvs.audit.pages", description=__doc__)
+    parser.add_argument("pages", nargs="+", type=Path, help="Markdown pages with places for tables")
+    parser.add_argument("--episodes", type=int, default=200, metavar="N", help="of each policy and level (200)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of tasks and replies (0)")
+    arguments = parser.parse_args()
+    for page in arguments.pages:
+        text = page.read_text(encoding="utf-8")
+        for place in PLACE.finditer(text):
+            table = markdown(place[1], arguments.episodes, seed=arguments.seed)
+            text = text.replace(place[0], table)
+            page.write_text(text, encoding="utf-8")
+            print(f"{page}: {place[1]}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
