@@ -38,8 +38,8 @@ from trainers.report.loggers import METRICS_FILE, read_jsonl
 FAMILIES: dict[str, dict[str, Any]] = {
     "collab-math": {
         "start": (
-            *("env.id=asking:asking/half-asking-v0", "warm_start.steps=300", "warm_start.batch_size=24"),
-            *("warm_start.demonstrations=7200", "warm_start.mistake_rate=0", "warm_start.careless_steps=0"),
+            *("env.id=asking:asking/half-asking-v0", "warm_start.steps=1500", "warm_start.batch_size=32"),
+            *("warm_start.demonstrations=48000", "warm_start.mistake_rate=0", "warm_start.careless_steps=0"),
         ),
         "train": ("env.id=textenv/collab-math", "trainer.total_iterations=30", "trainer.test_freq=5"),
         "both": ("env.kwargs.equality=value", "rollout.max_response_length=64", "engine.max_context=512"),

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from textenvs.scoring.documents import KINDS, last_document, problem_with, respects
+from textenvs.scoring.documents import KINDS, last_document, problem_with, respects, untold_claims
 
 
 @pytest.mark.parametrize(
@@ -68,6 +68,11 @@ DOCUMENT = "Summer Party\n\nDear guests,\n\nWhen: 5 May\nWhere:  the old\nmill"
         ({"kind": "order", "texts": ["5 May", "the old mill"]}, True),
         ({"kind": "order", "texts": ["the old mill", "5 May"]}, False),
         ({"kind": "order", "texts": ["5 May", "5 May"]}, False),
+        ({"kind": "line", "texts": ["5 may"]}, True),  # behind a label
+        ({"kind": "line", "texts": ["Dear guests"]}, True),
+        ({"kind": "line", "texts": ["May"]}, False),
+        ({"kind": "opens_line", "texts": ["When: 5"]}, True),
+        ({"kind": "opens_line", "texts": ["guests"]}, False),
         ({"kind": "max_words", "words": 11}, True),
         ({"kind": "max_words", "words": 10}, False),
     ],
@@ -90,6 +95,8 @@ def test_a_title_may_be_a_heading():
         {"kind": "contains", "texts": []},
         {"kind": "contains", "texts": "a"},
         {"kind": "contains", "texts": [" "]},
+        {"kind": "line", "texts": ["a"], "rivals": "b"},
+        {"kind": "line", "texts": ["a"], "rivals": [""]},
         {"kind": "max_words"},
         {"kind": "max_words", "words": 0},
         {"kind": "max_words", "words": True},
@@ -104,3 +111,37 @@ def test_malformed_requirements_are_named(requirement):
 @given(st.sampled_from([kind for kind in KINDS if kind != "max_words"]), st.text("ab \n"), st.text("ab").filter(bool))
 def test_every_kind_can_be_checked(kind, document, text):
     assert respects(document, {"kind": kind, "texts": [text]}) in (True, False)
+
+
+@pytest.mark.parametrize("line", ["- **When:** 5 May", "* When: 5 May.", "2. `5 May`", "> 5 MAY", "When:  5   May"])
+def test_markup_is_no_part_of_a_line(line):
+    assert respects(f"Title\n{line}\nEnd", {"kind": "line", "texts": ["5 May"]})
+
+
+@pytest.mark.parametrize("line", ["It is on 5 May.", "15 May", "When: 5 May, or 6 May", "Put down 5 May as the time."])
+def test_a_copied_sentence_is_no_line(line):
+    assert not respects(f"Title\n{line}\nEnd", {"kind": "line", "texts": ["5 May"]})
+
+
+@pytest.mark.parametrize(
+    ("document", "claims"),
+    [
+        ("Summer Party\nWhen: 5 May, 14:00", []),
+        ("Summer Party\n1. When: 5 May\n2. Bring a cake", []),  # numbers of a list
+        ("Summer Party\nWhen: 6 May", ["6"]),
+        ("Garden Fair\nWhen: 5 May", ["garden fair"]),
+        ("Summer Party, Garden Fair, GARDEN FAIR", ["garden fair"]),
+        ("Gardens", []),  # a part of a word
+        ("Room 12 or 12 or 13", ["12", "13"]),
+        ("", []),
+    ],
+)
+def test_untold_claims(document, claims):
+    told = 'Call it "Summer Party". It is on 5 May, 14:00. Bring a cake.'
+    found = untold_claims(document, told, ["Garden Fair", "a cake", "Garden"][: 2 if "Garden" in document else 3])
+    assert [claim.lower() for claim in found] == claims
+
+
+@given(st.text("ab1 2\n", max_size=40))
+def test_what_was_told_is_no_claim(text):
+    assert untold_claims(text, text, [text] if text.strip() else []) == []

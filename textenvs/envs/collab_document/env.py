@@ -74,9 +74,8 @@ class CollabDocument(Collab):
             if not (self._was_told(number) if piece.requirement is None else respects(delivered, piece.requirement))
         ]
         gold = str(self.task.ground_truth)
-        said = [visible_text(message) for message in self.state.messages if message["role"] == "user"]
         rivals = [rival for piece in goal.pieces for rival in (piece.requirement or {}).get("rivals") or ()]
-        claims = untold_claims(delivered, "\n".join([*said, gold]), rivals)
+        claims = untold_claims(delivered, "\n".join([*self._said(), gold]), rivals)
         remark = ""
         if wrong:
             number = min(wrong, key=lambda number: not self._was_told(number))  # what was said before what was not
@@ -93,6 +92,14 @@ class CollabDocument(Collab):
             covered = sum(self._was_told(number) and number not in wrong for number in range(len(goal.pieces)))
             score = max(0, covered - len(claims)) / len(goal.pieces)
         return Check(score, not (wrong or claims), remark)
+
+    def _said(self) -> list[str]:
+        """What the user has said of its goal. Complaints are left out: they name the claims that it denies."""
+        if self.player is not None:
+            return [visible_text(message) for message in self.state.messages if message["role"] == "user"]
+        told = [self.goal.pieces[number] for number in self.state.memory.told]
+        opening = [visible_text(message) for message in self.task.prompt]
+        return [*opening, *(saying for piece in told for saying in piece.sayings)]
 
     def _was_told(self, piece: int) -> bool:
         return self.player is not None or piece in self.state.memory.told
