@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ...attack import Attack
 from ...data.sources import Source
 from ...env import EnvironmentFailure
 from ...messages import Message
@@ -16,8 +17,10 @@ from ...sandbox import Sandbox, SandboxFailure
 from ...scoring.documents import last_block
 from ...task import Task, TaskError
 from ...text import digest
+from ..collab.draft import LEVELS
 from ..collab.env import Check, Collab
 from ..collab.tasks import Goal, reference_program
+from .attacks import ATTACKS
 from .scoring import Assertion, CodeScore, Test, pass_rate
 from .unit_tests import unit_tests_of
 
@@ -48,6 +51,8 @@ class CollabCode(Collab):
     """
 
     domain = "code"
+    levels = LEVELS
+    attack_margin = 0.5
     score_name = "pass_rate"
     form = "Please put the code between ```python and ```."
 
@@ -63,6 +68,10 @@ class CollabCode(Collab):
         super().__init__(tasks, **options)
         self.timeout_s = timeout_s
         self.sandbox = Sandbox.of(sandbox)
+
+    def attacks(self) -> Sequence[Attack]:
+        """Programs that go for the checker, beside what all collaborations have."""
+        return (*super().attacks(), *ATTACKS)
 
     def opening(self, task: Task) -> Sequence[Message] | Awaitable[Sequence[Message]]:
         """The user's vague request, once goal and tests are known to be usable."""
