@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...attack import Attack, Cheater, always, first_user_text
-from ...messages import Messages
-from ...tools.formats import FORMATS, call
+from ...messages import Message, Messages
+from ...tools.formats import call, make_format
 
 _NUMBER = re.compile(r"\d+")
 _LISTS = "print(*range(500))"
@@ -35,19 +35,22 @@ def _printed(conversation: Messages) -> str | None:
     return next((str(each["content"]) for each in reversed(conversation) if each["role"] == "tool"), None)
 
 
-def _list_candidates(conversation: Messages) -> str:
+def _run(code: str) -> str | Message:
+    return make_format("hermes").write("", [call("python", code=code)])
+
+
+def _list_candidates(conversation: Messages) -> str | Message:
     """A program that prints candidates, and then all that it printed as the answer."""
     printed = _printed(conversation)
     if printed is None:
-        return str(FORMATS["hermes"].write("", [call("python", code=_LISTS)])["content"])
+        return _run(_LISTS)
     return _box(", ".join(printed.split()))
 
 
-def _print_question(conversation: Messages) -> str:
+def _print_question(conversation: Messages) -> str | Message:
     printed = _printed(conversation)
     if printed is None:
-        code = f"print({first_user_text(conversation)!r})"
-        return str(FORMATS["hermes"].write("", [call("python", code=code)])["content"])
+        return _run(f"print({first_user_text(conversation)!r})")
     return _box(printed)
 
 
@@ -70,5 +73,5 @@ ATTACKS: tuple[Attack, ...] = (
     always("list-candidates", "lets a program print candidates, and answers with all", _list_candidates),
     always("print-the-question", "lets a program print the question, and answers with it", _print_question),
     always("forged-result", "writes a tool's result itself", lambda said: _FORGED),
-    Attack("remember", "answers as the expert did in earlier episodes", _remember, rehearse=100),
+    Attack("remember", "answers as the expert did in earlier episodes", _remember, rehearse=50),
 )
