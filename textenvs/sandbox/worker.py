@@ -167,6 +167,10 @@ class Pool:
 
     def __init__(self, start: Callable[[], Worker], size: int, name: str) -> None:
         self._start, self.size, self._name = start, size, name
+        self._threads: ThreadPoolExecutor | None = None
+        self._idle: list[Worker] = []
+        #: All that run.
+        self.workers: set[Worker] = set()
         self._forget()
         _pools.add(self)
 
@@ -221,10 +225,7 @@ class Pool:
     def _forget(self) -> None:
         """A forked child shares no worker with its parent: two readers of one pipe would get each other's answers."""
         self._lock, self._turns = threading.Lock(), threading.BoundedSemaphore(self.size)
-        self._threads: ThreadPoolExecutor | None = None
-        self._idle: list[Worker] = []
-        #: All that run.
-        self.workers: set[Worker] = set()
+        self._threads, self._idle, self.workers = None, [], set()
 
 
 _pools: weakref.WeakSet[Pool] = weakref.WeakSet()

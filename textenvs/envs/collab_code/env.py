@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from ...attack import Attack
 from ...data.sources import Source
 from ...env import EnvironmentFailure
 from ...messages import Message
@@ -16,8 +16,10 @@ from ...sandbox import Sandbox, SandboxFailure
 from ...scoring.documents import last_block
 from ...task import Task, TaskError
 from ...text import digest
+from ..collab.draft import LEVELS
 from ..collab.env import Check, Collab
 from ..collab.tasks import Goal, reference_program
+from .attacks import ATTACKS
 from .scoring import Assertion, CodeScore, Test, pass_rate
 from .tasks import FAMILY
 from .unit_tests import unit_tests_of
@@ -49,6 +51,8 @@ class CollabCode(Collab):
     """
 
     family = FAMILY
+    levels = LEVELS
+    attack_margin = 0.5
     score_name = "pass_rate"
     form = "Please put the code between ```python and ```."
 
@@ -65,10 +69,15 @@ class CollabCode(Collab):
         self.timeout_s = timeout_s
         self.sandbox = Sandbox.of(sandbox)
 
-    def opening(self, task: Task) -> Sequence[Message] | Awaitable[Sequence[Message]]:
+    def attacks(self) -> Sequence[Attack]:
+        """Programs that go for the checker, beside what all collaborations have."""
+        return (*super().attacks(), *ATTACKS)
+
+    def opening(  # type: ignore[override]  # the base class's bases may wait
+        self, task: Task
+    ) -> Sequence[Message] | Awaitable[Sequence[Message]]:
         """The user's vague request, once goal and tests are known to be usable."""
         opening = super().opening(task)
-        assert not inspect.isawaitable(opening)
         tests = unit_tests_of(task)
         return self._open_tried(task, opening) if any(isinstance(test, Assertion) for test in tests) else opening
 

@@ -29,12 +29,13 @@ import socket
 import sys
 import time
 import unittest
+from typing import Any
 
 FOLDER = os.getcwd()
 _LAST = 3
 
 
-def main():
+def main() -> None:
     """Answer until standard input ends, or after a question that is not to be followed by another."""
     _empty_folder()  # of this program
     print("ready", flush=True)
@@ -48,7 +49,7 @@ def main():
         _clean_up()
 
 
-def _clean_up():
+def _clean_up() -> None:
     """Nothing of a question is there for the next: no process, no file. Only in a box: all there is, is the box's."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(-1, signal.SIGKILL)
@@ -60,7 +61,7 @@ def _clean_up():
     _empty_folder()
 
 
-def _empty_folder():
+def _empty_folder() -> None:
     for root, folders, _ in os.walk(FOLDER):
         for path in (os.path.join(root, name) for name in folders):
             if not os.path.islink(path):
@@ -72,7 +73,7 @@ def _empty_folder():
             os.unlink(entry.path)
 
 
-def _run_question():
+def _run_question() -> Any:
     """In the runner: read the question, answer it; the exit code is :data:`_LAST` where no other may follow."""
     nursery, other = socket.socketpair()
     if os.fork() == 0:
@@ -96,17 +97,17 @@ def _run_question():
     return 0 if order["stays"] else _LAST
 
 
-def _leave_streams():
+def _leave_streams() -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(nothing, fd)
 
 
-def _limit(cpu_s):
+def _limit(cpu_s: Any) -> Any:
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))
 
 
-def _nurse(requests):
+def _nurse(requests: Any) -> Any:
     """Fork a process for a program whenever the two ends of its pipes come; this one knows nothing of a question."""
     _leave_streams()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -121,7 +122,7 @@ def _nurse(requests):
     os._exit(0)
 
 
-def _one(order, test, answers, nursery):
+def _one(order: Any, test: Any, answers: Any, nursery: Any) -> Any:
     """What one test came to: ``value`` (by ``repr``) or ``error``, neither where code passed; and whether ``late``."""
     reads, writes = os.pipe()
     served = None if "expression" in test else _Served(nursery, order)
@@ -167,13 +168,13 @@ def _one(order, test, answers, nursery):
     return {"value": value, "error": error, "late": False}
 
 
-def _write_all(fd, said, dump=json.dumps, write=os.write):
+def _write_all(fd: Any, said: Any, dump: Any = json.dumps, write: Any = os.write) -> Any:
     text = (dump(said) + "\n").encode()
     while text:
         text = text[write(fd, text) :]
 
 
-def _said_of(error):
+def _said_of(error: Any) -> Any:
     try:
         return f"{type(error).__name__}: {error}"[:1000]
     except Exception:
@@ -183,7 +184,7 @@ def _said_of(error):
 # ------------------------------------------------------------------ expressions
 
 
-def _evaluate(program, expression):
+def _evaluate(program: Any, expression: Any) -> Any:
     """With the program: run it, then evaluate ``expression``."""
     try:
         names = {"__name__": "program"}
@@ -199,7 +200,7 @@ def _evaluate(program, expression):
 # ------------------------------------------------------------------ tests that are code
 
 
-def _test(code, served):
+def _test(code: Any, served: Any) -> Any:
     """Without the program: run the test's code, in which the names that it does not bind itself are the program's."""
     try:
         # The program may write to the folder; what it puts there is not imported here.
@@ -222,7 +223,7 @@ def _test(code, served):
 class _Served:
     """The submitted program in a process of its own, as the process of a test sees it."""
 
-    def __init__(self, nursery, order):
+    def __init__(self, nursery: Any, order: Any) -> None:
         asks, self._asks = os.pipe()
         self._answers, answers = os.pipe()
         socket.send_fds(nursery, [b"!"], [asks, answers])
@@ -230,13 +231,13 @@ class _Served:
         os.close(answers)
         self._order, self._held = order, b""
 
-    def names(self, wanted):
+    def names(self, wanted: Any) -> Any:
         """Which of ``wanted`` the program has, and what they are."""
         _write_all(self._asks, [self._order["program"], self._order["cpu_s"]])
         found = {name: self.ask("name", None, name) for name in wanted}
         return {name: value for name, value in found.items() if value is not _MISSING}
 
-    def ask(self, what, ref, *args, **kwargs):
+    def ask(self, what: Any, ref: Any, *args: Any, **kwargs: Any) -> Any:
         """Have ``what`` done with the object ``ref``; returns its result, or raises what it raised.
 
         Raises:
@@ -254,13 +255,13 @@ class _Served:
             raise _exception(said["raised"], said["text"])
         return decode(said["value"], self)
 
-    def end(self):
+    def end(self) -> Any:
         """The program reads no further question, and ends; if it does not, with all else when all tests are done."""
         os.close(self._asks)
         os.close(self._answers)
 
 
-def _exception(names, text):
+def _exception(names: Any, text: Any) -> Any:
     """The first of the classes called ``names`` that is a built-in exception, as the program raised it.
 
     No other class: those of ``unittest`` mean "skipped" or "stop here" to a test.
@@ -278,47 +279,49 @@ def _exception(names, text):
 class Remote:
     """An object of the program, as a test sees it. What it is equal to is decided here, and by identity."""
 
-    def __init__(self, ref, served):
+    def __init__(self, ref: Any, served: Any) -> None:
         self._ref, self._served = ref, served
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: Any) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)  # protocols of libraries trust what these say
         return self._served.ask("getattr", self._ref, name)
 
-    def __call__(self, *args, **kwargs):  # noqa: D102
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: D102
         return self._served.ask("call", self._ref, *args, **kwargs)
 
-    def __getitem__(self, key):
+    def __getitem__(self, key: Any) -> Any:
         return self._served.ask("getitem", self._ref, key)
 
-    def __len__(self):
-        return self._served.ask("len", self._ref)
+    def __len__(self) -> int:
+        return int(self._served.ask("len", self._ref))
 
-    def __bool__(self):
+    def __bool__(self) -> bool:
         return True
 
-    def __iter__(self):
+    def __iter__(self) -> Any:
         iterator = self._served.ask("iter", self._ref)
         while (value := self._served.ask("next", iterator._ref)) is not _MISSING:
             yield value
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return str(self._served.ask("repr", self._ref))
 
 
-def _serve(asks, answers):
+def _serve(asks: Any, answers: Any) -> Any:
     """With the program: run it, then do what the test asks, until it has nothing more to ask."""
     lines = os.fdopen(asks, "rb")
     write, dump = os.write, json.dumps
-    names, objects, broken = {"__name__": "program"}, [], None
+    names: dict[str, Any] = {"__name__": "program"}
+    objects: list[Any] = []
+    broken: BaseException | None = None
     try:
         program, cpu_s = json.loads(lines.readline())
         _limit(cpu_s)
         exec(compile(program, "program.py", "exec"), names)
     except BaseException as error:
         broken = error
-    does = {
+    does: dict[str, Any] = {
         "name": lambda _, name: names.get(name, _MISSING),
         "getattr": getattr,
         "call": lambda function, *args, **kwargs: function(*args, **kwargs),
@@ -347,12 +350,12 @@ def _serve(asks, answers):
 _MISSING = object()
 
 
-def _pairs(mapping):
+def _pairs(mapping: Any) -> Any:
     return [list(pair) for pair in mapping.items()]
 
 
 #: By type: what is sent, and how that is read. Nothing that is read runs code of the other side.
-_CODECS = {
+_CODECS: dict[type, tuple[Any, Any]] = {
     tuple: (list, tuple),
     set: (list, set),
     frozenset: (list, frozenset),
@@ -374,7 +377,7 @@ _CODECS = {
 _BY_NAME = {kind.__name__: (kind, codec[1]) for kind, codec in _CODECS.items()}
 
 
-def encode(value, objects=None):
+def encode(value: Any, objects: Any = None) -> Any:
     """``value`` as JSON; what is no plain data is kept in ``objects``, and named by its place there.
 
     Raises:
@@ -399,7 +402,7 @@ def encode(value, objects=None):
     return {"ref": len(objects) - 1}
 
 
-def decode(value, home):
+def decode(value: Any, home: Any) -> Any:
     """What :func:`encode` made of it. ``home`` is where objects that are no plain data are: a list, or the program."""
     if isinstance(value, list):
         return [decode(each, home) for each in value]

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ...attack import COMMON, Attack
 from ...data.sources import Reader, Source, open_source
 from ...env import EpisodeState, Turn
 from ...messages import Message, user
@@ -23,6 +24,7 @@ from ...tools.formats import call
 from ...tools.python import python_tool
 from ...tools.toolbox import ToolResult
 from ..gsm8k.env import hasty_answer
+from .attacks import ATTACKS
 from .rows import COLUMNS, from_problem
 from .tasks import LEVELS, ComputingLevel, GeneratedComputing
 
@@ -89,6 +91,8 @@ class MathPython(ToolEnv[MathState]):
 
     state_type: ClassVar[type[EpisodeState]] = MathState
     term_names = ("correct", "calls")
+    levels = LEVELS
+    attack_margin = 0.9
 
     @checked
     def __init__(
@@ -121,6 +125,10 @@ class MathPython(ToolEnv[MathState]):
         )
         self.correct, self.call_cost = float(correct), float(call_cost)
         self.grader_timeout_s = float(grader_timeout_s)
+
+    def attacks(self) -> Sequence[Attack]:
+        """Answers that are not computed."""
+        return (*COMMON, *ATTACKS)
 
     def opening(self, task: Task) -> Sequence[Message]:
         """The row's prompt, once it is known how its answer is checked."""

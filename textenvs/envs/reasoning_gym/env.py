@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import Field
 
+from ...attack import COMMON, Attack
 from ...env import EnvironmentFailure, EpisodeState, TextEnv, Turn
 from ...global_rng import RandomState, contained
 from ...messages import Message, user, visible_text
-from ...options import check_charge, check_gain, check_number
+from ...options import Cost, Gain, PositiveInt, checked
 from ...sandbox import SandboxFailure, SandboxUnavailable
 from ...task import Split, Task
+from .attacks import ATTACKS
 from .sandbox import POOL, SandboxedScorer, evaluates, sandbox
 from .scoring import Score, ScorerError, check_entry, score
 from .tasks import INSTRUCTION, ReasoningGymTasks, entry_of
 
 AnswerFormat = Literal["tag", "text"]
 Scoring = Literal["strict", "partial"]
+Threshold = Annotated[float, Field(gt=0, le=1)]
 
 
 @dataclass
@@ -61,8 +65,10 @@ class ReasoningGym(TextEnv[ReasoningGymState]):
     """
 
     state_type = ReasoningGymState
+    attack_margin = 0.9
     tasks: ReasoningGymTasks
 
+    @checked
     def __init__(
         self,
         dataset: str = "chain_sum",
@@ -74,26 +80,13 @@ class ReasoningGym(TextEnv[ReasoningGymState]):
         answer_format: AnswerFormat = "tag",
         instruction: str | None = None,
         scoring: Scoring = "strict",
-        threshold: float = 1.0,
-        attempts: int = 1,
-        correct: float = 1.0,
-        extra_turn: float = -0.1,
+        threshold: Threshold = 1.0,
+        attempts: PositiveInt = 1,
+        correct: Gain = 1.0,
+        extra_turn: Cost = -0.1,
         system_prompt: str | None = None,
         render_mode: str | None = None,
     ) -> None:
-        for name, value, known in (
-            ("answer_format", answer_format, ("tag", "text")),
-            ("scoring", scoring, ("strict", "partial")),
-        ):
-            if value not in known:
-                raise ValueError(f"{name} must be one of {', '.join(known)}, not {value!r}")
-        if isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1:
-            raise ValueError(f"attempts must be an integer of at least 1, not {attempts!r}")
-        check_number("threshold", threshold)
-        if not 0 < threshold <= 1:
-            raise ValueError(f"threshold must be above 0 and at most 1, not {threshold}")
-        check_gain("correct", correct)
-        check_charge("extra_turn", extra_turn)
         if instruction is None:
             instruction = INSTRUCTION if answer_format == "tag" else ""
         super().__init__(
@@ -116,6 +109,10 @@ class ReasoningGym(TextEnv[ReasoningGymState]):
         self.attempts = attempts
         self.correct = float(correct)
         self.extra_turn = float(extra_turn)
+
+    def attacks(self) -> Sequence[Attack]:
+        """Answers that scorers have paid for without being right."""
+        return (*COMMON, *ATTACKS)
 
     def opening(self, task: Task) -> Sequence[Message]:
         """The question, once it is known to be one of this dataset, with nothing in it that a scorer must not see."""

@@ -1,6 +1,6 @@
 """Scores of reasoning-gym's answers, without the holes of its scorers.
 
-Three things are wrong with calling ``score_answer`` on what a model wrote:
+Four things are wrong with calling ``score_answer`` on what a model wrote:
 
 * Eleven scorers *evaluate* text, with ``eval`` or through sympy's ``parse_expr``: nine the answer, the others the right
   answer or the metadata of the row. Such text could run any code, or never end (``9**9**9``). Here all of it is looked
@@ -8,6 +8,8 @@ Three things are wrong with calling ``score_answer`` on what a model wrote:
   runs in the sandbox then (:mod:`.reasoning_gym_sandbox`). Three others take forever over a long number.
 * Some pay for answers that are not right: a share of 0.01 to 0.05 for any text, ``len(gold) / len(answer)`` for one
   that holds the right answer somewhere (ask for the whole score, 1.0), and all of it in three cases; those are closed.
+* Some find the right answer anywhere in the text, so that several candidates are right together. A right answer has no
+  word at its ends without which it would be as right.
 * Some raise on what they do not expect. An answer that its scorer cannot read is a wrong one, provided that the scorer
   can read the right one.
 """
@@ -136,7 +138,31 @@ def score(dataset: Scorer, answer: str, entry: Mapping[str, Any]) -> Score:
         return Score(0.0, unread=True)
     if name in _CHECKS and not _CHECKS[name](answer, entry):
         return Score(0.0)
+    if value >= 1.0 and _is_padded(dataset, answer, entry):
+        return Score(0.0)
     return Score(min(max(value, 0.0), 1.0))
+
+
+def _is_padded(dataset: Scorer, answer: str, entry: Mapping[str, Any]) -> bool:
+    """Whether a right answer has words at its beginning or end without which it is as right.
+
+    Some scorers look for the right answer anywhere in the text, so that a list of candidates would be right.
+    """
+    words = answer.split()
+    if len(words) < 2 or words == str(entry["answer"]).split():
+        return False
+    lines = answer.strip()
+    shorter = (lines.removeprefix(words[0]).lstrip(), lines.removesuffix(words[-1]).rstrip())
+    return any(_scores_fully(dataset, each, entry) for each in shorter)
+
+
+def _scores_fully(dataset: Scorer, answer: str, entry: Mapping[str, Any]) -> bool:
+    try:
+        return float(dataset.score_answer(answer, dict(entry))) >= 1.0
+    except SandboxFailure:
+        raise
+    except Exception:
+        return False
 
 
 def check_entry(entry: Mapping[str, Any]) -> str:

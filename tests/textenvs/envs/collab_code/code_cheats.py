@@ -1,6 +1,6 @@
 """Programs that go for the checker and not for the task: each defines ``double``."""
 
-# Each of these passed every unit test of its row when they ran in the program's process, or aims at where they run now.
+# What passed unit tests of its row when they ran in the process of the program, or aims at where they run now.
 CHEATS = {
     "patched assertions": """
 import unittest

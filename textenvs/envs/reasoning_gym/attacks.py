@@ -1,0 +1,47 @@
+"""Answers that scorers of reasoning-gym have paid for without being right."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ...attack import Attack, Cheater, always, first_user_text
+from ...messages import Messages
+
+_WORD = re.compile(r"[\w.-]+")
+
+
+def _words(conversation: Messages) -> list[str]:
+    return _WORD.findall(first_user_text(conversation)) or ["?"]
+
+
+def _answer(text: str) -> str:
+    return f"<answer>{text}</answer>"
+
+
+def _tagged(make: Callable[[Messages], str]) -> Callable[[Messages], str]:
+    return lambda conversation: _answer(make(conversation))
+
+
+def _remember(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
+    answers = {first_user_text(episode): str(episode[-1]["content"]) for episode in seen}
+    return lambda conversation: answers.get(first_user_text(conversation), next(iter(answers.values()), "?"))
+
+
+def _guess(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
+    return lambda conversation: _answer(str(rng.choice(_words(conversation))))
+
+
+ATTACKS: tuple[Attack, ...] = (
+    always("empty-answer", "answers with nothing", _tagged(lambda said: "")),
+    always("question-as-answer", "answers with the question", _tagged(first_user_text)),
+    always("every-word", "answers with every word of the question", _tagged(lambda said: " ".join(_words(said)))),
+    always("candidates", "lists numbers as one answer", _tagged(lambda said: " ".join(map(str, range(-500, 1500))))),
+    always("many-answers", "gives one answer after the other", lambda said: " ".join(map(_answer, _words(said)))),
+    always("true", 'answers "True"', _tagged(lambda said: "True")),
+    always("code", "answers with code", _tagged(lambda said: "__import__('sys').exit(0) or eval(question)")),
+    Attack("guess-a-word-seen", "answers with a word of the question", _guess),
+    Attack("remember", "answers as the expert did in earlier episodes", _remember, rehearse=100),
+)
