@@ -18,11 +18,11 @@ import re
 import threading
 import weakref
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ..env import EnvironmentFailure
 from ..event_loop import wait_for
+from ..options import Gain, checked
 from .jsontext import write_value
 from .schema import Tool, ToolError
 
@@ -61,14 +61,13 @@ class McpServer:
             env = MyToolEnv(tools=server.tools())
     """
 
-    def __init__(self, spec: Mapping[str, Any], *, connect_timeout_s: float = 30.0) -> None:
+    @checked
+    def __init__(self, spec: Mapping[str, Any], *, connect_timeout_s: Gain = 30.0) -> None:
         keys = set(spec)
         if not (("command" in keys and keys <= _STDIO) or ("url" in keys and keys <= _HTTP)):
             raise ValueError(
                 f"an MCP server is {{'command', 'args', 'env', 'cwd'}} or {{'url', 'headers'}}, not {sorted(keys)}"
             )
-        if not 0 < connect_timeout_s < float("inf"):
-            raise ValueError(f"connect_timeout_s must be a number of seconds above 0, not {connect_timeout_s!r}")
         self.spec = dict(spec)
         self.connect_timeout_s = connect_timeout_s
         self._connections: dict[asyncio.AbstractEventLoop, _Connection] = {}
@@ -133,7 +132,7 @@ class McpServer:
         Args:
             name: Its name on the server.
             arguments: Its arguments.
-            repeatable: Whether the call may be made again when the connection was lost and nobody knows whether it
+            repeatable: Whether the call may be made again when the connection was lost and it is unknown whether it
                 took effect.
 
         Raises:
@@ -396,18 +395,6 @@ def _kept_lines(lines: collections.deque[str]) -> Any:
     reader.join(0.1)  # what a program says last, it says just before it ends
 
 
-@dataclass(frozen=True)
-class _Kind:
-    """How a content block that is not text is mentioned."""
-
-    type: str
-    mime_type: str | None
-    size: int
-
-    def __str__(self) -> str:
-        return f"[{self.type}{f' {self.mime_type}' if self.mime_type else ''}, {self.size} bytes, not shown]"
-
-
 def _text_of(result: CallToolResult) -> str:
     """A result as text: what is not text is mentioned."""
     parts = [_block_text(block) for block in result.content]
@@ -425,7 +412,8 @@ def _block_text(block: Any) -> str:
     if (text := getattr(source, "text", None)) is not None:
         return str(text)
     data = getattr(source, "data", None) or getattr(source, "blob", None) or ""
-    return str(_Kind(block.type, source.mime_type, len(base64.b64decode(data))))
+    kind = f"{block.type} {source.mime_type or ''}".strip()
+    return f"[{kind}, {len(base64.b64decode(data))} bytes, not shown]"
 
 
 def _repeatable(listed: Listed) -> bool:

@@ -8,9 +8,10 @@ from collections import OrderedDict
 from typing import Any
 
 from ..env import EnvironmentFailure
+from ..options import checked
 from ..sandbox import Sandbox, SandboxFailure
 from ..text import digest
-from .schema import MIN_CHARS, Tool
+from .schema import MaxChars, Tool
 
 #: How many programs' results are kept in a process.
 KEPT = 512
@@ -60,7 +61,7 @@ class RunPython:
 
 
 def _forget_after_fork() -> None:
-    """A forked child may have a lock that nobody will release."""
+    """A forked child may have a lock that no thread will release."""
     global _lock
     _lock = threading.Lock()
 
@@ -69,7 +70,10 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_after_fork)
 
 
-def python_tool(sandbox: Sandbox | None = None, *, name: str = "python", max_chars: int = 2000) -> Tool[[str], Any]:
+@checked
+def python_tool(
+    sandbox: Sandbox | None = None, *, name: str = "python", max_chars: MaxChars = 2000
+) -> Tool[[str], Any]:
     """A tool ``python(code)`` that runs programs in a sandbox.
 
     Args:
@@ -81,8 +85,6 @@ def python_tool(sandbox: Sandbox | None = None, *, name: str = "python", max_cha
         SandboxUnavailable: No sandbox is given, and this machine has none.
         ValueError: ``max_chars`` is below 64.
     """
-    if isinstance(max_chars, bool) or not isinstance(max_chars, int) or max_chars < MIN_CHARS:
-        raise ValueError(f"max_chars must be an integer of at least {MIN_CHARS}, not {max_chars!r}")
     sandbox = sandbox if sandbox is not None else Sandbox()
     # Both streams, the reason, and the marks of what was left out.
     return Tool(RunPython(sandbox, max_chars), name=name, max_chars=2 * max_chars + 500)

@@ -9,7 +9,6 @@ import copy
 import difflib
 import functools
 import inspect
-import math
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -33,11 +32,16 @@ from pydantic import ConfigDict, Field, PydanticSchemaGenerationError, PydanticU
 from typing_extensions import TypedDict
 
 from ..env import EpisodeState
+from ..options import Gain, checked
 from .jsontext import JsonProblem, read_object, write_value
 
 T = TypeVar("T")
 P = ParamSpec("P")
 R = TypeVar("R")
+
+#: No limit on a result may be smaller: the mark that says what was left out needs room.
+MIN_CHARS = 64
+MaxChars = Annotated[int, Field(ge=MIN_CHARS)]
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -96,6 +100,7 @@ class Tool(Generic[P, R]):
         owner: What the tool needs open, closed with its environment; ``None`` where there is nothing to close.
     """
 
+    @checked
     def __init__(
         self,
         function: Callable[P, R],
@@ -103,8 +108,8 @@ class Tool(Generic[P, R]):
         name: str | None = None,
         description: str | None = None,
         parameters: Mapping[str, Any] | None = None,
-        timeout_s: float | None = None,
-        max_chars: int = 4000,
+        timeout_s: Gain | None = None,
+        max_chars: MaxChars = 4000,
         blocking: bool = False,
         owner: Closable | None = None,
     ) -> None:
@@ -125,10 +130,6 @@ class Tool(Generic[P, R]):
         where = f"tool {self.name!r}"
         if not _NAME.fullmatch(self.name):
             raise ValueError(f"{where}: a tool's name is 1 to 64 letters, digits, '_' and '-'; give one with name=")
-        if timeout_s is not None and not (_is_number(timeout_s) and 0 < timeout_s < math.inf):
-            raise ValueError(f"{where}: timeout_s must be a number of seconds above 0 or None, not {timeout_s!r}")
-        if isinstance(max_chars, bool) or not isinstance(max_chars, int) or max_chars < MIN_CHARS:
-            raise ValueError(f"{where}: max_chars must be an integer of at least {MIN_CHARS}, not {max_chars!r}")
         called = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
         self.is_async = inspect.iscoroutinefunction(called)
         if blocking and self.is_async:
@@ -229,10 +230,6 @@ class Tool(Generic[P, R]):
         return _rebuilt, (self.function, self._options)
 
 
-#: No limit on a result may be smaller: the mark that says what was left out needs room.
-MIN_CHARS = 64
-
-
 @overload
 def tool(function: Callable[P, R], /) -> Tool[P, R]: ...
 @overload
@@ -273,10 +270,6 @@ def nearest(word: str, known: list[str]) -> str:
     """``" (did you mean 'x'?)"`` where one of ``known`` is like ``word``, else nothing."""
     close = difflib.get_close_matches(word[:100], known, n=1, cutoff=0.6)
     return f" (did you mean {close[0]!r}?)" if close else ""
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _hinted(function: Any) -> Any:

@@ -19,6 +19,7 @@ from pydantic_core import to_json
 
 from ..env import EnvironmentFailure, EpisodeState
 from ..messages import ToolCall, clean_text
+from ..options import PositiveInt, checked
 from .schema import MIN_CHARS, ArgumentError, Tool, ToolError, nearest
 
 log = logging.getLogger("textenvs")
@@ -85,8 +86,9 @@ class Toolbox:
         TypeError: Something that is not a tool.
     """
 
+    @checked
     def __init__(
-        self, tools: Sequence[Tool[..., Any]], *, max_calls_per_turn: int = 8, max_concurrency: int = 8
+        self, tools: Sequence[Tool[..., Any]], *, max_calls_per_turn: PositiveInt = 8, max_concurrency: PositiveInt = 8
     ) -> None:
         if isinstance(tools, Tool):
             raise TypeError(f"tools must be a sequence of tools; write [{tools.name}] for a single one")
@@ -97,9 +99,6 @@ class Toolbox:
             if each.name in self._tools:
                 raise ValueError(f"two tools are called {each.name!r}; rename one with tool.replace(name=...)")
             self._tools[each.name] = each
-        for name, limit in (("max_calls_per_turn", max_calls_per_turn), ("max_concurrency", max_concurrency)):
-            if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-                raise ValueError(f"{name} must be an integer of at least 1, not {limit!r}")
         self.max_calls_per_turn = max_calls_per_turn
         self.max_concurrency = max_concurrency
 
@@ -264,7 +263,7 @@ def _in_thread(work: Callable[[], ToolResult]) -> asyncio.Future[ToolResult]:
     context = contextvars.copy_context()
 
     def settle(result: ToolResult | None, error: BaseException | None) -> None:
-        if future.done():  # nobody waits any more
+        if future.done():  # the caller was cancelled
             return
         if error is not None:
             future.set_exception(error)

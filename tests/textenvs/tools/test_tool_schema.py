@@ -226,8 +226,8 @@ async def waits():
         (timed_state, {"timeout_s": 1}, "make the function async|Make the function async"),
         (waits, {"blocking": True}, "blocking is for plain functions"),
         (look.function, {"name": "two words"}, "letters, digits"),
-        (look.function, {"timeout_s": 0}, "timeout_s must be"),
-        (look.function, {"max_chars": 5}, "max_chars must be"),
+        (look.function, {"timeout_s": 0}, "timeout_s should be greater than 0"),
+        (look.function, {"max_chars": 5}, "max_chars should be"),
     ],
 )
 def test_what_cannot_be_a_tool_is_refused_when_it_is_made(function, options, error):
