@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from ...attack import COMMON, Attack
 from ...chat.spec import SpecLike
 from ...data.load import load_tasks
 from ...env import EpisodeState, Turn
@@ -21,11 +22,12 @@ from ...tool_env import ToolEnv
 from ...tools import ToolResult
 from ...users.base import take_turn
 from ...users.llm import LLMUser
+from .attacks import ATTACKS
 from .expert import Move, careless_move, next_move
 from .llm_customer import MANNER, PERSONA, goal_text, overhear
 from .reply_parser import MAX_CHARS, mentions
 from .scenario import Wish, scenario_of
-from .tasks import Level, ServiceDeskTasks
+from .tasks import LEVELS, Level, ServiceDeskTasks
 from .tools import TOOLS, DeskState
 from .user import TOO_LONG, begin, listen
 
@@ -52,7 +54,7 @@ class ServiceDesk(ToolEnv[DeskState]):
         level: Of generated tasks: ``"easy"`` (the default), ``"medium"``, ``"hard"``.
         split: ``"train"`` or ``"test"``, of generated tasks.
         seed: Which endless sequence of generated tasks. (Episodes are seeded by ``reset``.)
-        kinds: Only these kinds of generated tasks; see :data:`~textenvs.envs.service_desk.templates.KINDS`.
+        kinds: Only these kinds of generated tasks; see :data:`~textenvs.envs.service_desk.cases.KINDS`.
         success: The reward of a solved task; above 0.
         progress: The weight of the share of the task that is done; at least 0.
         turn: Added on every turn; at most 0.
@@ -74,6 +76,8 @@ class ServiceDesk(ToolEnv[DeskState]):
     """
 
     state_type: ClassVar[type[EpisodeState]] = DeskState
+    levels: ClassVar[tuple[str, ...]] = LEVELS
+    attack_margin: ClassVar[float] = 0.9
     term_names: ClassVar[tuple[str, ...]] = ("success", "progress", "turn", "tool_error")
 
     def __init__(
@@ -141,9 +145,8 @@ class ServiceDesk(ToolEnv[DeskState]):
             state.user, answer = overhear(state.story, before, words, TOO_LONG), TOO_LONG  # nobody is asked to read it
             return self._turn([user_message(answer)])
         state.user, answer = listen(state.story.persona, before, words)
-        for outcome in state.user.outcomes[len(before.outcomes) :]:
-            if before.wish and outcome.startswith("refused"):
-                self._check_refusal(before.wish)
+        if before.wish and any(each.startswith("refused") for each in state.user.outcomes[len(before.outcomes) :]):
+            self._check_refusal(before.wish)
         return self._turn([user_message(answer)])
 
     async def _answer_by_model(self, player: LLMUser, words: str) -> Turn:
@@ -194,6 +197,10 @@ class ServiceDesk(ToolEnv[DeskState]):
         """
         self._check_scripted()
         return self._written(careless_move(self.state, rng))
+
+    def attacks(self) -> Sequence[Attack]:
+        """Those of :mod:`~textenvs.envs.service_desk.attacks`, beside the common ones."""
+        return (*COMMON, *ATTACKS)
 
     def secrets(self) -> Sequence[str]:
         """The kind of task and the right changes, as they stand in the row."""
