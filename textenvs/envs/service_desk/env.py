@@ -134,7 +134,7 @@ class ServiceDesk(ToolEnv[DeskState]):
         return self._turn(self.tool_messages(results), errors)
 
     def answer(self, reply: Message) -> Turn | Awaitable[Turn]:
-        """Let the customer hear the words, and answer."""
+        """Let the customer read the words, and answer."""
         state, words = self.state, self.said(reply)
         if any(mentions(words, private) for private in state.story.private):
             state.note("disclosed")
@@ -142,7 +142,7 @@ class ServiceDesk(ToolEnv[DeskState]):
         if self.player is not None:
             if len(words) <= MAX_CHARS:
                 return self._answer_by_model(self.player, words)
-            state.user, answer = overhear(state.story, before, words, TOO_LONG), TOO_LONG  # nobody is asked to read it
+            state.user, answer = overhear(state.story, before, words, TOO_LONG), TOO_LONG  # the model is not asked
             return self._turn([user_message(answer)])
         state.user, answer = listen(state.story.persona, before, words)
         if before.wish and any(each.startswith("refused") for each in state.user.outcomes[len(before.outcomes) :]):
@@ -163,12 +163,12 @@ class ServiceDesk(ToolEnv[DeskState]):
         return replace(heard, metrics={**heard.metrics, **turn.metrics})
 
     def _check_refusal(self, wish: Wish) -> None:
-        """Note a refusal about an order that nobody looked at."""
+        """Note a refusal about an order that was not looked at."""
         if wish.order_id and not _was_looked_at(self.state, wish.order_id):
             self.state.note("not_looked_at")
 
     def _talk(self) -> Messages:
-        """What the customer has heard and said: no calls, no results, nothing that was written beside a call."""
+        """What the customer has read and said: no calls, no results, nothing that was written beside a call."""
         talk: list[Message] = []
         heard = True  # whether the assistant's last message reached them
         for message in self.state.messages:
@@ -184,13 +184,13 @@ class ServiceDesk(ToolEnv[DeskState]):
         """What the scripted agent says or calls next, in the environment's call format.
 
         Raises:
-            NotImplementedError: A language model plays the customer, and nobody knows what it has told.
+            NotImplementedError: A language model plays the customer, and what it has told is not known.
         """
         self._check_scripted()
         return self._written(next_move(self.state))
 
     def careless_reply(self, rng: np.random.Generator) -> str | Message:
-        """An act without asking, on the wrong order, an empty promise, or a refusal for nothing.
+        """An act without asking, on the wrong order, an empty promise, or a refusal without a reason.
 
         Raises:
             NotImplementedError: As :meth:`demonstration`.
@@ -287,7 +287,7 @@ def _all_settled(state: DeskState) -> bool:
 
 
 def _known(state: DeskState) -> bool:
-    """Whether the customer is identified, or was looked for where there is nobody to find."""
+    """Whether the customer is identified, or was looked for where there is no account to find."""
     story = state.story
     return state.identified == story.customer_id if story.customer_id else bool(state.tried)
 

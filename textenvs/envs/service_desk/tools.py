@@ -1,6 +1,6 @@
 """The assistant's tools, over the episode's own database.
 
-They do what they are told as far as the books allow it (:mod:`~textenvs.envs.service_desk.database`). The shop's rules
+They do what they are told as far as the database allows it (:mod:`~textenvs.envs.service_desk.database`). The shop's rules
 are the assistant's to keep; what it did against them is only noted here, for the reward.
 """
 
@@ -290,7 +290,7 @@ def _change(state: DeskState, order: Order, changed: Database, name: str, **argu
 
 
 def _said_email(state: DeskState, email: str) -> bool:
-    """Whether the user has given that email address: a search with one from elsewhere identifies nobody."""
+    """Whether the user has given that email address: a search with another one does not identify them."""
     persona = state.story.persona
     return "email" in state.caller.said and persona.email.casefold() == email.strip().casefold()
 

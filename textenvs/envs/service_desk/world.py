@@ -53,7 +53,7 @@ class World:
         return Address(street, city, state, str(self.rng.randint(10000, 99999)))
 
     def customer(self, *, plus: bool = False, gift_card: bool = False) -> Customer:
-        """Another customer, whose name nobody else in the shop has, with two payment methods at least."""
+        """Another customer, with a name that is new to the shop, with two payment methods at least."""
         taken = {(each.first_name, each.last_name) for each in self.customers.values()}
         first = last = ""
         while not first or (first, last) in taken:

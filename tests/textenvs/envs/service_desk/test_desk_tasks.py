@@ -142,7 +142,7 @@ def test_outcomes_are_many():
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_level_draws_all_its_kinds(level):
-    assert {scenario_of(ServiceDeskTasks(level)[i]).kind for i in range(250)} == set(KINDS[level])
+    assert {scenario_of(ServiceDeskTasks(level)[i]).kind for i in range(400)} == set(KINDS[level])
 
 
 @pytest.mark.parametrize("level", LEVELS)
