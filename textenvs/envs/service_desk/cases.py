@@ -157,8 +157,9 @@ def _wish(world: World, customer: Customer, order: Order, spec: Spec, skip: int,
     elif name in _HUMAN:
         reasons = _CASES["reasons"].get(name)
         words = str(world.rng.choice(reasons)).format(amount=f"{world.money(20, 90) / 100:.2f}") if reasons else ""
-        about = {"order_id": order.id, "things": things} if name == "lost" else {}
-        wish = Wish("human", opening, **about, reason_words=words)
+        wish = Wish("human", opening, reason_words=words)
+        if name == "lost":
+            wish = replace(wish, order_id=order.id, things=things)
     else:
         wish = _change(world, customer, order, wish, name, lines, spec, avoid)
     because = spec.get("because")
@@ -167,7 +168,7 @@ def _wish(world: World, customer: Customer, order: Order, spec: Spec, skip: int,
     return replace(wish, insist=_number(world, spec.get("insist"), 0), rejects=_others(world, wish, order))
 
 
-def _question(world: World, customer: Customer, order: Order, wish: Wish, topic: str, lines: tuple[Line, ...]) -> Wish:
+def _question(world: World, customer: Customer, order: Order, wish: Wish, topic: Any, lines: tuple[Line, ...]) -> Wish:
     about = _CASES["questions"][topic]
     if topic == "balance":
         value = str(next(each.balance for each in customer.payments if each.balance is not None))

@@ -1,7 +1,7 @@
 """The assistant's tools, over the episode's own database.
 
-They do what they are told as far as the database allows it (:mod:`~textenvs.envs.service_desk.database`). The shop's rules
-are the assistant's to keep; what it did against them is only noted here, for the reward.
+They do what they are told as far as the database allows it (:mod:`~textenvs.envs.service_desk.database`). The shop's
+rules are the assistant's to keep; what it did against them is only noted here, for the reward.
 """
 
 # ruff: noqa: D417  the docstrings are for the model, and the state is not its to give
