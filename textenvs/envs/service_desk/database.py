@@ -4,8 +4,8 @@ A :class:`Database` is a value. Every change is a method that returns another da
 records with the old one, so a snapshot of an episode costs nothing and forks cannot reach each other.
 
 What a method refuses (:class:`DatabaseError`) is what would make the data inconsistent: ids that do not exist, stock
-below zero, paying back more than was paid, cancelling what has been sent. The shop's *rules* (deadlines, fees, who may ask
-for what) are not enforced here: keeping them is the assistant's task.
+below zero, paying back more than was paid, cancelling what has been sent. The shop's *rules* (deadlines, fees, who may
+ask for what) are not enforced here: keeping them is the assistant's task.
 
 Money is in integer cents inside, and dollars in the arguments and texts of the tools.
 """
