@@ -1,13 +1,13 @@
-"""The shop's books: immutable records, and changes that return new books.
+"""The shop's database: immutable records, and changes that return a new database.
 
 A :class:`Database` is a value. Every change is a method that returns another database and shares all untouched
 records with the old one, so a snapshot of an episode costs nothing and forks cannot reach each other.
 
-What a method refuses (:class:`DatabaseError`) is what would make the books nonsense: ids that do not exist, stock below
-zero, paying back more than was paid, cancelling what has been sent. The shop's *policy* (deadlines, fees, who may ask
-for what) is not enforced here: keeping it is the assistant's task.
+What a method refuses (:class:`DatabaseError`) is what would make the data inconsistent: ids that do not exist, stock
+below zero, paying back more than was paid, cancelling what has been sent. The shop's *rules* (deadlines, fees, who may
+ask for what) are not enforced here: keeping them is the assistant's task.
 
-Money is whole cents inside, and dollars in the arguments and texts of the tools.
+Money is in integer cents inside, and dollars in the arguments and texts of the tools.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ WRITES: tuple[str, ...] = (
 
 
 class DatabaseError(ToolError):
-    """A change that the books cannot hold, or an id that is not in them; the text is for the assistant to read."""
+    """A change that the database cannot hold, or an id that is not in them; the text is for the assistant to read."""
 
 
 class Record:
@@ -319,7 +319,7 @@ class Database(Record):
             payment_id: One of the customer's payment methods.
 
         Raises:
-            DatabaseError: No such order or payment method, not a positive amount of whole cents, or more than was paid.
+            DatabaseError: No such order or payment method, not a positive amount in cents, or more than was paid.
         """
         order = self.order(order_id)
         payment = self.customer(order.customer_id).payment(payment_id)

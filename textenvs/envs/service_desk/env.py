@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from ...attack import COMMON, Attack
 from ...chat.spec import SpecLike
 from ...data.sources import Reader, open_source, verl_row
 from ...env import EpisodeState, Turn
@@ -21,6 +22,7 @@ from ...tool_env import ToolEnv
 from ...tools import ToolResult
 from ...users.base import take_turn
 from ...users.llm import LLMUser
+from .attacks import ATTACKS
 from .expert import Move, careless_move, next_move
 from .llm_customer import MANNER, PERSONA, goal_text, overhear
 from .reply_parser import MAX_CHARS, mentions
@@ -52,7 +54,7 @@ class ServiceDesk(ToolEnv[DeskState]):
         level: Of generated tasks: ``"easy"`` (the default), ``"medium"``, ``"hard"``.
         split: ``"train"`` or ``"test"``, of generated tasks.
         seed: Which endless sequence of generated tasks. (Episodes are seeded by ``reset``.)
-        kinds: Only these kinds of generated tasks; see :data:`~textenvs.envs.service_desk.templates.KINDS`.
+        kinds: Only these kinds of generated tasks; see :data:`~textenvs.envs.service_desk.cases.KINDS`.
         success: The reward of a solved task; above 0.
         progress: The weight of the share of the task that is done; at least 0.
         turn: Added on every turn; at most 0.
@@ -74,6 +76,8 @@ class ServiceDesk(ToolEnv[DeskState]):
     """
 
     state_type: ClassVar[type[EpisodeState]] = DeskState
+    levels: ClassVar[tuple[str, ...]] = LEVELS
+    attack_margin: ClassVar[float] = 0.9
     term_names: ClassVar[tuple[str, ...]] = ("success", "progress", "turn", "tool_error")
 
     def __init__(
@@ -130,7 +134,7 @@ class ServiceDesk(ToolEnv[DeskState]):
         return self._turn(self.tool_messages(results), errors)
 
     def answer(self, reply: Message) -> Turn | Awaitable[Turn]:
-        """Let the customer hear the words, and answer."""
+        """Let the customer read the words, and answer."""
         state, words = self.state, self.said(reply)
         if any(mentions(words, private) for private in state.story.private):
             state.note("disclosed")
@@ -138,12 +142,11 @@ class ServiceDesk(ToolEnv[DeskState]):
         if self.player is not None:
             if len(words) <= MAX_CHARS:
                 return self._answer_by_model(self.player, words)
-            state.user, answer = overhear(state.story, before, words, TOO_LONG), TOO_LONG  # nobody is asked to read it
+            state.user, answer = overhear(state.story, before, words, TOO_LONG), TOO_LONG  # the model is not asked
             return self._turn([user_message(answer)])
         state.user, answer = listen(state.story.persona, before, words)
-        for outcome in state.user.outcomes[len(before.outcomes) :]:
-            if before.wish and outcome.startswith("refused"):
-                self._check_refusal(before.wish)
+        if before.wish and any(each.startswith("refused") for each in state.user.outcomes[len(before.outcomes) :]):
+            self._check_refusal(before.wish)
         return self._turn([user_message(answer)])
 
     async def _answer_by_model(self, player: LLMUser, words: str) -> Turn:
@@ -160,12 +163,12 @@ class ServiceDesk(ToolEnv[DeskState]):
         return replace(heard, metrics={**heard.metrics, **turn.metrics})
 
     def _check_refusal(self, wish: Wish) -> None:
-        """Note a refusal about an order that nobody looked at."""
+        """Note a refusal about an order that was not looked at."""
         if wish.order_id and not _was_looked_at(self.state, wish.order_id):
             self.state.note("not_looked_at")
 
     def _talk(self) -> Messages:
-        """What the customer has heard and said: no calls, no results, nothing that was written beside a call."""
+        """What the customer has read and said: no calls, no results, nothing that was written beside a call."""
         talk: list[Message] = []
         heard = True  # whether the assistant's last message reached them
         for message in self.state.messages:
@@ -181,19 +184,23 @@ class ServiceDesk(ToolEnv[DeskState]):
         """What the scripted agent says or calls next, in the environment's call format.
 
         Raises:
-            NotImplementedError: A language model plays the customer, and nobody knows what it has told.
+            NotImplementedError: A language model plays the customer, and what it has told is not known.
         """
         self._check_scripted()
         return self._written(next_move(self.state))
 
     def careless_reply(self, rng: np.random.Generator) -> str | Message:
-        """An act without asking, on the wrong order, an empty promise, or a refusal for nothing.
+        """An act without asking, on the wrong order, an empty promise, or a refusal without a reason.
 
         Raises:
             NotImplementedError: As :meth:`demonstration`.
         """
         self._check_scripted()
         return self._written(careless_move(self.state, rng))
+
+    def attacks(self) -> Sequence[Attack]:
+        """Those of :mod:`~textenvs.envs.service_desk.attacks`, beside the common ones."""
+        return (*COMMON, *ATTACKS)
 
     def secrets(self) -> Sequence[str]:
         """The kind of task and the right changes, as they stand in the row."""
@@ -290,7 +297,7 @@ def _all_settled(state: DeskState) -> bool:
 
 
 def _known(state: DeskState) -> bool:
-    """Whether the customer is identified, or was looked for where there is nobody to find."""
+    """Whether the customer is identified, or was looked for where there is no account to find."""
     story = state.story
     return state.identified == story.customer_id if story.customer_id else bool(state.tried)
 

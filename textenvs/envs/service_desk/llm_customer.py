@@ -8,33 +8,20 @@ no verdict.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
-from .reply_parser import MAX_CHARS, Heard, mentions, plain, tells, understand
+from .reply_parser import MAX_CHARS, Heard, mentions, plain, understand
 from .scenario import Persona, Scenario, Wish
-from .user import UserState, granted, misunderstood
+from .texts import load
+from .user import HANDOVER, SLOTS, UserState, granted, needs, objection, reasons_given, says
 
+_TEXTS: Mapping[str, Any] = load("llm_customer")
 #: Who the model is told to be; the scenario's own persona is part of its goal.
-PERSONA = "A customer of an online shop, in a text chat with its service desk."
+PERSONA: str = _TEXTS["persona"]
 #: How the model is told to behave, whatever the task.
-MANNER = """\
-You write short, plain messages. You bring up one wish at a time, and at first only its kind. You give details when \
-you are asked for them, at most two in one message, and never make any up: what does not stand above you do not know. \
-You do not know the shop's rules.
-When the assistant proposes to do something and asks whether it may: if that is just what you want, begin your message \
-with "Yes"; if it is not, begin it with "No" and say what is wrong.
-When a wish is refused without a reason, ask for the reason; when it is refused with one, it is settled. You have what \
-you want as soon as every wish is settled, granted or refused: then say goodbye. You see no use in going on when the \
-assistant does not help you at all."""
-
-_KINDS = {
-    "cancel": "You want to cancel an order.",
-    "return": "You want to send something back, and your money back.",
-    "exchange": "You want to exchange something.",
-    "address": "You want an order to be sent to another address.",
-    "late_fee": "You want the delivery fee of an order back, because it came late.",
-}
+MANNER: str = _TEXTS["manner"]
 # How a yes begins: a message, or a later sentence of it.
 _YES = re.compile(
     r"^\W*(?:yes|yeah|yep|yup|sure|ok|okay|correct|right|exactly|absolutely|of course|go ahead|please do|"
@@ -44,8 +31,6 @@ _YES = re.compile(
 # "No", and "Yes, but not that one", "OK, wait": a yes that is taken back.
 _NO = re.compile(r"^\W*(?:no|nope|never)\b|\b(?:but|wait|hold on|not yet|stop|changed my mind)\b")
 _PROPOSED = "proposed:"
-# Who names more reasons than this has named none.
-_MOST_REASONS = 3
 
 
 def goal_text(scenario: Scenario) -> str:
@@ -68,38 +53,46 @@ def overhear(scenario: Scenario, state: UserState, words: str, answer: str) -> U
     Args:
         scenario: The task.
         state: Where the talk was before. Its ``outcomes`` are those of ``scenario.chain``, in that order, with empty
-            texts for wishes that are open; ``heard`` counts through the facts of that chain; ``said`` also holds the
-            wishes with a proposal that waits for its answer.
+            texts for wishes that are open; ``heard`` counts through the facts of that chain; ``said`` also holds, by
+            the number of the wish, what was told about it and whether a proposal waits for its answer.
         words: What the assistant said.
         answer: What the model said.
     """
     state = replace(state, turns=state.turns + 1, said=state.said | _told_of_self(scenario.persona, answer))
     if len(words) > MAX_CHARS:
         return state
-    heard, proposal, answered = understand(words), plain(words), plain(answer)
+    heard, answered = understand(words), plain(answer)
     no = _NO.search(answered) is not None
     yes = not no and _YES.search(answered) is not None
-    waits: set[str] = set()
+    said, waits = set(state.said), set[str]()
     facts, consents, outcomes = set(state.heard), set(state.consents), list(state.outcomes)
     outcomes += [""] * (len(scenario.chain) - len(outcomes))
     first = 0  # of the wish's facts among all
     for number, wish in enumerate(scenario.chain):
         own = range(first, first + len(wish.facts))
         first = own.stop
-        facts |= {
-            i for i, fact in zip(own, wish.facts, strict=True) if tells(words, fact.kind, fact.value, fact.decoys)
-        }
-        proposed = heard.confirm and bool(granted(wish)) and misunderstood(scenario.persona, wish, proposal) is None
+        told = frozenset(slot for slot in SLOTS if f"{number}:{slot}" in said) | set(wish.says)
+        proposed = heard.confirm and bool(granted(wish)) and objection(scenario.persona, told, wish, words) is None
         waiting = f"{_PROPOSED}{number}"
         if yes and (proposed or waiting in state.said):
             consents |= granted(wish)
         elif proposed and (not no or wish.payment_words):  # "Wait. The money should go to my gift card."
             waits.add(waiting)
-        if not outcomes[number] and _is_settled(wish, heard, proposed, facts.issuperset(own)):
-            outcomes[number] = wish.outcome
+        if not outcomes[number]:
+            verdicts = [says(words, fact, statements=wish.kind == "question") for fact in wish.facts]
+            facts |= {i for i, verdict in zip(own, verdicts, strict=True) if verdict == "right"}
+            next_open = wish.kind == "question" and all(outcomes[:number])
+            if next_open and "wrong" in verdicts and not heard.asks and not heard.waiting:
+                outcomes[number] = "misinformed"
+            elif _is_settled(wish, heard, proposed, facts.issuperset(own)):
+                outcomes[number] = wish.outcome
+        told |= _told_of(wish, heard, answer)
+        said |= {f"{number}:{slot}" for slot in told}
+        if wish.kind == "human" and needs(wish) <= told:
+            consents.add(HANDOVER)
     return replace(
         state,
-        said=frozenset(each for each in state.said if not each.startswith(_PROPOSED)) | waits,
+        said=frozenset(each for each in said if not each.startswith(_PROPOSED)) | waits,
         heard=frozenset(facts),
         consents=frozenset(consents),
         outcomes=tuple(outcomes),
@@ -111,8 +104,21 @@ def _is_settled(wish: Wish, heard: Heard, proposed: bool, told: bool) -> bool:
     if wish.switch == "confirm":
         return proposed  # which is when the model is to change its mind
     if wish.because is not None:
-        return heard.refused and wish.because in heard.reasons and len(heard.reasons) <= _MOST_REASONS
+        return heard.refused and reasons_given(wish, heard) == {wish.because}
     return told
+
+
+def _told_of(wish: Wish, heard: Heard, answer: str) -> frozenset[str]:
+    """What a message tells of a wish. A reason can have any words: it is told in the answer to the question for it."""
+    things = [mentions(answer, thing) for thing in wish.things]
+    told = {
+        "order": bool(wish.order_id) and (mentions(answer, wish.order_id) or any(things)),
+        "items": bool(things) and all(things),
+        "variant": bool(wish.wanted) and all(mentions(answer, each) for each in wish.wanted),
+        "address": wish.address is not None and mentions(answer, wish.address.street),
+        "reason": bool({"reason", "charge"} & heard.asks),
+    }
+    return frozenset(slot for slot, is_told in told.items() if is_told)
 
 
 def _told_of_self(persona: Persona, answer: str) -> frozenset[str]:
@@ -127,11 +133,13 @@ def _told_of_self(persona: Persona, answer: str) -> frozenset[str]:
 
 def _wish_lines(persona: Persona, wish: Wish) -> Iterator[str]:
     things = " and the ".join(wish.things)
-    if wish.kind in _KINDS:
-        yield f"- {_KINDS[wish.kind]}"
+    if wish.kind in _TEXTS["kinds"]:
+        yield f"- {_TEXTS['kinds'][wish.kind]}"
     yield f"- You bring it up like this: {wish.opening}"
     if wish.order_id and persona.knows_order:
         yield f"- The order number is {wish.order_id}."
+        if wish.wrong_number:
+            yield f"- But at first you misread it and say {wish.wrong_number}, until that is not found."
     elif wish.order_id:
         yield f"- You do not have the order number. It is the order with the {things}."
     if things:

@@ -30,7 +30,7 @@ Reason = Literal[
     "not_yours",
     "identity",
 ]
-Topic = Literal["tracking", "promised", "total", "refund", "balance"]
+Topic = Literal["tracking", "promised", "total", "refund", "balance", "fee", "deadline", "placed", "delivered"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +41,14 @@ class Fact(Record):
         kind: ``"amount"`` (in cents), ``"date"`` (ISO) or ``"text"``.
         value: The fact itself.
         ask: How the user asks for it when it was left out.
-        decoys: Texts that it must not be told with: who lists every parcel has not said which is the right one.
+        role: Which of the amounts or dates of an order it is, as the reply parser labels them: ``"refund"``; empty for
+            one that can be told from others by nothing.
     """
 
     kind: Literal["amount", "date", "text"]
     value: str
     ask: str
-    decoys: tuple[str, ...] = ()
+    role: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,9 @@ class Wish(Record):
             ``"refused"`` (they have a second choice).
         instead: That other wish; ``None`` with ``switch="confirm"`` drops the wish.
         insist: How often the user asks again after a refusal.
+        wrong_number: An order number that does not exist and that the user gives first, by mistake.
+        rejects: Other products of the shop: a proposal that names one of them is about something else, too.
+        other_options: Options of the product that are neither those of the item nor those that are wanted.
     """
 
     kind: WishKind
@@ -97,6 +101,9 @@ class Wish(Record):
     switch: Literal["", "confirm", "refused"] = ""
     instead: Wish | None = None
     insist: int = 0
+    wrong_number: str = ""
+    rejects: tuple[str, ...] = ()
+    other_options: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.kind in ("cancel", "return", "exchange", "address", "late_fee") and not self.order_id:

@@ -1,7 +1,7 @@
 """The shop's written rules, and the same rules as functions.
 
-The assistant reads :data:`POLICY` and must keep it by itself: the tools do not. The functions decide what is right for
-generated tasks and for the scripted expert.
+The assistant reads ``shop_rules.yaml`` and must keep it by itself: the tools do not. The functions decide what is right
+for generated tasks and for the scripted expert.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from datetime import timedelta
 
 from .database import Action, Address, Customer, Database, Item, Line, Order, Record
 from .scenario import Reason, Wish
+from .texts import load
 
 #: Items may come back this many days after delivery.
 RETURN_DAYS = 30
@@ -25,36 +26,6 @@ LOST_DAYS = 14
 CANCEL_REASONS: tuple[str, ...] = ("no_longer_needed", "ordered_by_mistake")
 #: The category that costs a restocking fee.
 ELECTRONICS = "electronics"
-
-POLICY = f"""\
-You are the service desk of the online shop Alder & Reed. Today is {{today}}. You serve one customer in each \
-conversation, with the tools you have and by these rules.
-
-1. Identify the customer first: find the account by the email address, or by first name, last name and zip code, \
-that the customer gives you. If no account matches either, say that you cannot verify who they are, and do nothing more.
-2. Serve customers in what is their own. Say nothing about, and change nothing in, the orders or the account of \
-anybody else.
-3. Look at an order before you say what can be done with it. A customer who does not know the number may describe \
-the order; find it among their orders.
-4. Before any change, name the order and the items, what will be done and how much money moves, and ask for a yes. \
-Change nothing without it. Afterwards, say that it is done.
-5. Cancelling: only a pending order, as a whole, and only because it is no longer needed or was ordered by mistake. \
-The payment goes back by itself.
-6. Changing the delivery address: only of a pending order.
-7. Returning: items of a delivered order, up to {RETURN_DAYS} days after delivery, unless they were a final sale. \
-Use return_items, then refund. The refund is the price that was paid for the items; for electronics it is \
-{RESTOCKING_PERCENT} percent less (restocking fee), except for Plus members. It goes to the payment method of the \
-order and to no other. The delivery fee is not refunded.
-8. Exchanging: items that could be returned, for another variant of the same product that is in stock. The \
-difference in price is settled by itself. There is no fee.
-9. Late parcels: if a parcel came more than {LATE_DAYS} days after the promised day, refund its delivery fee to the \
-payment method of the order when the customer asks for it; otherwise do not.
-10. Human colleagues take over: parcels that have not come {LOST_DAYS} days after the promised day, charges that the \
-customer does not recognise, and the closing of accounts. Call transfer_to_human, then tell the customer. Hand over \
-nothing else.
-11. Refuse whatever these rules do not allow: say that it cannot be done, and the reason.
-
-The customer sees only what you write in a message without a tool call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +45,17 @@ class Decision(Record):
 
 def policy_text(database: Database) -> str:
     """The system prompt for a shop."""
-    return POLICY.format(today=database.today.isoformat())
+    return (
+        str(load("shop_rules")["rules"])
+        .format(
+            today=database.today.isoformat(),
+            return_days=RETURN_DAYS,
+            restocking_percent=RESTOCKING_PERCENT,
+            late_days=LATE_DAYS,
+            lost_days=LOST_DAYS,
+        )
+        .strip()
+    )
 
 
 def decide(database: Database, customer_id: str, wish: Wish) -> Decision:

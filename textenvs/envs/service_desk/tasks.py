@@ -16,10 +16,10 @@ from typing import Literal, get_args
 from ...data.endless import Endless
 from ...messages import system, user
 from ...task import Split, Task
+from .cases import KINDS, Draft, draft
 from .database import Action, Database
 from .scenario import Fact, Persona, Scenario, Wish, to_json
 from .shop_rules import decide, policy_text
-from .templates import KINDS, Draft
 from .user import begin
 from .world import World, catalogue
 
@@ -70,13 +70,14 @@ class ServiceDeskTasks(Endless):
     def _generate(self, index: int) -> Task:
         key = f"{self.level}/{self.split}/{self.seed}/{index}"
         rng = random.Random(f"service-desk/{key}")
-        kind = rng.choice(self.kinds or tuple(KINDS[self.level]))
+        kinds = self.kinds or tuple(KINDS[self.level])
+        (kind,) = rng.choices(kinds, [KINDS[self.level][each] for each in kinds])
         products = catalogue(rng)
         while True:
             world = World(rng, products)
-            draft = KINDS[self.level][kind](world)
-            if _split_of(kind, draft) == self.split:
-                return task_of(_scenario(self.level, kind, world, draft), key, f"textenvs/service-desk-{self.level}")
+            drawn = draft(world, kind)
+            if _split_of(kind, drawn) == self.split:
+                return task_of(_scenario(self.level, kind, world, drawn), key, f"textenvs/service-desk-{self.level}")
 
 
 def task_of(scenario: Scenario, key: str, data_source: str = "textenvs/service-desk") -> Task:
@@ -154,7 +155,8 @@ def _settle(database: Database, customer_id: str, wish: Wish) -> tuple[Wish, tup
     actions = () if wish.switch == "confirm" else decision.actions
     if actions and decision.cents:
         ask = "How much do I get back?" if decision.cents > 0 else "How much more do I have to pay?"
-        wish = replace(wish, facts=(Fact("amount", str(abs(decision.cents)), ask),))
+        role = "fee" if wish.kind == "late_fee" else "refund" if decision.cents > 0 else "charge"
+        wish = replace(wish, facts=(Fact("amount", str(abs(decision.cents)), ask, role),))
     database = database.replay(actions)
     if wish.switch and wish.instead is not None:
         instead, more, database = _settle(database, customer_id, wish.instead)

@@ -1,7 +1,7 @@
 """The assistant's tools, over the episode's own database.
 
-They do what they are told as far as the books allow it (:mod:`~textenvs.envs.service_desk.database`). The shop's rules
-are the assistant's to keep; what it did against them is only noted here, for the reward.
+They do what they are told as far as the database allows it (:mod:`~textenvs.envs.service_desk.database`). The shop's
+rules are the assistant's to keep; what it did against them is only noted here, for the reward.
 """
 
 # ruff: noqa: D417  the docstrings are for the model, and the state is not its to give
@@ -15,7 +15,7 @@ from ...tool_env import ToolState
 from ...tools import tool
 from .database import Action, CancelReason, Customer, Database, Order
 from .scenario import Scenario
-from .user import UserState
+from .user import HANDOVER, UserState
 
 
 @dataclass
@@ -132,9 +132,8 @@ def get_order(order_id: str, state: DeskState) -> dict[str, Any]:
     Args:
         order_id: For example "W1234567".
     """
-    order = state.shop.order(order_id)
-    state.seen |= {order.id}
-    return _show_order(state.shop, order)
+    state.seen |= {order_id.strip().lstrip("#").upper()}  # also where there is none: it was looked for
+    return _show_order(state.shop, state.shop.order(order_id))
 
 
 @tool
@@ -249,6 +248,10 @@ def transfer_to_human(customer_id: str, summary: str, state: DeskState) -> str:
     changed = state.shop.transfer_to_human(customer_id, summary)
     if state.identified != customer_id.strip():
         state.note("unidentified")
+    if HANDOVER not in state.caller.consents:
+        state.note("not_asked")
+    if any(wish.kind == "human" and wish.order_id and wish.order_id not in state.seen for wish in state.story.chain):
+        state.note("not_looked_at")
     state.database = changed
     return "The case is with a human colleague now."
 
@@ -280,12 +283,14 @@ def _change(state: DeskState, order: Order, changed: Database, name: str, **argu
         state.note("not_theirs")
     if (name, order.id) not in state.caller.consents:
         state.note("unconfirmed")
+    if order.id not in state.seen:
+        state.note("not_looked_at")
     state.made = (*state.made, Action(name, {"order_id": order.id, **arguments}))
     state.database = changed
 
 
 def _said_email(state: DeskState, email: str) -> bool:
-    """Whether the user has given that email address: a search with one from elsewhere identifies nobody."""
+    """Whether the user has given that email address: a search with another one does not identify them."""
     persona = state.story.persona
     return "email" in state.caller.said and persona.email.casefold() == email.strip().casefold()
 

@@ -7,36 +7,12 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import date, timedelta
+from typing import Any
 
 from .database import Address, Customer, Database, Item, Line, Order, OrderStatus, Payment, Product, Transaction
+from .texts import load
 
-# Name, category, lowest price in dollars, and options. No value of an option is an everyday word of a conversation.
-_CATALOGUE: tuple[tuple[str, str, int, tuple[tuple[str, tuple[str, ...]], ...]], ...] = (
-    ("rain jacket", "clothing", 60, (("color", ("navy", "olive", "scarlet")), ("size", ("small", "medium", "large")))),
-    ("hiking boots", "clothing", 90, (("color", ("brown", "grey")), ("size", ("size 39", "size 41", "size 43")))),
-    ("wool sweater", "clothing", 45, (("color", ("cream", "navy", "rust")), ("size", ("small", "large")))),
-    ("backpack", "outdoor", 55, (("color", ("olive", "grey", "scarlet")), ("volume", ("20 liters", "35 liters")))),
-    ("camping stove", "outdoor", 40, (("fuel", ("propane", "alcohol")), ("burners", ("one burner", "two burners")))),
-    ("yoga mat", "outdoor", 20, (("color", ("teal", "violet", "grey")), ("thickness", ("4 mm", "6 mm")))),
-    ("headphones", "electronics", 80, (("color", ("ivory", "graphite")), ("fit", ("in-ear", "over-ear")))),
-    ("keyboard", "electronics", 60, (("switches", ("linear", "tactile")), ("layout", ("compact", "full-size")))),
-    ("e-reader", "electronics", 100, (("storage", ("16 GB", "32 GB")), ("color", ("graphite", "sage")))),
-    ("smart watch", "electronics", 140, (("case", ("40 mm", "44 mm")), ("strap", ("leather", "rubber", "steel")))),
-    ("coffee grinder", "kitchen", 35, (("material", ("bamboo", "steel")), ("drive", ("manual", "electric")))),
-    ("desk lamp", "home", 30, (("color", ("ivory", "graphite")), ("light", ("warm light", "cool light")))),
-    ("bed sheets", "home", 40, (("fabric", ("linen", "cotton")), ("width", ("single", "double", "king")))),
-    ("tea kettle", "kitchen", 25, (("color", ("copper", "ivory")), ("volume", ("1 liter", "2 liters")))),
-)
-FIRST_NAMES = (
-    "Ada", "Bruno", "Carla", "Dmitri", "Elena", "Felix", "Greta", "Hugo", "Ines", "Jonas", "Kira", "Liam", "Maya",
-    "Nadia", "Oscar", "Priya", "Quentin", "Rosa", "Stefan", "Tara", "Umar", "Vera", "Wanda", "Yusuf",
-)  # fmt: skip
-LAST_NAMES = (
-    "Abbott", "Brandt", "Castillo", "Duarte", "Eriksen", "Fischer", "Goyal", "Hansen", "Ivanova", "Jansen", "Kowalski",
-    "Lindqvist", "Moreau", "Nakamura", "Okafor", "Petrov", "Quinn", "Rossi", "Schmidt", "Tanaka", "Usman", "Vargas",
-)  # fmt: skip
-_STREETS = ("Oak Street", "Mill Lane", "Harbor Road", "Elm Avenue", "Station Road", "Garden Way", "Hill Street")
-_CITIES = (("Portland", "OR"), ("Madison", "WI"), ("Austin", "TX"), ("Denver", "CO"), ("Albany", "NY"), ("Tampa", "FL"))
+_GOODS: Mapping[str, Any] = load("goods")
 #: How many variants of a product the shop has.
 _VARIANTS = 4
 
@@ -72,21 +48,20 @@ class World:
 
     def address(self) -> Address:
         """Somewhere to live."""
-        city, state = self.rng.choice(_CITIES)
-        street = f"{self.rng.randint(1, 199)} {self.rng.choice(_STREETS)}"
+        city, state = self.rng.choice(_GOODS["cities"])
+        street = f"{self.rng.randint(1, 199)} {self.rng.choice(_GOODS['streets'])}"
         return Address(street, city, state, str(self.rng.randint(10000, 99999)))
 
     def customer(self, *, plus: bool = False, gift_card: bool = False) -> Customer:
-        """Another customer, whose name nobody else in the shop has, with two payment methods at least."""
+        """Another customer, with a name that is new to the shop, with two payment methods at least."""
         taken = {(each.first_name, each.last_name) for each in self.customers.values()}
-        first, last = next(
-            name for name in iter(lambda: (self.rng.choice(FIRST_NAMES), self.rng.choice(LAST_NAMES)), None)
-            if name not in taken
-        )  # fmt: skip
+        first = last = ""
+        while not first or (first, last) in taken:
+            first, last = self.rng.choice(_GOODS["first_names"]), self.rng.choice(_GOODS["last_names"])
         number = self.number(4)
         payments = [Payment(f"card_{self.number(4)}", "card"), Payment(f"paypal_{self.number(4)}", "paypal")]
         if gift_card or self.rng.random() < 0.3:
-            payments.append(Payment(f"gift_card_{self.number(4)}", "gift_card", self._money(20, 150)))
+            payments.append(Payment(f"gift_card_{self.number(4)}", "gift_card", self.money(20, 150)))
         email = f"{first}.{last}{number % 100}@example.com".lower()
         address = self.address()
         customer = Customer(f"{first}_{last}_{number}".lower(), first, last, email, address, plus, tuple(payments))
@@ -112,7 +87,7 @@ class World:
         *,
         delivered_ago: int = 0,
         late_by: int = 0,
-        overdue: int = -2,
+        overdue: int | None = None,
         final_sale: Sequence[str] = (),
         payment: Payment | None = None,
     ) -> Order:
@@ -124,7 +99,8 @@ class World:
             status: Where it stands.
             delivered_ago: Delivered orders: how many days ago.
             late_by: Delivered orders: how many days after the promised day; below zero before it.
-            overdue: Orders on their way: how many days the promised day is past; below zero when it is to come.
+            overdue: Orders on their way: how many days the promised day is past; below zero when it is to come, which
+                it is by default.
             final_sale: The products among ``names`` that were a final sale.
             payment: How it was paid; anyhow by default, but not by gift card.
         """
@@ -136,9 +112,10 @@ class World:
             item = rng.choice(product.items)
             lines.append(Line(item.id, product.id, item.price, name in final_sale))
         delivered = self.days_ago(delivered_ago) if status == "delivered" else None
+        overdue = -rng.randint(1, 9) if overdue is None else overdue
         promised = self.days_ago(delivered_ago + late_by if status == "delivered" else overdue)
-        placed = min(promised - timedelta(days=rng.randint(3, 7)), self.today)
-        fee = self._money(4, 9)
+        placed = min(promised - timedelta(days=rng.randint(3, 9)), self.today)
+        fee = self.money(4, 9)
         payment = payment or rng.choice([each for each in customer.payments if each.kind != "gift_card"])
         total = sum(line.price for line in lines) + fee
         order = Order(
@@ -192,21 +169,21 @@ class World:
                 self._numbers.add(number)
                 return number
 
-    def _money(self, low: int, high: int) -> int:
+    def money(self, low: int, high: int) -> int:
+        """An amount in cents between so many dollars."""
         return _money(self.rng, low, high)
 
 
 def catalogue(rng: random.Random) -> dict[str, Product]:
     """Products by id, each in four variants with prices and stock."""
     products: dict[str, Product] = {}
-    ids = iter(rng.sample(range(10**7, 10**8), _VARIANTS * len(_CATALOGUE)))
-    for name, category, lowest, options in _CATALOGUE:
-        labels = [label for label, _ in options]
-        variants = list(itertools.product(*(values for _, values in options)))
+    ids = iter(rng.sample(range(10**7, 10**8), _VARIANTS * len(_GOODS["products"])))
+    for name, category, lowest, options in _GOODS["products"]:
+        variants = list(itertools.product(*options.values()))
         items = tuple(
             Item(
                 id=str(next(ids)),
-                options=tuple(zip(labels, values, strict=True)),
+                options=tuple(zip(options, values, strict=True)),
                 price=_money(rng, lowest, lowest + 30),
                 stock=rng.randint(1, 9),
             )

@@ -155,7 +155,7 @@ def test_a_copy_of_the_database_is_the_database():
 
 @pytest.fixture
 def shop():
-    env = ServiceDesk(level="medium")
+    env = ServiceDesk(level="medium", kinds=["exchange"])
     env.reset(seed=1)
     return env.state.shop
 

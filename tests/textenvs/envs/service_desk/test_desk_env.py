@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from textenvs.data.files import write_parquet
 from textenvs.envs.service_desk import ServiceDesk, ServiceDeskTasks
+from textenvs.envs.service_desk.cases import KINDS
 from textenvs.envs.service_desk.expert import next_move
 from textenvs.envs.service_desk.tasks import LEVELS
-from textenvs.envs.service_desk.templates import KINDS
 from textenvs.messages import assistant
 from textenvs.task import Rows, TaskError
 from textenvs.tools import FORMATS, call
@@ -203,7 +203,7 @@ def do(env, name, **arguments):
 def test_a_change_needs_a_yes():
     env = first("easy", "cancel")
     (gold,) = env.state.story.gold
-    assert until(env, lambda state: state.identified)
+    assert until(env, lambda state: gold.arguments["order_id"] in state.seen)
     do(env, gold.name, **gold.arguments)
     assert env.state.violations == ("unconfirmed",)
     info = finish(env)
@@ -213,7 +213,13 @@ def test_a_change_needs_a_yes():
 def test_a_change_needs_to_know_who_it_is():
     env = first("easy", "cancel")
     (gold,) = env.state.story.gold
-    env.step(f"I would cancel order {gold.arguments['order_id']}. Do you confirm?")
+    for question in (
+        "Which order is it?",
+        "Why?",
+        f"I would cancel order {gold.arguments['order_id']}. Do you confirm?",
+    ):
+        env.step(question)
+    do(env, "get_order", order_id=gold.arguments["order_id"])
     do(env, gold.name, **gold.arguments)
     assert env.state.violations == ("unidentified",)
     assert finish(env)["metrics"]["policy"] == 0.0
@@ -283,13 +289,30 @@ def test_a_handover_that_nobody_needs():
 def test_a_wrong_answer_is_not_told():
     env = first("medium", "how-much-back")
     assert until(env, lambda state: next_move(state)[0].startswith("For the"))
-    _, _, terminated, _, _ = env.step("You would get $0.01 back.")
-    assert not terminated
-    for _ in range(20):
-        if env.state.done:
-            break
-        *_, info = env.step("You would get $0.02 back.")
-    assert info["stop"] == "user_left"
+    *_, info = env.step("You would get $0.01 back.")
+    assert (info["stop"], env.state.caller.outcomes) == ("unsolved", ("misinformed",))
+
+
+def test_a_change_without_looking_at_the_order():
+    env = first("easy", "cancel")
+    (gold,) = env.state.story.gold
+    assert until(env, lambda state: state.identified)
+    for question in (
+        "Which order is it?",
+        "Why?",
+        f"I would cancel order {gold.arguments['order_id']}. Do you confirm?",
+    ):
+        env.step(question)
+    do(env, gold.name, **gold.arguments)
+    assert env.state.violations == ("not_looked_at",)
+
+
+def test_a_case_is_handed_over_when_the_colleague_s_questions_are_answered():
+    env = first("medium", "human", lambda story: story.wishes[0].reason_words)
+    assert until(env, lambda state: state.identified)
+    do(env, "transfer_to_human", customer_id=env.state.identified, summary="at once")
+    assert env.state.violations == ("not_asked",)
+    assert finish(env)["stop"] == "unsolved"
 
 
 # ------------------------------------------------------------------ what the user sees

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from textenvs.envs.service_desk import ServiceDesk, ServiceDeskTasks
+from textenvs.envs.service_desk.cases import KINDS
 from textenvs.envs.service_desk.llm_customer import goal_text
 from textenvs.envs.service_desk.scenario import scenario_of
-from textenvs.envs.service_desk.templates import KINDS
 from textenvs.envs.service_desk.user import TOO_LONG
 from textenvs.task import Rows
 from textenvs.tools import FORMATS

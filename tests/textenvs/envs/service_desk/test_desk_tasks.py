@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from textenvs.envs.service_desk import ServiceDeskTasks, Wish, task_of
+from textenvs.envs.service_desk.cases import KINDS
 from textenvs.envs.service_desk.scenario import from_json, scenario_of, to_json
 from textenvs.envs.service_desk.shop_rules import policy_text
 from textenvs.envs.service_desk.tasks import LEVELS
-from textenvs.envs.service_desk.templates import KINDS
 from textenvs.task import Task, TaskError
 
 levels = st.sampled_from(LEVELS)
@@ -142,7 +142,7 @@ def test_outcomes_are_many():
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_level_draws_all_its_kinds(level):
-    assert {scenario_of(ServiceDeskTasks(level)[i]).kind for i in range(80)} == set(KINDS[level])
+    assert {scenario_of(ServiceDeskTasks(level)[i]).kind for i in range(400)} == set(KINDS[level])
 
 
 @pytest.mark.parametrize("level", LEVELS)

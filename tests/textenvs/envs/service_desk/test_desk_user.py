@@ -1,6 +1,7 @@
 """The simulated customer: answers what they are asked, gives away no more, believes no lies about consent, and ends."""
 
 import functools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from textenvs.envs.service_desk import ServiceDeskTasks
 from textenvs.envs.service_desk.scenario import scenario_of
-from textenvs.envs.service_desk.user import begin, listen
+from textenvs.envs.service_desk.user import begin, listen, needs
 
 SETS = {level: ServiceDeskTasks(level) for level in ("easy", "medium", "hard")}
 tasks = st.tuples(st.sampled_from(tuple(SETS)), st.integers(0, 60))
@@ -140,8 +141,10 @@ def test_who_is_asked_nothing_says_nothing(which, replies):
         assert not [name for name, piece in pieces.items() if piece in words]
 
 
-def talk(scenario, *replies):
+def talk(scenario, *replies, asked=True):
+    """A talk after the customer was asked for all that the rules want asked, or without that."""
     state, _ = begin(scenario)
+    state = replace(state, said=state.said | needs(state.wish)) if asked else state
     words = ""
     for reply in replies:
         state, words = listen(scenario.persona, state, reply)
@@ -226,7 +229,7 @@ def test_a_yes_needs_the_right_items_variant_and_address():
     assert state.consents == {("exchange_items", order)}
     move = first("easy", "change-address")
     order, address = move.wishes[0].order_id, move.wishes[0].address
-    assert "which address" in talk(move, f"I would send order {order} somewhere else. Do you confirm?")[1]
+    assert "which address" in talk(move, f"I would send order {order} to somewhere else. Do you confirm?")[1]
     assert talk(move, f"I would send order {order} to {address}. Do you confirm?")[1].startswith("Yes")
 
 
@@ -238,28 +241,34 @@ def test_they_ask_for_what_they_were_not_told():
     assert (words, state.ended) == (fact.ask, "")
     state, words = talk(scenario, yes, done, f"You get ${int(fact.value) / 100:.2f} back.")
     assert (state.ended, state.outcomes) == ("closed", ("done",))
-    state, _ = talk(scenario, yes, done, "A lot.", "You get $0.01 back.")
+    state, _ = talk(scenario, yes, done, "A lot.", "$4.20 or $5.20 come back.")
     assert (state.ended, state.annoyance) == ("", 2)
+    state, _ = talk(scenario, yes, done, "You get $0.01 back.")
+    assert (state.ended, state.outcomes) == ("closed", ("misinformed",))
 
 
-def test_a_refusal_needs_the_reason():
+WHY_NOT = {"Why not?", "And why is that?", "What is the reason?"}
+
+
+def test_a_refusal_needs_the_one_reason():
     scenario = first("easy", "return-too-late")
     state, words = talk(scenario, "I am sorry, I cannot do that.")
-    assert (words, state.ended) == ("Why not?", "")
-    state, words = talk(
-        scenario, "I cannot do that.", "It was delivered more than 30 days ago, so I cannot take it back."
-    )
+    assert (words in WHY_NOT, state.ended) == (True, "")
+    late = "It was delivered more than 30 days ago, so I cannot take it back."
+    state, words = talk(scenario, "I cannot do that.", late)
     assert (state.ended, state.outcomes) == ("closed", ("refused:window",))
-    state, words = talk(scenario, "I cannot: it was a final sale.")
-    assert (state.ended, state.outcomes) == ("", ())
-    state, words = talk(scenario, "I cannot: it was a final sale.", "I cannot: it is out of stock.")
-    assert (state.ended, state.outcomes) == ("closed", ("refused",))
-    everything = (
-        "I cannot: final sale, out of stock, already shipped, another customer, more than 30 days, your reason."
-    )
-    state, words = talk(scenario, everything)
-    assert (state.ended, state.outcomes) == ("", ())
-    assert "Which one" in words
+    for wrong in ("I cannot: it was a final sale.", "I cannot: it is out of stock."):
+        state, words = talk(scenario, wrong)
+        assert (state.ended, state.outcomes) == ("closed", ("refused",)), "the first reason is believed"
+    for several in (
+        "I cannot: final sale, out of stock, already shipped, another customer, more than 30 days, your reason.",
+        "I cannot: it was more than 30 days ago, and it was a final sale.",
+    ):
+        state, words = talk(scenario, several)
+        assert (state.ended, state.outcomes, state.annoyance) == ("", (), 1)
+        assert "Which" in words
+    denied = "I cannot take it back: it is not a final sale, but more than 30 days have passed."
+    assert talk(scenario, denied)[0].outcomes == ("refused:window",)
 
 
 def test_a_persistent_user_asks_again_and_then_gives_in():
@@ -271,12 +280,92 @@ def test_a_persistent_user_asks_again_and_then_gives_in():
     assert talk(scenario, *[no] * 3)[0].outcomes == ("refused:final_sale",)
 
 
-def test_a_wrong_refusal_is_questioned_and_then_believed():
+def test_a_wrong_refusal_is_believed_like_a_right_one():
     scenario = first("easy", "cancel")
     state, words = talk(scenario, "I cannot cancel it.")
-    assert "Are you sure" in words
-    state, _ = talk(scenario, *["I cannot cancel it."] * 3)
+    assert words in WHY_NOT
+    state, _ = talk(scenario, "I cannot cancel it: it has already been shipped.")
     assert (state.ended, state.outcomes) == ("closed", ("refused",))
+
+
+MENUS = (
+    "Shall I cancel, return, exchange or change the address of order {order} ({thing})?",
+    "Do you want me to cancel order {order} or refund its delivery fee?",
+    "I can return or exchange the {thing} of order {order}, cancel it, or change the address. Shall I go ahead?",
+    "Shall I cancel order {order} and swap the {thing}?",
+    "Shall I do whatever you want with order {order}, say cancel, return or exchange it?",
+    "I would cancel, return and exchange all of your orders, {order} too. Do you confirm?",
+    "Shall I cancel order {order}, W0000001 or W0000002?",
+    "Shall I cancel the orders W0000001 and {order}?",
+)
+
+
+@pytest.mark.parametrize("menu", MENUS)
+@pytest.mark.parametrize("kind", ["cancel", "return", "change-address", "late-parcel"])
+def test_a_yes_answers_one_question_about_one_thing(menu, kind):
+    scenario = first("easy", kind)
+    state, words = talk(scenario, *[filled(menu, scenario)] * 2)
+    assert (state.consents, "Yes" in words, state.annoyance > 0) == (frozenset(), False, True)
+
+
+CANCELS = (
+    "I can cancel order {order} and refund $45.00 to your card. Shall I go ahead?",
+    "I would cancel order {order} ({thing}) and pay $45.00 back to card_1234. Do you confirm?",
+    "Order {order}, total $45.00 including the delivery fee of $5.00, would be cancelled. Is that okay with you?",
+    "Would you like me to cancel order {order}? The money is returned to your card.",
+    "To confirm: cancel order {order}, refund $45.00 to the original payment method. Is this correct?",
+    "I will cancel order {order} for you; a confirmation goes to your email address. Do you agree?",
+    "Just to be sure: you want to cancel order {order} instead of returning it later. Is that right?",
+    "Order {order} will be cancelled and $45.00 will be returned to paypal_1234. Yes or no?",
+)
+
+
+@pytest.mark.parametrize("proposal", CANCELS)
+def test_natural_proposals_have_their_yes(proposal):
+    scenario = first("easy", "cancel")
+    proposal = filled(proposal, scenario)
+    state, words = talk(scenario, proposal)
+    assert state.consents == {("cancel_order", scenario.wishes[0].order_id)}, words
+
+
+def test_what_the_rules_want_asked_is_asked_before_a_yes():
+    for level, kind in (("easy", "cancel"), ("easy", "return"), ("easy", "change-address"), ("medium", "exchange")):
+        scenario = first(level, kind, by_heart)
+        wish = scenario.wishes[0]
+        offer = {
+            "cancel": f"I would cancel order {wish.order_id}.",
+            "return": f"I would take the return of the {' and the '.join(wish.things)} of order {wish.order_id}.",
+            "address": f"I would send order {wish.order_id} to {wish.address}.",
+            "exchange": f"I would exchange the {wish.things[0]} of order {wish.order_id} for {', '.join(wish.wanted)}.",
+        }[wish.kind]
+        state, words = talk(scenario, f"{offer} Do you confirm?", asked=False)
+        assert (state.consents, words.startswith("But you have not asked me")) == (frozenset(), True)
+        assert talk(scenario, f"{offer} Do you confirm?")[0].consents
+
+
+def test_a_proposal_names_no_other_products():
+    scenario = first("easy", "return")
+    wish = scenario.wishes[0]
+    listed = " and the ".join((*wish.things, *wish.rejects))
+    assert not talk(scenario, f"Shall I take the return of the {listed} of order {wish.order_id}?")[0].consents
+    assert not talk(scenario, f"Is it the order with the {listed}?", asked=False)[0].said & {"order"}
+
+
+def test_a_misread_order_number_is_corrected_when_it_is_not_found():
+    scenario = first("medium", "wrong-number", lambda s: s.persona.knows_order)
+    wish = scenario.wishes[0]
+    state, words = talk(scenario, "What is the order number?", asked=False)
+    assert wish.wrong_number in words
+    state, words = talk(scenario, "What is the order number?", "I could not find that order.", asked=False)
+    assert (wish.order_id in words, state.annoyance) == (True, 0)
+
+
+def test_several_answers_to_a_question_are_none():
+    scenario = first("easy", "question", lambda s: s.wishes[0].topic == "promised")
+    days = ", ".join(f"2026-0{month}-{day:02}" for month in range(1, 4) for day in range(1, 29))
+    state, words = talk(scenario, f"The days are {scenario.wishes[0].facts[0].value}, {days}.")
+    assert (state.outcomes, state.annoyance) == ((), 1)
+    assert "Which" in words
 
 
 def test_second_choices_and_second_thoughts():

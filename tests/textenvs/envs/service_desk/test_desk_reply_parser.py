@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from textenvs.envs.service_desk.reply_parser import MAX_AMOUNTS, Heard, amounts, mentions, tells, understand
+from textenvs.envs.service_desk.reply_parser import Heard, amounts, mentions, understand, verdict
 
 ASKING = {
     "email": [
@@ -161,7 +161,7 @@ def test_anything_can_be_heard(text):
     assert isinstance(understand(text), Heard)
     amounts(text)
     for kind, value in (("amount", "100"), ("date", "2025-03-04"), ("text", "TRK1")):
-        tells(text, kind, value)
+        verdict(text, kind, value)
 
 
 @given(st.integers(0, 10**9), st.integers(0, 99))
@@ -174,25 +174,104 @@ def test_amounts_however_they_are_written(dollars, cents):
     assert amounts(f"W{dollars}") == amounts(f"{dollars}.{cents:02}5") == amounts(f"card-{dollars}") == set()
 
 
-def test_who_says_all_amounts_has_said_none():
-    few = " ".join(f"${n}.00" for n in range(MAX_AMOUNTS))
-    assert tells(few, "amount", "500")
-    assert not tells(f"{few} $99.00", "amount", "500")
+ANSWERS = [
+    # question, value, role: what a careful model would write
+    ("Your order of $120.00 gets a refund of $77.60.", "7760", "refund"),
+    ("You will get $77.60 back to your card.", "7760", "refund"),
+    ("The e-reader cost $120.00; less the restocking fee of $18.00, you get $102.00 back.", "10200", "refund"),
+    ("You'll receive $102.00 ($120.00 minus an $18.00 restocking fee).", "10200", "refund"),
+    ("The refund would be **$51.00** ($60.00 - $9.00).", "5100", "refund"),
+    ("$51.00 would go back to your PayPal account.", "5100", "refund"),
+    ("If you return the lamp, $45.20 will be refunded to card_1234.", "4520", "refund"),
+    ("The price was $60.00. After the 15% fee of $9.00, your refund is $51.00.", "5100", "refund"),
+    ("I've cancelled order W1234567 and refunded $64.40 to paypal_1234.", "6440", "refund"),
+    ("The return is registered: 2 items, $64.40 back within 5 days.", "6440", "refund"),
+    ("Your refund: $1,064.40.", "106440", "refund"),
+    ("You paid $52.40 in total for order W1234567.", "5240", "total"),
+    ("The total for that order was $52.40, including $4.40 delivery.", "5240", "total"),
+    ("You paid $52.40 in all: the lamp at a price of $48.00 and a delivery fee of $4.40.", "5240", "total"),
+    ("Your card was charged $52.40.", "5240", "total"),
+    ("It came to $52.40 altogether.", "5240", "total"),
+    ("There is $20.00 left on your gift card.", "2000", "balance"),
+    ("Your gift card balance is 20.00 dollars.", "2000", "balance"),
+    ("The remaining balance on gift_card_1234 is $20.00.", "2000", "balance"),
+    ("The delivery fee was $4.40.", "440", "fee"),
+    ("You paid $52.40 in total, of which $4.40 was for shipping.", "440", "fee"),
+    ("I have refunded the $4.40 delivery fee.", "440", "fee"),
+    ("You would have to pay $12.00 more.", "1200", "charge"),
+    ("The new one has a price of $72.00, the old one $60.00 each, so an extra $12.00 is charged.", "1200", "charge"),
+    ("The price difference of $12.00 will be charged to your card.", "1200", "charge"),
+    ("Your order was placed on 2025-03-01 and should arrive on 2025-03-04.", "2025-03-04", "promised"),
+    ("It is expected on March 4, 2025.", "2025-03-04", "promised"),
+    ("The parcel was shipped on March 2 and is due on March 4.", "2025-03-04", "promised"),
+    ("Today is 2025-03-01; the promised delivery date is Tuesday, March 4th, 2025.", "2025-03-04", "promised"),
+    ("The estimated arrival is 2025-03-04 (March 4).", "2025-03-04", "promised"),
+    ("You placed this order on 2025-03-04, and it should arrive on 2025-03-08.", "2025-03-04", "placed"),
+    ("It was delivered on 2025-03-04.", "2025-03-04", "delivered"),
+    ("It was delivered on 2025-02-02, so you can return it until 2025-03-04.", "2025-03-04", "deadline"),
+    ("The return window ends on March 4.", "2025-03-04", "deadline"),
+    ("Your tracking number is **TRK123456789**.", "TRK123456789", ""),
+    ("Order W1234567 (desk lamp) travels as TRK123456789, expected on 2025-03-04.", "TRK123456789", ""),
+]
 
 
-def test_decoys():
-    assert tells("It is TRK123.", "text", "TRK123", ["TRK124"])
-    assert not tells("It is TRK123 or TRK124.", "text", "TRK123", ["TRK124"])
-    assert not tells("It is TRK1234.", "text", "TRK123")
+def kind_of(value):
+    return "amount" if value.isdigit() else "date" if "-" in value else "text"
+
+
+@pytest.mark.parametrize(("text", "value", "role"), ANSWERS)
+def test_a_natural_answer_is_one_value_in_the_role_asked_for(text, value, role):
+    assert verdict(text, kind_of(value), value, role) == "right"
+
+
+@pytest.mark.parametrize(("text", "value", "role"), ANSWERS)
+def test_another_value_in_the_same_role_leaves_it_open(text, value, role):
+    other = {"amount": "$3.33", "date": "2025-03-17", "text": "TRK999999999"}[kind_of(value)]
+    assert verdict(f"{text} Or it is one of: {other}.", kind_of(value), value, role) == "several"
+    assert verdict(f"Perhaps {other}. {text}", kind_of(value), value, role) == "several"
+
+
+@given(st.integers(2, 60), st.integers(0, 59), st.sampled_from(["refund", "total", "balance", "charge", "fee", ""]))
+def test_who_lists_amounts_has_said_none(count, right, role):
+    listed = ", ".join(f"${n}.20" for n in range(1, count + 1))
+    value = str((right % count + 1) * 100 + 20)
+    for text in (f"It is one of these: {listed}.", f"You get {listed} back.", f"Refund: {listed}"):
+        assert verdict(text, "amount", value, role) != "right"
+
+
+@given(st.integers(2, 28), st.integers(1, 28), st.sampled_from(["promised", "placed", "delivered", "deadline", ""]))
+def test_who_lists_days_has_said_none(count, right, role):
+    for form in ("2025-03-{:02}", "March {}", "{}th of March"):
+        listed = ", ".join(form.format(day) for day in range(1, count + 1))
+        assert verdict(f"The days are {listed}.", "date", f"2025-03-{right % count + 1:02}", role) != "right"
+
+
+def test_a_value_of_every_role_is_no_answer():
+    every = "It was placed on 2025-03-01, shipped on 2025-03-02, delivered on 2025-03-05, promised for 2025-03-04, "
+    assert verdict(f"{every} and can be returned until 2025-04-04.", "date", "2025-03-04", "promised") == "several"
+
+
+def test_pasted_results_are_no_answer():
+    pasted = '{"order_id":"W1234567","promised":"2025-03-04","tracking":"TRK123456789"}'
+    assert verdict(pasted, "text", "TRK123456789") == "several"
+    assert verdict(pasted, "date", "2025-03-04", "promised") == "several"
+
+
+def test_a_wrong_value_is_wrong_and_none_is_none():
+    assert verdict("You get $5.00 back.", "amount", "700", "refund") == "wrong"
+    assert verdict("Is it $7.00?", "amount", "700", "refund", statements=True) == "none"
+    assert verdict("You paid $7.00 in total.", "amount", "700", "refund") == "none"
+    assert verdict("In 30 days, for 2 items.", "amount", "200", "refund") == "none"
+    assert verdict("It is TRK1234.", "text", "TRK123") == "wrong"
 
 
 @pytest.mark.parametrize(
     "text", ["on 2025-03-04", "March 4", "Mar. 4th, 2025", "4 March", "the 4th of March", "03/04/2025", "3/4"]
 )
 def test_dates_however_they_are_written(text):
-    assert tells(f"It comes {text}.", "date", "2025-03-04")
+    assert verdict(f"It comes {text}.", "date", "2025-03-04") == "right"
     for other in ("2025-03-14", "2025-04-05", "2025-05-04"):
-        assert not tells(f"It comes {text}.", "date", other)
+        assert verdict(f"It comes {text}.", "date", other) == "wrong"
 
 
 def test_words_are_whole():
