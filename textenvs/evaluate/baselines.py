@@ -6,7 +6,7 @@ there is nothing to learn; an attack near it, that the reward can be had without
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -114,9 +114,10 @@ def play_policy(env: TextEnv[Any], policy: Policy, played: Iterable[Job], *, max
         Stopped: ``max_failures`` episodes in a row failed.
     """
     records: list[Record] = []
-    # One worker: scripts do not wait, so there is nothing to overlap.
-    playing: Awaitable[None] = run(
-        played, lambda: env, policy, on_record=records.append, concurrency=1, max_failures=max_failures
-    )
-    wait_for(playing)
-    return records
+
+    async def play() -> list[Record]:
+        # One worker: scripts do not wait, so there is nothing to overlap.
+        await run(played, lambda: env, policy, on_record=records.append, concurrency=1, max_failures=max_failures)
+        return records
+
+    return wait_for(play())
