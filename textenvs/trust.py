@@ -25,7 +25,7 @@ ROW_OPTIONS: frozenset[str] = frozenset(
     + ("max_user_turns", "method", "needless", "no_progress", "patience", "progress", "question", "rewarded", "score")
     + ("scoring", "seat", "seed", "shaped", "size", "snippet_chars", "split", "submission", "success", "system_prompt")
     + ("task_reward", "threshold", "token_rate", "tool_error", "tools", "tools_in_prompt", "top_k", "turn")
-    + ("wasted_call", "wrong")
+    + ("user_volunteers", "wasted_call", "wrong")
 )
 #: Characters of a text that a row may set.
 MAX_TEXT = 10_000

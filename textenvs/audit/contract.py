@@ -69,6 +69,15 @@ def play_episodes(subject: Subject) -> list[Played]:
 
 def determinism(subject: Subject, episodes: list[Played]) -> Verdict:
     """The same seed and replies give the same episode, whatever the global generators hold."""
+    states = random.getstate(), np.random.get_state()  # noqa: NPY002
+    try:
+        return _determinism(subject, episodes)
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002
+
+
+def _determinism(subject: Subject, episodes: list[Played]) -> Verdict:
     for played in episodes:
         env = subject.make_env()
         random.seed(played.seed)

@@ -1,10 +1,11 @@
-"""Cheaters that have the expert at hand: what it knows must not be for sale without what it does.
+"""Cheaters that may ask the expert: its knowledge alone, without its work, must not be paid.
 
 Each is played on the episodes that it is about, and compared with the expert on the same ones.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,7 +18,7 @@ from ..evaluate.plan import Job
 from ..evaluate.policies import AttackPolicy, Player, Reply, ScriptedPolicy, ToolSchemas
 from ..evaluate.records import Record
 from ..messages import Message, Messages
-from .subject import Subject, Verdict, below_expert, best_of, mean, show
+from .subject import Subject, Verdict, below_expert, best_of, broken, mean, show
 
 _MORE = 0.02  # of the range: what failing first may earn beyond the expert
 
@@ -65,6 +66,8 @@ def unasked(subject: Subject) -> Verdict:
     if not longer:
         return Verdict(check, "skipped", "every turn of the expert earns something or ends the episode")
     records = subject.play_jobs(WithExpert(_deliver_or_wait), [_job(record) for record in longer])
+    if (failure := broken(check, records)) is not None:
+        return failure
     same = {record.task_index for record in longer}
     floor = mean([record for record in subject.random if record.task_index in same])
     earned, ceiling = mean(records), mean(longer)
@@ -92,6 +95,8 @@ def failing_first(subject: Subject) -> Verdict:
             return env.demonstration(rng) if turn else wrong
 
         records = subject.play_jobs(WithExpert(reply), played)
+        if (failure := broken(check, records)) is not None:
+            return failure
         evidence = f"mean return {mean(records):+.3f} after {wrong!r}; expert {ceiling:+.3f}"
         if mean(records) > more:
             cause = "a failure before the success is paid: an improvement earns more than being right at once"
@@ -101,7 +106,7 @@ def failing_first(subject: Subject) -> Verdict:
 
 def remembering(subject: Subject) -> Verdict:
     """What the expert said to other tasks is no answer to a task."""
-    check = "answers learned by heart"
+    check = "memorised answers"
     if subject.expert is None:
         return Verdict(check, "skipped", "no scripted expert")
     indices, others = subject.tasks(subject.episodes, _REHEARSED, seed=1)
@@ -110,8 +115,16 @@ def remembering(subject: Subject) -> Verdict:
     rehearsed = [record.messages for record in subject.play(ScriptedPolicy("expert"), others, subject.seed + 1)]
     expert = subject.play(ScriptedPolicy("expert"), indices, subject.seed)
     floor = subject.play(ScriptedPolicy("random"), indices, subject.seed)
-    lookup = AttackPolicy(Attack(check, "", _lookup), rehearsed)
-    records = subject.play(lookup, indices, subject.seed)
+    tables = [
+        subject.play(
+            AttackPolicy(Attack(check, "", functools.partial(_lookup, last)), rehearsed), indices, subject.seed
+        )
+        for last in (False, True)
+    ]
+    for records in tables:
+        if (failure := broken(check, records)) is not None:
+            return failure
+    records = max(tables, key=mean)
     earned, ceiling = mean(records), mean(expert)
     evidence = f"mean return {earned:+.3f} after {len(others)} other tasks; expert {ceiling:+.3f}"
     if earned > below_expert(subject.env, ceiling, mean(floor)):
@@ -123,11 +136,16 @@ def remembering(subject: Subject) -> Verdict:
     return Verdict(check, "pass", "answers to other tasks are no answers to a new one", evidence)
 
 
-def _lookup(rng: np.random.Generator, rehearsed: Sequence[Messages]) -> Cheater:
-    """The expert's replies to the same request, or to the one with the most words in common; the last ones first."""
-    known = {
-        first_user_text(each): [message for message in each if message["role"] == "assistant"] for each in rehearsed
-    }
+def _lookup(last: bool, rng: np.random.Generator, rehearsed: Sequence[Messages]) -> Cheater:
+    """The expert's replies to the same request, or to the one with the most words in common.
+
+    Args:
+        last: Begin with the last one, the answer; else all of them are said in their order.
+        rng: Not used.
+        rehearsed: Whole conversations.
+    """
+    said_to = ((first_user_text(each), [one for one in each if one["role"] == "assistant"]) for each in rehearsed)
+    known = {request: replies for request, replies in said_to if replies}
     words = {request: set(request.split()) for request in known}
 
     def reply(conversation: Messages) -> Message:
@@ -135,7 +153,8 @@ def _lookup(rng: np.random.Generator, rehearsed: Sequence[Messages]) -> Cheater:
         if request not in known:
             request = max(known, key=lambda other: len(words[other] & set(request.split())))
         said = sum(message["role"] == "assistant" for message in conversation)
-        return known[request][max(0, len(known[request]) - 1 - said)]
+        replies = known[request]
+        return replies[-1 if last else min(said, len(replies) - 1)]
 
     return reply
 

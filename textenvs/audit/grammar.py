@@ -80,7 +80,7 @@ PICKS: Mapping[str, str] = {
     "first": "the first",
     "one by one": "one a turn",
     "negated": "minus the last",
-    "largest": "the longest",
+    "longest": "the longest",
 }
 #: What is found nowhere: candidates of a range.
 RANGES = {"range 0-100": "numbers from 0 to 100", "90 days": "90 days from the first date seen"}
@@ -93,7 +93,7 @@ WHERE: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Composition:
-    """A cheap policy: an :class:`~textenvs.attack.Attack`'s ``start`` is :meth:`start`.
+    """A cheap policy.
 
     Args:
         first: A key of :data:`FIRST`.
@@ -170,7 +170,7 @@ class Composition:
         elif self.pick == "negated":
             picked = [found[-1].removeprefix("-") if found[-1].startswith("-") else f"-{found[-1]}"]
         else:
-            picked = {"all": found, "last": found[-1:], "first": found[:1], "largest": [max(found, key=len)]}[self.pick]
+            picked = {"all": found, "last": found[-1:], "first": found[:1], "longest": [max(found, key=len)]}[self.pick]
         if self.form.startswith("tool "):
             schema = next(each for each in tools if each["function"]["name"] == self.form[5:])
             return assistant("", [_call(schema, each, number) for number, each in enumerate(picked[:_CALLS])])

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ..registry import make
 from .earnings import earnings, makers
-from .subject import mean, solved
+from .subject import below_expert, mean, solved
 
 #: The place of an environment's table on a page.
 PLACE = re.compile(r"<!-- attacks (\S+) -->\n.*?<!-- end of attacks -->", re.DOTALL)
@@ -29,6 +29,11 @@ def markdown(env_id: str, episodes: int = 200, *, seed: int = 0) -> str:
     for each, *others in zip(*levels.values(), strict=True):
         cells = [f"{solved(one.good):.1%}, {mean(one.good):+.3f}" if one.good else "failed" for one in (each, *others)]
         lines.append([each.policy, each.says.replace("|", "\\|"), *cells])
+    for level, found in levels.items():
+        means = {each.policy: mean(each.good) for each in found if each.good}
+        limit = below_expert(env, means["expert"], means["random"])
+        if above := [attack.name for attack in env.attacks() if means.get(attack.name, limit + 1.0) > limit]:
+            raise SystemExit(f"{env_id}, level {level}: above the limit of {limit:+.3f} or failed: {', '.join(above)}")
     rows = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     return (
         f"<!-- attacks {env_id} -->\n{rows}\n\nSolved and mean return over {episodes} tasks a level. Every attack "

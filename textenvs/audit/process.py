@@ -29,12 +29,17 @@ class Died(Exception):
     """The other process ended without a result; the message is the end of what it wrote."""
 
 
+class Unfinished(Exception):
+    """There is no result, and the process did not die: it took too long, or the function raised."""
+
+
 def elsewhere(function: Callable[..., Any], *arguments: Any) -> Any:
     """The result of ``function(*arguments)``, computed in a new process.
 
     Raises:
         Unpicklable: An argument cannot be pickled, or not be unpickled there.
-        Died: The process ended without a result, or took longer than five minutes.
+        Died: The process ended without a result.
+        Unfinished: It took longer than five minutes, or the function raised.
     """
     try:
         parcel = pickle.dumps((function, arguments))
@@ -51,7 +56,7 @@ def elsewhere(function: Callable[..., Any], *arguments: Any) -> Any:
             timeout=_TIMEOUT_S,
         )
     except subprocess.TimeoutExpired as error:
-        raise Died(f"it took longer than {_TIMEOUT_S:g} s") from error
+        raise Unfinished(f"it took longer than {_TIMEOUT_S:g} s") from error
     try:
         answer = json.loads(done.stdout.splitlines()[-1])
     except (IndexError, ValueError) as error:
@@ -59,6 +64,8 @@ def elsewhere(function: Callable[..., Any], *arguments: Any) -> Any:
         raise Died(f"exit status {done.returncode}; {excerpt(last[0], 300) if last else 'it said nothing'}") from error
     if "unpicklable" in answer:
         raise Unpicklable(answer["unpicklable"])
+    if "raised" in answer:
+        raise Unfinished(answer["raised"])
     return answer["result"]
 
 
@@ -71,7 +78,7 @@ def processes(subject: Subject, episodes: list[Played]) -> Verdict:
     except Unpicklable as error:
         cause = "what makes the environment cannot be sent to another process; give a class of a module, or an id"
         return Verdict("processes", "skipped", cause, str(error))
-    except Died as error:
+    except (Died, Unfinished) as error:
         return Verdict("processes", "fail", "another process could not play the same episodes", str(error))
     for played, ours, theirs in zip(episodes, here, there, strict=True):
         if ours != theirs:
@@ -107,5 +114,8 @@ def main() -> None:
     except Exception as error:
         answer = {"unpicklable": f"{type(error).__name__}: {error}"}
     else:
-        answer = {"result": function(*arguments)}
+        try:
+            answer = {"result": function(*arguments)}
+        except Exception as error:
+            answer = {"raised": f"{type(error).__name__}: {error}"}
     os.write(out, json.dumps(answer).encode() + b"\n")

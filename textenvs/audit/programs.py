@@ -23,7 +23,7 @@ from ..evaluate.policies import AttackPolicy
 from ..evaluate.records import Record
 from ..messages import Message, Messages, assistant, text_of
 from ..tools.formats import call
-from .process import Died, Unpicklable, elsewhere
+from .process import Died, Unfinished, Unpicklable, elsewhere
 from .subject import Subject, Verdict, best_of, mean, show
 
 #: Set by a program that runs in the process of its environment.
@@ -57,6 +57,8 @@ def programs(subject: Subject) -> Verdict:
             found = elsewhere(play_program, subject.make_env, name, indices, subject.seed)
         except Unpicklable as error:
             return Verdict(check, "skipped", "what makes the environment cannot be sent to another process", str(error))
+        except Unfinished as error:
+            return Verdict(check, "skipped", f"{name} could not be played to its end", str(error))
         except Died as error:
             cause = "a program ended the process that judges it: run what a policy writes in a sandbox"
             return Verdict(check, "fail", cause, f"{name}: {error}")

@@ -124,8 +124,9 @@ def below_expert(env: TextEnv[Any], expert: float, floor: float) -> float:
 
 
 def mean(records: Sequence[Record]) -> float:
-    """The mean return; an episode that failed earned nothing."""
-    return float(np.mean([0.0 if record.failed else record.total for record in records]))
+    """The mean return of the episodes that did not fail; 0 where all did, which :func:`broken` reports."""
+    good = [record.total for record in records if not record.failed]
+    return float(np.mean(good)) if good else 0.0
 
 
 def solved(records: Sequence[Record]) -> float:
@@ -133,13 +134,24 @@ def solved(records: Sequence[Record]) -> float:
     return float(np.mean([record.success for record in records]))
 
 
+def broken(check: str, records: Sequence[Record]) -> Verdict | None:
+    """The verdict on a policy that could not be played, if an episode failed."""
+    failures = [record for record in records if record.failed]
+    if not failures:
+        return None
+    evidence = f"{len(failures)} of {len(records)} episodes failed"
+    if all("NotImplementedError" in str(record.failure) for record in failures):
+        return Verdict(check, "skipped", f"the expert cannot go on here: {failures[0].failure}", evidence)
+    return Verdict(check, "fail", f"it makes the environment or its expert fail: {failures[0].failure}", evidence)
+
+
 def judge_attack(env: TextEnv[Any], attack: Attack, records: Sequence[Record], expert: float, floor: float) -> Verdict:
     """Whether an attack stays below the expert by the environment's margin, and fakes no more than 5 % of solutions."""
     earned, limit, faked = mean(records), below_expert(env, expert, floor), solved(records)
     evidence = f"mean return {earned:+.3f}, solved {faked:.1%}; expert {expert:+.3f}, random {floor:+.3f}"
     check = f"attack {attack.name}"
-    if failures := [record for record in records if record.failed]:
-        return Verdict(check, "fail", f"it makes the environment fail: {failures[0].failure}", evidence)
+    if (failure := broken(check, records)) is not None:
+        return failure
     if earned > limit:
         cause = f"it {attack.says} and earns more than {limit:+.3f}, the expert's less the margin"
         return Verdict(check, "fail", cause, evidence, show(best_of(records)))

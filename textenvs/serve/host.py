@@ -285,14 +285,20 @@ class Host:
         for event in request.replay:
             if isinstance(event, protocol.Said):
                 self._check_reply(event.action)
-        self._end(self.sessions.get((owner, request.replaces or "")), "replaced")
-        self._check_room(SESSION_BYTES)
+        replaced = self.sessions.get((owner, request.replaces or ""))
+        if replaced is None:
+            self._check_room(SESSION_BYTES)
         now, most = time.monotonic(), self.limits.max_sessions
-        if len(self.sessions) >= most:
-            oldest = min(self.sessions.values(), key=lambda each: (each.work is not None, each.used))
-            if oldest.work is not None or now < oldest.used + LINGER_S:
+        if replaced is None and len(self.sessions) >= most:
+            # The running episode of another owner is never ended.
+            idle = [
+                each for each in self.sessions.values() if each.work is None and (each.over or each.key[0] == owner)
+            ]
+            oldest = min(idle, key=lambda each: each.used, default=None)
+            if oldest is None or now < oldest.used + LINGER_S:
                 raise Refusal("full", f"all {most} sessions are taken", retry_after_s=1.0)
             self._end(oldest, "made_room")
+        self._end(replaced, "replaced")
         key = (owner, request.session)
         session = self.sessions[key] = _Session(key, now)
         self._hold(session.size)

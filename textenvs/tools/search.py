@@ -55,7 +55,7 @@ class Corpus:
     """
 
     def __init__(self, documents: Sequence[Document | Mapping[str, Any]], *, name: str = "corpus") -> None:
-        _require_bm25s()
+        require_bm25s()
         self.name = name
         self.documents = make_documents(name, enumerate(documents, start=1))
         self._source: Path | None = None
@@ -224,7 +224,8 @@ def snippet(text: str, asked: frozenset[str], most: int) -> str:
     return f"{'...' if start > 0 else ''}{text[start:end].strip()}{'...' if end < len(text) else ''}"
 
 
-def _require_bm25s() -> None:
+def require_bm25s() -> None:
+    """Raise ``ImportError``, which names the extra, unless bm25s is installed."""
     from importlib.util import find_spec
 
     if find_spec("bm25s") is None:

@@ -179,8 +179,8 @@ def test_a_reply_that_is_cut_is_judged_as_it_stands(config, tokenizer, server):
 def test_the_models_own_limit_and_a_limit_a_reply(config, tokenizer, server):
     played = adapter_kit.direct(EpisodeSpec("textenv/gsm8k-interact", 0))
     server.learn(played.opening, played.replies)
-    output = play(limited(config, max_model_len=100), tokenizer, server, played.spec)
-    assert len(output.prompt_ids) + len(output.response_ids) <= 100
+    output = play(limited(config, max_model_len=120), tokenizer, server, played.spec)
+    assert len(output.prompt_ids) + len(output.response_ids) <= 120
     server.requests.clear()
     play(config, tokenizer, server, played.spec, max_reply_tokens=7)
     (requests,) = server.requests.values()

@@ -23,7 +23,7 @@ from ...tool_env import ToolEnv, ToolState
 from ...tools.formats import call
 from ...tools.jsontext import read_object
 from ...tools.schema import Tool
-from ...tools.search import Corpus, Search, SnippetChars
+from ...tools.search import Corpus, Search, SnippetChars, require_bm25s
 from ...tools.toolbox import ToolResult
 from .attacks import ATTACKS
 from .tasks import LEVELS, GeneratedQuestions, WorldLevel, documents_of
@@ -106,6 +106,7 @@ class SearchQA(ToolEnv[SearchState]):
         system_prompt: str | None = SYSTEM_PROMPT,
         **options: Any,
     ) -> None:
+        require_bm25s()
         opened = open_source(tasks, READER, level=level, split=split, seed=seed)
         of_worlds = isinstance(opened, GeneratedQuestions) or documents_of(opened[0]) is not None
         if of_worlds and corpus is not None:
