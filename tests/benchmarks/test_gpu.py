@@ -45,7 +45,7 @@ def test_layouts_and_engine_agree(job):
     assert all(line["gaps"]["gradients"] > 1e-4 for line in lines if line.get("dtype") == "bfloat16" and "gaps" in line)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)])
 def test_sequences_that_see_each_other_are_noticed(job, monkeypatch, dtype):
     """As a kernel would be that ignores where packed sequences start, in one precision alone."""
     from trainers.learner import attention

@@ -210,7 +210,7 @@ def test_a_kill_loses_no_more_than_what_came_after_the_last_checkpoint(tmp_path)
     assert names == ["iteration_000024", "iteration_000025"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_an_interrupt_during_the_warm_start_ends_it(tmp_path, number):
     folder = tmp_path / "run"
     with Program(folder, *LONG, "warm_start.steps=1000000", "warm_start.batch_size=2") as program:

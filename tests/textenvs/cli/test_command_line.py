@@ -90,7 +90,7 @@ def test_list_where_an_extra_is_missing(capsys, monkeypatch):
 
 @pytest.mark.parametrize("env_id", textenvs.list_environments())
 def test_describe_says_everything_about_every_environment(env_id, capsys):
-    status, out, err = command(capsys, "describe", env_id, "--episodes", "5")
+    status, out, err = command(capsys, "describe", env_id, "--episodes", "2")
     assert (status, err) == (0, "")
     spec = textenvs.describe(env_id)
     env = textenvs.make(env_id)

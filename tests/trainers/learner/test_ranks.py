@@ -228,7 +228,7 @@ def test_any_number_of_ranks_is_one(plain, ranks_of, count):
             raise AssertionError(f"{name} on {count} ranks: {error}") from error
 
 
-@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_bfloat16_is_near_however_it_is_cut(plain, ranks_of, count):
     ours, theirs = ranks_of(count)[0]["bfloat16"], plain["qwen3"]
     for name in ("logprobs", "entropies", "reference"):
