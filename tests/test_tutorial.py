@@ -66,7 +66,7 @@ def audited(folder, *words, status=0):
 def test_the_environment_with_tools_passes_the_audit(folder):
     verdicts = audited(folder)
     assert {each["status"] for each in verdicts.values()} <= {"pass", "skipped"}
-    assert {"copies", "attack all", "answers learned by heart", "search"} <= set(verdicts)
+    assert {"copies", "attack all", "memorised answers", "search"} <= set(verdicts)
 
 
 def test_the_audit_finds_what_the_page_says(folder):
