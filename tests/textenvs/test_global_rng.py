@@ -1,14 +1,17 @@
 """What happens in contained() stays there."""
 
+import ast
 import decimal
 import random
 import sys
 import threading
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import textenvs
 from textenvs.global_rng import RandomState, contained
 
 
@@ -99,3 +102,19 @@ def test_the_precision_of_decimals_is_neither_let_in_nor_out():
             assert decimal.getcontext().prec == decimal.DefaultContext.prec
             decimal.getcontext().prec = 3
         assert decimal.getcontext().prec == 7
+
+
+def test_no_module_of_ours_draws_from_the_global_generator():
+    """Beside seeded code in another thread, a draw of a retry's jitter would change what that code draws."""
+    root = Path(textenvs.__file__).parents[1]
+    drawing = {name for name in dir(random) if callable(getattr(random, name)) and name[0].islower()}
+    drawing -= {"getstate", "setstate", "seed"}
+    for path in [*root.glob("textenvs/**/*.py"), *root.glob("trainers/**/*.py")]:
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            drawn = isinstance(node, ast.Attribute) and node.attr in drawing and isinstance(node.value, ast.Name)
+            assert not (drawn and node.value.id == "random"), f"{path}:{node.lineno}: random.{node.attr}"
+            assert not (
+                isinstance(node, ast.ImportFrom)
+                and node.module == "random"
+                and drawing & {name.name for name in node.names}
+            ), f"{path}:{node.lineno}"
