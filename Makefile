@@ -22,7 +22,8 @@ PYTEST ?=
 
 VENV   := .venv
 BIN    := $(VENV)/bin
-PIP_OPTIONS := --disable-pip-version-check --quiet
+# Python compiles what is imported, when it is: far less than all that is installed.
+PIP_OPTIONS := --disable-pip-version-check --quiet --no-compile
 PIP    := $(BIN)/python -m pip install $(PIP_OPTIONS)
 
 .DEFAULT_GOAL := help

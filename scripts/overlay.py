@@ -30,7 +30,7 @@ def main(place: Path, requirements: Path) -> None:
     # site.addsitedir, not the bare path: the editable installation below is a .pth file of its own.
     below = sysconfig.get_path("purelib")
     (own / "_below.pth").write_text(f"import site; site.addsitedir({below!r})\n", encoding="utf-8")
-    pip = [str(inside), "-m", "pip", "install", "--disable-pip-version-check", "--quiet"]
+    pip = [str(inside), "-m", "pip", "install", "--disable-pip-version-check", "--quiet", "--no-compile"]
     subprocess.run([*pip, "-r", str(requirements)], check=True)
     alone, older = (requirements.with_name(f"{requirements.stem}-{which}.txt") for which in ("alone", "older"))
     if alone.exists():
