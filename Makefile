@@ -92,20 +92,20 @@ venv-hosts: .venv-hosts/.installed
 train: venv
 	$(BIN)/python -m trainers.ppo $(ARGS)
 
-# Tests are offline and many; one thread each and two processes beat two threads in one. Tests of one server stay in one
-# process.
+# Tests are offline and many, and some wait for processes that they start: twice as many workers as the two cores of a small
+# machine, one thread each. Tests of one server stay in one process.
 test test-light test-slow: export HF_HUB_OFFLINE = 1
 test test-light test-slow: export OMP_NUM_THREADS = 1
 test:
 	+$(MAKE) --no-print-directory --jobs=4 dev venv-vllm venv-sglang venv-verl venv-hosts
-	$(BIN)/python -m pytest -n 3 --dist loadgroup -m "not slow" $(PYTEST)
+	$(BIN)/python -m pytest -n 4 --dist loadgroup -m "not slow" $(PYTEST)
 
 # What `make test` leaves out, so that it takes less than 20 minutes on two cores.
 test-slow: dev venv-vllm venv-sglang
 	$(BIN)/python -m pytest -m slow $(PYTEST)
 
 test-light: dev
-	$(BIN)/python -m pytest -n 3 --dist loadgroup -m "not engines and not hosts and not slow" $(PYTEST)
+	$(BIN)/python -m pytest -n 4 --dist loadgroup -m "not engines and not hosts and not slow" $(PYTEST)
 
 lint: dev
 	$(BIN)/ruff check

@@ -75,7 +75,7 @@ def test_validation_alone_trains_nothing(tmp_path, capsys):
     assert not (tmp_path / "new/checkpoints").exists()
     trained = trainers.make("ppo", [*USUAL, f"trainer.default_local_dir={tmp_path}/trained"]).fit()
     given = ["trainer.resume_mode=resume_path", f"trainer.resume_from_path={trained.checkpoint}"]
-    for arguments in (only("trained"), only("elsewhere", *given), only("trained", "trainer.total_iterations=9")):
+    for arguments in (only("elsewhere", *given), only("trained", "trainer.total_iterations=9")):
         result = trainers.make("ppo", arguments).fit()
         assert (result.iterations, result.model, result.checkpoint) == (2, trained.model, trained.checkpoint)
         assert result.metrics["val/reward"] == pytest.approx(trained.metrics["val/reward"], abs=1e-6)

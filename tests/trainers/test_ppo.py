@@ -148,8 +148,6 @@ def test_every_estimator_trains(tmp_path, estimator):
 OPTIONS = [
     *([f"actor.use_kl_loss=true actor.kl_loss_type={kind} actor.kl_loss_coef=0.1"] for kind in ("k1", "k2", "k3")),
     *([f"algorithm.use_kl_in_reward=true algorithm.kl_penalty={kind}"] for kind in ("k1", "low_var_kl", "abs")),
-    *([f"actor.loss_agg_mode={mode}"] for mode in ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean")),
-    ["actor.loss_agg_mode=seq-mean-token-sum-norm"],
     ["actor.old_logprobs=recompute actor.importance_correction=token_tis actor.tis_cap=1.5"],
     ["algorithm.adv_estimator=turn_gae algorithm.gamma=0.9 algorithm.lam=0.8 critic.cliprange_value=null"],
     ["actor.old_logprobs=recompute actor.importance_correction=sequence_tis actor.rejection=geometric"],
@@ -161,27 +159,31 @@ OPTIONS = [
     ],
     ["actor.policy_loss=gspo_token actor.clip_ratio_low=0.001 actor.clip_ratio_high=0.002 actor.ppo_epochs=2"],
     ["actor.policy_loss=gspo algorithm.adv_estimator=dr_grpo actor.loss_agg_mode=seq-mean-token-mean"],
-    ["actor.policy_loss=cispo actor.clip_ratio_low=1.0"],
+    ["actor.policy_loss=cispo actor.clip_ratio_low=1.0 actor.loss_agg_mode=token-mean"],
     ["actor.policy_loss=geo_mean actor.clip_ratio_low=0.4 algorithm.adv_estimator=rloo actor.ppo_epochs=2"],
-    ["actor.policy_loss=sapo actor.tau_neg=1.5"],
+    ["actor.policy_loss=sapo actor.tau_neg=1.5 actor.loss_agg_mode=seq-mean-token-sum"],
     ["actor.policy_loss=dppo_kl actor.clip_ratio_low=0.05 actor.clip_ratio_high=0.05 actor.clip_ratio_c=20"],
-    ["actor.policy_loss=clip_cov actor.clip_cov_ratio=0.1 actor.clip_cov_lb=0.01"],
+    [
+        "actor.policy_loss=clip_cov actor.clip_cov_ratio=0.1 actor.clip_cov_lb=0.01 "
+        "actor.loss_agg_mode=seq-mean-token-sum-norm"
+    ],
     ["actor.policy_loss=kl_cov actor.kl_cov_ratio=0.1 actor.ppo_kl_coef=1.0 actor.ppo_epochs=2"],
     ["algorithm.adv_estimator=bilevel_gae algorithm.turn_gamma=0.9 algorithm.turn_lam=0.8 algorithm.lam=0.7"],
     ["algorithm.adv_estimator=gigpo algorithm.step_weight=0.5 algorithm.anchor=history algorithm.norm_by_std=false"],
     ["algorithm.adv_estimator=remax rollout.n=1 rollout.groups_per_batch=4 rollout.filter_zero_variance=true"],
-    ["algorithm.adv_estimator=grpo algorithm.norm_by_std=false algorithm.truncated=drop"],
     ["algorithm.adv_estimator=rloo algorithm.baseline=mixed algorithm.norm_adv=false"],
     ["algorithm.adv_estimator=passk rollout.n=4 algorithm.pass_k=3 algorithm.norm_by_std=false"],
     ["algorithm.adv_estimator=turn_grpo algorithm.zero_pad=true algorithm.outcome_mix=0.3 algorithm.norm_by_std=true"],
-    ["actor.clip_ratio_c=3.0 actor.entropy_coeff=0 actor.lr_warmup_steps=3 actor.weight_decay=0.1"],
-    ["rollout.top_p=0.9 rollout.top_k=50 rollout.temperature=0.7 rollout.retries=0"],
     [
-        "rollout.top_p=0.8 rollout.top_k=20 rollout.min_p=0.01 rollout.keep_sampling_mask=true rollout.temperature=1.3 "
+        "algorithm.adv_estimator=grpo algorithm.norm_by_std=false algorithm.truncated=drop "
+        "actor.clip_ratio_c=3.0 actor.entropy_coeff=0 actor.lr_warmup_steps=3 actor.weight_decay=0.1"
+    ],
+    [
+        "rollout.retries=0 rollout.top_p=0.8 rollout.top_k=20 rollout.min_p=0.01 "
+        "rollout.keep_sampling_mask=true rollout.temperature=1.3 "
         "actor.old_logprobs=recompute actor.importance_correction=token_tis actor.use_kl_loss=true"
     ],
-    ["env.backend=thread env.workers=2"],
-    ["env.id=program_envs:tests/blocking env.backend=thread"],
+    ["env.id=program_envs:tests/blocking env.backend=thread env.workers=2"],
     ["env.backend=process env.workers=1"],
     ["rollout.max_running=1 data.shuffle=false env.kwargs.tasks=3"],
     ["rollout.max_running=auto engine.replicas=2"],

@@ -53,7 +53,7 @@ def learned(folder: Path, *more: str, iterations: int = 50) -> tuple[float, floa
 @pytest.mark.parametrize(
     "estimator",
     [
-        "turn_gae critic.lr=0.003",
+        pytest.param("turn_gae critic.lr=0.003", marks=pytest.mark.slow),
         pytest.param("gae critic.lr=0.003", marks=pytest.mark.slow),
         "turn_grpo",
         pytest.param("turn_grpo actor.policy_loss=cispo actor.clip_ratio_low=1.0", marks=pytest.mark.slow),
@@ -77,7 +77,8 @@ def advantages_by_turn(folder: Path, *more: str) -> tuple[list[Trajectory], list
     """A batch of episodes, and each one's advantages ``[turns]`` (all tokens of a turn must have the same)."""
 
     async def go() -> tuple[list[Trajectory], NDArray[np.float64]]:
-        argv = [*CROSSROADS, f"trainer.default_local_dir={folder}", "algorithm.norm_adv=false", *more]
+        argv = [*CROSSROADS, f"trainer.default_local_dir={folder}", "algorithm.norm_adv=false"]
+        argv += ["warm_start.steps=20", *more]
         async with assemble(load_config(argv)[0]) as run:
             trajectories = (await run.collector.next_batch()).trajectories
             return trajectories, credit(run.config, run.learner, run.kl, trajectories)[0]["advantages"]

@@ -83,7 +83,7 @@ def test_a_given_model_that_nothing_was_learned_in_has_no_result(tmp_path, monke
     assert checkpoints_of(tmp_path / "run") == []
 
 
-@pytest.mark.parametrize("background", ["true", "false"])
+@pytest.mark.parametrize("background", ["true", pytest.param("false", marks=pytest.mark.slow)])
 def test_weights_alone_are_a_model_and_nothing_to_resume_from(tmp_path, capsys, background):
     alone = ("trainer.save_weights_only=true", f"trainer.async_save={background}", "trainer.save_freq=1")
     run = in_process(tmp_path, *ONE, *alone)
