@@ -8,6 +8,7 @@ moves by one in the direction of the first hint, in 21 of N (4.2 %, 2.1 %).
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -31,7 +32,7 @@ def _directed(conversation: Messages) -> str:
 def _remembered(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
     """The last guesses of earlier games, which were right then, the most frequent first."""
     right = [str(conversation[-1]["content"]) for conversation in seen]
-    left = iter(sorted(set(right), key=right.count, reverse=True))
+    left = iter(dict(Counter(right).most_common()))
     return lambda conversation: next(left, "[1]")
 
 
