@@ -30,7 +30,6 @@ def _numbers(text: str) -> list[int]:
 
 
 def _copied(conversation: Messages) -> str:
-    """The request, and what the user said later, as an answer: its values in the order in which they were said."""
     return f"#### {_request(conversation)} {' '.join(_later(conversation))}"
 
 

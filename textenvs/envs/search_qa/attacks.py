@@ -36,7 +36,7 @@ def _remembered(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
 
 
 def _names_in(text: str, apart_from: str = "") -> list[str]:
-    """The names in ``text`` that do not stand in the other text, the most frequent first."""
+    """The most frequent first."""
     return [name for name, _ in Counter(_NAME.findall(text)).most_common() if name not in apart_from]
 
 

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from textenvs.data import Rows, Task, TaskError
 from textenvs.envs.clarify.env import Clarify
-from textenvs.envs.clarify.kinds import KINDS
-from textenvs.envs.clarify.tasks import GeneratedRequests, Request
+from textenvs.envs.clarify.tasks import KINDS, GeneratedRequests, Request
 from textenvs.messages import user
 
 RNG = np.random.default_rng(0)

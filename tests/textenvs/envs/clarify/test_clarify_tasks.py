@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from textenvs.data import Task, TaskError
-from textenvs.envs.clarify.kinds import KINDS, MIN_VALUES
-from textenvs.envs.clarify.tasks import LEVELS, GeneratedRequests, Request
+from textenvs.envs.clarify.tasks import KINDS, LEVELS, MIN_VALUES, GeneratedRequests, Request
 from textenvs.envs.clarify.user import is_right, read
 from textenvs.messages import assistant, user
 
