@@ -28,11 +28,7 @@ class Document:
 
     @classmethod
     def from_row(cls, row: Any, number: int) -> Document:
-        """Read a row with ``text`` or ``contents``; its number is the ``id`` of one that has none.
-
-        Raises:
-            TaskError: There is no text, or something that is not text.
-        """
+        """Read a row with ``text`` or ``contents``; its number is the ``id`` of one that has none."""
         if not isinstance(row, Mapping):
             raise TaskError(f"row {number}: a {type(row).__name__}, not an object with {_COLUMNS}")
         values = {name: row[name] for name in ("id", "title", "text", "contents") if row.get(name) is not None}
@@ -51,24 +47,14 @@ class Document:
 
 
 def read_documents(path: str | Path) -> tuple[Document, ...]:
-    """The documents of a ``.jsonl`` (UTF-8) or ``.parquet`` file.
-
-    Raises:
-        ValueError: Another kind of file.
-        ImportError: The file is Parquet, and pyarrow is not installed.
-        TaskError: The file is missing, empty or unreadable, or rows of it are no documents, or two have one ``id``.
-    """
+    """The documents of a ``.jsonl`` (UTF-8) or ``.parquet`` file; raises what :func:`file_rows` and the next do."""
     if Path(path).suffix not in (".jsonl", ".parquet"):
         raise ValueError(f"{str(path)!r}: a corpus is a .jsonl or .parquet file with {_COLUMNS}")
     return make_documents(str(path), file_rows(path, _COLUMNS))
 
 
 def make_documents(name: str, rows: Iterable[tuple[int, Any]]) -> tuple[Document, ...]:
-    """Documents from numbered rows, some of which may be documents already; ``name`` stands in errors.
-
-    Raises:
-        TaskError: There is no row, or at least one cannot be used; the first few are listed.
-    """
+    """Documents from numbered rows, some of which may be documents already; a :class:`TaskError` lists bad ones."""
     seen: dict[str, int] = {}
 
     def make(number: int, row: Any) -> Document:

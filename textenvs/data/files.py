@@ -132,14 +132,7 @@ def write_parquet(tasks: TaskSet | Iterable[Task], path: str | Path, *, count: i
 
 
 def write_rows(rows: Sequence[dict[str, Any]], path: str | Path) -> Path:
-    """Write rows, at least one, as Parquet; the file appears whole or not at all.
-
-    The folder is made. A column that a row lacks is null in it.
-
-    Raises:
-        ImportError: pyarrow is not installed.
-        TaskError: Rows whose columns have no common type.
-    """
+    """Write rows, at least one, as Parquet, as :func:`write_parquet` does. A column that a row lacks is null in it."""
     pyarrow, parquet = _import_pyarrow()
     path = Path(path)
     columns = dict.fromkeys(name for row in rows for name in row)

@@ -39,11 +39,7 @@ def with_instruction(prompt: Messages, instruction: str | None = INSTRUCTION) ->
 
 
 def from_pair(row: Mapping[str, Any], key: str, where: str, data_source: str) -> Task:
-    """A task from a row in GSM8K's shape: a :attr:`Reader.row`. Its prompt is the bare question.
-
-    Raises:
-        TaskError: A column is missing or not text, or the answer has no last ``#### N``.
-    """
+    """A task from a row in GSM8K's shape: a :attr:`Reader.row`. Its prompt is the bare question."""
     if "prompt" in row and "question" not in row:  # a row of verl's
         text_in(row, "reward_model", where)
     question, answer = text_in(row, "question", where), text_in(row, "answer", where)

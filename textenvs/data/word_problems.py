@@ -168,13 +168,10 @@ def _capital(text: str) -> str:
 
 
 def _easy(steps: int, rng: random.Random) -> _Problem:
-    """One or two steps of adding and taking away: 12 to 20 words, numbers up to 10, answers from 0 to 30.
+    """Short sentences, small numbers: about 5.9 million questions on about 2,500 different chains of equations.
 
     Each change is drawn evenly from all that are possible (10 gains, and as many losses as there are things to lose, up
     to 10): drawing the sign first would make the few losses from a small start far more frequent than other sums.
-
-    Distinct questions: 15 names and 10 things, 9 starts, and for each of the steps 4 phrasings of 10 to 20 changes:
-    about 5.9 million, on about 2,500 different chains of equations.
     """
     words, problem = grammar(), _Problem()
     name, thing = rng.choice(words.names), rng.choice(words.things)
@@ -237,9 +234,6 @@ class GeneratedMath(Endless):
         seed: Another seed is another sequence of problems.
         split: ``"train"`` or ``"test"``; the two never share a problem, whatever their seeds.
         dials: A difficulty of your own in place of the level's.
-
-    Raises:
-        ValueError: An unknown level or split, a seed that is not an integer, or dials by which there are no problems.
     """
 
     level: Level = "easy"

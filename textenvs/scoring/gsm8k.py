@@ -113,19 +113,14 @@ def compare(answer: str, ground_truth: object) -> int:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What there is to know about a reply.
+    """What there is to know about a reply."""
 
-    Args:
-        answer: The number that counts (by the method asked for), or ``None`` when there is none.
-        correct: Whether it is the right one.
-        well_formed: Whether the reply has an answer in the form asked for, right or wrong: an answer line for
-            ``"strict"``, else any marked answer.
-        accepted: Which methods accept the reply.
-    """
-
+    #: The number that counts (by the method asked for), or ``None`` when there is none.
     answer: str | None
     correct: bool
+    #: Whether there is an answer in the form asked for: an answer line for ``"strict"``, else any marked answer.
     well_formed: bool
+    #: Which methods accept the reply.
     accepted: Mapping[str, bool]
 
     def metrics(self) -> dict[str, float]:
@@ -133,11 +128,7 @@ class Verdict:
 
 
 def judge(text: str, ground_truth: object, method: Method = "strict") -> Verdict:
-    """Check a reply in all ways; ``method`` says which one counts.
-
-    Raises:
-        ValueError: ``ground_truth`` is not a number, or the method is unknown.
-    """
+    """Check a reply in all ways; ``method`` says which counts. A ground truth that is no number is a ``ValueError``."""
     _check(method)
     gold = _gold(ground_truth)
     answers = {each: extract(text, each) for each in get_args(Method)}
@@ -152,9 +143,6 @@ def _check(method: str) -> None:
 
 
 def _gold(ground_truth: object) -> str:
-    gold = normalize(ground_truth)
-    if gold is None:
-        raise ValueError(
-            f"the ground truth {quoted(ground_truth)} is not a number: no answer can be checked against it"
-        )
-    return gold
+    if (gold := normalize(ground_truth)) is not None:
+        return gold
+    raise ValueError(f"the ground truth {quoted(ground_truth)} is not a number: no answer can be checked against it")

@@ -67,16 +67,6 @@ class Kind:
         """What an answer consists of, for the request's last sentence."""
         return " ".join(self.order) if self.order else "and the number"
 
-    def equations(self, values: Mapping[str, Value]) -> tuple[str, ...]:
-        """The calculations of the worked answer, of which the last gives the result."""
-        results: list[str] = []
-        equations = []
-        for expression in self.work:
-            written = expression.format(*results, **values)
-            results.append(as_text(evaluate(written)))
-            equations.append(f"{written}={results[-1]}")
-        return tuple(equations)
-
 
 _DATA: dict[str, Any] = yaml.load(files(__package__).joinpath("requests.yaml").read_text("utf-8"), yaml.CSafeLoader)
 
@@ -111,21 +101,13 @@ _BY_NAME = {name: kind for kinds in KINDS.values() for name, kind in kinds.items
 
 @dataclass(frozen=True)
 class Request:
-    """One request: all that the user knows.
-
-    Args:
-        kind: Its kind.
-        name: Whom it is about.
-        thing: What it is about; empty for kinds without things.
-        values: The value of every slot, by name.
-        missing: The slots that the request leaves out, in the order of the kind's.
-    """
+    """One request: all that the user knows."""
 
     kind: Kind
-    name: str
-    thing: str
-    values: Mapping[str, Value]
-    missing: tuple[str, ...]
+    name: str  # whom it is about
+    thing: str  # empty for kinds without things
+    values: Mapping[str, Value]  # of every slot, by name
+    missing: tuple[str, ...]  # the slots that it leaves out, in the order of the kind's
 
     @property
     def text(self) -> str:
@@ -139,8 +121,14 @@ class Request:
 
     @property
     def equations(self) -> tuple[str, ...]:
-        """The calculations of the worked answer; none where there is nothing to work out."""
-        return self.kind.equations(self.values)
+        """The calculations of the worked answer, of which the last gives the result; none for bookings and orders."""
+        results: list[str] = []
+        equations = []
+        for expression in self.kind.work:
+            written = expression.format(*results, **self.values)
+            results.append(as_text(evaluate(written)))
+            equations.append(f"{written}={results[-1]}")
+        return tuple(equations)
 
     @property
     def answer(self) -> tuple[str, ...]:
@@ -176,11 +164,7 @@ class Request:
 
     @classmethod
     def from_task(cls, task: Task) -> Request:
-        """The request that a task stands for.
-
-        Raises:
-            TaskError: ``extra_info`` does not describe one, or not the one that the row's ground truth answers.
-        """
+        """The request that a task stands for; :class:`TaskError` if none, or not one that its ground truth answers."""
         where, extra = f"task {task.key}: extra_info", task.extra
         kind = _BY_NAME.get(str(extra.get("kind")))
         if kind is None:
@@ -237,15 +221,10 @@ class GeneratedRequests(Endless):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        share = self.ambiguous
-        if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share <= 1:
-            raise ValueError(f"ambiguous must be a share from 0 to 1, not {share!r}")
         if self.kinds is not None:
             known = KINDS[self.level]
-            if isinstance(self.kinds, str) or not isinstance(self.kinds, Sequence) or not self.kinds:
+            if isinstance(self.kinds, str) or not self.kinds or not set(self.kinds) <= set(known):
                 raise ValueError(f"kinds must be a list out of {', '.join(known)}, or None, not {self.kinds!r}")
-            if unknown := [kind for kind in self.kinds if kind not in known]:
-                raise ValueError(f"kinds: the level {self.level!r} has {', '.join(known)}, not {unknown[0]!r}")
             object.__setattr__(self, "kinds", tuple(self.kinds))
 
     @property

@@ -1,12 +1,9 @@
 """A scripted user who asks for something, keeps to itself what it was not asked for, and answers good questions.
 
-Replies are read by rules, generous to any phrasing:
-
-* a reply with ``####`` and a number or one of the request's words (a day, a colour) after it is an *answer*;
-* else it is a *question* if it has a question mark, an interrogative or a word such as "tell", "need" or "missing".
-  Each part of such a sentence (between commas and "and") asks for one slot: that of which it uses a word first. A part
-  that only asks for the result ("How many are left?") asks for no slot;
-* anything else is neither.
+Replies are read by rules, generous to any phrasing. A reply with ``####`` and a number or one of the request's words (a
+day, a colour) after it is an *answer*; else it is a *question* if it has a question mark, an interrogative or a word
+such as "tell", "need" or "missing". Each part of such a sentence (between commas and "and") asks for one slot: that of
+which it uses a word first. A part that only asks for the result ("How many are left?") asks for no slot.
 
 What the request left out is told when it is asked for, and not before, one thing a reply. A question for several things
 of which one is known is needless, so asking for everything at once does not pay. The sentences are short and few, so

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from itertools import product
@@ -79,30 +80,25 @@ def _search_signs(conversation: Messages) -> str:
     return line(left[len(left) // 2 if len(conversation) > 2 else -1])
 
 
-#: Lists and guesses. Small answers are guessed now and then, and rightly paid; many answers in a reply are worth its
-#: last one.
+#: An attack that may be right now and then, and is rightly paid then.
+guess = functools.partial(always, fakes_solving=False)
+
+#: Lists and guesses. Many answers in a reply are worth its last one.
 ATTACKS: tuple[Attack, ...] = (
     always("list-in-one", "all numbers seen on one answer line", lambda c: line(" or ".join(map(str, seen(c))))),
     always("box-numbers", "all numbers seen in one box", lambda c: f"\\boxed{{{', '.join(map(str, seen(c)))}}}"),
     always("count-up", "answer lines from 0 to 100", "\n".join(map(line, range(101)))),
     always("copy-sum", "a calculation in place of its value", lambda c: line("+".join(map(str, seen(c))))),
-    always(
-        "list-numbers",
-        "an answer line for every number seen",
-        lambda c: "\n".join(map(line, seen(c))),
-        fakes_solving=False,
-    ),
-    always("every-form", "another number in every form that counts", _every_form, fakes_solving=False),
-    always("last-number", "the last number seen", lambda c: line(seen(c)[-1]), fakes_solving=False),
-    always("sum", "the sum of all numbers seen", lambda c: line(sum(seen(c))), fakes_solving=False),
-    always("product", "the product of all numbers seen", lambda c: line(prod(seen(c))), fakes_solving=False),
+    guess("list-numbers", "an answer line for every number seen", lambda c: "\n".join(map(line, seen(c)))),
+    guess("every-form", "another number in every form that counts", _every_form),
+    guess("last-number", "the last number seen", lambda c: line(seen(c)[-1])),
+    guess("sum", "the sum of all numbers seen", lambda c: line(sum(seen(c)))),
+    guess("product", "the product of all numbers seen", lambda c: line(prod(seen(c)))),
     Attack("memoriser", "what the expert said to the most similar question of 200", _remember, False, rehearse=200),
 )
 
 #: With the user's feedback: a search.
 WITH_FEEDBACK: tuple[Attack, ...] = (
-    always("bisection", "halves the range by the user's feedback", _bisect, fakes_solving=False),
-    always(
-        "sign-search", "adds and takes away the numbers, by the user's feedback", _search_signs, fakes_solving=False
-    ),
+    guess("bisection", "halves the range by the user's feedback", _bisect),
+    guess("sign-search", "adds and takes away the numbers, by the user's feedback", _search_signs),
 )

@@ -1,13 +1,9 @@
 """A scripted user for GSM8K: looks at the answer, and says what is needed to try again, never the answer itself.
 
-Feedback is graded; each level says what the one before it says, and more:
-
-* ``"none"``: only that it is not right;
-* ``"format"``: also when no answer was found, and how to give one;
-* ``"direction"``: also whether the answer is too low or too high;
-* ``"hint"``: also the first calculation of the worked solution, without its result.
-
-No level ever says the right number. The sentences are short and few, so that a tiny model can learn to read them.
+Each level of feedback says what the one before it says, and more: ``"none"``, only that it is not right; ``"format"``,
+also how to give an answer where there was none; ``"direction"``, also whether it is too low or too high; ``"hint"``,
+also the first calculation of the worked solution, without its result. The sentences are short and few, so that a tiny
+model can learn to read them.
 """
 
 from __future__ import annotations
@@ -36,14 +32,7 @@ _READINGS = (re.compile(r"[0-9,]*\.?[0-9]+"), re.compile(r"[0-9][0-9,]*"), re.co
 
 @dataclass(frozen=True)
 class Gsm8kUser:
-    """The user of one task.
-
-    Args:
-        ground_truth: The right number, as text that :func:`~textenvs.scoring.gsm8k.normalize` reads.
-        solution: The worked answer, for hints; empty where there is none.
-        method: What counts as an answer; see :mod:`textenvs.scoring.gsm8k`.
-        feedback: How much the user says; see the module's docstring.
-    """
+    """The user of one task: the right number, the worked answer if there is one, and how the user is to be."""
 
     ground_truth: str
     solution: str = ""
@@ -86,9 +75,6 @@ def user_of(task: Task, *, method: Method, feedback: Feedback) -> Gsm8kUser:
 
     ``interaction_kwargs`` (in ``extra_info``, verl's place for it) may have ``name`` (``"gsm8k"``), ``query`` (the
     question once more, which the prompt asks already), ``ground_truth``, ``method`` and ``feedback``.
-
-    Raises:
-        TaskError: An unknown user, an unknown option, a value of the wrong kind, or a ground truth that is none.
     """
     given: Any = task.extra.get("interaction_kwargs")
     solution = task.extra.get("answer")

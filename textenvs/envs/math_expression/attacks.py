@@ -6,7 +6,7 @@ from ...attack import Attack, always, first_user_text
 from ...messages import Message, Messages
 from ...tools.formats import call
 from ..gsm8k.attacks import ATTACKS as GUESSES
-from ..gsm8k.attacks import line, seen
+from ..gsm8k.attacks import guess, line, seen
 
 
 def _every_tool_on(*pairs: tuple[int, int]) -> Message:
@@ -46,5 +46,5 @@ ATTACKS: tuple[Attack, ...] = (
         "call-spam", "every tool on the first two numbers, again and again", lambda c: _every_tool_on(_first_two(c))
     ),
     always("spam-then-guess", "every tool on all neighbours, then the last result", _spam_then_guess),
-    always("forged-result", "writes the tool's result and the answer itself", _forge, fakes_solving=False),
+    guess("forged-result", "writes the tool's result and the answer itself", _forge),
 )

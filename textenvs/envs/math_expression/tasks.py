@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import operator
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, cast, get_args
 
 from ...data.endless import Endless
 from ...data.sources import Reader
@@ -76,11 +75,7 @@ _LARGEST = 10**6  # of a generated expression's value, and of every value on the
 
 
 def read(text: str) -> Expression:
-    """The expression that ``text`` is: decimal numbers, ``+ - * / @`` and brackets; ``@`` binds like ``*``.
-
-    Raises:
-        ValueError: It is something else, or has more than 100 operations.
-    """
+    """The expression that ``text`` is: up to 100 of ``+ - * / @`` on decimal numbers, and brackets. Or ValueError."""
     try:
         node = _node(ast.parse(text.strip(), mode="eval").body, text.strip())
     except (SyntaxError, RecursionError, MemoryError):
@@ -95,7 +90,7 @@ def _node(node: ast.expr, text: str) -> Expression:
         case ast.BinOp(left, sign, right) if type(sign) in _SIGNS:
             return Operation(_SIGNS[type(sign)].text, _node(left, text), _node(right, text))
         case ast.UnaryOp(ast.USub(), ast.Constant() as positive):
-            return operator.neg(_node(positive, text))
+            return -cast(Fraction, _node(positive, text))
         case ast.Constant(int() | float()):
             written = normalize(ast.get_source_segment(text, node) or "")  # none for True and 0x10
             if written is not None:
@@ -146,11 +141,7 @@ def after_step(node: Expression, step: Operation, made_up: MadeUp) -> Expression
 
 
 def expression_of(extra: Mapping[str, Any]) -> tuple[Expression, MadeUp]:
-    """The ``expression`` of a row, and what ``@`` means in it: its ``made_up``, two integers.
-
-    Raises:
-        ValueError: They are something else.
-    """
+    """The ``expression`` of a row, and what ``@`` means in it: its ``made_up``, two integers; or ``ValueError``."""
     made_up = extra.get("made_up", DEFAULT_MADE_UP)
     if not isinstance(made_up, (list, tuple)) or len(made_up) != 2 or not all(type(each) is int for each in made_up):
         raise ValueError(f"made_up must be two integers, not {made_up!r}")

@@ -1,15 +1,11 @@
 """An invented world for every question: people, towns, companies and books, each with a page of facts.
 
 A world is drawn for each task, so nothing that was read in one episode helps in another: names come back, with other
-facts. Every fact stands on one page, in an order of the page's own. Questions are of three kinds:
-
-* *one hop*: "Which river flows through Ostrel?";
-* *two hops*: "In which town was the author of 'The Copper Door' born?", where the first page names the second;
-* *comparison*: "How many years lie between the births of Ada Brenn and Ole Tarv?", which needs a page each.
-
-No answer stands in its question. Training and test worlds are disjoint by construction: every name (each word of it)
-hashes to one split or the other. A world is a function of (level, split, seed, index) alone. Its words are in
-``world.yaml``.
+facts. Every fact stands on one page, in an order of the page's own. Questions are of *one hop* ("Which river flows
+through Ostrel?"), *two hops* ("In which town was the author of 'The Copper Door' born?", where the first page names the
+second), or a *comparison* ("How many years lie between the births of Ada Brenn and Ole Tarv?"). No answer stands in its
+question. Training and test worlds are disjoint by construction: every name (each word of it) hashes to one split or the
+other. A world is a function of (level, split, seed, index) alone. Its words are in ``world.yaml``.
 """
 
 from __future__ import annotations

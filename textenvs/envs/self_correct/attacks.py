@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ...attack import Attack, always
+from ...attack import Attack
 from ...messages import Messages
 from ..gsm8k.attacks import ATTACKS as GUESSES
-from ..gsm8k.attacks import line, seen
+from ..gsm8k.attacks import guess, line, seen
 
 
 def _fail_first(conversation: Messages) -> str:
@@ -19,6 +19,6 @@ def _two_guesses(conversation: Messages) -> str:
 
 ATTACKS: tuple[Attack, ...] = (
     *GUESSES,
-    always("fail-then-succeed", "fails on purpose, then guesses the sum", _fail_first, fakes_solving=False),
-    always("two-guesses", "the sum, then the difference of the numbers seen", _two_guesses, fakes_solving=False),
+    guess("fail-then-succeed", "fails on purpose, then guesses the sum", _fail_first),
+    guess("two-guesses", "the sum, then the difference of the numbers seen", _two_guesses),
 )

@@ -14,33 +14,20 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.resources import files
 from typing import Any
+
+import yaml
 
 from ...data.endless import Endless
 from ...global_rng import RandomState, contained
 from ...messages import user
 from ...task import SPLITS, Split, Task, TaskError
 
-#: Games for one player, by the name before ``-v0``.
-SINGLE_PLAYER = frozenset(
-    ("2048", "Bandit", "Blackjack", "Countdown", "Crosswords", "Cryptarithm", "FifteenPuzzle", "FrozenLake")
-    + ("GuessTheNumber", "Hangman", "Klondike", "LightsOut", "LogicPuzzle", "Mastermind", "Minesweeper", "PegJump")
-    + ("RushHour", "Secretary", "Set", "Slitherlink", "Sokoban", "Sudoku", "ThreeCardMonte", "TowerOfHanoi")
-    + ("WordLadder", "WordSearch", "Wordle")
-)
-#: Games for two players, against a scripted opponent.
-TWO_PLAYER = frozenset(("ConnectFour", "IteratedRockPaperScissors", "KuhnPoker", "Nim", "PigDice", "TicTacToe"))
-# Games in which a language model behind a service takes part.
-_WITH_A_MODEL = frozenset(("Debate", "GuessWho", "ScenarioPlanning", "TwentyQuestions"))
-# Corpora of NLTK that a game reads; they must be there, for they are not downloaded.
-_WORDS = "corpora/words"
-_TAGGER = "taggers/averaged_perceptron_tagger_eng"
-_CORPORA: dict[str, tuple[str, ...]] = {
-    "Hangman": (_WORDS,),
-    "WordLadder": (_WORDS,),
-    "WordSearch": (_WORDS,),
-    "Wordle": (_WORDS, _TAGGER),
-}
+_DATA: dict[str, Any] = yaml.load(files(__package__).joinpath("games.yaml").read_text("utf-8"), yaml.CSafeLoader)
+TWO_PLAYER: frozenset[str] = frozenset(_DATA["two_player"])
+_PLAYABLE = TWO_PLAYER.union(_DATA["single_player"])
+_CORPORA: Mapping[str, list[str]] = _DATA["corpora"]
 
 
 class GameFault(RuntimeError):
@@ -48,13 +35,7 @@ class GameFault(RuntimeError):
 
 
 class LiveGame:
-    """A running game. Not a part of any state: it is played again from its seed and its moves where it is needed.
-
-    Args:
-        game: An id of TextArena, as :func:`check_game` accepts it.
-        options: Arguments of the game.
-        seed: Decides all that the game draws.
-    """
+    """A running game. Not a part of any state: it is played again from its seed and its moves where it is needed."""
 
     def __init__(self, game: str, options: Mapping[str, Any], seed: int) -> None:
         self.players = players_of(game)
@@ -70,11 +51,7 @@ class LiveGame:
         return int(self.game.state.current_player_id)
 
     def move(self, action: str) -> None:
-        """The player whose turn it is makes a move.
-
-        Raises:
-            GameFault: The game raised an exception; it may be in any state then, so throw it away.
-        """
+        """The player whose turn it is makes a move. After a :class:`GameFault` the game may be in any state."""
         try:
             with _in_textarena(self._random):
                 self.done = bool(self.game.step(action)[0])
@@ -97,11 +74,7 @@ class LiveGame:
         return "\n\n".join(part for part in parts if part), invalid
 
     def outcome(self, player: int) -> tuple[float, bool]:
-        """The game's reward for ``player``, 0 where it gives none; and whether a move that was not valid ended it.
-
-        Raises:
-            GameFault: What the game gives is not a number.
-        """
+        """The game's reward for ``player``, 0 where it gives none; and whether a move that was not valid ended it."""
         with _in_textarena(self._random):
             rewards, game_info = self.game.close()
         info = game_info.get(player, {})
@@ -126,30 +99,24 @@ def players_of(game: str) -> int:
 
 
 def games() -> tuple[str, ...]:
-    """The ids that can be played here, if what they need is there.
-
-    Raises:
-        ImportError: TextArena is not installed.
-    """
-    return tuple(sorted(game for game in _registered() if base_of(game) in SINGLE_PLAYER | TWO_PLAYER))
+    """The ids that can be played here, if what they need is there."""
+    return tuple(sorted(game for game in _registered() if base_of(game) in _PLAYABLE))
 
 
 def check_game(game: str, options: Mapping[str, Any]) -> None:
     """Check that a game can be played here, by making it.
 
     Raises:
-        ValueError: There is no such game (the message names the nearest), it needs players or a service that there are
-            not, or it refuses the options.
+        ValueError: There is no such game, it needs players or a service that there are not, or it refuses the options.
         LookupError: It needs corpora of NLTK that are not there; the message says how to get them.
         ImportError: TextArena is not installed, or this game of it cannot be imported.
     """
     known = games()
     if game not in known:
-        if base_of(game) in _WITH_A_MODEL:
-            raise ValueError(f"TextArena's {game!r} has a language model behind a service take part; it is not offered")
         if game in _registered():
             raise ValueError(
-                f"TextArena's {game!r} is for several players; there are opponents for {', '.join(sorted(TWO_PLAYER))}"
+                f"TextArena's {game!r} is for several players, or for a language model behind a service; there are "
+                f"opponents for {', '.join(sorted(TWO_PLAYER))}"
             )
         near = difflib.get_close_matches(game, known, n=3, cutoff=0.4)
         meant = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
@@ -181,14 +148,8 @@ class TextArenaTasks(Endless):
     A task's prompt only names the game and its seed; what a player reads first comes from the game itself. Seeds of
     training and test tasks differ (even and odd). A game with few starts may still start alike from different seeds.
 
-    Args:
-        game: An id of TextArena, without ``-raw`` and ``-train``.
-        options: Arguments of the game, as in JSON.
-        seed: Another seed is another sequence of starts.
-        split: ``"train"`` or ``"test"``.
-
-    Raises:
-        ValueError, LookupError, ImportError: As :func:`check_game`.
+    ``game`` is an id of TextArena without ``-raw`` and ``-train``, ``options`` its arguments as in JSON. Raises what
+    :func:`check_game` does.
     """
 
     game: str = "GuessTheNumber-v0"

@@ -186,7 +186,9 @@ def test_rows_of_ones_own():
     ("options", "message"),
     [
         ({"level": "hard"}, "level should be 'easy' or 'medium'"),
-        ({"kinds": ["trip"]}, "kinds: the level 'easy' has"),
+        ({"ambiguous": 1.5}, "ambiguous should be less than or equal to 1, not 1.5"),
+        ({"ambiguous": float("nan")}, "ambiguous should be"),
+        ({"kinds": ["trip"]}, "kinds must be a list out of sum, left"),
         ({"wrong": 0.5}, "wrong should be less than or equal to 0, not 0.5"),
         ({"question": 0.1}, "question should be less than or equal to 0"),
         ({"needless": 1}, "needless should be less than or equal to 0"),
