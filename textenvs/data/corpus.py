@@ -13,7 +13,7 @@ from typing import Any
 
 from ..messages import clean_text
 from ..task import TaskError
-from .files import bad_rows, collect, file_rows
+from .files import collect, file_rows
 
 _COLUMNS = "'id', 'title' and 'text'"
 
@@ -64,9 +64,7 @@ def make_documents(name: str, rows: Iterable[tuple[int, Any]]) -> tuple[Document
         seen[document.id] = number
         return document
 
-    documents, problems = collect(rows, make)
-    if problems:
-        raise bad_rows(name, problems)
+    documents = collect(name, rows, make)
     if not documents:
         raise TaskError(f"{name}: there is no document in it; give at least one")
     return tuple(documents)

@@ -47,19 +47,18 @@ def _json_rows(path: Path, columns: str) -> Iterator[tuple[int, Any]]:
         with _existing(path).open(encoding="utf-8-sig", newline="\n") as file:
             for number, line in enumerate(file, start=1):
                 if line.strip():
-                    yield number, _object(number, line, columns)
+                    yield number, _object(line, f"row {number}", columns)
     except UnicodeDecodeError as error:
         raise TaskError(f"{path}: not UTF-8 text ({error}); save the file in UTF-8") from error
 
 
-def _object(number: int, line: str, columns: str) -> dict[str, Any] | TaskError:
+def _object(line: str, where: str, columns: str) -> dict[str, Any] | TaskError:
     try:
         value = json.loads(line)
     except (json.JSONDecodeError, RecursionError) as error:
-        return TaskError(f"row {number}: not JSON ({error}); each line must be one object")
-    if not isinstance(value, dict):
-        return TaskError(f"row {number}: a {type(value).__name__}, not an object with {columns}")
-    return value
+        return TaskError(f"{where}: not JSON ({error}); each line must be one object")
+    wrong = TaskError(f"{where}: a {type(value).__name__}, not an object with {columns}")
+    return value if isinstance(value, dict) else wrong
 
 
 def _parquet_rows(path: Path) -> Iterator[tuple[int, Any]]:
@@ -87,8 +86,15 @@ def _existing(path: Path) -> Path:
     return path
 
 
-def collect(rows: Iterable[tuple[int, Any]], make: Callable[[int, Any], MadeT]) -> tuple[list[MadeT], list[str]]:
-    """What ``make`` makes of each row, and what is wrong with the rows for which it raises :class:`TaskError`."""
+def collect(
+    name: str, rows: Iterable[tuple[int, Any]], make: Callable[[int, Any], MadeT], rejected: list[str] | None = None
+) -> list[MadeT]:
+    """What ``make`` makes of each row of the source ``name``.
+
+    Raises:
+        TaskError: ``make`` raised it for some rows; the first few are listed. Where ``rejected`` is given, such rows
+            are left out and listed there, unless they are all there are.
+    """
     made: list[MadeT] = []
     problems: list[str] = []
     for number, row in rows:
@@ -98,14 +104,14 @@ def collect(rows: Iterable[tuple[int, Any]], make: Callable[[int, Any], MadeT]) 
             made.append(make(number, row))
         except TaskError as error:
             problems.append(str(error))
-    return made, problems
-
-
-def bad_rows(name: str, problems: Sequence[str]) -> TaskError:
-    """The error that lists the first few of the rows that cannot be used."""
-    listed = "\n  ".join(problems[:_LISTED])
-    more = f"\n  and {len(problems) - _LISTED} more" if len(problems) > _LISTED else ""
-    return TaskError(f"{name}: correct or remove these rows, they cannot be used (counted from 1):\n  {listed}{more}")
+    if problems and (rejected is None or not made):
+        listed = "\n  ".join(problems[:_LISTED])
+        more = f"\n  and {len(problems) - _LISTED} more" if len(problems) > _LISTED else ""
+        what = "correct or remove these rows, they cannot be used (counted from 1)"
+        raise TaskError(f"{name}: {what}:\n  {listed}{more}")
+    if rejected is not None:
+        rejected.extend(problems)
+    return made
 
 
 def write_parquet(tasks: TaskSet | Iterable[Task], path: str | Path, *, count: int | None = None) -> Path:

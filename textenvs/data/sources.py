@@ -16,7 +16,7 @@ from typing import Any
 
 from ..messages import clean_text
 from ..task import SPLITS, Rows, Split, Task, TaskError, TaskSet, joined
-from .files import bad_rows, collect, file_rows
+from .files import collect, file_rows
 
 log = logging.getLogger("textenvs")
 
@@ -119,11 +119,7 @@ def read_source(source: str | Path, reader: Reader, split: str, rejected: list[s
             raise TaskError(f"row {number}: {problem}")
         return task
 
-    tasks, problems = collect(rows, make)
-    if problems and (rejected is None or not tasks):
-        raise bad_rows(name, problems)
-    if rejected is not None:
-        rejected.extend(problems)
+    tasks = collect(name, rows, make, rejected)
     if reader.distinct is not None:
         first = {reader.distinct(task): task for task in reversed(tasks)}
         tasks = [task for task in tasks if first[reader.distinct(task)] is task]

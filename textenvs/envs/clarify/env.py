@@ -39,7 +39,7 @@ class Clarify(TextEnv[ClarifyState]):
     than nothing on average.
 
     Args:
-        tasks: The requests; ``None`` for generated ones, as the next five say.
+        tasks: The requests, a task set or a list; ``None`` for generated ones, as the next five say.
         level: ``"easy"`` or ``"medium"``; see :class:`~textenvs.envs.clarify.tasks.GeneratedRequests`.
         ambiguous: The share of requests that leave something out, from 0 to 1.
         kinds: Only these kinds of requests; ``None`` for all of the level.
@@ -64,7 +64,7 @@ class Clarify(TextEnv[ClarifyState]):
     @checked
     def __init__(
         self,
-        tasks: TaskSet | None = None,
+        tasks: TaskSet | Sequence[Task] | None = None,
         *,
         level: Level = "easy",
         ambiguous: Share = 0.5,
@@ -81,8 +81,6 @@ class Clarify(TextEnv[ClarifyState]):
         generated = GeneratedRequests(level, ambiguous, kinds, seed, split)
         if tasks is None:
             tasks = generated
-        elif not isinstance(tasks, TaskSet):
-            raise ValueError(f"tasks must be a task set or None for generated requests, not {tasks!r}")
         elif generated != GeneratedRequests():
             raise ValueError("give either tasks or level, ambiguous, kinds, split and seed of generated ones, not both")
         if (correct + (MIN_VALUES - 1) * wrong) / MIN_VALUES >= correct + question:

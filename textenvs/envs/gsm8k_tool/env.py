@@ -171,11 +171,8 @@ def _checked_truth(task: Task) -> str:
         raise TaskError(f"{where} must be a mapping of tools, not {type(tools).__name__}")
     if others := sorted(str(name) for name, given in tools.items() if name != TOOL and given is not None):
         raise TaskError(f"{where} asks for the tools {others}; this environment has {TOOL!r}")
-    options: Any = tools.get(TOOL) or {}
-    created: Any = options.get("create_kwargs") if isinstance(options, Mapping) else None
-    own = created.get("ground_truth") if isinstance(created, Mapping) else None
-    if own is not None and normalize(own) != gold:
-        raise TaskError(
-            f"{where}: the tool's ground_truth is {quoted(own)}, but reward_model has {quoted(task.ground_truth)}"
-        )
+    match tools.get(TOOL):
+        case {"create_kwargs": {"ground_truth": own}} if own is not None and normalize(own) != gold:
+            truth = quoted(task.ground_truth)
+            raise TaskError(f"{where}: the tool's ground_truth is {quoted(own)}, but reward_model has {truth}")
     return gold

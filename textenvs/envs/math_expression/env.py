@@ -96,10 +96,6 @@ class MathExpression(ToolEnv[ExpressionState]):
         max_assistant_turns: How many replies there are; ``None`` for no limit.
         system_prompt: What stands before the description of the tools; ``None`` for nothing.
         **options: ``max_calls_per_turn``, ``tools_in_prompt``, ``max_user_turns``, ``render_mode``.
-
-    Raises:
-        ValueError: ``tasks`` and ``level`` together, or a value outside the above.
-        TaskError: Rows that cannot be played, listed by file, row and column.
     """
 
     state_type: ClassVar[type[EpisodeState]] = ExpressionState

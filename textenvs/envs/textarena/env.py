@@ -25,11 +25,7 @@ _INVALID = -1.0
 
 #: Guess the Number with as many numbers, in 10 guesses and, as the package counts, one more; halving the range needs at
 #: most 9, 10 and 10 of them.
-LEVELS: dict[str, dict[str, Any]] = {
-    "easy": {"max_number": 500},
-    "medium": {"max_number": 700},
-    "hard": {"max_number": 1000},
-}
+LEVELS: dict[str, int] = {"easy": 500, "medium": 700, "hard": 1000}
 
 # Games whose share in a lost game is no progress: Guess the Number pays for a last guess near the number, wherever one
 # has stopped to look.
@@ -101,7 +97,7 @@ class TextArena(TextEnv[TextArenaState]):
         **more: Any,
     ) -> None:
         if game is None:
-            game, options = "GuessTheNumber-v0", {**LEVELS[level or "easy"], **(options or {})}
+            game, options = "GuessTheNumber-v0", {"max_number": LEVELS[level or "easy"], **(options or {})}
         elif level is not None:
             raise ValueError(f"give either game or level, not both: level={level!r} is one of Guess the Number")
         tasks = TextArenaTasks(game, options or {}, seed, split)

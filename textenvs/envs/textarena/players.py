@@ -44,9 +44,6 @@ def careless_move(base: str, game: Any, rng: np.random.Generator) -> str:
     raise NotImplementedError(f"TextArena's {base} has no scripted careless replies")
 
 
-# ------------------------------------------------------------------ what is allowed
-
-
 def _tic_tac_toe_moves(game: Any) -> list[str]:
     board = game.state.game_state["board"]
     return [f"[{3 * row + column}]" for row in range(3) for column in range(3) if board[row][column] == ""]
@@ -79,9 +76,6 @@ _MOVES: dict[str, Callable[[Any], list[str]]] = {
     "PigDice": _pig_moves,
     "TicTacToe": _tic_tac_toe_moves,
 }
-
-
-# ------------------------------------------------------------------ experts
 
 
 def _guess_the_number(game: Any) -> str:

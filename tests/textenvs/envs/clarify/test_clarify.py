@@ -178,7 +178,7 @@ def test_rows_of_ones_own():
         env.reset(options={"task": Task("k", "s", (user("How many?"),), "4")})
     with pytest.raises(ValueError, match="give either tasks or level"):
         Clarify(Rows("mine", [request.to_task("a", "mine")]), level="medium")
-    with pytest.raises(ValueError, match="tasks must be a task set or None"):
+    with pytest.raises(ValueError, match="row 1 is a str; give Task"):
         Clarify("rows.jsonl")
 
 
