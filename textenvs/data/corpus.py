@@ -13,18 +13,14 @@ from typing import Any
 
 from ..messages import clean_text
 from ..task import TaskError
-from .files import bad_rows, collect, file_rows
+from .files import collect, file_rows
+
+_COLUMNS = "'id', 'title' and 'text'"
 
 
 @dataclass(frozen=True)
 class Document:
-    """One document.
-
-    Args:
-        id: Its name, unique in its corpus.
-        title: One line; may be empty.
-        text: What it says.
-    """
+    """One document: its id, unique in its corpus; its title, one line that may be empty; and its text."""
 
     id: str
     title: str
@@ -32,17 +28,9 @@ class Document:
 
     @classmethod
     def from_row(cls, row: Any, number: int) -> Document:
-        """Read a row.
-
-        Args:
-            row: A mapping with ``text`` (or ``contents``), and ``id`` and ``title`` where it has them.
-            number: The row's number, which is the ``id`` of one that has none.
-
-        Raises:
-            TaskError: There is no text, or something that is not text.
-        """
+        """Read a row with ``text`` or ``contents``; its number is the ``id`` of one that has none."""
         if not isinstance(row, Mapping):
-            raise TaskError(f"row {number}: a {type(row).__name__}, not an object with 'id', 'title' and 'text'")
+            raise TaskError(f"row {number}: a {type(row).__name__}, not an object with {_COLUMNS}")
         values = {name: row[name] for name in ("id", "title", "text", "contents") if row.get(name) is not None}
         if "text" not in values and "contents" not in values:
             raise TaskError(f"row {number}: column 'text' is missing; the row has {sorted(map(str, row))}")
@@ -59,31 +47,14 @@ class Document:
 
 
 def read_documents(path: str | Path) -> tuple[Document, ...]:
-    """The documents of a ``.jsonl`` or ``.parquet`` file.
-
-    Args:
-        path: The file; JSON lines in UTF-8.
-
-    Raises:
-        ValueError: Another kind of file.
-        ImportError: The file is Parquet, and pyarrow is not installed.
-        TaskError: The file is missing, empty or unreadable, or rows of it are no documents, or two have one ``id``.
-    """
+    """The documents of a ``.jsonl`` (UTF-8) or ``.parquet`` file; raises what :func:`file_rows` and the next do."""
     if Path(path).suffix not in (".jsonl", ".parquet"):
-        raise ValueError(f"{str(path)!r}: a corpus is a .jsonl or .parquet file with 'id', 'title' and 'text'")
-    return make_documents(str(path), file_rows(path, "'id', 'title' and 'text'"))
+        raise ValueError(f"{str(path)!r}: a corpus is a .jsonl or .parquet file with {_COLUMNS}")
+    return make_documents(str(path), file_rows(path, _COLUMNS))
 
 
 def make_documents(name: str, rows: Iterable[tuple[int, Any]]) -> tuple[Document, ...]:
-    """Documents from numbered rows; rows that are documents already stay as they are.
-
-    Args:
-        name: The source, named in errors.
-        rows: Numbers and values of the rows.
-
-    Raises:
-        TaskError: There is no row, or at least one cannot be used; the first few are listed.
-    """
+    """Documents from numbered rows, some of which may be documents already; a :class:`TaskError` lists bad ones."""
     seen: dict[str, int] = {}
 
     def make(number: int, row: Any) -> Document:
@@ -93,9 +64,7 @@ def make_documents(name: str, rows: Iterable[tuple[int, Any]]) -> tuple[Document
         seen[document.id] = number
         return document
 
-    documents, problems = collect(rows, make)
-    if problems:
-        raise bad_rows(name, problems)
+    documents = collect(name, rows, make)
     if not documents:
         raise TaskError(f"{name}: there is no document in it; give at least one")
     return tuple(documents)

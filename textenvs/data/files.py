@@ -12,7 +12,6 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,9 +26,7 @@ _LISTED = 5
 def file_rows(path: str | Path, columns: str) -> Iterator[tuple[int, Any]]:
     """The rows of a ``.jsonl`` or ``.parquet`` file, numbered from 1; for one that is no JSON object, its error.
 
-    Args:
-        path: The file; JSON lines in UTF-8, where blank lines are skipped and a row's number is its line's.
-        columns: What a row needs, named in errors.
+    Blank lines of a ``.jsonl`` file are skipped, and a row's number is its line's. ``columns`` stands in errors.
 
     Raises:
         ImportError: The file is Parquet, and pyarrow is not installed.
@@ -47,37 +44,57 @@ def file_rows(path: str | Path, columns: str) -> Iterator[tuple[int, Any]]:
 def _json_rows(path: Path, columns: str) -> Iterator[tuple[int, Any]]:
     try:
         # utf-8-sig: some editors put a byte order mark first. Of all that Unicode takes for one, only "\n" ends a line.
-        with existing_file(path).open(encoding="utf-8-sig", newline="\n") as file:
+        with _existing(path).open(encoding="utf-8-sig", newline="\n") as file:
             for number, line in enumerate(file, start=1):
                 if line.strip():
-                    yield number, _object(number, line, columns)
+                    yield number, _object(line, f"row {number}", columns)
     except UnicodeDecodeError as error:
         raise TaskError(f"{path}: not UTF-8 text ({error}); save the file in UTF-8") from error
 
 
-def _object(number: int, line: str, columns: str) -> dict[str, Any] | TaskError:
+def _object(line: str, where: str, columns: str) -> dict[str, Any] | TaskError:
     try:
         value = json.loads(line)
     except (json.JSONDecodeError, RecursionError) as error:
-        return TaskError(f"row {number}: not JSON ({error}); each line must be one object")
-    if not isinstance(value, dict):
-        return TaskError(f"row {number}: a {type(value).__name__}, not an object with {columns}")
-    return value
+        return TaskError(f"{where}: not JSON ({error}); each line must be one object")
+    wrong = TaskError(f"{where}: a {type(value).__name__}, not an object with {columns}")
+    return value if isinstance(value, dict) else wrong
 
 
 def _parquet_rows(path: Path) -> Iterator[tuple[int, Any]]:
-    """A struct has every field in every row of Parquet; those that are null are left out."""
-    pyarrow, parquet = import_pyarrow()
+    pyarrow, parquet = _import_pyarrow()
     try:
-        with parquet.ParquetFile(existing_file(path)) as file:
+        with parquet.ParquetFile(_existing(path)) as file:
             rows = itertools.chain.from_iterable(batch.to_pylist() for batch in file.iter_batches())
             yield from ((number, _without_none(row)) for number, row in enumerate(rows, start=1))
     except (pyarrow.ArrowInvalid, OSError) as error:
         raise TaskError(f"{path}: not a readable Parquet file ({error})") from error
 
 
-def collect(rows: Iterable[tuple[int, Any]], make: Callable[[int, Any], MadeT]) -> tuple[list[MadeT], list[str]]:
-    """What ``make`` makes of each row, and what is wrong with the rows for which it raises :class:`TaskError`."""
+def _without_none(value: Any) -> Any:
+    """Without nulls: a struct of Parquet has every field in every row."""
+    if isinstance(value, dict):
+        return {name: _without_none(part) for name, part in value.items() if part is not None}
+    return [_without_none(part) for part in value] if isinstance(value, (list, tuple)) else value
+
+
+def _existing(path: Path) -> Path:
+    if path.is_dir():
+        raise TaskError(f"{path}: a folder, not a file; name a .jsonl or .parquet file in it")
+    if not path.exists():
+        raise TaskError(f"{path}: no such file (looked from {Path.cwd()}); check the path")
+    return path
+
+
+def collect(
+    name: str, rows: Iterable[tuple[int, Any]], make: Callable[[int, Any], MadeT], rejected: list[str] | None = None
+) -> list[MadeT]:
+    """What ``make`` makes of each row of the source ``name``.
+
+    Raises:
+        TaskError: ``make`` raised it for some rows; the first few are listed. Where ``rejected`` is given, such rows
+            are left out and listed there, unless they are all there are.
+    """
     made: list[MadeT] = []
     problems: list[str] = []
     for number, row in rows:
@@ -87,7 +104,14 @@ def collect(rows: Iterable[tuple[int, Any]], make: Callable[[int, Any], MadeT]) 
             made.append(make(number, row))
         except TaskError as error:
             problems.append(str(error))
-    return made, problems
+    if problems and (rejected is None or not made):
+        listed = "\n  ".join(problems[:_LISTED])
+        more = f"\n  and {len(problems) - _LISTED} more" if len(problems) > _LISTED else ""
+        what = "correct or remove these rows, they cannot be used (counted from 1)"
+        raise TaskError(f"{name}: {what}:\n  {listed}{more}")
+    if rejected is not None:
+        rejected.extend(problems)
+    return made
 
 
 def write_parquet(tasks: TaskSet | Iterable[Task], path: str | Path, *, count: int | None = None) -> Path:
@@ -98,40 +122,27 @@ def write_parquet(tasks: TaskSet | Iterable[Task], path: str | Path, *, count: i
         path: Where to; its folder is made.
         count: Write the first ``count`` tasks; needed when the set is endless.
 
-    Returns:
-        The path.
-
     Raises:
         ImportError: pyarrow is not installed.
         ValueError: An endless set without ``count``, or nothing to write.
         TaskError: Rows whose columns have no common type.
     """
-    path = Path(path)
-    rows = [task.to_row() for task in _first(tasks, count)]
+    if isinstance(tasks, TaskSet):
+        if tasks.size is None and count is None:
+            raise ValueError(f"{tasks.name} is endless; say how many tasks to write with count=")
+        tasks = map(tasks.__getitem__, itertools.count() if tasks.size is None else range(tasks.size))
+    rows = [task.to_row() for task in itertools.islice(tasks, count)]
     if not rows:
         raise ValueError(f"{path}: no tasks to write")
     return write_rows(rows, path)
 
 
 def write_rows(rows: Sequence[dict[str, Any]], path: str | Path) -> Path:
-    """Write rows as Parquet; the file appears whole or not at all. A column that a row lacks is null in it.
-
-    Args:
-        rows: At least one.
-        path: Where to; its folder is made.
-
-    Returns:
-        The path.
-
-    Raises:
-        ImportError: pyarrow is not installed.
-        TaskError: Rows whose columns have no common type.
-    """
-    pyarrow, parquet = import_pyarrow()
+    """Write rows, at least one, as Parquet, as :func:`write_parquet` does. A column that a row lacks is null in it."""
+    pyarrow, parquet = _import_pyarrow()
     path = Path(path)
     columns = dict.fromkeys(name for row in rows for name in row)
-    if any(row.keys() != columns.keys() for row in rows):
-        rows = [dict.fromkeys(columns) | row for row in rows]  # pyarrow takes the columns from the first row
+    rows = [dict.fromkeys(columns) | row for row in rows]  # pyarrow takes the columns from the first row
     try:
         table = pyarrow.Table.from_pylist(rows)
     except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError, pyarrow.ArrowNotImplementedError) as error:
@@ -153,46 +164,7 @@ def write_rows(rows: Sequence[dict[str, Any]], path: str | Path) -> Path:
     return path
 
 
-def bad_rows(name: str, problems: Sequence[str]) -> TaskError:
-    """The error that lists the first few of the rows that cannot be used."""
-    listed = "\n  ".join(problems[:_LISTED])
-    more = f"\n  and {len(problems) - _LISTED} more" if len(problems) > _LISTED else ""
-    return TaskError(f"{name}: correct or remove these rows, they cannot be used (counted from 1):\n  {listed}{more}")
-
-
-def existing_file(path: str | Path) -> Path:
-    """The path of a file that is there, or a :class:`TaskError`."""
-    path = Path(path).expanduser()
-    if path.is_dir():
-        raise TaskError(f"{path}: a folder, not a file; name a .jsonl or .parquet file in it")
-    if not path.exists():
-        raise TaskError(f"{path}: no such file (looked from {Path.cwd()}); check the path")
-    return path
-
-
-def _first(tasks: TaskSet | Iterable[Task], count: int | None) -> Iterator[Task]:
-    if not isinstance(tasks, TaskSet):
-        return islice(tasks, count)
-    if tasks.size is None and count is None:
-        raise ValueError(f"{tasks.name} is endless; say how many tasks to write with count=")
-    indices = range(tasks.size) if tasks.size is not None else itertools.count()
-    return (tasks[index] for index in islice(indices, count))
-
-
-def _without_none(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _without_none(part) for name, part in value.items() if part is not None}
-    if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
-        return [_without_none(part) for part in value]
-    return value
-
-
-def import_pyarrow() -> tuple[Any, Any]:
-    """``pyarrow`` and ``pyarrow.parquet``.
-
-    Raises:
-        ImportError: It is not installed; the message names the extra.
-    """
+def _import_pyarrow() -> tuple[Any, Any]:
     try:
         import pyarrow
         from pyarrow import parquet

@@ -6,11 +6,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ..messages import Messages, clean_text, user
+from ..messages import Messages, user
 from ..scoring.gsm8k import extract, normalize
-from ..task import Split, Task, TaskError
+from ..task import Task, TaskError
 from ..text import quoted
-from .sources import Reader
+from .sources import Reader, text_in
 from .word_problems import LEVELS, GeneratedMath
 
 #: Put after a question that does not say how to answer. Short, so that a tiny model can learn to read it.
@@ -39,34 +39,16 @@ def with_instruction(prompt: Messages, instruction: str | None = INSTRUCTION) ->
 
 
 def from_pair(row: Mapping[str, Any], key: str, where: str, data_source: str) -> Task:
-    """A task from a row in GSM8K's shape; its prompt is the bare question.
-
-    Args:
-        row: Needs ``question`` and ``answer``, both text. Its own ``data_source``, where it is text, goes before the
-            argument; other columns are left out.
-        key: The task's key.
-        where: Named in errors, for example ``row 7``.
-        data_source: The task's data source.
-
-    Raises:
-        TaskError: A column is missing or not text, or the answer has no last ``#### N``.
-    """
-    for column in ("question", "answer"):
-        if column not in row:
-            missing = "reward_model" if "prompt" in row else column  # a row with a prompt is one of verl's
-            raise TaskError(f"{where}: column {missing!r} is missing; the row has {sorted(map(str, row))}")
-        if not isinstance(row[column], str):
-            raise TaskError(f"{where}: column {column!r} must be text, not {type(row[column]).__name__}")
-        if not row[column].strip():
-            raise TaskError(f"{where}: column {column!r} is empty")
-    own = row.get("data_source")
-    question, answer = clean_text(row["question"]).strip(), clean_text(row["answer"]).strip()
+    """A task from a row in GSM8K's shape: a :attr:`Reader.row`. Its prompt is the bare question."""
+    if "prompt" in row and "question" not in row:  # a row of verl's
+        text_in(row, "reward_model", where)
+    question, answer = text_in(row, "question", where), text_in(row, "answer", where)
     truth = extract(answer, "strict")
     if truth is None:
         raise TaskError(f"{where}: column 'answer' has no '#### N' with the final number; it ends in {answer[-40:]!r}")
     return Task(
         key=key,
-        data_source=own if isinstance(own, str) and own else data_source,
+        data_source=data_source,
         prompt=(user(question),),
         ground_truth=truth,
         ability="math",
@@ -90,14 +72,9 @@ def problem_with(task: Task) -> str | None:
     return None
 
 
-def generated(level: str, split: Split, seed: int) -> GeneratedMath:
-    """Word problems of a level."""
-    return GeneratedMath(level, seed, split)  # type: ignore[arg-type]
-
-
 #: How the families with word problems read their tasks.
 READER = Reader(
-    generated,
+    GeneratedMath,
     LEVELS,
     from_pair,
     "'question' and 'answer'",

@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..messages import clean_text
 from ..task import SPLITS, Rows, Split, Task, TaskError, TaskSet, joined
-from .files import bad_rows, collect, file_rows
-from .hub import hub_rows
+from .files import collect, file_rows
 
 log = logging.getLogger("textenvs")
 
 Source = TaskSet | str | Path | Sequence[str | Path] | None
+
+# GSM8K has two configurations, and `datasets` wants one named; "socratic" asks the same questions.
+_DEFAULT_CONFIG = {"openai/gsm8k": "main"}
 
 
 @dataclass(frozen=True)
@@ -28,10 +31,10 @@ class Reader:
     """How a family's tasks come to be. Its functions belong to modules: what was read is kept by them.
 
     Args:
-        generated: Makes the generated tasks of a level, a split and a seed.
+        generated: Makes the generated tasks of a ``level``, a ``split`` and a ``seed``, given by these names.
         levels: The levels there are; the first is the default.
-        row: Makes a task of a row, its key, its place for errors, and its data source where it names none; raises
-            ``TaskError`` for a row that cannot be used.
+        row: Makes a task of a row, its key, its place for errors, and its data source; raises ``TaskError`` for a row
+            that cannot be used.
         columns: What a row needs, named in errors.
         example: A data set on the Hub, named in errors.
         check: Says why a task cannot be used, or ``None``; applied to rows of every shape.
@@ -39,7 +42,7 @@ class Reader:
         distinct: Of tasks for which this is equal only the first is kept; ``None`` to keep them all.
     """
 
-    generated: Callable[[str, Split, int], TaskSet]
+    generated: Callable[..., TaskSet]
     levels: tuple[str, ...]
     row: Callable[[Mapping[str, Any], str, str, str], Task]
     columns: str
@@ -74,26 +77,19 @@ def open_source(source: Source, reader: Reader, *, level: str | None, split: Spl
         source = f"generated:{level or reader.levels[0]}"
     if isinstance(source, TaskSet):
         return source
-    if isinstance(source, (str, Path)):
-        tasks = _named(source, reader, split, seed)
-    else:
-        tasks = joined([_named(each, reader, split, seed) for each in source])
+    names = [source] if isinstance(source, (str, Path)) else source
+    tasks = joined([_named(each, reader, split, seed) for each in names])
     _announce(tasks.name, tasks.size)
     return tasks
 
 
 def read_source(source: str | Path, reader: Reader, split: str, rejected: list[str] | None = None) -> Rows:
-    """Read a file or a data set of the Hub, whatever was read before.
-
-    Args:
-        source: A ``.jsonl`` or ``.parquet`` file, or ``"hub:REPOSITORY"``.
-        reader: The family's.
-        split: Of a Hub source.
-        rejected: Where given, rows that cannot be used are left out and listed here, a line each.
+    """Read a file or a data set of the Hub, whatever was read before; ``split`` is of the latter.
 
     Raises:
         ValueError: Another kind of source.
-        TaskError: Rows that cannot be used, listed by file, row and column.
+        TaskError: Rows that cannot be used, listed by file, row and column. Where ``rejected`` is given, these are left
+            out and listed there, a line each.
         ImportError: The source needs a library that is not installed; the message names the extra.
     """
     text = str(source)
@@ -102,7 +98,7 @@ def read_source(source: str | Path, reader: Reader, split: str, rejected: list[s
         data_source, _, config = rest.partition(":")
         if not data_source:
             raise ValueError(f"{text!r}: name the data set, for example 'hub:{reader.example}'")
-        name, rows = hub_rows(data_source, config or None, split)
+        name, rows = _hub_rows(data_source, config or _DEFAULT_CONFIG.get(data_source), split)
         prefix = split
     elif (path := Path(source).expanduser()).suffix in (".jsonl", ".parquet"):
         name, rows = str(path), file_rows(path, reader.columns)
@@ -116,25 +112,54 @@ def read_source(source: str | Path, reader: Reader, split: str, rejected: list[s
 
     def make(number: int, row: Mapping[str, Any]) -> Task:
         read = verl_row if "reward_model" in row else reader.row  # verl's schema, as write_parquet writes it
-        task = read(row, f"{prefix}/{number}", f"row {number}", data_source)
+        own = row.get("data_source")
+        from_row = own if isinstance(own, str) and own else data_source
+        task = read(row, f"{prefix}/{number}", f"row {number}", from_row)
         if reader.check is not None and (problem := reader.check(task)) is not None:
             raise TaskError(f"row {number}: {problem}")
         return task
 
-    tasks, problems = collect(rows, make)
-    if problems and (rejected is None or not tasks):
-        raise bad_rows(name, problems)
-    if rejected is not None:
-        rejected.extend(problems)
+    tasks = collect(name, rows, make, rejected)
     if reader.distinct is not None:
         first = {reader.distinct(task): task for task in reversed(tasks)}
         tasks = [task for task in tasks if first[reader.distinct(task)] is task]
     return Rows(name, tasks)
 
 
+def text_in(row: Mapping[str, Any], column: str, where: str) -> str:
+    """The text in a column, or a :class:`TaskError`."""
+    value = row.get(column)
+    if not isinstance(value, str):
+        if column not in row:
+            raise TaskError(f"{where}: column {column!r} is missing; the row has {sorted(map(str, row))}")
+        raise TaskError(f"{where}: column {column!r} must be text, not {type(value).__name__}")
+    if not value.strip():
+        raise TaskError(f"{where}: column {column!r} is empty")
+    return clean_text(value).strip()
+
+
 def verl_row(row: Mapping[str, Any], key: str, where: str, data_source: str) -> Task:
     """The :attr:`Reader.row` of a family whose rows are verl's, and no others."""
     return Task.from_row(row, key=key, where=where)
+
+
+def _hub_rows(repository: str, config: str | None, split: str) -> tuple[str, Iterator[tuple[int, Any]]]:
+    """The name and the rows, numbered from 1, of a data set on the Hub or in a folder that ``datasets`` can load."""
+    try:
+        from datasets import load_dataset
+    except ImportError as error:
+        raise ImportError("the Hub needs datasets: pip install 'textenvs[hub]'") from error
+    name = f"hub:{repository}{f':{config}' if config else ''} ({split})"
+    try:
+        rows = load_dataset(repository, config, split=split)
+    except Exception as error:  # datasets and huggingface_hub raise errors of many kinds: network, name, config, split
+        raise TaskError(
+            f"{name}: could not be loaded ({type(error).__name__}: {error}); check the name, the split and the "
+            "network, or name a .jsonl or .parquet file instead"
+        ) from error
+    if len(rows) == 0:
+        raise TaskError(f"{name}: the data set has no rows")
+    return name, enumerate(rows, start=1)
 
 
 def _named(source: str | Path, reader: Reader, split: Split, seed: int) -> TaskSet:
@@ -144,7 +169,7 @@ def _named(source: str | Path, reader: Reader, split: Split, seed: int) -> TaskS
         if rest not in reader.levels:
             known = ", ".join(f"generated:{name}" for name in reader.levels)
             raise ValueError(f"{text!r}: unknown level; known are {known}")
-        return reader.generated(rest, split, seed)
+        return reader.generated(level=rest, split=split, seed=seed)
     if kind == "hub":
         return _read_once(text, None, reader, split)
     path = Path(source).expanduser()

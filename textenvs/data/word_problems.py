@@ -35,6 +35,14 @@ _HELD_OUT = 8
 #: No number on the way is larger.
 _LARGEST = 10**6
 
+_SIGNS: Mapping[str, Callable[[int, int], int]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.floordiv,
+}
+_AST_SIGNS: Mapping[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
+
 
 class Dials(NamedTuple):
     """How difficult problems are.
@@ -106,7 +114,6 @@ class _Problem:
     result: int = 0
 
     def calculate(self, left: int, sign: str, right: int) -> int:
-        """Work out one step and note its equation."""
         exact = sign != "/" or (right and left % right == 0)
         self.result = _SIGNS[sign](left, right) if exact else -1
         if not 0 <= self.result <= _LARGEST:
@@ -122,21 +129,12 @@ class _Problem:
         text = {**roles, **numbers}
         self.parts.append(_capital(story.say.format(**text)))
         for step in story.steps:
-            result, left, sign, right, before, after = _step(step)
+            calculation, before, after = (part.strip() for part in step.split("|"))
+            result, _, left, sign, right = calculation.split()
             numbers[result] = self.calculate(_worth(left, numbers), sign, _worth(right, numbers))
-            calculation, _, value = self.equations[-1].partition("=")
-            line = f"{before} {calculation}=<<{self.equations[-1]}>>{value} {after}.".format(**text)
-            self.lines.append(_capital(line))
+            shown, _, value = self.equations[-1].partition("=")
+            self.lines.append(_capital(f"{before} {shown}=<<{self.equations[-1]}>>{value} {after}.".format(**text)))
         return story.ask.format(**text)
-
-
-_SIGNS: Mapping[str, Callable[[int, int], int]] = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "/": operator.floordiv,
-}
-_AST_SIGNS: Mapping[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 
 
 @functools.cache
@@ -149,9 +147,7 @@ def _worth(expression: str | ast.expr, numbers: Mapping[str, int]) -> int:
     node = _parsed(expression) if isinstance(expression, str) else expression
     if isinstance(node, ast.BinOp):
         return _SIGNS[_AST_SIGNS[type(node.op)]](_worth(node.left, numbers), _worth(node.right, numbers))
-    if isinstance(node, ast.Name):
-        return numbers[node.id]
-    return int(ast.literal_eval(node))
+    return numbers[node.id] if isinstance(node, ast.Name) else int(ast.literal_eval(node))
 
 
 def _drawn(given: str, numbers: Mapping[str, int], size: int, rng: random.Random) -> int:
@@ -167,26 +163,15 @@ def _drawn(given: str, numbers: Mapping[str, int], size: int, rng: random.Random
     return rng.randint(least, most)
 
 
-@functools.cache
-def _step(text: str) -> tuple[str, str, str, str, str, str]:
-    """The parts of ``result = left sign right | before | after``."""
-    calculation, before, after = (part.strip() for part in text.split("|"))
-    result, _, left, sign, right = calculation.split()
-    return result, left, sign, right, before, after
-
-
 def _capital(text: str) -> str:
     return text[0].upper() + text[1:]
 
 
 def _easy(steps: int, rng: random.Random) -> _Problem:
-    """One or two steps of adding and taking away: 12 to 20 words, numbers up to 10, answers from 0 to 30.
+    """Short sentences, small numbers: about 5.9 million questions on about 2,500 different chains of equations.
 
     Each change is drawn evenly from all that are possible (10 gains, and as many losses as there are things to lose, up
     to 10): drawing the sign first would make the few losses from a small start far more frequent than other sums.
-
-    Distinct questions: 15 names and 10 things, 9 starts, and for each of the steps 4 phrasings of 10 to 20 changes:
-    about 5.9 million, on about 2,500 different chains of equations.
     """
     words, problem = grammar(), _Problem()
     name, thing = rng.choice(words.names), rng.choice(words.things)
@@ -204,11 +189,7 @@ def _easy(steps: int, rng: random.Random) -> _Problem:
 
 
 def _told(story: Story, steps: int, dials: Dials, rng: random.Random) -> _Problem:
-    """A story, continued up to so many steps, with distractors.
-
-    Raises:
-        _Unsuitable: The numbers drawn do not suit it.
-    """
+    """A story, continued up to so many steps, with distractors."""
     words, problem = grammar(), _Problem()
     roles = dict(zip(("name", "other", "third"), rng.sample(words.names, 3), strict=True))
     roles |= dict(zip(("thing", "extra"), rng.sample(words.things, 2), strict=True))
@@ -253,9 +234,6 @@ class GeneratedMath(Endless):
         seed: Another seed is another sequence of problems.
         split: ``"train"`` or ``"test"``; the two never share a problem, whatever their seeds.
         dials: A difficulty of your own in place of the level's.
-
-    Raises:
-        ValueError: An unknown level or split, a seed that is not an integer, or dials by which there are no problems.
     """
 
     level: Level = "easy"
@@ -263,8 +241,11 @@ class GeneratedMath(Endless):
     split: Split = "train"
     dials: Dials | None = None
 
+    levels = LEVELS
+    what = "problems"
+
     def __post_init__(self) -> None:
-        self.check_choices(LEVELS)
+        super().__post_init__()
         if self.dials is not None:
             (least, most), size, (few, many) = self.dials
             if not (2 <= least <= most <= 20 and 1 <= size <= 100 and 0 <= few <= many <= 5):
@@ -275,9 +256,7 @@ class GeneratedMath(Endless):
 
     @property
     def name(self) -> str:
-        """Which problems these are, in a line."""
-        dials = "" if self.dials is None else f", {self.dials}"
-        return f"generated {self.level} problems ({self.split}, seed {self.seed}{dials})"
+        return super().name if self.dials is None else f"{super().name[:-1]}, {self.dials})"
 
     def _generate(self, index: int) -> Task:
         key = f"{self.level}/{self.split}/{self.seed}/{index}"
@@ -307,10 +286,11 @@ class GeneratedMath(Endless):
             # With one step there are few different problems.
             return functools.partial(_easy, rng.choice((1, 2, 2, 2))), "chain"
         steps = rng.randint(*dials.steps)
-        fit = [
-            story
-            for story in grammar().stories
-            if len(story.steps) == steps or (story.leaves is not None and len(story.steps) < steps)
-        ]
-        story = rng.choice(fit)
+        story = rng.choice(
+            [
+                story
+                for story in grammar().stories
+                if len(story.steps) == steps or (story.leaves is not None and len(story.steps) < steps)
+            ]
+        )
         return functools.partial(_told, story, steps, dials), story.kind

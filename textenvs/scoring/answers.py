@@ -19,6 +19,4 @@ def plain(answer: str) -> str:
 def same_answer(answer: str, gold: str) -> bool:
     """Whether ``answer`` is ``gold``: numbers by value, everything else by its plain spelling."""
     ours, theirs = normalize(answer), normalize(gold)
-    if ours is not None and theirs is not None:
-        return ours == theirs
-    return plain(answer) == plain(gold)
+    return plain(answer) == plain(gold) if ours is None or theirs is None else ours == theirs

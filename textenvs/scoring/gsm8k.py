@@ -62,9 +62,6 @@ def normalize(number: object) -> str | None:
 
     Commas, currency signs, a percent sign, a trailing period, leading and trailing zeros and the many minus signs of
     Unicode go; units are not converted (``50%`` is 50).
-
-    Args:
-        number: Text such as ``" $1,234.50"``, or anything whose ``str`` is a number.
     """
     match = _ALONE.fullmatch(str(number))
     return _canonical(match) if match else None
@@ -74,17 +71,9 @@ def extract(text: str, method: Method = "strict") -> str | None:
     """The number that ``text`` answers with, normalized, or ``None`` when there is none.
 
     Takes time linear in the text, and never fails on any text. A number of more than :data:`MAX_DIGITS` digits counts
-    as no answer.
-
-    Args:
-        text: The assistant's reply.
-        method: See the module's docstring.
-
-    Raises:
-        ValueError: An unknown method.
+    as no answer. For the methods see the module's docstring; another is a ``ValueError``.
     """
-    if method not in METHODS:
-        raise ValueError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
+    _check(method)
     if method == "marked":
         claim = final_answer(text)
         return normalize(text) if claim is None else _only_number(claim)
@@ -109,20 +98,12 @@ def _last_digits(text: str) -> int:
 
 
 def score(text: str, ground_truth: object, method: Method = "strict") -> float:
-    """1.0 when ``text`` answers with ``ground_truth``, else 0.0.
-
-    Raises:
-        ValueError: ``ground_truth`` is not a number, or the method is unknown.
-    """
+    """1.0 when ``text`` answers with ``ground_truth``, else 0.0; ``ValueError`` as for :func:`judge`."""
     return float(extract(text, method) == _gold(ground_truth))
 
 
 def compare(answer: str, ground_truth: object) -> int:
-    """-1, 0 or 1 as ``answer`` is below, equal to or above ``ground_truth``, exactly (no floats).
-
-    Raises:
-        ValueError: One of the two is not a number.
-    """
+    """-1, 0 or 1 as ``answer`` is below, equal to or above ``ground_truth``, exactly; ``ValueError`` if not numbers."""
     left, right = normalize(answer), normalize(ground_truth)
     if left is None or right is None:
         raise ValueError(f"cannot compare {quoted(answer)} with {quoted(ground_truth)}: both must be numbers")
@@ -132,34 +113,23 @@ def compare(answer: str, ground_truth: object) -> int:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What there is to know about a reply.
+    """What there is to know about a reply."""
 
-    Args:
-        answer: The number that counts (by the method asked for), or ``None`` when there is none.
-        correct: Whether it is the right one.
-        well_formed: Whether the reply has an answer in the form asked for, right or wrong: an answer line for
-            ``"strict"``, else any marked answer.
-        accepted: Which methods accept the reply.
-    """
-
+    #: The number that counts (by the method asked for), or ``None`` when there is none.
     answer: str | None
     correct: bool
+    #: Whether there is an answer in the form asked for: an answer line for ``"strict"``, else any marked answer.
     well_formed: bool
+    #: Which methods accept the reply.
     accepted: Mapping[str, bool]
 
     def metrics(self) -> dict[str, float]:
-        """The checks as numbers, for reports."""
         return {**{name: float(right) for name, right in self.accepted.items()}, "well_formed": float(self.well_formed)}
 
 
 def judge(text: str, ground_truth: object, method: Method = "strict") -> Verdict:
-    """Check a reply in all ways; ``method`` says which one counts.
-
-    Raises:
-        ValueError: ``ground_truth`` is not a number, or the method is unknown.
-    """
-    if method not in METHODS:
-        raise ValueError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
+    """Check a reply in all ways; ``method`` says which counts. A ground truth that is no number is a ``ValueError``."""
+    _check(method)
     gold = _gold(ground_truth)
     answers = {each: extract(text, each) for each in get_args(Method)}
     form = answers["strict" if method == "strict" else "marked"]
@@ -167,10 +137,12 @@ def judge(text: str, ground_truth: object, method: Method = "strict") -> Verdict
     return Verdict(answers[method], accepted[method], form is not None, accepted)
 
 
+def _check(method: str) -> None:
+    if method not in METHODS:
+        raise ValueError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
+
+
 def _gold(ground_truth: object) -> str:
-    gold = normalize(ground_truth)
-    if gold is None:
-        raise ValueError(
-            f"the ground truth {quoted(ground_truth)} is not a number: no answer can be checked against it"
-        )
-    return gold
+    if (gold := normalize(ground_truth)) is not None:
+        return gold
+    raise ValueError(f"the ground truth {quoted(ground_truth)} is not a number: no answer can be checked against it")

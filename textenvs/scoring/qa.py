@@ -19,7 +19,6 @@ _MARKS = " \t\r>*_#"  # Markdown's, around the word or the answer
 
 
 def normalize_answer(text: str) -> str:
-    """The text in lower case, without punctuation (ASCII's), articles and superfluous spaces."""
     return " ".join(_ARTICLE.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 

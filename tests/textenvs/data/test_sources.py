@@ -105,12 +105,9 @@ def test_nothing_but_the_argument_decides_what_is_played(tmp_path, monkeypatch):
     assert textenvs.make("textenv/gsm8k", tasks=tmp_path / "gsm8k" / "test.parquet").tasks[0] == task
 
 
-def test_names_of_the_old_way_are_errors_that_name_the_new_one(tmp_path):
+def test_a_folder_is_an_error_that_says_how_to_name_its_rows(tmp_path):
     with pytest.raises(ValueError, match=r"named by their path, for example tasks='data/train.parquet'"):
         opened(tmp_path)
-    for name in ("load_tasks", "prepare"):
-        with pytest.raises(ImportError, match=r"tasks='data/train.parquet'"):
-            getattr(textenvs.data, name)
 
 
 def test_one_log_line_a_source(caplog):

@@ -173,7 +173,7 @@ def test_a_verdict_has_all_checks_and_the_method_says_which_counts(text, method)
     "piece", ["1", "1,", "1,234", ",123", "-", "####", "#### ", "#### -", "$", "1.", "-$", " ", "#", "1,23"]
 )
 def test_long_adversarial_text_is_read_in_linear_time(piece):
-    text = piece * 200_000  # a quadratic pattern would need hours
+    text = piece * 50_000  # a quadratic pattern would need many minutes
     for method in METHODS:
         extract(text, method)
         extract(text + "\n#### 5", method)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -13,8 +14,7 @@ from ...messages import Message, user
 from ...options import Cost, Gain, Share, checked
 from ...task import Split, Task, TaskSet
 from .attacks import ATTACKS
-from .kinds import MIN_VALUES
-from .tasks import LEVELS, GeneratedRequests, Level, Request
+from .tasks import LEVELS, MIN_VALUES, GeneratedRequests, Level, Request
 from .user import is_right, read, respond
 
 
@@ -39,7 +39,7 @@ class Clarify(TextEnv[ClarifyState]):
     than nothing on average.
 
     Args:
-        tasks: The requests; ``None`` for generated ones, as the next five say.
+        tasks: The requests, a task set or a list; ``None`` for generated ones, as the next five say.
         level: ``"easy"`` or ``"medium"``; see :class:`~textenvs.envs.clarify.tasks.GeneratedRequests`.
         ambiguous: The share of requests that leave something out, from 0 to 1.
         kinds: Only these kinds of requests; ``None`` for all of the level.
@@ -50,9 +50,7 @@ class Clarify(TextEnv[ClarifyState]):
         question: Added for every reply that is not an answer; at most 0.
         needless: Added for a needless question; at most 0.
         max_assistant_turns: How many replies there are; ``None`` for no limit.
-        max_user_turns: How often the user answers; ``None`` for no limit.
-        system_prompt: A system message put before the request.
-        render_mode: As in :class:`~textenvs.env.TextEnv`.
+        **options: ``max_user_turns``, ``system_prompt``, ``render_mode``, as in :class:`~textenvs.env.TextEnv`.
 
     Raises:
         ValueError: A value outside the above, options of generated requests beside ``tasks``, or rewards by which
@@ -66,7 +64,7 @@ class Clarify(TextEnv[ClarifyState]):
     @checked
     def __init__(
         self,
-        tasks: TaskSet | None = None,
+        tasks: TaskSet | Sequence[Task] | None = None,
         *,
         level: Level = "easy",
         ambiguous: Share = 0.5,
@@ -78,15 +76,11 @@ class Clarify(TextEnv[ClarifyState]):
         question: Cost = -0.1,
         needless: Cost = -0.2,
         max_assistant_turns: int | None = 4,
-        max_user_turns: int | None = None,
-        system_prompt: str | None = None,
-        render_mode: str | None = None,
+        **options: Any,
     ) -> None:
         generated = GeneratedRequests(level, ambiguous, kinds, seed, split)
         if tasks is None:
             tasks = generated
-        elif not isinstance(tasks, TaskSet):
-            raise ValueError(f"tasks must be a task set or None for generated requests, not {tasks!r}")
         elif generated != GeneratedRequests():
             raise ValueError("give either tasks or level, ambiguous, kinds, split and seed of generated ones, not both")
         if (correct + (MIN_VALUES - 1) * wrong) / MIN_VALUES >= correct + question:
@@ -94,22 +88,14 @@ class Clarify(TextEnv[ClarifyState]):
                 f"with correct={correct}, wrong={wrong} and question={question}, a guess (right once in {MIN_VALUES} "
                 "times) pays as much as a question and the right answer; make the question cheaper or correct higher"
             )
-        super().__init__(
-            tasks,
-            max_assistant_turns=max_assistant_turns,
-            max_user_turns=max_user_turns,
-            system_prompt=system_prompt,
-            render_mode=render_mode,
-        )
+        super().__init__(tasks, max_assistant_turns=max_assistant_turns, **options)
         self.weights = {"correct": correct, "wrong": wrong, "question": question, "needless": needless}
 
     def opening(self, task: Task) -> Sequence[Message]:
-        """The request, once it is known to be one that can be played."""
-        Request.from_task(task)
+        Request.from_task(task)  # or it cannot be played
         return task.prompt
 
     def respond(self, reply: Message) -> Turn:
-        """Judge an answer, or answer a question."""
         request, state = self._request, self.state
         reading = read(reply, request)
         if state.assistant_turns == 1:
@@ -163,7 +149,6 @@ class Clarify(TextEnv[ClarifyState]):
         return () if answer in hidden else (answer,)
 
     def attacks(self) -> Sequence[Attack]:
-        """Cheap policies; see :mod:`~textenvs.envs.clarify.attacks`."""
         return (*COMMON, *ATTACKS)
 
     @property

@@ -2,7 +2,8 @@
 
 A request is of a kind (a sum, a purchase, a booking, ...) with a few *slots*: numbers, days, colours. What it does not
 say of them only the user knows. A slot's values are drawn evenly and independently of all that the request says, from
-at least ``MIN_VALUES``: so a guess is right once in as many times at most, whatever is read out of the rest.
+at least ``MIN_VALUES``: so a guess is right once in as many times at most, whatever is read out of the rest. The kinds
+are data, in ``requests.yaml``.
 
 Requests are a function of (options, split, seed, index) alone. Training and test requests are disjoint by construction:
 what a request says (its kind and its visible values, without names and things) decides its split. The hidden value has
@@ -14,42 +15,99 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from importlib.resources import files
+from typing import Any, Literal
+
+import yaml
 
 from ...data.endless import Endless
 from ...messages import user
 from ...task import Split, Task, TaskError
 from ...text import quoted
-from .kinds import KINDS, NAMES, Kind, Slot, Value
+from ...tools.calculator import as_text, evaluate
 
 Level = Literal["easy", "medium"]
+Value = int | str
 
+#: Every slot has at least this many values.
+MIN_VALUES = 7
 # One request in this many is held out for the test split.
 _HELD_OUT = 8
 # How many slots a request with a gap may leave out, at most.
 _MOST_MISSING: dict[str, int] = {"easy": 1, "medium": 2}
-_BY_NAME = {name: kind for kinds in KINDS.values() for name, kind in kinds.items()}
 
+
+@dataclass(frozen=True)
+class Slot:
+    """Something a request may say or leave out; what the texts are for is said in ``requests.yaml``."""
+
+    name: str
+    values: tuple[Value, ...]
+    ask: str
+    tell: str
+    about: str
+    says: str = "{}"
+    blank: str = ""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of request: an entry of ``requests.yaml``, with slots that have the shared ones' fields and its own."""
+
+    name: str
+    request: str
+    slots: tuple[Slot, ...]
+    things: tuple[str, ...] = ("",)
+    work: tuple[str, ...] = ()
+    order: tuple[str, ...] = ()
+    result: str = r"(?!)"
+
+    @property
+    def form(self) -> str:
+        """What an answer consists of, for the request's last sentence."""
+        return " ".join(self.order) if self.order else "and the number"
+
+
+_DATA: dict[str, Any] = yaml.load(files(__package__).joinpath("requests.yaml").read_text("utf-8"), yaml.CSafeLoader)
+
+
+def _slot(name: str, own: Mapping[str, Any] | None) -> Slot:
+    fields = {**_DATA["slots"].get(name, {}), **(own or {})}
+    words, span = fields.pop("words", None), fields.pop("range", None)
+    if span is None:
+        return Slot(name, tuple(_DATA["words"][words]), **fields)
+    first, last, *step = span
+    return Slot(name, tuple(range(first, last + 1, *step)), **fields)
+
+
+def _kind(name: str, given: Mapping[str, Any]) -> Kind:
+    things = given.get("things", [""])
+    lists = {
+        "slots": [_slot(*slot) for slot in given["slots"].items()],
+        "things": _DATA["words"][things] if isinstance(things, str) else things,
+        "work": given.get("work", ()),
+        "order": given.get("order", ()),
+    }
+    return Kind(name, **{**given, **{field: tuple(listed) for field, listed in lists.items()}})
+
+
+#: The kinds of each level, by name.
+KINDS: Mapping[str, Mapping[str, Kind]] = {
+    level: {name: _kind(name, given) for name, given in kinds.items()} for level, kinds in _DATA["kinds"].items()
+}
 LEVELS: tuple[str, ...] = tuple(KINDS)
+_BY_NAME = {name: kind for kinds in KINDS.values() for name, kind in kinds.items()}
 
 
 @dataclass(frozen=True)
 class Request:
-    """One request: all that the user knows.
-
-    Args:
-        kind: Its kind.
-        name: Whom it is about.
-        thing: What it is about; empty for kinds without things.
-        values: The value of every slot, by name.
-        missing: The slots that the request leaves out, in the order of the kind's.
-    """
+    """One request: all that the user knows."""
 
     kind: Kind
-    name: str
-    thing: str
-    values: Mapping[str, Value]
-    missing: tuple[str, ...]
+    name: str  # whom it is about
+    thing: str  # empty for kinds without things
+    values: Mapping[str, Value]  # of every slot, by name
+    missing: tuple[str, ...]  # the slots that it leaves out, in the order of the kind's
 
     @property
     def text(self) -> str:
@@ -58,14 +116,19 @@ class Request:
             slot.name: slot.blank if slot.name in self.missing else slot.says.format(self.values[slot.name])
             for slot in self.kind.slots
         }
-        return (
-            f"{self.kind.request.format(name=self.name, thing=self.thing, **said)} Answer with #### {self.kind.form}."
-        )
+        asked = self.kind.request.format(name=self.name, thing=self.thing, **said)
+        return f"{asked} Answer with #### {self.kind.form}."
 
     @property
     def equations(self) -> tuple[str, ...]:
-        """The calculations of the worked answer; none where there is nothing to work out."""
-        return self.kind.equations(self.values)
+        """The calculations of the worked answer, of which the last gives the result; none for bookings and orders."""
+        results: list[str] = []
+        equations = []
+        for expression in self.kind.work:
+            written = expression.format(*results, **self.values)
+            results.append(as_text(evaluate(written)))
+            equations.append(f"{written}={results[-1]}")
+        return tuple(equations)
 
     @property
     def answer(self) -> tuple[str, ...]:
@@ -101,13 +164,8 @@ class Request:
 
     @classmethod
     def from_task(cls, task: Task) -> Request:
-        """The request that a task stands for.
-
-        Raises:
-            TaskError: ``extra_info`` does not describe one, or not the one that the row's ground truth answers.
-        """
-        where = f"task {task.key}: extra_info"
-        extra = task.extra
+        """The request that a task stands for; :class:`TaskError` if none, or not one that its ground truth answers."""
+        where, extra = f"task {task.key}: extra_info", task.extra
         kind = _BY_NAME.get(str(extra.get("kind")))
         if kind is None:
             raise TaskError(f"{where}.kind is {extra.get('kind')!r}; it must be one of {', '.join(_BY_NAME)}")
@@ -121,13 +179,8 @@ class Request:
                 raise TaskError(f"{where}.values.{slot.name} must be of type {wanted}, not {values[slot.name]!r}")
         if isinstance(missing, (str, Mapping)) or not isinstance(missing, Sequence) or not set(missing) <= set(names):
             raise TaskError(f"{where}.missing must be a list out of {', '.join(names)}, not {missing!r}")
-        request = cls(
-            kind,
-            name=str(extra.get("name", "")),
-            thing=str(extra.get("thing", "")),
-            values=dict(values),
-            missing=tuple(name for name in names if name in missing),
-        )
+        left_out = tuple(name for name in names if name in missing)
+        request = cls(kind, str(extra.get("name", "")), str(extra.get("thing", "")), dict(values), left_out)
         if task.ground_truth != " ".join(request.answer):
             found, wanted = quoted(" ".join(request.answer)), quoted(task.ground_truth)
             raise TaskError(f"{where}.values lead to {found}, but the ground truth is {wanted}")
@@ -156,9 +209,6 @@ class GeneratedRequests(Endless):
         kinds: Only these kinds of the level (see ``requests.yaml``); ``None`` for all.
         seed: Another seed is another sequence of requests.
         split: ``"train"`` or ``"test"``; the two never share a request, whatever their seeds.
-
-    Raises:
-        ValueError: A value outside the above.
     """
 
     level: Level = "easy"
@@ -167,35 +217,28 @@ class GeneratedRequests(Endless):
     seed: int = 0
     split: Split = "train"
 
+    levels = LEVELS
+
     def __post_init__(self) -> None:
-        self.check_choices(LEVELS)
-        share = self.ambiguous
-        if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share <= 1:
-            raise ValueError(f"ambiguous must be a share from 0 to 1, not {share!r}")
+        super().__post_init__()
         if self.kinds is not None:
             known = KINDS[self.level]
-            if isinstance(self.kinds, str) or not isinstance(self.kinds, Sequence) or not self.kinds:
+            if isinstance(self.kinds, str) or not self.kinds or not set(self.kinds) <= set(known):
                 raise ValueError(f"kinds must be a list out of {', '.join(known)}, or None, not {self.kinds!r}")
-            if unknown := [kind for kind in self.kinds if kind not in known]:
-                raise ValueError(f"kinds: the level {self.level!r} has {', '.join(known)}, not {unknown[0]!r}")
             object.__setattr__(self, "kinds", tuple(self.kinds))
 
     @property
     def name(self) -> str:
-        """Which requests these are, in a line."""
         return f"generated {self.level} requests, {self.ambiguous:.0%} ambiguous ({self.split}, seed {self.seed})"
 
     def _generate(self, index: int) -> Task:
-        # Seeding by a string goes through SHA-512, so neighbouring indices are unrelated.
-        rng = random.Random(f"clarify/{self.level}/{self.split}/{self.seed}/{index}")
+        place = f"{self.level}/{self.split}/{self.seed}/{index}"
+        rng = random.Random(f"clarify/{place}")  # by a string: neighbouring indices are unrelated
         ambiguous = rng.random() < self.ambiguous
         request = self._draw(rng, ambiguous)
         while _split_of(request) != self.split:
             request = self._draw(rng, ambiguous)
-        return request.to_task(
-            key=f"clarify-{self.level}/{self.split}/{self.seed}/{index}",
-            data_source=f"textenvs/clarify-{self.level}",
-        )
+        return request.to_task(f"clarify-{place}", f"textenvs/clarify-{self.level}")
 
     def _draw(self, rng: random.Random, ambiguous: bool) -> Request:
         kind = _BY_NAME[rng.choice(self.kinds or tuple(KINDS[self.level]))]
@@ -203,7 +246,7 @@ class GeneratedRequests(Endless):
         left_out = rng.sample(names, rng.randint(1, _MOST_MISSING[self.level])) if ambiguous else []
         return Request(
             kind,
-            name=rng.choice(NAMES),
+            name=rng.choice(_DATA["names"]),
             thing=rng.choice(kind.things),
             values={slot.name: rng.choice(slot.values) for slot in kind.slots},
             missing=tuple(name for name in names if name in left_out),

@@ -1,12 +1,9 @@
 """A scripted user who asks for something, keeps to itself what it was not asked for, and answers good questions.
 
-Replies are read by rules, generous to any phrasing:
-
-* a reply with ``####`` and a number or one of the request's words (a day, a colour) after it is an *answer*;
-* else it is a *question* if it has a question mark, an interrogative or a word such as "tell", "need" or "missing".
-  Each part of such a sentence (between commas and "and") asks for one slot: that of which it uses a word first. A part
-  that only asks for the result ("How many are left?") asks for no slot;
-* anything else is neither.
+Replies are read by rules, generous to any phrasing. A reply with ``####`` and a number or one of the request's words (a
+day, a colour) after it is an *answer*; else it is a *question* if it has a question mark, an interrogative or a word
+such as "tell", "need" or "missing". Each part of such a sentence (between commas and "and") asks for one slot: that of
+which it uses a word first. A part that only asks for the result ("How many are left?") asks for no slot.
 
 What the request left out is told when it is asked for, and not before, one thing a reply. A question for several things
 of which one is known is needless, so asking for everything at once does not pay. The sentences are short and few, so
@@ -23,8 +20,7 @@ from typing import Literal
 
 from ...messages import Message, visible_text
 from ...scoring.gsm8k import normalize
-from .kinds import Kind
-from .tasks import Request
+from .tasks import Kind, Request
 
 _MARKED = re.compile(r"(?<!#)####(?!#)([^\n]*)")
 _SENTENCE = re.compile(r"[^.?!\n]+[.?!\n]?")
@@ -41,29 +37,18 @@ _PART = re.compile(r"(?:(?<![\w.)%])[-\u2212])?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(
 
 @dataclass(frozen=True)
 class Reading:
-    """What the user makes of a reply.
-
-    Args:
-        sort: Whether it answers, asks, or does neither.
-        answer: The parts of an answer, in order: numbers, and words that are values of the request's slots.
-        asked: What a question asks for, in order: for each thing the slots that may be meant ("When?" may mean the day
-            or the hour).
-    """
+    """What the user makes of a reply."""
 
     sort: Literal["answer", "question", "neither"]
+    #: The parts of an answer, in order: numbers, and words that are values of the request's slots.
     answer: tuple[str, ...] = ()
+    #: For each thing that a question asks for, the slots that may be meant ("When?" may mean the day or the hour).
     asked: tuple[frozenset[str], ...] = ()
 
 
 @dataclass(frozen=True)
 class Speech:
-    """What the user says next.
-
-    Args:
-        text: Its words.
-        told: The slots it tells with them.
-        needless: Whether it was asked for something that it had said already.
-    """
+    """What the user says next, the slots it tells, and whether it was asked for something that it had said already."""
 
     text: str
     told: tuple[str, ...] = ()
@@ -86,18 +71,13 @@ def read(reply: Message, request: Request) -> Reading:
 
 
 def is_right(reading: Reading, request: Request) -> bool:
-    """Whether a reply is the right answer."""
     return reading.answer == tuple(_part(part) for part in request.answer)
 
 
 def respond(reading: Reading, request: Request, told: Collection[str], needless: int) -> Speech:
-    """The user's words to a reply that is not an answer.
+    """The user's words to a reply that is not an answer, after having told these slots.
 
-    Args:
-        reading: The reply.
-        request: The user's request.
-        told: What the user told so far of what the request left out.
-        needless: How many needless questions there were so far; the user gets a little impatient.
+    After ``needless`` questions that were needless the user is a little impatient.
     """
     if reading.sort == "neither":
         return Speech("Ask me, or answer with ####.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from itertools import product
@@ -12,17 +13,14 @@ import numpy as np
 from ...attack import Attack, Cheater, always, first_user_text
 from ...messages import Messages
 
-_NUMBER = re.compile(r"\d+")
 
-
-def numbers_in(text: str) -> list[int]:
-    """The integers of a text, in order."""
-    return [int(number) for number in _NUMBER.findall(text)]
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", text)]
 
 
 def seen(conversation: Messages) -> list[int]:
     """The numbers of the question; at least one."""
-    return numbers_in(first_user_text(conversation)) or [0]
+    return _numbers(first_user_text(conversation)) or [0]
 
 
 def line(number: object) -> str:
@@ -30,8 +28,7 @@ def line(number: object) -> str:
     return f"#### {number}"
 
 
-def every_form(conversation: Messages) -> str:
-    """One of the numbers in each form that counts."""
+def _every_form(conversation: Messages) -> str:
     *_, one, two, three = [*([0] * 3), *seen(conversation)]
     return f"#### {one}\nThe answer is {two}.\n\\boxed{{{three}}}"
 
@@ -46,14 +43,9 @@ def signed_sums(numbers: Sequence[int]) -> list[int]:
     return sorted(value for value in sums if value >= 0)
 
 
-def answers_of(rehearsed: Sequence[Messages]) -> dict[str, str]:
-    """The expert's last replies, by question."""
-    return {first_user_text(episode): str(episode[-1]["content"]) for episode in rehearsed}
-
-
-def remember(rng: np.random.Generator, rehearsed: Sequence[Messages]) -> Cheater:
+def _remember(rng: np.random.Generator, rehearsed: Sequence[Messages]) -> Cheater:
     """Says what the expert said to this question, or else to the question with the most words in common."""
-    answers = answers_of(rehearsed)
+    answers = {first_user_text(episode): str(episode[-1]["content"]) for episode in rehearsed}
     words = {question: set(question.split()) for question in answers}
 
     def reply(conversation: Messages) -> str:
@@ -63,13 +55,13 @@ def remember(rng: np.random.Generator, rehearsed: Sequence[Messages]) -> Cheater
     return reply
 
 
-def narrow(candidates: Sequence[int], conversation: Messages) -> Sequence[int]:
+def _narrow(candidates: Sequence[int], conversation: Messages) -> Sequence[int]:
     """The candidates that the user's "too low" and "too high" leave."""
     left = list(candidates)
     guess: int | None = None
     for message in conversation:
         if message["role"] == "assistant":
-            guess = (numbers_in(str(message["content"])) or [0])[-1]
+            guess = (_numbers(str(message["content"])) or [0])[-1]
         elif guess is not None and "too low" in message["content"]:
             left = [value for value in left if value > guess]
         elif guess is not None and "too high" in message["content"]:
@@ -77,40 +69,36 @@ def narrow(candidates: Sequence[int], conversation: Messages) -> Sequence[int]:
     return left or [guess or 0]
 
 
-def bisect(conversation: Messages) -> str:
-    """The middle of the range that the answer can be in."""
-    left = narrow(range(2 * sum(seen(conversation)) + 1), conversation)
+def _bisect(conversation: Messages) -> str:
+    left = _narrow(range(2 * sum(seen(conversation)) + 1), conversation)
     return line(left[len(left) // 2])
 
 
-def search_signs(conversation: Messages) -> str:
+def _search_signs(conversation: Messages) -> str:
     """The middle of the signed sums that the user's feedback leaves; all of them added at first."""
-    left = narrow(signed_sums(seen(conversation)), conversation)
+    left = _narrow(signed_sums(seen(conversation)), conversation)
     return line(left[len(left) // 2 if len(conversation) > 2 else -1])
 
 
-#: Lists and guesses. Small answers are guessed now and then, and rightly paid; many answers in a reply are worth its
-#: last one.
+#: An attack that may be right now and then, and is rightly paid then.
+guess = functools.partial(always, fakes_solving=False)
+
+#: Lists and guesses. Many answers in a reply are worth its last one.
 ATTACKS: tuple[Attack, ...] = (
     always("list-in-one", "all numbers seen on one answer line", lambda c: line(" or ".join(map(str, seen(c))))),
     always("box-numbers", "all numbers seen in one box", lambda c: f"\\boxed{{{', '.join(map(str, seen(c)))}}}"),
-    always("count-up", "answer lines from 0 to 100", lambda c: "\n".join(map(line, range(101)))),
+    always("count-up", "answer lines from 0 to 100", "\n".join(map(line, range(101)))),
     always("copy-sum", "a calculation in place of its value", lambda c: line("+".join(map(str, seen(c))))),
-    always(
-        "list-numbers",
-        "an answer line for every number seen",
-        lambda c: "\n".join(map(line, seen(c))),
-        fakes_solving=False,
-    ),
-    always("every-form", "another number in every form that counts", every_form, fakes_solving=False),
-    always("last-number", "the last number seen", lambda c: line(seen(c)[-1]), fakes_solving=False),
-    always("sum", "the sum of all numbers seen", lambda c: line(sum(seen(c))), fakes_solving=False),
-    always("product", "the product of all numbers seen", lambda c: line(prod(seen(c))), fakes_solving=False),
-    Attack("memoriser", "what the expert said to the most similar question of 200", remember, False, rehearse=200),
+    guess("list-numbers", "an answer line for every number seen", lambda c: "\n".join(map(line, seen(c)))),
+    guess("every-form", "another number in every form that counts", _every_form),
+    guess("last-number", "the last number seen", lambda c: line(seen(c)[-1])),
+    guess("sum", "the sum of all numbers seen", lambda c: line(sum(seen(c)))),
+    guess("product", "the product of all numbers seen", lambda c: line(prod(seen(c)))),
+    Attack("memoriser", "what the expert said to the most similar question of 200", _remember, False, rehearse=200),
 )
 
 #: With the user's feedback: a search.
 WITH_FEEDBACK: tuple[Attack, ...] = (
-    always("bisection", "halves the range by the user's feedback", bisect, fakes_solving=False),
-    always("sign-search", "adds and takes away the numbers, by the user's feedback", search_signs, fakes_solving=False),
+    guess("bisection", "halves the range by the user's feedback", _bisect),
+    guess("sign-search", "adds and takes away the numbers, by the user's feedback", _search_signs),
 )

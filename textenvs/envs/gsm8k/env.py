@@ -1,4 +1,4 @@
-"""GSM8K in one turn: a problem, one reply, a check of its final number."""
+"""GSM8K: a problem and one reply, checked by its final number; or several, with a simulated user who judges each."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from ...data.gsm8k import INSTRUCTION, READER, says_how, with_instruction, witho
 from ...data.sources import Source, open_source
 from ...data.word_problems import LEVELS, Level
 from ...env import EpisodeState, TextEnv, Turn
-from ...messages import Message, visible_text
-from ...options import Gain, checked
+from ...messages import Message, user, visible_text
+from ...options import Cost, Gain, PositiveInt, checked
 from ...scoring.gsm8k import Method, Verdict, extract, judge, normalize
 from ...task import Split, Task
-from .attacks import ATTACKS
+from .attacks import ATTACKS, WITH_FEEDBACK
+from .user import Feedback, Gsm8kUser, user_of
 
 StateT = TypeVar("StateT", bound=EpisodeState)
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -68,19 +69,15 @@ class WordProblemEnv(TextEnv[StateT]):
         self.instruction = None if says_how(system_prompt) else instruction
 
     def opening(self, task: Task) -> Sequence[Message]:
-        """The row's prompt, with how to answer."""
         return with_instruction(task.prompt, self.instruction)
 
     def demonstration(self, rng: np.random.Generator) -> str:
-        """The task's worked answer."""
         return worked_answer(self.task, self.task.ground_truth)
 
     def careless_reply(self, rng: np.random.Generator) -> str:
-        """A number near the answer, given in haste: without working anything out."""
         return hasty_answer(self.task.ground_truth, rng)
 
     def attacks(self) -> Sequence[Attack]:
-        """Guesses from the question's numbers, and lists of them."""
         return (*COMMON, *ATTACKS)
 
     def judge(self, reply: Message) -> Verdict:
@@ -95,25 +92,19 @@ class Gsm8k(WordProblemEnv[EpisodeState]):
     asked for (on an answer line ``#### N`` for ``method="strict"``, else in any of the marked forms).
 
     Args:
-        tasks: As in :class:`WordProblemEnv`, and so are the other options.
+        tasks: As in :class:`WordProblemEnv`, and so are the other options and errors.
         correct: The reward of the right answer.
         format: The reward of a wrong answer in the right form; less than ``correct``.
         **options: ``level``, ``split``, ``seed``, ``method``, ``instruction``, ``system_prompt``, ``render_mode``.
-
-    Raises:
-        ValueError: Both ``tasks`` and ``level``, or a value outside the above.
-        TaskError: Rows that cannot be played, listed by file, row and column.
     """
 
     @checked
     def __init__(self, tasks: Source = None, *, correct: Gain = 1.0, format: Finite = 0.0, **options: Any) -> None:
         super().__init__(tasks, **options)
-        check_format(correct, format)
-        self.correct = float(correct)
-        self.format = float(format)
+        _check_format(correct, format)
+        self.correct, self.format = float(correct), float(format)
 
     def respond(self, reply: Message) -> Turn:
-        """Judge the one reply."""
         verdict = self.judge(reply)
         return Turn(
             terminated=True,
@@ -126,8 +117,86 @@ class Gsm8k(WordProblemEnv[EpisodeState]):
         )
 
 
-def check_format(correct: float, format: float) -> None:
-    """Raise ``ValueError`` unless a wrong answer in the right form earns less than the right one."""
+class Gsm8kInteract(WordProblemEnv[EpisodeState]):
+    """One question, several attempts: the episode ends with ``stop="solved"`` or when the turns run out.
+
+    Every reply is rewarded by itself. The terms, the same on every turn, are ``correct`` (the answer is right),
+    ``format`` (it is wrong, but in the form asked for) and ``extra_turn`` (every turn after the first). With the
+    defaults a problem solved at once earns 1.0, at the second attempt 0.75 in all, at the third 0.5: so much that
+    guessing with the user's "too low" and "too high" earns less than working it out.
+
+    A row's ``interaction_kwargs`` choose and configure its user; see :func:`~textenvs.envs.gsm8k.user.user_of`.
+
+    Args:
+        tasks: As in :class:`WordProblemEnv`, and so are the other options and errors.
+        feedback: How much the user says about a wrong answer: ``"none"``, ``"format"``, ``"direction"``, ``"hint"``;
+            see :mod:`textenvs.envs.gsm8k.user`.
+        correct: The reward of the right answer.
+        format: The reward of a wrong answer in the right form; less than ``correct``, and no more than an extra turn
+            costs, or failing first would pay.
+        extra_turn: Added on every turn after the first; at most 0.
+        max_assistant_turns: How many attempts there are; ``None`` for no limit.
+        **options: ``level``, ``split``, ``seed``, ``method``, ``instruction``, ``system_prompt``, ``max_user_turns``,
+            ``render_mode``.
+    """
+
+    attack_margin = 0.1  # at the easy level, what a search over the signs leaves
+
+    @checked
+    def __init__(
+        self,
+        tasks: Source = None,
+        *,
+        feedback: Feedback = "direction",
+        correct: Gain = 1.0,
+        format: Finite = 0.0,
+        extra_turn: Cost = -0.25,
+        max_assistant_turns: PositiveInt | None = 3,
+        **options: Any,
+    ) -> None:
+        _check_format(correct, format)
+        if format + extra_turn > 0:
+            raise ValueError(
+                f"format ({format}) must be no more than an extra turn costs ({-extra_turn}), or answering wrong "
+                "first would pay; lower format or extra_turn"
+            )
+        super().__init__(tasks, max_assistant_turns=max_assistant_turns, **options)
+        self.feedback = feedback
+        self.correct, self.format, self.extra_turn = float(correct), float(format), float(extra_turn)
+
+    def opening(self, task: Task) -> Sequence[Message]:
+        self._user_of(task)  # or it cannot be played
+        return super().opening(task)
+
+    def respond(self, reply: Message) -> Turn:
+        simulated = self._user_of(self.task)
+        verdict = simulated.judge(reply)
+        return Turn(
+            messages=() if verdict.correct else (user(simulated.answer_to(verdict)),),
+            terminated=verdict.correct,
+            stop="solved" if verdict.correct else None,
+            terms={
+                "correct": self.correct * verdict.correct,
+                "format": self.format * (verdict.well_formed and not verdict.correct),
+                "extra_turn": self.extra_turn if self.state.assistant_turns > 1 else 0.0,
+            },
+            metrics=verdict.metrics(),
+        )
+
+    def demonstration(self, rng: np.random.Generator) -> str:
+        return worked_answer(self.task, self._user_of(self.task).ground_truth)
+
+    def careless_reply(self, rng: np.random.Generator) -> str:
+        return hasty_answer(self._user_of(self.task).ground_truth, rng)
+
+    def attacks(self) -> Sequence[Attack]:
+        return (*COMMON, *ATTACKS, *WITH_FEEDBACK)
+
+    def _user_of(self, task: Task) -> Gsm8kUser:
+        return user_of(task, method=self.method, feedback=self.feedback)
+
+
+def _check_format(correct: float, format: float) -> None:
     if format >= correct:
         raise ValueError(f"format ({format}) must be less than correct ({correct}), or a wrong answer pays as well")
 

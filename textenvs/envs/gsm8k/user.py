@@ -1,34 +1,26 @@
 """A scripted user for GSM8K: looks at the answer, and says what is needed to try again, never the answer itself.
 
-Feedback is graded; each level says what the one before it says, and more:
-
-* ``"none"``: only that it is not right;
-* ``"format"``: also when no answer was found, and how to give one;
-* ``"direction"``: also whether the answer is too low or too high;
-* ``"hint"``: also the first calculation of the worked solution, without its result.
-
-No level ever says the right number. The sentences are short and few, so that a tiny model can learn to read them.
+Each level of feedback says what the one before it says, and more: ``"none"``, only that it is not right; ``"format"``,
+also how to give an answer where there was none; ``"direction"``, also whether it is too low or too high; ``"hint"``,
+also the first calculation of the worked solution, without its result. The sentences are short and few, so that a tiny
+model can learn to read them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from ...data.gsm8k import INSTRUCTION
 from ...messages import Message, visible_text
-from ...scoring.gsm8k import METHODS, Method, Verdict, compare, judge, normalize
+from ...options import checked
+from ...scoring.gsm8k import Method, Verdict, compare, judge, normalize
 from ...task import Task, TaskError
 from ...text import quoted
 
 Feedback = Literal["none", "format", "direction", "hint"]
 FEEDBACKS: tuple[str, ...] = get_args(Feedback)
-
-#: What ``interaction_kwargs["name"]`` calls this user.
-NAME = "gsm8k"
-_OPTIONS = ("name", "query", "ground_truth", "method", "feedback")
 
 _NUMBER = r"\$?[0-9][0-9,]*(?:\.[0-9]+)?%?"
 # The left side of a calculation: what stands before "=" in "<<48/2=24>>", or else in plain text, "Tom has 3 + 4 = 7".
@@ -40,30 +32,12 @@ _READINGS = (re.compile(r"[0-9,]*\.?[0-9]+"), re.compile(r"[0-9][0-9,]*"), re.co
 
 @dataclass(frozen=True)
 class Gsm8kUser:
-    """The user of one task.
-
-    Args:
-        ground_truth: The right number, as text that :func:`~textenvs.scoring.gsm8k.normalize` reads.
-        solution: The worked answer, for hints; empty where there is none.
-        method: What counts as an answer; see :mod:`textenvs.scoring.gsm8k`.
-        feedback: How much the user says; see the module's docstring.
-
-    Raises:
-        ValueError: An unknown method or feedback level, or a ground truth that is not a number.
-    """
+    """The user of one task: the right number, the worked answer if there is one, and how the user is to be."""
 
     ground_truth: str
     solution: str = ""
     method: Method = "marked"
     feedback: Feedback = "direction"
-
-    def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise ValueError(f"method must be one of {', '.join(METHODS)}, not {self.method!r}")
-        if self.feedback not in FEEDBACKS:
-            raise ValueError(f"feedback must be one of {', '.join(FEEDBACKS)}, not {self.feedback!r}")
-        if normalize(self.ground_truth) is None:
-            raise ValueError(f"ground_truth {quoted(self.ground_truth)} is not a number")
 
     def judge(self, reply: Message) -> Verdict:
         """Check a reply, without its private reasoning."""
@@ -86,12 +60,9 @@ class Gsm8kUser:
         first = _NOTED.search(self.solution) or _PLAIN.search(self.solution)
         if first is None or not re.search(r"[-+*/x\u00d7\u00f7]", first[1].strip()[1:]):
             return None
-        gold = normalize(self.ground_truth)
-        assert gold is not None  # checked when the user was made
         seen = {normalize(number) for reading in _READINGS for number in reading.findall(first[1])}
-        if gold.lstrip("-") in seen:
-            return None
-        return first[1].strip()
+        gives_away = (normalize(self.ground_truth) or "").lstrip("-") in seen
+        return None if gives_away else first[1].strip()
 
 
 def how_to_answer(method: Method) -> str:
@@ -104,28 +75,27 @@ def user_of(task: Task, *, method: Method, feedback: Feedback) -> Gsm8kUser:
 
     ``interaction_kwargs`` (in ``extra_info``, verl's place for it) may have ``name`` (``"gsm8k"``), ``query`` (the
     question once more, which the prompt asks already), ``ground_truth``, ``method`` and ``feedback``.
-
-    Raises:
-        TaskError: An unknown user, an unknown option, a value of the wrong kind, or a ground truth that is none.
     """
-    where = f"task {task.key}: extra_info.interaction_kwargs"
-    options: Any = task.extra.get("interaction_kwargs")
-    options = {} if options is None else options
-    if not isinstance(options, Mapping):
-        raise TaskError(f"{where} must be a mapping with a 'name', not {type(options).__name__}")
-    if unknown := set(options) - set(_OPTIONS):
-        raise TaskError(f"{where} has unknown options {sorted(map(str, unknown))}; known are {', '.join(_OPTIONS)}")
-    if (name := options.get("name", NAME)) != NAME:
-        raise TaskError(f"{where} asks for the user {name!r}, which this environment does not have; it has {NAME!r}")
-    if not isinstance(options.get("query", ""), str):
-        raise TaskError(f"{where}: 'query' must be text, not {type(options['query']).__name__}")
+    given: Any = task.extra.get("interaction_kwargs")
     solution = task.extra.get("answer")
     try:
-        return Gsm8kUser(
-            ground_truth=str(options.get("ground_truth", task.ground_truth)),
-            solution=solution if isinstance(solution, str) else "",
-            method=options.get("method", method),
-            feedback=options.get("feedback", feedback),
-        )
-    except ValueError as error:
-        raise TaskError(f"task {task.key}: {error}") from error
+        options = {"ground_truth": task.ground_truth, "method": method, "feedback": feedback, **(given or {})}
+        return _made(**options, solution=solution if isinstance(solution, str) else "")
+    except (TypeError, ValueError) as error:
+        where = "extra_info.interaction_kwargs: " if given else ""
+        raise TaskError(f"task {task.key}: {where}{error}") from error
+
+
+@checked
+def _made(
+    *,
+    ground_truth: object,
+    solution: str,
+    method: Method,
+    feedback: Feedback,
+    name: Literal["gsm8k"] = "gsm8k",
+    query: str = "",
+) -> Gsm8kUser:
+    if normalize(ground_truth) is None:
+        raise ValueError(f"ground_truth {quoted(ground_truth)} is not a number")
+    return Gsm8kUser(str(ground_truth), solution, method, feedback)

@@ -74,14 +74,10 @@ class Gsm8kTool(ToolEnv[SubmissionState]):
         correct: The reward of ending with the right answer; above 0.
         submission: The reward of the first right submission; at least 0, and no more than a miss costs.
         no_progress: Added for every other submission; at most 0.
-        call_format: As in :class:`~textenvs.tool_env.ToolEnv`, and so are the other options.
         max_assistant_turns: How many replies there are; ``None`` for no limit.
         system_prompt: What stands before the description of the tool, and says how to answer; ``None`` to leave it out.
-        **options: ``tools_in_prompt``, ``max_user_turns``, ``render_mode``.
-
-    Raises:
-        ValueError: Both ``tasks`` and ``level``, a value outside the above, or rewards by which guessing could pay.
-        TaskError: Rows that cannot be played, listed by file, row and column.
+        **options: ``call_format``, ``tools_in_prompt``, ``max_user_turns``, ``render_mode``, as in
+            :class:`~textenvs.tool_env.ToolEnv`.
     """
 
     state_type: ClassVar[type[EpisodeState]] = SubmissionState
@@ -100,7 +96,6 @@ class Gsm8kTool(ToolEnv[SubmissionState]):
         correct: Gain = 0.8,
         submission: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.2,
         no_progress: Cost = -0.2,
-        call_format: str = "hermes",
         max_assistant_turns: PositiveInt | None = 5,
         system_prompt: str | None = SYSTEM_PROMPT,
         **options: Any,
@@ -113,22 +108,19 @@ class Gsm8kTool(ToolEnv[SubmissionState]):
         super().__init__(
             open_source(tasks, READER, level=level, split=split, seed=seed),
             [calc_gsm8k_reward],
-            call_format=call_format,
             max_calls_per_turn=1,
             max_assistant_turns=max_assistant_turns,
             system_prompt=system_prompt,
             **options,
         )
         self.method = method
-        self.correct, self.submission, self.no_progress = float(correct), float(submission), float(no_progress)
+        self.correct, self.submission, self.no_progress = correct, submission, no_progress
 
     def opening(self, task: Task) -> Sequence[Message]:
-        """The row's prompt, once its ground truth and its tool are known to be ones that can be played."""
-        self.state.gold = checked_truth(task)
+        self.state.gold = _checked_truth(task)
         return task.prompt
 
     def after_tools(self, reply: Message, results: Sequence[ToolResult]) -> Turn:
-        """Pay for the first right submission, charge for any other."""
         state = self.state
         submitted = sum(result.ok for result in results)
         first = state.accepted and not state.rewarded
@@ -137,7 +129,6 @@ class Gsm8kTool(ToolEnv[SubmissionState]):
         return Turn(self.tool_messages(results), terms=terms)
 
     def answer(self, reply: Message) -> Turn:
-        """Judge the answer that ends the episode; ask for one where there is none."""
         verdict = judge(self.said(reply), self.state.gold, self.method)
         if verdict.answer is None:
             asked = f"Check your answer with {TOOL}. {how_to_answer(self.method)}"
@@ -154,46 +145,34 @@ class Gsm8kTool(ToolEnv[SubmissionState]):
         if self.state.accepted:
             return self.format.write(f"#### {self.task.ground_truth}")
         steps, _, _ = worked_answer(self.task, self.task.ground_truth).rpartition("####")
-        return self.format.write(steps.strip(), [submit(str(self.task.ground_truth))])
+        return self.format.write(steps.strip(), [_submission(str(self.task.ground_truth))])
 
     def careless_reply(self, rng: np.random.Generator) -> str | Message:
-        """A number near the answer, given in haste: to the tool, or at the end."""
         hasty = hasty_answer(self.task.ground_truth, rng)
-        return self.format.write(hasty) if self.state.accepted else self.format.write("", [submit(hasty[5:])])
+        return self.format.write(hasty) if self.state.accepted else self.format.write("", [_submission(hasty[5:])])
 
     def attacks(self) -> Sequence[Attack]:
-        """Guesses from the question's numbers: submitted, or as answers."""
         return (*COMMON, *ATTACKS)
 
 
-def submit(answer: str) -> ToolCall:
-    """A call that submits a number."""
+def _submission(answer: str) -> ToolCall:
     number = normalize(answer) or answer
     return call(TOOL, answer=int(number) if number.lstrip("-").isdigit() else float(number))
 
 
-def checked_truth(task: Task) -> str:
-    """The right number of a row that can be played, and whose options for verl's tool are what is played here.
-
-    Raises:
-        TaskError: The ground truth is no number; the row asks for other tools; or the tool's ground truth is another.
-    """
+def _checked_truth(task: Task) -> str:
+    """The right number of a row that can be played, and whose options for verl's tool are what is played here."""
     gold = normalize(task.ground_truth)
     if gold is None:
         raise TaskError(f"task {task.key}: ground_truth {quoted(task.ground_truth)} is not a number")
-    tools: Any = task.extra.get("tools_kwargs")
-    if tools is None:
-        return gold
+    tools: Any = task.extra.get("tools_kwargs") or {}
     where = f"task {task.key}: extra_info.tools_kwargs"
     if not isinstance(tools, Mapping):
         raise TaskError(f"{where} must be a mapping of tools, not {type(tools).__name__}")
     if others := sorted(str(name) for name, given in tools.items() if name != TOOL and given is not None):
         raise TaskError(f"{where} asks for the tools {others}; this environment has {TOOL!r}")
-    options: Any = tools.get(TOOL) or {}
-    created: Any = options.get("create_kwargs") if isinstance(options, Mapping) else None
-    own = created.get("ground_truth") if isinstance(created, Mapping) else None
-    if own is not None and normalize(own) != gold:
-        raise TaskError(
-            f"{where}: the tool's ground_truth is {quoted(own)}, but reward_model has {quoted(task.ground_truth)}"
-        )
+    match tools.get(TOOL):
+        case {"create_kwargs": {"ground_truth": own}} if own is not None and normalize(own) != gold:
+            truth = quoted(task.ground_truth)
+            raise TaskError(f"{where}: the tool's ground_truth is {quoted(own)}, but reward_model has {truth}")
     return gold

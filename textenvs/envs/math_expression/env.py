@@ -36,12 +36,10 @@ from .tasks import (
     MadeUp,
     Operation,
     after_step,
-    apply,
-    made_up_of,
+    expression_of,
     next_step,
     operations,
     problem_with,
-    read,
     value,
     write,
 )
@@ -64,7 +62,7 @@ class ExpressionState(ToolState):
 @tool
 def at(state: ExpressionState, a: int | float, b: int | float) -> str:
     """Apply the operation @: a @ b."""
-    return as_text(bounded(apply("@", exact(a), exact(b), state.made_up)))
+    return as_text(bounded(value(Operation("@", exact(a), exact(b)), state.made_up)))
 
 
 TOOLSETS: dict[str, tuple[Tool[..., Any], ...]] = {
@@ -98,10 +96,6 @@ class MathExpression(ToolEnv[ExpressionState]):
         max_assistant_turns: How many replies there are; ``None`` for no limit.
         system_prompt: What stands before the description of the tools; ``None`` for nothing.
         **options: ``max_calls_per_turn``, ``tools_in_prompt``, ``max_user_turns``, ``render_mode``.
-
-    Raises:
-        ValueError: ``tasks`` and ``level`` together, or a value outside the above.
-        TaskError: Rows that cannot be played, listed by file, row and column.
     """
 
     state_type: ClassVar[type[EpisodeState]] = ExpressionState
@@ -138,35 +132,28 @@ class MathExpression(ToolEnv[ExpressionState]):
             **options,
         )
         self.method = method
-        self.correct, self.progress, self.wasted_call = float(correct), float(progress), float(wasted_call)
+        self.correct, self.progress, self.wasted_call = correct, progress, wasted_call
 
     def opening(self, task: Task) -> Sequence[Message]:
-        """The row's prompt, once its expression is known to be one."""
         if problem := problem_with(task):
             raise TaskError(f"task {task.key}: {problem}")
-        self.state.left, self.state.made_up = read(task.extra["expression"]), made_up_of(task.extra)
+        self.state.left, self.state.made_up = expression_of(task.extra)
         if "@" in task.extra["expression"] and calculate in self.tools:
             raise TaskError(f"task {task.key}: a calculator does not know what @ means; use tools='operators'")
         return task.prompt
 
     def after_tools(self, reply: Message, results: Sequence[ToolResult]) -> Turn:
-        """Pay for every operation that a call worked out, and charge for the other calls."""
         done, wasted = 0, 0
         for result in results:
             before = self.state.left
             self.state.left = self._after_call(result) if result.ok else before
             done += operations(before) - operations(self.state.left)
             wasted += self.state.left is before
-        whole = operations(read(self.task.extra["expression"]))
-        return Turn(
-            self.tool_messages(results),
-            terms=self.terms(
-                progress=self.progress * (done / whole) if whole else 0.0, wasted_call=self.wasted_call * wasted
-            ),
-        )
+        whole = operations(expression_of(self.task.extra)[0]) or 1
+        terms = self.terms(progress=self.progress * (done / whole), wasted_call=self.wasted_call * wasted)
+        return Turn(self.tool_messages(results), terms=terms)
 
     def answer(self, reply: Message) -> Turn:
-        """Judge the answer; ask for one where there is none."""
         verdict = judge(self.said(reply), self.task.ground_truth, self.method)
         if verdict.answer is None:
             return Turn([user(f"Use a tool. {how_to_answer(self.method)}")], terms=self.terms())
@@ -188,11 +175,9 @@ class MathExpression(ToolEnv[ExpressionState]):
         return self.format.write(f"First {write(step)}.", [call(_NAMES[step.sign], a=a, b=b)])
 
     def careless_reply(self, rng: np.random.Generator) -> str | Message:
-        """A number near the answer, given in haste: without a tool."""
         return self.format.write(hasty_answer(self.task.ground_truth, rng))
 
     def attacks(self) -> Sequence[Attack]:
-        """Guesses from the expression's numbers, results that no tool gave, and calls of everything."""
         return (*COMMON, *ATTACKS)
 
     def _after_call(self, result: ToolResult) -> Expression:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import ast
 import hashlib
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, cast, get_args
 
 from ...data.endless import Endless
 from ...data.sources import Reader
@@ -22,6 +22,7 @@ from ...task import Split, Task, TaskError
 from ...text import excerpt, quoted
 
 ExpressionLevel = Literal["easy", "medium", "hard", "made-up"]
+LEVELS: tuple[str, ...] = get_args(ExpressionLevel)
 
 
 class Operation(NamedTuple):
@@ -38,15 +39,24 @@ MadeUp = tuple[int, int]
 #: What ``@`` means where a row does not say it.
 DEFAULT_MADE_UP: MadeUp = (3, 2)
 
-_SIGNS: dict[type[ast.operator], str] = {
-    ast.Add: "+",
-    ast.Sub: "-",
-    ast.Mult: "*",
-    ast.Div: "/",
-    ast.MatMult: "@",
+
+class _Sign(NamedTuple):
+    text: str
+    binds: int
+    apply: Callable[[Fraction, Fraction, MadeUp], Fraction]
+
+
+_SIGNS: dict[type[ast.operator], _Sign] = {
+    ast.Add: _Sign("+", 1, lambda a, b, made_up: a + b),
+    ast.Sub: _Sign("-", 1, lambda a, b, made_up: a - b),
+    ast.Mult: _Sign("*", 2, lambda a, b, made_up: a * b),
+    ast.Div: _Sign("/", 2, lambda a, b, made_up: a / b),
+    ast.MatMult: _Sign("@", 3, lambda a, b, made_up: made_up[0] * a - made_up[1] * b),
 }
-_BINDS = {"+": 1, "-": 1, "*": 2, "/": 2, "@": 3}
+_BY_TEXT = {sign.text: sign for sign in _SIGNS.values()}
 _MAX_OPERATIONS = 100
+# So many decimal places may the value of every part of an expression have.
+_DIGITS = 6
 
 
 class _Level(NamedTuple):
@@ -61,21 +71,11 @@ _LEVELS: dict[str, _Level] = {
     "hard": _Level((4, 6), "+-*/", 50),
     "made-up": _Level((2, 3), "+-*@", 10),
 }
-LEVELS: tuple[str, ...] = tuple(_LEVELS)
-#: So many decimal places may the value of every part of an expression have.
-DIGITS = 6
 _LARGEST = 10**6  # of a generated expression's value, and of every value on the way
 
 
 def read(text: str) -> Expression:
-    """The expression that ``text`` is.
-
-    Args:
-        text: Decimal numbers, ``+ - * / @`` and brackets. ``@`` binds like ``*``, as in Python.
-
-    Raises:
-        ValueError: It is something else, or has more than 100 operations.
-    """
+    """The expression that ``text`` is: up to 100 of ``+ - * / @`` on decimal numbers, and brackets. Or ValueError."""
     try:
         node = _node(ast.parse(text.strip(), mode="eval").body, text.strip())
     except (SyntaxError, RecursionError, MemoryError):
@@ -85,9 +85,27 @@ def read(text: str) -> Expression:
     return node
 
 
-def write(node: Expression) -> str:
-    """The text of an expression, with no more brackets than it needs (``@`` always has them)."""
-    return _text(node, 0)
+def _node(node: ast.expr, text: str) -> Expression:
+    match node:
+        case ast.BinOp(left, sign, right) if type(sign) in _SIGNS:
+            return Operation(_SIGNS[type(sign)].text, _node(left, text), _node(right, text))
+        case ast.UnaryOp(ast.USub(), ast.Constant() as positive):
+            return -cast(Fraction, _node(positive, text))
+        case ast.Constant(int() | float()):
+            written = normalize(ast.get_source_segment(text, node) or "")  # none for True and 0x10
+            if written is not None:
+                return Fraction(written)
+    raise ValueError(f"{(ast.get_source_segment(text, node) or text)[:40]!r} is not arithmetic")
+
+
+def write(node: Expression, binds: int = 0) -> str:
+    """The text of an expression, with no more brackets than it needs; ``@`` always has them inside of others."""
+    if not isinstance(node, Operation):
+        return str(node) if node.denominator == 1 else str(float(node))
+    own = _BY_TEXT[node.sign].binds
+    # The right side needs brackets also where it binds as strongly: 8 - (3 - 2).
+    text = f"{write(node.left, own)} {node.sign} {write(node.right, own + 1)}"
+    return f"({text})" if own < binds or (node.sign == "@" and binds) else text
 
 
 def operations(node: Expression) -> int:
@@ -95,39 +113,16 @@ def operations(node: Expression) -> int:
     return 1 + operations(node.left) + operations(node.right) if isinstance(node, Operation) else 0
 
 
-def apply(sign: str, a: Fraction, b: Fraction, made_up: MadeUp) -> Fraction:
-    """One operation.
-
-    Raises:
-        ZeroDivisionError: ``/`` by zero.
-    """
-    if sign == "+":
-        return a + b
-    if sign == "-":
-        return a - b
-    if sign == "*":
-        return a * b
-    if sign == "/":
-        return a / b
-    return made_up[0] * a - made_up[1] * b
-
-
 def value(node: Expression, made_up: MadeUp) -> Fraction:
-    """What an expression comes to.
-
-    Raises:
-        ZeroDivisionError: It divides by zero.
-    """
+    """What an expression comes to; ``ZeroDivisionError`` where it divides by zero."""
     if not isinstance(node, Operation):
         return node
-    return apply(node.sign, value(node.left, made_up), value(node.right, made_up), made_up)
+    return _BY_TEXT[node.sign].apply(value(node.left, made_up), value(node.right, made_up), made_up)
 
 
 def next_step(node: Expression) -> Operation | None:
     """The first operation from the left on two numbers; ``None`` for a number."""
-    if not isinstance(node, Operation):
-        return None
-    return next_step(node.left) or next_step(node.right) or node
+    return (next_step(node.left) or next_step(node.right) or node) if isinstance(node, Operation) else None
 
 
 def after_step(node: Expression, step: Operation, made_up: MadeUp) -> Expression:
@@ -145,16 +140,12 @@ def after_step(node: Expression, step: Operation, made_up: MadeUp) -> Expression
     return node if left is node.left and right is node.right else Operation(node.sign, left, right)
 
 
-def made_up_of(extra: Mapping[str, Any]) -> MadeUp:
-    """What ``@`` means in a row: its ``made_up``, two integers.
-
-    Raises:
-        ValueError: It is something else.
-    """
-    given = extra.get("made_up", DEFAULT_MADE_UP)
-    if not isinstance(given, (list, tuple)) or len(given) != 2 or not all(type(number) is int for number in given):
-        raise ValueError(f"made_up must be two integers, not {given!r}")
-    return given[0], given[1]
+def expression_of(extra: Mapping[str, Any]) -> tuple[Expression, MadeUp]:
+    """The ``expression`` of a row, and what ``@`` means in it: its ``made_up``, two integers; or ``ValueError``."""
+    made_up = extra.get("made_up", DEFAULT_MADE_UP)
+    if not isinstance(made_up, (list, tuple)) or len(made_up) != 2 or not all(type(each) is int for each in made_up):
+        raise ValueError(f"made_up must be two integers, not {made_up!r}")
+    return read(str(extra.get("expression", ""))), (made_up[0], made_up[1])
 
 
 def problem_with(task: Task) -> str | None:
@@ -163,22 +154,38 @@ def problem_with(task: Task) -> str | None:
     if not isinstance(text, str):
         return "column 'extra_info': there is no 'expression', the text of what is to be worked out"
     try:
-        node, made_up = read(text), made_up_of(task.extra)
+        node, made_up = expression_of(task.extra)
         worth, endless = value(node, made_up), _endless(node, made_up)
     except ZeroDivisionError:
         return f"column 'extra_info': expression {quoted(text)} divides by zero"
     except ValueError as error:
         return f"column 'extra_info': {error}"
     if endless is not None:
-        return f"column 'extra_info': {write(endless)} in the expression comes to no decimal of up to {DIGITS} places"
+        return f"column 'extra_info': {write(endless)} in the expression comes to no decimal of up to {_DIGITS} places"
     gold = normalize(task.ground_truth)
     if gold is None:
         return f"column 'reward_model': ground_truth {quoted(task.ground_truth)} is not a number"
     if Fraction(gold) != worth:
-        return (
-            f"column 'reward_model': ground_truth is {excerpt(gold)}, but {quoted(text)} comes to {excerpt(str(worth))}"
-        )
+        came = f"{quoted(text)} comes to {excerpt(str(worth))}"
+        return f"column 'reward_model': ground_truth is {excerpt(gold)}, but {came}"
     return None
+
+
+def _endless(node: Expression, made_up: MadeUp) -> Expression | None:
+    """A part of the expression whose value cannot be written down exactly, and so cannot be given to a tool."""
+    inner = (_endless(node.left, made_up) or _endless(node.right, made_up)) if isinstance(node, Operation) else None
+    return inner or (None if 10**_DIGITS % value(node, made_up).denominator == 0 else node)
+
+
+def from_expression(row: Mapping[str, Any], key: str, where: str, data_source: str) -> Task:
+    """A task from a row with ``expression`` and, for ``@``, ``made_up``: a :attr:`Reader.row`."""
+    extra = {name: row[name] for name in ("expression", "made_up") if name in row}
+    try:
+        worth = value(*expression_of(extra))
+    except (ValueError, ZeroDivisionError) as error:
+        raise TaskError(f"{where}: column 'expression': {error}") from error
+    prompt = (user(f"Work out {extra['expression']}."),)
+    return Task(key, data_source, prompt, write(worth), ability="math", extra=extra)
 
 
 @dataclass(frozen=True)
@@ -192,22 +199,14 @@ class GeneratedExpressions(Endless):
             in every task).
         seed: Another seed is another sequence.
         split: ``"train"`` or ``"test"``; the two never share an expression, whatever their seeds.
-
-    Raises:
-        ValueError: An unknown level or split, or a seed that is not an integer.
     """
 
     level: ExpressionLevel = "easy"
     seed: int = 0
     split: Split = "train"
 
-    def __post_init__(self) -> None:
-        self.check_choices(LEVELS)
-
-    @property
-    def name(self) -> str:
-        """Which expressions these are, in a line."""
-        return f"generated {self.level} expressions ({self.split}, seed {self.seed})"
+    levels = LEVELS
+    what = "expressions"
 
     def _generate(self, index: int) -> Task:
         key = f"expression/{self.level}/{self.split}/{self.seed}/{index}"
@@ -229,33 +228,13 @@ class GeneratedExpressions(Endless):
         )
 
 
-def from_expression(row: Mapping[str, Any], key: str, where: str, data_source: str) -> Task:
-    """A task from a row with ``expression`` and, for ``@``, ``made_up``.
-
-    Raises:
-        TaskError: There is no expression, or none that has a value.
-    """
-    extra = {name: row[name] for name in ("expression", "made_up") if name in row}
-    try:
-        worth = value(read(str(extra.get("expression", ""))), made_up_of(extra))
-    except (ValueError, ZeroDivisionError) as error:
-        raise TaskError(f"{where}: column 'expression': {error}") from error
-    text = extra["expression"]
-    return Task(key, data_source, (user(f"Work out {text}."),), _text(worth, 0), ability="math", extra=extra)
-
-
-def _generate(level: str, split: Split, seed: int) -> GeneratedExpressions:
-    return GeneratedExpressions(level, seed, split)  # type: ignore[arg-type]
-
-
 #: How this family reads its tasks.
-READER = Reader(_generate, LEVELS, from_expression, "'expression'", "my/expressions", check=problem_with)
+READER = Reader(GeneratedExpressions, LEVELS, from_expression, "'expression'", "my/expressions", check=problem_with)
 
 
 def _split_of(text: str) -> str:
     """One expression in eight is held out for the test."""
-    digest = hashlib.sha256(f"expression {text}".encode()).digest()
-    return "train" if digest[0] % 8 else "test"
+    return "train" if hashlib.sha256(f"expression {text}".encode()).digest()[0] % 8 else "test"
 
 
 def _generated(level: _Level, made_up: MadeUp, rng: random.Random) -> tuple[str, int]:
@@ -281,36 +260,5 @@ def _tree(count: int, level: _Level, made_up: MadeUp, rng: random.Random) -> tup
         right = Fraction(b)
     if sign == "/" and (b == 0 or a % b):
         return _tree(count, level, made_up, rng)  # no whole result: draw again
-    worth = int(apply(sign, Fraction(a), Fraction(b), made_up))
+    worth = int(_BY_TEXT[sign].apply(Fraction(a), Fraction(b), made_up))
     return Operation(sign, left, right), worth, max(largest, other, abs(worth))
-
-
-def _node(node: ast.expr, text: str) -> Expression:
-    if isinstance(node, ast.BinOp) and type(node.op) in _SIGNS:
-        return Operation(_SIGNS[type(node.op)], _node(node.left, text), _node(node.right, text))
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
-        number = _node(node.operand, text)
-        assert not isinstance(number, Operation)
-        return -number
-    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
-        written = normalize(ast.get_source_segment(text, node) or "")
-        if written is not None:
-            return Fraction(written)
-    raise ValueError(f"{(ast.get_source_segment(text, node) or text)[:40]!r} is not arithmetic")
-
-
-def _endless(node: Expression, made_up: MadeUp) -> Expression | None:
-    """A part of the expression whose value cannot be written down exactly, and so cannot be given to a tool."""
-    if not isinstance(node, Operation):
-        return None if 10**DIGITS % node.denominator == 0 else node
-    inner = _endless(node.left, made_up) or _endless(node.right, made_up)
-    return inner or (None if 10**DIGITS % value(node, made_up).denominator == 0 else node)
-
-
-def _text(node: Expression, binds: int) -> str:
-    if not isinstance(node, Operation):
-        return str(node) if node.denominator == 1 else str(float(node))
-    own = _BINDS[node.sign]
-    # The right side needs brackets also where it binds as strongly: 8 - (3 - 2).
-    text = f"{_text(node.left, own)} {node.sign} {_text(node.right, own + 1)}"
-    return f"({text})" if own < binds or (node.sign == "@" and binds) else text

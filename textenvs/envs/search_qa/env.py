@@ -12,7 +12,7 @@ import numpy as np
 
 from ...attack import COMMON, Attack
 from ...data.corpus import Document
-from ...data.sources import Reader, Source, open_source
+from ...data.sources import Reader, Source, open_source, text_in
 from ...env import EpisodeState, Turn
 from ...messages import Message, clean_text, user
 from ...options import Cost, Gain, PositiveInt, checked
@@ -70,10 +70,10 @@ class SearchQA(ToolEnv[SearchState]):
         score: What ``correct`` is multiplied by: ``"em"`` (exact match, 0 or 1) or ``"f1"`` (the words in common).
         correct: The reward of a right answer; above 0.
         call_cost: Added for every call; at most 0.
-        call_format: As in :class:`~textenvs.tool_env.ToolEnv`, and so are the other options.
         max_assistant_turns: How many replies there are; ``None`` for no limit.
         system_prompt: What stands before the description of the tool; ``None`` for nothing.
-        **options: ``max_calls_per_turn``, ``tools_in_prompt``, ``max_user_turns``, ``render_mode``.
+        **options: ``call_format``, ``max_calls_per_turn``, ``tools_in_prompt``, ``max_user_turns``, ``render_mode``, as
+            in :class:`~textenvs.tool_env.ToolEnv`.
 
     Raises:
         ValueError: Both ``tasks`` and ``level``; rows without a corpus, or a corpus without rows; or a value outside
@@ -101,7 +101,6 @@ class SearchQA(ToolEnv[SearchState]):
         score: Literal["em", "f1"] = "em",
         correct: Gain = 1.0,
         call_cost: Cost = 0.0,
-        call_format: str = "hermes",
         max_assistant_turns: int | None = 6,
         system_prompt: str | None = SYSTEM_PROMPT,
         **options: Any,
@@ -114,39 +113,29 @@ class SearchQA(ToolEnv[SearchState]):
         if not of_worlds and corpus is None:
             raise ValueError(f"{opened.name}: name the documents to search with corpus=, a .jsonl or .parquet file")
         self.corpus = Corpus.load(corpus) if isinstance(corpus, (str, Path)) else corpus
+        search = _SearchOfTask(self.corpus, top_k, snippet_chars)
         super().__init__(
             opened,
-            [
-                Tool(
-                    _SearchOfTask(self.corpus, top_k, snippet_chars),
-                    name=TOOL,
-                    max_chars=top_k * (snippet_chars + 300) + 100,
-                )
-            ],
-            call_format=call_format,
+            [Tool(search, name=TOOL, max_chars=top_k * (snippet_chars + 300) + 100)],
             max_assistant_turns=max_assistant_turns,
             system_prompt=system_prompt,
             **options,
         )
-        self.score = score
-        self.correct, self.call_cost = float(correct), float(call_cost)
+        self.score, self.correct, self.call_cost = score, correct, call_cost
 
     def opening(self, task: Task) -> Sequence[Message]:
-        """The row's prompt, once its answers are known to be texts, and its documents to be there."""
-        answers_of(task)
+        answers_of(task)  # or it cannot be played
         if self.corpus is None and documents_of(task) is None:
             raise TaskError(f"task {task.key}: it is about no generated world; name its documents with corpus=")
         return task.prompt
 
     def after_tools(self, reply: Message, results: Sequence[ToolResult]) -> Turn:
-        """Bring back what was found, and charge for the calls."""
-        found = [read_object(result.call["function"]["arguments"])["query"] for result in results if result.ok]
-        self.state.searched += tuple(found)
+        queries = (read_object(result.call["function"]["arguments"])["query"] for result in results if result.ok)
+        self.state.searched += tuple(queries)
         terms = self.terms(calls=self.call_cost * len(results))
         return Turn(self.tool_messages(results), terms=terms, metrics=_metrics(None, ()))
 
     def answer(self, reply: Message) -> Turn:
-        """Judge the answer that ends the episode; ask for one where there is none."""
         given, truths = stated_answer(self.said(reply)), answers_of(self.task)
         metrics = _metrics(given, truths)
         if given is None:
@@ -176,11 +165,9 @@ class SearchQA(ToolEnv[SearchState]):
         return self.format.write(f"Answer: {wrong}")
 
     def secrets(self) -> Sequence[str]:
-        """Every right answer."""
         return answers_of(self.task)
 
     def attacks(self) -> Sequence[Attack]:
-        """Cheap policies; see :mod:`~textenvs.envs.search_qa.attacks`."""
         return (*COMMON, *ATTACKS)
 
 
@@ -211,65 +198,34 @@ def _indexed(documents: tuple[Document, ...]) -> Corpus:
 
 
 def answers_of(task: Task) -> tuple[str, ...]:
-    """The right answers of a row: its ground truth, a text or several.
+    """The right answers of a row: its ground truth, a text or several."""
+    if answers := _texts(task.ground_truth):
+        return answers
+    raise TaskError(f"task {task.key}: ground_truth {quoted(task.ground_truth)} is no answer, and no list of answers")
 
-    Rows made for Search-R1 have them in a mapping, as ``{"target": [...]}``.
 
-    Raises:
-        TaskError: The ground truth is something else.
-    """
-    truth = task.ground_truth
-    if isinstance(truth, Mapping):
-        truth = truth.get("target")
-    answers = (truth,) if isinstance(truth, str) else tuple(truth) if isinstance(truth, (list, tuple)) else ()
-    if not answers or not all(isinstance(answer, str) and answer.strip() for answer in answers):
-        raise TaskError(
-            f"task {task.key}: ground_truth {quoted(task.ground_truth)} is no answer, and no list of answers"
-        )
-    return answers
+def _texts(truth: Any) -> tuple[str, ...]:
+    """A text or several; nothing where anything else is among them, or one is empty."""
+    if isinstance(truth, Mapping):  # Search-R1's {"target": [...]}, SQuAD's {"text": [...], "answer_start": [...]}
+        truth = truth.get("target", truth.get("text"))
+    texts = (truth,) if isinstance(truth, str) else tuple(truth) if isinstance(truth, (list, tuple)) else ()
+    return texts if all(isinstance(each, str) and each.strip() for each in texts) else ()
 
 
 def from_question(row: Mapping[str, Any], key: str, where: str, data_source: str) -> Task:
-    """A task from a row with ``question`` and ``answer``, ``answers`` or ``golden_answers``.
-
-    Args:
-        row: The row.
-        key: The task's key.
-        where: Named in errors, for example ``row 7``.
-        data_source: The task's data source, where the row has none.
-
-    Raises:
-        TaskError: A column is missing or malformed.
-    """
-    question = row.get("question")
-    given = next((row[name] for name in ("golden_answers", "answers", "answer") if row.get(name) is not None), None)
-    if question is None or given is None:
+    """A task from a row with ``question`` and ``answer``, ``answers`` or ``golden_answers``: a :attr:`Reader.row`."""
+    question = text_in(row, "question", where)
+    column = next((name for name in ("golden_answers", "answers", "answer") if row.get(name) is not None), None)
+    if column is None:
         raise TaskError(f"{where}: a row needs {_COLUMNS}; this one has {sorted(map(str, row))}")
-    if not isinstance(question, str) or not question.strip():
-        raise TaskError(f"{where}: column 'question' must be text with something in it")
-    if isinstance(given, Mapping):  # SQuAD's: {"text": [...], "answer_start": [...]}
-        given = given.get("text")
-    answers = [given] if isinstance(given, str) else given
-    if not isinstance(answers, (list, tuple)) or not answers or not all(isinstance(each, str) for each in answers):
-        raise TaskError(f"{where}: the answer must be text, or a list of at least one text")
-    if not all(each.strip() for each in answers):
-        raise TaskError(f"{where}: an answer is empty")
-    own = row.get("data_source")
-    cleaned = [clean_text(each).strip() for each in answers]
-    return Task(
-        key=key,
-        data_source=own if isinstance(own, str) and own else data_source,
-        prompt=(user(clean_text(question).strip()),),
-        ground_truth=cleaned[0] if len(cleaned) == 1 else cleaned,
-        ability="search",
-    )
+    answers = [clean_text(each).strip() for each in _texts(row[column])]
+    if not answers:
+        raise TaskError(f"{where}: column {column!r} must be text, or a list of at least one text, none of them empty")
+    truth = answers[0] if len(answers) == 1 else answers
+    return Task(key, data_source, (user(question),), truth, ability="search")
 
 
-def _generated(level: str, split: Split, seed: int) -> GeneratedQuestions:
-    return GeneratedQuestions(level, seed, split)  # type: ignore[arg-type]
-
-
-READER = Reader(_generated, LEVELS, from_question, _COLUMNS, "hotpotqa/hotpot_qa:distractor")
+READER = Reader(GeneratedQuestions, LEVELS, from_question, _COLUMNS, "hotpotqa/hotpot_qa:distractor")
 
 
 def _metrics(given: str | None, truths: Sequence[str]) -> dict[str, float]:

@@ -1,15 +1,11 @@
 """An invented world for every question: people, towns, companies and books, each with a page of facts.
 
 A world is drawn for each task, so nothing that was read in one episode helps in another: names come back, with other
-facts. Every fact stands on one page, in an order of the page's own. Questions are of three kinds:
-
-* *one hop*: "Which river flows through Ostrel?";
-* *two hops*: "In which town was the author of 'The Copper Door' born?", where the first page names the second;
-* *comparison*: "How many years lie between the births of Ada Brenn and Ole Tarv?", which needs a page each.
-
-No answer stands in its question. Training and test worlds are disjoint by construction: every name (each word of it)
-hashes to one split or the other. A world is a function of (level, split, seed, index) alone. Its words are in
-``world.yaml``.
+facts. Every fact stands on one page, in an order of the page's own. Questions are of *one hop* ("Which river flows
+through Ostrel?"), *two hops* ("In which town was the author of 'The Copper Door' born?", where the first page names the
+second), or a *comparison* ("How many years lie between the births of Ada Brenn and Ole Tarv?"). No answer stands in its
+question. Training and test worlds are disjoint by construction: every name (each word of it) hashes to one split or the
+other. A world is a function of (level, split, seed, index) alone. Its words are in ``world.yaml``.
 """
 
 from __future__ import annotations
@@ -51,14 +47,7 @@ LEVELS: tuple[str, ...] = tuple(_TOWNS)
 
 @dataclass(frozen=True)
 class Question:
-    """A question, its answer, and the searches that lead there.
-
-    Args:
-        kind: ``"one hop"``, ``"two hops"`` or ``"comparison"``.
-        text: The question.
-        answer: A name, a number or a word.
-        searches: What the scripted expert looks for, one after the other.
-    """
+    """A question of a kind, its answer, and what the scripted expert looks for, one after the other."""
 
     kind: str
     text: str
@@ -83,41 +72,38 @@ class _Thing:
     facts: dict[str, str] = field(default_factory=dict)
 
 
+@dataclass
 class _Names:
     """Names that belong to a split, and differ."""
 
-    def __init__(self, rng: random.Random, split: str) -> None:
-        self._rng = rng
-        self._split = split
-        self._used: set[str] = set()
+    rng: random.Random
+    split: str
+    used: set[str] = field(default_factory=set)
 
     def draw(self, kind: str) -> str:
         if kind == "person":
             return f"{self.draw('given')} {self.draw('family')}"
-        choice = self._rng.choice
+        choice = self.rng.choice
         while True:
             if kind == "book":
                 ending = choice(_NAMES["ends"]["river"])
-                name = (
-                    f"The {choice(_NAMES['adjectives'])} {choice(_NAMES['starts'])}{ending} {choice(_NAMES['nouns'])}"
-                )
+                name = f"{choice(_NAMES['adjectives'])} {choice(_NAMES['starts'])}{ending} {choice(_NAMES['nouns'])}"
+                name = f"The {name}"
             else:
                 name = choice(_NAMES["starts"]) + choice(_NAMES["middles"]) + choice(_NAMES["ends"][kind])
-            if name not in self._used and split_of(name) == self._split:
-                self._used.add(name)
+            if name not in self.used and split_of(name) == self.split:
+                self.used.add(name)
                 return name
 
 
 @functools.lru_cache(maxsize=4096)
 def split_of(name: str) -> str:
-    """The split that a name belongs to, whatever the level and the seed."""
     digest = hashlib.sha256(f"world/{name}".encode()).digest()
     return "test" if int.from_bytes(digest[:8], "big") % _HELD_OUT == 0 else "train"
 
 
 @functools.lru_cache(maxsize=64)
 def make_world(level: str, split: Split, seed: int, index: int) -> World:
-    """The world of a task."""
     rng = random.Random(f"world/{level}/{split}/{seed}/{index}")
     names, count = _Names(rng, split), _TOWNS[level]
     things = {
@@ -156,7 +142,6 @@ def _page(rng: random.Random, thing: _Thing) -> str:
 
 
 def _questions(kind: str, things: Mapping[str, list[_Thing]]) -> Iterator[Question]:
-    """All questions of a kind about a world."""
     everything = {each.name: each for group in things.values() for each in group}
     for thing in everything.values():
         for name, fact in _KINDS[thing.kind]["facts"].items():
@@ -183,11 +168,7 @@ def _about(
 
 
 def documents_of(task: Task) -> tuple[Document, ...] | None:
-    """The pages of the world that a generated question is about; ``None`` for a question of another kind.
-
-    Raises:
-        TaskError: The row names a world that there is not.
-    """
+    """The pages of the world that a generated question is about; ``None`` for a question of another kind."""
     world = task.extra.get("world")
     if world is None:
         return None
@@ -206,22 +187,14 @@ class GeneratedQuestions(Endless):
             comparisons; 48).
         seed: Another seed is another sequence of worlds.
         split: ``"train"`` or ``"test"``; the two never share a name, whatever their seeds.
-
-    Raises:
-        ValueError: An unknown level or split, or a seed that is not an integer.
     """
 
     level: WorldLevel = "easy"
     seed: int = 0
     split: Split = "train"
 
-    def __post_init__(self) -> None:
-        self.check_choices(LEVELS)
-
-    @property
-    def name(self) -> str:
-        """Which questions these are, in a line."""
-        return f"generated {self.level} questions ({self.split}, seed {self.seed})"
+    levels = LEVELS
+    what = "questions"
 
     def _generate(self, index: int) -> Task:
         question = make_world(self.level, self.split, self.seed, index).question

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from ...attack import Attack, always
+from ...attack import Attack
 from ...messages import Messages
 from ..gsm8k.attacks import ATTACKS as GUESSES
-from ..gsm8k.attacks import line, seen
+from ..gsm8k.attacks import guess, line, seen
 
 
-def fail_first(conversation: Messages) -> str:
-    """A number that no problem has for an answer, then the sum of all numbers seen."""
+def _fail_first(conversation: Messages) -> str:
     return line("0.5") if len(conversation) < 3 else line(sum(seen(conversation)))
 
 
-def two_guesses(conversation: Messages) -> str:
-    """The sum of all numbers seen, then the difference of the first and the others."""
+def _two_guesses(conversation: Messages) -> str:
     first, *others = seen(conversation)
     return line(first + sum(others) if len(conversation) < 3 else abs(first - sum(others)))
 
 
 ATTACKS: tuple[Attack, ...] = (
     *GUESSES,
-    always("fail-then-succeed", "fails on purpose, then guesses the sum", fail_first, fakes_solving=False),
-    always("two-guesses", "the sum, then the difference of the numbers seen", two_guesses, fakes_solving=False),
+    guess("fail-then-succeed", "fails on purpose, then guesses the sum", _fail_first),
+    guess("two-guesses", "the sum, then the difference of the numbers seen", _two_guesses),
 )

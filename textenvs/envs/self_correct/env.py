@@ -16,8 +16,7 @@ from ...options import checked
 from ..gsm8k.env import WordProblemEnv
 from .attacks import ATTACKS
 
-Rewarded = Literal["both", "second"]
-Shaped = Literal["both", "second"]
+Turns = Literal["both", "second"]
 
 #: What is said between the attempts, whatever the first was. Short, so that a tiny model can learn to read it.
 FEEDBACK = "There may be a mistake in this, or none. Look at it again, and answer once more."
@@ -53,16 +52,12 @@ class SelfCorrect(WordProblemEnv[SelfCorrectState]):
     one, nothing in it asks for a right first attempt.
 
     Args:
-        tasks: As in :class:`~textenvs.envs.gsm8k.env.WordProblemEnv`, and so are the other options.
+        tasks: As in :class:`~textenvs.envs.gsm8k.env.WordProblemEnv`, and so are the other options and errors.
         alpha: The multiplier of the bonus, at least 0; 10 in the paper.
         rewarded: Which attempts earn ``correct``: ``"both"`` or only the ``"second"``.
         shaped: Which turns the bonus stands on: ``"both"``, or the ``"second"`` alone, as in the paper.
         feedback: What the user says after the first attempt.
         **options: ``level``, ``split``, ``seed``, ``method``, ``instruction``, ``system_prompt``, ``render_mode``.
-
-    Raises:
-        ValueError: Both ``tasks`` and ``level``, or a value outside the above.
-        TaskError: Rows that cannot be played, listed by file, row and column.
     """
 
     state_type = SelfCorrectState
@@ -73,19 +68,15 @@ class SelfCorrect(WordProblemEnv[SelfCorrectState]):
         tasks: Source = None,
         *,
         alpha: Annotated[float, Field(ge=0, allow_inf_nan=False)] = ALPHA,
-        rewarded: Rewarded = "both",
-        shaped: Shaped = "both",
+        rewarded: Turns = "both",
+        shaped: Turns = "both",
         feedback: Annotated[str, Field(pattern=r"\S")] = FEEDBACK,
         **options: Any,
     ) -> None:
         super().__init__(tasks, **options)
-        self.alpha = float(alpha)
-        self.rewarded = rewarded
-        self.shaped = shaped
-        self.feedback = feedback
+        self.alpha, self.rewarded, self.shaped, self.feedback = float(alpha), rewarded, shaped, feedback
 
     def respond(self, reply: Message) -> Turn:
-        """Judge an attempt; ask for the second one, or end."""
         self.state.attempts = (*self.state.attempts, self.judge(reply).correct)
         first, *rest = self.state.attempts
         if not rest:
@@ -118,5 +109,4 @@ class SelfCorrect(WordProblemEnv[SelfCorrectState]):
         return {"accuracy": float(self.state.attempts[-1]) if self.state.attempts else 0.0}
 
     def attacks(self) -> Sequence[Attack]:
-        """Guesses from the question's numbers, after a first attempt that is sure to fail or to be another guess."""
         return (*COMMON, *ATTACKS)

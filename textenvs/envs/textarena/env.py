@@ -25,11 +25,7 @@ _INVALID = -1.0
 
 #: Guess the Number with as many numbers, in 10 guesses and, as the package counts, one more; halving the range needs at
 #: most 9, 10 and 10 of them.
-LEVELS: dict[str, dict[str, Any]] = {
-    "easy": {"max_number": 500},
-    "medium": {"max_number": 700},
-    "hard": {"max_number": 1000},
-}
+LEVELS: dict[str, int] = {"easy": 500, "medium": 700, "hard": 1000}
 
 # Games whose share in a lost game is no progress: Guess the Number pays for a last guess near the number, wherever one
 # has stopped to look.
@@ -45,19 +41,12 @@ _SECRETS = {
 
 @dataclass
 class TextArenaState(EpisodeState):
-    """The moves: together with the task's seed, all there is to know about the game.
-
-    Args:
-        moves: The moves of all players, in order.
-        invalid: How many moves of the policy's were not valid.
-        unread: How many replies in a row the game raised an exception on.
-        won: Whether the game gave its full reward.
-    """
+    """The moves of all players, in order: together with the task's seed, all there is to know about the game."""
 
     moves: tuple[str, ...] = ()
-    invalid: int = 0
-    unread: int = 0
-    won: bool = False
+    invalid: int = 0  # moves of the policy's that were not valid
+    unread: int = 0  # replies in a row that the game raised an exception on
+    won: bool = False  # the game gave its full reward
 
 
 class TextArena(TextEnv[TextArenaState]):
@@ -80,9 +69,8 @@ class TextArena(TextEnv[TextArenaState]):
             games then pay a share for what was reached, and a few pay it for nothing at all.
         split: ``"train"`` or ``"test"``.
         seed: Which endless sequence of starts. (Episodes are seeded by ``reset``.)
-        max_assistant_turns: Truncate after so many replies; ``None`` leaves it to the game.
-        system_prompt: A system message put before the game's.
-        render_mode: As in :class:`~textenvs.env.TextEnv`.
+        **more: ``max_assistant_turns`` (``None`` leaves it to the game), ``system_prompt``, ``render_mode``, as in
+            :class:`~textenvs.env.TextEnv`.
 
     Raises:
         ValueError: A value outside the above, both ``game`` and ``level``, or a game that cannot be played here.
@@ -106,23 +94,18 @@ class TextArena(TextEnv[TextArenaState]):
         forfeit: bool = True,
         split: Split = "train",
         seed: int = 0,
-        max_assistant_turns: int | None = None,
-        system_prompt: str | None = None,
-        render_mode: str | None = None,
+        **more: Any,
     ) -> None:
         if game is None:
-            game, options = "GuessTheNumber-v0", {**LEVELS[level or "easy"], **(options or {})}
+            game, options = "GuessTheNumber-v0", {"max_number": LEVELS[level or "easy"], **(options or {})}
         elif level is not None:
             raise ValueError(f"give either game or level, not both: level={level!r} is one of Guess the Number")
         tasks = TextArenaTasks(game, options or {}, seed, split)
         if isinstance(seat, bool) or seat not in range(players_of(game)):
             allowed = "0 or 1" if players_of(game) == 2 else "0, in a game for one"
             raise ValueError(f"seat must be {allowed}, not {seat!r}")
-        super().__init__(
-            tasks, max_assistant_turns=max_assistant_turns, system_prompt=system_prompt, render_mode=render_mode
-        )
-        self.seat = int(seat)
-        self.forfeit = forfeit
+        super().__init__(tasks, **more)
+        self.seat, self.forfeit = seat, forfeit
         self._live: tuple[int, tuple[str, ...], LiveGame] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -130,16 +113,13 @@ class TextArena(TextEnv[TextArenaState]):
         return {**self.__dict__, "_live": None}
 
     def opening(self, task: Task) -> Sequence[Message]:
-        """What the game says first; after the opponent's first moves, if it begins."""
-        seed_of(task, self.tasks.game)
         game = self._take()
-        self._opponents(game)
-        heard = game.heard(self.seat)
+        self._opponents(game)  # who may begin
+        text, _ = game.heard(self.seat)
         self._keep(game)
-        return (user(heard.text or "The game begins."),)
+        return (user(text or "The game begins."),)
 
     def respond(self, reply: Message) -> Turn:
-        """Make the move in the game, let the opponent move, and pass on what the game says."""
         state, game = self.state, self._take()
         move = visible_text(reply)[-MAX_CHARS:]
         try:
@@ -148,28 +128,39 @@ class TextArena(TextEnv[TextArenaState]):
             return self._unread()
         state.moves, state.unread = (*state.moves, move), 0
         self._opponents(game)
-        heard = game.heard(self.seat)
-        state.invalid += heard.invalid
+        text, invalid = game.heard(self.seat)
+        state.invalid += invalid
         if not game.done:
             self._keep(game)
-            return Turn(
-                messages=(user(heard.text or "It is your turn."),),
-                terms={"game": 0.0},
-                metrics={"invalid": float(state.invalid)},
-            )
+            return self._turn(0.0, text or "It is your turn.")
         try:
-            outcome = game.outcome(self.seat)
+            reward, invalid = game.outcome(self.seat)
         except GameFault as fault:
             raise EnvironmentFailure("tool_failed", f"{self.tasks.game}, at its end: {fault}") from fault
-        unpaid = outcome.invalid and self.forfeit or outcome.reward < 1.0 and base_of(self.tasks.game) in _NO_SHARE
-        reward = min(outcome.reward, 0.0) if unpaid else outcome.reward
+        if invalid and self.forfeit or reward < 1.0 and self._base in _NO_SHARE:
+            reward = min(reward, 0.0)
+        state.invalid += invalid
         state.won = reward >= 1.0
         drawn = game.players == 2 and reward == 0.0
+        return self._turn(
+            reward, stop="solved" if state.won else "invalid_move" if invalid else "draw" if drawn else "lost"
+        )
+
+    def _unread(self) -> Turn:
+        """The game raised an exception on a reply. The move never happened; the second in a row ends the episode."""
+        self.state.unread += 1
+        self.state.invalid += 1
+        if self.state.unread > 1:
+            return self._turn(_INVALID, stop="invalid_move")
+        return self._turn(0.0, "The game could not read that. Make a move as its rules say.")
+
+    def _turn(self, reward: float, *said: str, stop: str | None = None) -> Turn:
         return Turn(
-            terminated=True,
-            stop="solved" if state.won else "invalid_move" if outcome.invalid else "draw" if drawn else "lost",
+            messages=tuple(map(user, said)),
+            terminated=stop is not None,
+            stop=stop,
             terms={"game": reward},
-            metrics={"invalid": float(state.invalid + outcome.invalid)},
+            metrics={"invalid": float(self.state.invalid)},
         )
 
     def conversation_score(self) -> Mapping[str, float]:
@@ -177,41 +168,33 @@ class TextArena(TextEnv[TextArenaState]):
         return {"success": float(self.state.won)}
 
     def demonstration(self, rng: np.random.Generator) -> str:
-        """A good move.
-
-        Raises:
-            NotImplementedError: There is no scripted expert for the game.
-        """
-        return expert_move(base_of(self.tasks.game), self._peek().game, self.seat)
+        return expert_move(self._base, self._peek().game)
 
     def careless_reply(self, rng: np.random.Generator) -> str:
-        """A move in the right form, without a thought.
-
-        Raises:
-            NotImplementedError: There is none for the game.
-        """
-        return careless_move(base_of(self.tasks.game), self._peek().game, rng)
+        return careless_move(self._base, self._peek().game, rng)
 
     def secrets(self) -> Sequence[str]:
         """The number, word or code to be guessed, in games that have one."""
-        secret = _SECRETS.get(base_of(self.tasks.game))
+        secret = _SECRETS.get(self._base)
         return () if secret is None or self.state.task is None else secret(self._peek().game)
 
     def attacks(self) -> Sequence[Attack]:
-        """Cheap policies; see :mod:`~textenvs.envs.textarena.attacks`."""
         return (*COMMON, *ATTACKS)
 
     # ------------------------------------------------------------------ the running game
 
+    @property
+    def _base(self) -> str:
+        return base_of(self.tasks.game)
+
     def _opponents(self, game: LiveGame) -> None:
         while not game.done and game.turn != self.seat:
-            move = opponent_move(base_of(self.tasks.game), game.game, self.np_random)
+            move = opponent_move(self._base, game.game, self.np_random)
             try:
                 game.move(move)
             except GameFault as fault:
-                raise EnvironmentFailure(
-                    "tool_failed", f"{self.tasks.game}, at the opponent's move: {fault}"
-                ) from fault
+                what = f"{self.tasks.game}, at the opponent's move: {fault}"
+                raise EnvironmentFailure("tool_failed", what) from fault
             self.state.moves = (*self.state.moves, move)
 
     def _take(self) -> LiveGame:
@@ -234,21 +217,3 @@ class TextArena(TextEnv[TextArenaState]):
         game = self._take()
         self._keep(game)
         return game
-
-    def _unread(self) -> Turn:
-        """The game raised an exception on a reply. The move never happened; the second in a row ends the episode."""
-        state = self.state
-        state.unread += 1
-        state.invalid += 1
-        if state.unread > 1:
-            return Turn(
-                terminated=True,
-                stop="invalid_move",
-                terms={"game": _INVALID},
-                metrics={"invalid": float(state.invalid)},
-            )
-        return Turn(
-            messages=(user("The game could not read that. Make a move as its rules say."),),
-            terms={"game": 0.0},
-            metrics={"invalid": float(state.invalid)},
-        )

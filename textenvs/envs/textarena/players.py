@@ -1,7 +1,8 @@
 """Who plays TextArena's games beside the policy: scripted opponents, and scripted experts of some games.
 
 Opponents move at random among what is allowed, except in Pig, where they hold at 20. Experts see what the policy could
-see (the history of guesses, the board), and no secrets.
+see (the history of guesses, the board), and no secrets. A game is given by its name without version, and as TextArena's
+object.
 """
 
 from __future__ import annotations
@@ -19,34 +20,20 @@ _MAX_CODES = 200_000
 
 
 def opponent_move(base: str, game: Any, rng: np.random.Generator) -> str:
-    """The scripted opponent's move in a two-player game, as the player whose turn it is.
-
-    Args:
-        base: The game's name, without version.
-        game: TextArena's game object.
-        rng: Where random choices come from.
-    """
+    """The scripted opponent's move in a two-player game, as the player whose turn it is."""
     moves = _MOVES[base](game)
     return moves[int(rng.integers(len(moves)))]
 
 
-def expert_move(base: str, game: Any, player: int) -> str:
-    """A good move in the state that the game is in.
-
-    Raises:
-        NotImplementedError: There is no scripted expert for this game.
-    """
+def expert_move(base: str, game: Any) -> str:
+    """A good move in the state that the game is in; ``NotImplementedError`` where there is no scripted expert."""
     if base not in _EXPERTS:
         raise NotImplementedError(f"TextArena's {base} has no scripted expert; there are for {', '.join(_EXPERTS)}")
-    return _EXPERTS[base](game, player)
+    return _EXPERTS[base](game)
 
 
 def careless_move(base: str, game: Any, rng: np.random.Generator) -> str:
-    """A move in the right form, without a thought.
-
-    Raises:
-        NotImplementedError: There is none for this game.
-    """
+    """A move in the right form, without a thought; ``NotImplementedError`` where there is none for the game."""
     if base == "GuessTheNumber":
         return f"[{int(rng.integers(game.min_number, game.max_number + 1))}]"
     if base == "Mastermind":
@@ -55,9 +42,6 @@ def careless_move(base: str, game: Any, rng: np.random.Generator) -> str:
     if base in _MOVES:
         return opponent_move(base, game, rng)
     raise NotImplementedError(f"TextArena's {base} has no scripted careless replies")
-
-
-# ------------------------------------------------------------------ what is allowed
 
 
 def _tic_tac_toe_moves(game: Any) -> list[str]:
@@ -94,11 +78,7 @@ _MOVES: dict[str, Callable[[Any], list[str]]] = {
 }
 
 
-# ------------------------------------------------------------------ experts
-
-
-def _guess_the_number(game: Any, player: int) -> str:
-    """Binary search: at most 5 guesses for 20 numbers."""
+def _guess_the_number(game: Any) -> str:
     low, high = game.min_number, game.max_number
     for guess, hint in game.state.game_state["guess_history"]:
         if hint == "higher":
@@ -108,21 +88,19 @@ def _guess_the_number(game: Any, player: int) -> str:
     return f"[{(low + high) // 2}]"
 
 
-def _mastermind(game: Any, player: int) -> str:
+def _mastermind(game: Any) -> str:
     """The first code that agrees with all that was said about the guesses so far."""
-    numbers = range(1, game.num_numbers + 1)
-    if game.num_numbers**game.code_length > _MAX_CODES:
+    numbers, length = range(1, game.num_numbers + 1), game.code_length
+    if game.num_numbers**length > _MAX_CODES:
         raise NotImplementedError(
-            f"Mastermind with {game.code_length} of {game.num_numbers} numbers has too many codes for the expert"
+            f"Mastermind with {length} of {game.num_numbers} numbers has too many codes for the expert"
         )
     codes = (
-        itertools.product(numbers, repeat=game.code_length)
-        if game.duplicate_numbers
-        else itertools.permutations(numbers, game.code_length)
+        itertools.product(numbers, repeat=length) if game.duplicate_numbers else itertools.permutations(numbers, length)
     )
-    history = [(entry["guess"], entry["black"], entry["white"]) for entry in game.state.game_state["history"]]
-    agrees = (code for code in codes if all(_pegs(code, guess) == (black, white) for guess, black, white in history))
-    return f"[{' '.join(map(str, next(agrees)))}]"
+    history = [(entry["guess"], (entry["black"], entry["white"])) for entry in game.state.game_state["history"]]
+    code = next(code for code in codes if all(_pegs(code, guess) == said for guess, said in history))
+    return f"[{' '.join(map(str, code))}]"
 
 
 def _pegs(code: Sequence[int], guess: Sequence[int]) -> tuple[int, int]:
@@ -131,19 +109,18 @@ def _pegs(code: Sequence[int], guess: Sequence[int]) -> tuple[int, int]:
     return black, common - black
 
 
-def _tower_of_hanoi(game: Any, player: int) -> str:
+def _tower_of_hanoi(game: Any) -> str:
     """The next move of the shortest solution from here."""
     place = {disk: tower for tower, disks in game.state.game_state["towers"].items() for disk in disks}
-    target, move = "C", None
+    target, move = "C", ("A", "C")
     for disk in sorted(place, reverse=True):
         if place[disk] != target:
             move = (place[disk], target)
             target = next(tower for tower in "ABC" if tower not in move)  # the smaller ones must make way
-    assert move is not None  # the game is over when every disk is on C
     return f"[{move[0]} {move[1]}]"
 
 
-def _nim(game: Any, player: int) -> str:
+def _nim(game: Any) -> str:
     """To a nim-sum of 0, if there is one; else as little as possible."""
     piles = game.state.game_state["piles"]
     total = functools.reduce(operator.xor, piles)
@@ -153,7 +130,7 @@ def _nim(game: Any, player: int) -> str:
     return f"[{next(pile for pile, size in enumerate(piles) if size)} 1]"
 
 
-_EXPERTS: dict[str, Callable[[Any, int], str]] = {
+_EXPERTS: dict[str, Callable[[Any], str]] = {
     "GuessTheNumber": _guess_the_number,
     "Mastermind": _mastermind,
     "Nim": _nim,

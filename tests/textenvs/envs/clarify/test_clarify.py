@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from textenvs.data import Rows, Task, TaskError
 from textenvs.envs.clarify.env import Clarify
-from textenvs.envs.clarify.kinds import KINDS
-from textenvs.envs.clarify.tasks import GeneratedRequests, Request
+from textenvs.envs.clarify.tasks import KINDS, GeneratedRequests, Request
 from textenvs.messages import user
 
 RNG = np.random.default_rng(0)
@@ -179,7 +178,7 @@ def test_rows_of_ones_own():
         env.reset(options={"task": Task("k", "s", (user("How many?"),), "4")})
     with pytest.raises(ValueError, match="give either tasks or level"):
         Clarify(Rows("mine", [request.to_task("a", "mine")]), level="medium")
-    with pytest.raises(ValueError, match="tasks must be a task set or None"):
+    with pytest.raises(ValueError, match="row 1 is a str; give Task"):
         Clarify("rows.jsonl")
 
 
@@ -187,7 +186,9 @@ def test_rows_of_ones_own():
     ("options", "message"),
     [
         ({"level": "hard"}, "level should be 'easy' or 'medium'"),
-        ({"kinds": ["trip"]}, "kinds: the level 'easy' has"),
+        ({"ambiguous": 1.5}, "ambiguous should be less than or equal to 1, not 1.5"),
+        ({"ambiguous": float("nan")}, "ambiguous should be"),
+        ({"kinds": ["trip"]}, "kinds must be a list out of sum, left"),
         ({"wrong": 0.5}, "wrong should be less than or equal to 0, not 0.5"),
         ({"question": 0.1}, "question should be less than or equal to 0"),
         ({"needless": 1}, "needless should be less than or equal to 0"),

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from textenvs.data import Task, TaskError
-from textenvs.envs.clarify.kinds import KINDS, MIN_VALUES
-from textenvs.envs.clarify.tasks import LEVELS, GeneratedRequests, Request
+from textenvs.envs.clarify.tasks import KINDS, LEVELS, MIN_VALUES, GeneratedRequests, Request
 from textenvs.envs.clarify.user import is_right, read
 from textenvs.messages import assistant, user
 
@@ -85,7 +84,7 @@ def test_no_guess_is_right_more_often_than_once_in_seven(name):
     assert all(len(set(slot.values)) == len(slot.values) >= MIN_VALUES for slot in kind.slots)
     most = 1 if level_of(name) == "easy" else 2
     for missing in itertools.chain.from_iterable(itertools.combinations(kind.slots, n + 1) for n in range(most)):
-        for _ in range(5):
+        for _ in range(2):
             values = {slot.name: rng.choice(slot.values) for slot in kind.slots}
             answers = Counter()
             for hidden in itertools.product(*(slot.values for slot in missing)):
@@ -106,8 +105,8 @@ def test_what_is_hidden_may_be_anything_in_both_splits(name, split):
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_training_and_test_requests_are_disjoint_whatever_their_seeds(level):
-    train = {visible(request) for request in requests(1500, level=level)}
-    test = {visible(request) for seed in (0, 1) for request in requests(500, level=level, split="test", seed=seed)}
+    train = {visible(request) for request in requests(600, level=level)}
+    test = {visible(request) for seed in (0, 1) for request in requests(200, level=level, split="test", seed=seed)}
     assert train
     assert test
     assert not train & test
@@ -117,7 +116,7 @@ def test_training_and_test_requests_are_disjoint_whatever_their_seeds(level):
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_the_share_of_ambiguous_requests(level, split):
     for share in (0.0, 0.25, 1.0):
-        drawn = [bool(r.missing) for r in requests(600, level=level, ambiguous=share, split=split)]
+        drawn = [bool(r.missing) for r in requests(400, level=level, ambiguous=share, split=split)]
         assert sum(drawn) / len(drawn) == pytest.approx(share, abs=0.06)
 
 
@@ -162,12 +161,9 @@ def test_a_row_that_is_no_request_is_an_error(changed, message):
     ("options", "message"),
     [
         ({"level": "hard"}, "level must be one of easy, medium, not 'hard'"),
-        ({"ambiguous": 1.5}, "ambiguous must be a share from 0 to 1, not 1.5"),
-        ({"ambiguous": True}, "ambiguous must be a share"),
-        ({"ambiguous": float("nan")}, "ambiguous must be a share"),
         ({"kinds": "sum"}, "kinds must be a list out of sum, left"),
         ({"kinds": ()}, "kinds must be a list out of"),
-        ({"kinds": ["trip"]}, "kinds: the level 'easy' has sum, left, .*, course, not 'trip'"),
+        ({"kinds": ["trip"]}, "kinds must be a list out of sum, left, .*, course, or None, not "),
         ({"seed": "0"}, "seed must be an integer"),
         ({"split": "dev"}, "split must be one of train, test"),
     ],

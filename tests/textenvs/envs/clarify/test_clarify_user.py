@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from textenvs.envs.clarify.kinds import KINDS
-from textenvs.envs.clarify.tasks import GeneratedRequests, Request
+from textenvs.envs.clarify.tasks import KINDS, GeneratedRequests, Request
 from textenvs.envs.clarify.user import Reading, is_right, read, respond
 from textenvs.messages import assistant
 

@@ -134,12 +134,13 @@ def test_no_leak_on_the_real_rows(split):
     if not path.exists():
         pytest.skip(f"GSM8K rows are not at {path}")
     tasks, hints = open_source(path, READER, level=None, split="train", seed=0), 0
-    for index in range(tasks.size):
+    places = range(0, tasks.size, 5)
+    for index in places:
         simulated = user_of(tasks[index], method="strict", feedback="hint")
         said = say(simulated, "#### 123456789")
         assert tasks[index].ground_truth.lstrip("-") not in numbers_in(said)
         hints += "Start with" in said
-    assert hints > 0.9 * tasks.size  # most rows do give one
+    assert hints > 0.9 * len(places)  # most rows do give one
 
 
 # ------------------------------------------------------------------ by row
@@ -163,13 +164,14 @@ def test_a_row_configures_its_user():
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({"name": "weather"}, "task k: extra_info.interaction_kwargs asks for the user 'weather'.*it has 'gsm8k'"),
-        ({"name": "gsm8k", "mood": "bad"}, r"unknown options \['mood'\]; known are name, query"),
-        ("gsm8k", "must be a mapping with a 'name', not str"),
-        ({"query": 3}, "'query' must be text, not int"),
-        ({"ground_truth": "many"}, "task k: ground_truth 'many' is not a number"),
-        ({"feedback": "loud"}, "task k: feedback must be one of none, format, direction, hint, not 'loud'"),
-        ({"method": "loose"}, "task k: method must be one of marked, strict, flexible"),
+        ({"name": "weather"}, "task k: extra_info.interaction_kwargs: name should be 'gsm8k', not 'weather'"),
+        ({"name": "gsm8k", "mood": "bad"}, "unexpected keyword argument 'mood'"),
+        ({"name": "gsm8k", "solution": "2+3=5"}, "multiple values for keyword argument 'solution'"),
+        ("gsm8k", "'str' object is not a mapping"),
+        ({"query": 3}, "query should be a valid string, not 3"),
+        ({"ground_truth": "many"}, "ground_truth 'many' is not a number"),
+        ({"feedback": "loud"}, "feedback should be 'none', 'format', 'direction' or 'hint', not 'loud'"),
+        ({"method": "loose"}, "method should be 'marked', 'strict' or 'flexible', not 'loose'"),
     ],
 )
 def test_a_row_that_asks_for_what_there_is_not(kwargs, message):

@@ -169,7 +169,7 @@ def test_a_scan_with_the_first_hint_stays_near_its_luck():
 )
 def test_experts_win(game):
     env = TextArena(game)
-    for seed in range(8 if "Hanoi" not in game else 1):
+    for seed in range(4 if "Hanoi" not in game else 1):
         env.reset(seed=seed)
         while not env.state.done:
             info = env.step(env.demonstration(RNG))[4]
@@ -253,14 +253,14 @@ def test_the_opponents_moves_are_seen_and_ones_own_are_not_repeated():
 def test_a_game_is_the_same_after_a_fork_a_restore_and_a_journey(game):
     """These games draw while they are played."""
     rng = random.Random(1)
-    for seed in range(3):
+    for seed in range(2):
         moves = [
             rng.choice(
                 ["[up]", "[left]", "[down]", "[right]", "[red]", "[blue]", "[hit]", "[stand]", "[continue]"] * 2
                 + ["[roll]"] * 9
                 + ["[hold]", "[check]", "[bet]", "[call]", "?"]
             )
-            for _ in range(14)
+            for _ in range(9)
         ]
         env = TextArena(game)
         whole = drive(env, moves, seed)
@@ -396,7 +396,7 @@ def test_options_of_the_game():
         ({"game": "GuessTheNumber-v0-train"}, "Did you mean 'GuessTheNumber-v0'"),
         ({"game": 3}, "game should be a valid string, not 3"),
         ({"game": "TwentyQuestions-v0"}, "language model behind a service"),
-        ({"game": "Taboo-v0"}, "is for several players; there are opponents for ConnectFour"),
+        ({"game": "Taboo-v0"}, "is for several players, .*; there are opponents for ConnectFour"),
         ({"options": {"max_numbers": 3}}, "cannot be started with options=.*max_numbers"),
         ({"options": {"max_number": "x"}}, "cannot be started with options="),
         ({"options": {"f": print}}, "options must be a mapping as in JSON"),
