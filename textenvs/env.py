@@ -414,25 +414,28 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         self.state.truncated, self.state.stop = True, failure.stop
         return self._result(Turn(reward=0.0), failure=failure.reason)
 
-    def _pick(self, options: Mapping[str, Any]) -> tuple[int, Task]:
-        if not options.keys() <= _OPTIONS:
-            unknown = set(options) - _OPTIONS
+    def check_options(self, options: Mapping[str, Any]) -> None:
+        """Raise ``ValueError`` for options that no ``reset`` takes; its text is about the options and no task."""
+        if unknown := set(options) - _OPTIONS:
             raise ValueError(f"unknown reset options {sorted(map(str, unknown))}; known are 'task_index' and 'task'")
-        if options.get("task") is not None:
-            row = options["task"]
-            if options.get("task_index") is not None:
-                raise ValueError("give either options['task'] or options['task_index'], not both")
-            return -1, row if isinstance(row, Task) else Task.from_row(row, key="given", where="options['task']")
-        size = self.tasks.size
-        index = options.get("task_index")
+        index, size = options.get("task_index"), self.tasks.size
         if index is None:
-            index = int(self.np_random.integers(_ENDLESS if size is None else size))
-        if isinstance(index, bool) or not isinstance(index, (int, np.integer)):
-            raise ValueError(f"options['task_index'] must be an integer, not {index!r}")
-        if index < 0:
-            raise ValueError(f"options['task_index'] must be at least 0, not {index}")
+            return
+        if options.get("task") is not None:
+            raise ValueError("give either options['task'] or options['task_index'], not both")
+        if isinstance(index, bool) or not isinstance(index, (int, np.integer)) or index < 0:
+            raise ValueError(f"options['task_index'] must be an integer of at least 0, not {index!r}")
         if size is not None and index >= size:
             raise ValueError(f"options['task_index'] is {index}, but {self.tasks.name} has {size} tasks")
+
+    def _pick(self, options: Mapping[str, Any]) -> tuple[int, Task]:
+        if options:
+            self.check_options(options)
+        if (row := options.get("task")) is not None:
+            return -1, row if isinstance(row, Task) else Task.from_row(row, key="given", where="options['task']")
+        index = options.get("task_index")
+        if index is None:
+            index = self.np_random.integers(_ENDLESS if self.tasks.size is None else self.tasks.size)
         return int(index), self.tasks[int(index)]
 
     def _conclude(self, turn: Turn) -> StepResult:
