@@ -54,18 +54,7 @@ from .task import Rows, Task, TaskSet
 from .text import printable
 from .turn import FAILURE_STOPS, LARGEST, EnvironmentFailure, EpisodeState, StateT, Turn, check_numbers, copy_state
 
-__all__ = [
-    "FAILURE_STOPS",
-    "LARGEST",
-    "EnvironmentFailure",
-    "EpisodeState",
-    "ResetResult",
-    "StepResult",
-    "TextEnv",
-    "Turn",
-    "as_reply",
-    "check_numbers",
-]
+__all__ = ["FAILURE_STOPS", "LARGEST", "EnvironmentFailure", "EpisodeState", "TextEnv", "Turn", "check_numbers"]
 
 ResetResult = tuple[Messages, dict[str, Any]]
 StepResult = tuple[Messages, float, bool, bool, dict[str, Any]]
@@ -85,9 +74,6 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
             messages after the opening; ``None`` for no limit.
         system_prompt: Put before the opening as a system message when it has none; ``None`` for none.
         render_mode: ``"ansi"`` (``render()`` returns the transcript), ``"human"`` (each step prints it) or ``None``.
-
-    Raises:
-        ValueError: A limit below 1, an unknown render mode, or a task set without tasks.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi", "human"], "render_fps": 1}  # type: ignore[misc]
@@ -159,16 +145,10 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         raise NotImplementedError(f"{type(self).__name__} has no scripted demonstrations")
 
     def careless_reply(self, rng: np.random.Generator) -> str | Message:
-        """A next reply of somebody careless: in the right form, and mostly wrong.
+        """A next reply of somebody careless: in the right form, and mostly wrong; otherwise as :meth:`demonstration`.
 
         Demonstrations are mixed with these, to show what to do after a mistake, or to start from a policy that has
         something to learn.
-
-        Args:
-            rng: Randomness of the demonstrator, apart from the environment's own.
-
-        Raises:
-            NotImplementedError: This environment has no scripted careless replies.
         """
         raise NotImplementedError(f"{type(self).__name__} has no scripted careless replies")
 
@@ -283,17 +263,14 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
     # ------------------------------------------------------------------ async twins
 
     async def areset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> ResetResult:
-        """:meth:`reset`, awaitable."""
         with self._opened_or_not():
             return await settle(self._begin_episode(seed, options))
 
     async def astep(self, action: str | Message) -> StepResult:
-        """:meth:`step`, awaitable."""
         with self._played_or_not():
             return await settle(self._play(action))
 
     async def aclose(self) -> None:
-        """:meth:`close`, awaitable."""
         if self._owner:
             await settle(self.cleanup())
 
@@ -306,7 +283,7 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         return saved
 
     def restore(self, state: StateT) -> None:
-        """Continue from a snapshot: the same actions then give the same results as after :meth:`snapshot`."""
+        """Continue from a snapshot: the same actions then give the same results."""
         if not isinstance(state, self.state_type):
             raise TypeError(f"{type(self).__name__} restores a {self.state_type.__name__}, not {type(state).__name__}")
         if state.rng is None:
@@ -465,11 +442,8 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
 
     def _result(self, turn: Turn, failure: str | None = None) -> StepResult:
         state = self.state
-        task = self.task
-        info = {  # written out for speed, as Turn is
-            "task_key": task.key,
-            "task_index": state.task_index,
-            "data_source": task.data_source,
+        info = {
+            **self._identity(),
             "terms": {**turn.terms},
             "metrics": {**turn.metrics},
             "assistant_turns": state.assistant_turns,
