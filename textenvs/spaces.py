@@ -133,11 +133,11 @@ class SharedText(Sequence[Any]):
         return tuple(self._texts[:])
 
 
-def _create(space: spaces.Space[Any], n: int = 1, ctx: Any = multiprocessing) -> ListProxy[Any]:
+def _create(space: spaces.Space[Any], n: int = 1, ctx: Any = multiprocessing) -> Any:
     manager = ctx.Manager()
-    memory: Any = manager.list([() if isinstance(space, Conversation) else ""] * n)
+    memory = manager.list([() if isinstance(space, Conversation) else ""] * n)
     memory.manager = manager  # whose process ends when nothing refers to it
-    return memory  # type: ignore[no-any-return]
+    return memory
 
 
 def _read(space: spaces.Space[Any], shared_memory: Any, n: int = 1) -> Any:

@@ -58,8 +58,8 @@ class RemoteError(ConnectionError):
 class Client:
     """Requests to one server, from any thread and any event loop; for the arguments see ``textenv/remote``."""
 
-    @checked
-    def __init__(self, url: str, token: str | None = None, timeout_s: Seconds = 180.0, retry_s: Seconds = 30.0) -> None:
+    @checked  # but for the token, which no error must show
+    def __init__(self, url: str, token: Any = None, timeout_s: Seconds = 180.0, retry_s: Seconds = 30.0) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
             raise ValueError(f"url must be the server's address, for example 'http://localhost:8123', not {url!r}")

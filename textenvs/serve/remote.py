@@ -29,7 +29,7 @@ from ..text import excerpt
 from ..trust import is_loopback, origin
 from .answers import AnswerT, Described, Facts, Opened, Scored, Scripted, Stepped, check_protocol, checked
 from .client import Client, RemoteError, shared_client
-from .protocol import Json, Refusal, decode, encode, set_state
+from .protocol import Refusal, decode, encode, set_state
 
 #: Where the arguments are looked for that are not given.
 URL_VARIABLE, ENV_VARIABLE, TOKEN_VARIABLE = "TEXTENVS_URL", "TEXTENVS_REMOTE_ENV", "TEXTENVS_TOKEN"
@@ -135,7 +135,7 @@ class Remote(TextEnv[RemoteState]):
             render_mode=render_mode,
         )
         self._lease: _Lease | None = None
-        self._asked: tuple[int | None, Json] = (None, {})  # of the reset that is going on
+        self._asked: tuple[int | None, str] = (None, "{}")  # seed and options of the reset that is going on
 
     @property
     def url(self) -> str:
@@ -149,10 +149,9 @@ class Remote(TextEnv[RemoteState]):
     # ------------------------------------------------------------------ the hooks
 
     async def opening(self, task: Task) -> Messages:
-        seed, options = self._asked
         state = self.state
+        seed, state.options = self._asked
         state.seed = int(self.np_random.integers(2**63)) if seed is None else operator.index(seed)
-        state.options = encode(options).decode()
         opened = await self._open_session()
         info = opened.info
         state.task_index = info.task_index
@@ -322,15 +321,11 @@ def _action(reply: Message) -> Any:
     return reply["content"] if len(reply) == 2 and isinstance(reply["content"], str) else dict(reply)
 
 
-def _sendable(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Reset options as JSON: a task is sent as its row."""
-    sent = dict(options)
-    if isinstance(sent.get("task"), Task):
-        sent["task"] = sent["task"].to_row()
-    if isinstance(sent.get("task_index"), np.integer):
-        sent["task_index"] = int(sent["task_index"])
+def _sendable(options: Mapping[str, Any]) -> str:
+    """Reset options as JSON text: a task is sent as its row."""
     try:
-        encode(sent)
+        return encode(
+            {name: each.to_row() if isinstance(each, Task) else each for name, each in options.items()}
+        ).decode()
     except (TypeError, ValueError) as error:
         raise ValueError(f"the options of a remote environment must be JSON: {error}") from error
-    return sent
