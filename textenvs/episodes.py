@@ -70,7 +70,6 @@ def play_episodes(
 
     Raises:
         TypeError: ``env`` is not a text environment itself, but for example a wrapper.
-        ValueError: A number below 1 (or, for ``tasks`` and ``seed``, below 0).
     """
     check_env("play_episodes", env)
     if isinstance(tasks, (int, np.integer)):

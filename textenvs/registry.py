@@ -171,11 +171,7 @@ def constructor(env_id: str) -> Callable[..., Any]:
 
 @functools.cache
 def parameters(maker: Callable[..., Any]) -> tuple[Mapping[str, inspect.Parameter], bool]:
-    """The named arguments that a constructor takes, and whether those are all of them.
-
-    Where a class passes ``**options`` on, those of the class above it belong to it, too, but for what has no default
-    and may be positional.
-    """
+    """The named arguments that a constructor takes (and its bases, where it passes ``**options`` on); are those all?"""
     found: dict[str, inspect.Parameter] = {}
     makers: tuple[Any, ...] = inspect.getmro(maker) if inspect.isclass(maker) else (maker,)
     for number, each in enumerate(makers):

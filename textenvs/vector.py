@@ -43,9 +43,6 @@ class TextVectorEnv(VectorEnv[Observations, "Sequence[str | Message | None]", ND
             and starts a new episode; ``None`` will do), ``SameStep`` (the new episode starts at once; the last
             conversation and info are ``infos["final_obs"]`` and ``infos["final_info"]``) or ``Disabled`` (call
             ``reset`` with ``options={"reset_mask": ...}`` before the next ``step``).
-
-    Raises:
-        ValueError: No environment, or an unknown autoreset mode.
     """
 
     def __init__(

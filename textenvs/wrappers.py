@@ -132,8 +132,8 @@ class RewardTerms(TextWrapper[Messages]):
         others: The weight of all terms that ``weights`` does not name.
 
     Raises:
-        ValueError: A weight that is not a finite number; in ``step``: a name that is no term of this environment, or
-            a weighted term above :data:`~textenvs.env.LARGEST` in magnitude.
+        ValueError: In ``step``: a name that is no term of this environment, or a weighted term above
+            :data:`~textenvs.env.LARGEST` in magnitude.
     """
 
     @checked

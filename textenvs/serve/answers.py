@@ -37,6 +37,7 @@ class TaskCount(Answer):
 
     name: str
     size: PositiveInt | None
+    digest: str
 
 
 class Facts(Answer):

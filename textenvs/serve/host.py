@@ -14,7 +14,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -26,7 +26,7 @@ from pydantic import BaseModel, ConfigDict
 from ..env import EnvironmentFailure, TextEnv
 from ..event_loop import settle, wait_for
 from ..options import PositiveInt, Seconds
-from ..task import TaskError
+from ..task import TaskError, TaskSet
 from ..threads import Threads, reset_in_thread, step_in_thread
 from . import protocol
 from .protocol import Json, Refusal, encode, weigh
@@ -38,6 +38,8 @@ SESSION_BYTES = 8192
 SMALL_BYTES = 4096
 #: A session whose episode is over ends after so many seconds.
 LINGER_S = 60.0
+#: Of so many tasks the keys say which rows are served.
+_DIGESTED = 100
 #: How many seconds an environment has to close.
 CLOSE_S = 10.0
 
@@ -99,6 +101,7 @@ class Host:
         self.offers = dict(offers)
         self.limits = limits or Limits()
         self.envs: dict[str, TextEnv[Any]] = {}  # sessions play forks of these, so tasks are loaded once
+        self._digests: dict[str, str] = {}
         self.sessions: dict[tuple[str, str], _Session] = {}
         self.held = 0  # bytes
         self.counts = {"opened": 0, "repeated": 0, "most_sessions": 0, "most_held_bytes": 0}
@@ -112,6 +115,7 @@ class Host:
         """Make every environment on offer; one that cannot be made raises its error."""
         for name, offer in self.offers.items():
             self.envs[name] = await asyncio.to_thread(offer.make)
+            self._digests[name] = await asyncio.to_thread(_digest, self.envs[name].tasks)
 
     # ------------------------------------------------------------------ requests
 
@@ -341,7 +345,6 @@ class Host:
         return {"turn": request.turn + 1, "messages": news, "reward": float(reward), **ends, "info": info}
 
     async def _ask(self, session: _Session, op: str, request: protocol.OfSession) -> Json:
-        """What a hook gives that changes nothing."""
         env, rng = session.env, None
         assert env is not None
         call = env.conversation_score
@@ -361,7 +364,7 @@ class Host:
     def _describe(self) -> Json:
         environments = {
             name: {
-                "tasks": {"name": env.tasks.name, "size": env.tasks.size},
+                "tasks": {"name": env.tasks.name, "size": env.tasks.size, "digest": self._digests[name]},
                 "max_assistant_turns": env.max_assistant_turns,
                 "max_user_turns": env.max_user_turns,
                 "nondeterministic": self.offers[name].nondeterministic,
@@ -429,6 +432,15 @@ def logged(error: Exception, where: str, kind: str = "environment_error") -> Ref
     told = f"{where} raised {type(error).__name__}; the server's log has it as error {number}"
     known = (each.__name__ for each in type(error).__mro__ if protocol.ERRORS.get(each.__name__) is each)
     return Refusal(kind, told, exception=next(known, None))
+
+
+def _digest(tasks: TaskSet) -> str:
+    """Of the first tasks' keys: another one where other rows are served. No secret is part of it."""
+    digest = hashlib.blake2b(digest_size=8)
+    for index in range(min(tasks.size or _DIGESTED, _DIGESTED)):
+        with suppress(Exception):  # a row that cannot be read fails its own episode
+            digest.update(repr(tasks[index].key).encode())
+    return digest.hexdigest()
 
 
 def _encoded(received: Any) -> bytes:

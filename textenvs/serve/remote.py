@@ -57,13 +57,16 @@ class RemoteState(EpisodeState):
 
 @dataclass(frozen=True)
 class RemoteTasks:
-    """The tasks of an environment elsewhere: which and how many. Their rows stay there."""
+    """The tasks of an environment elsewhere. Their rows stay there; keys say which they are, as evaluations note."""
 
     name: str
     size: int | None
+    digest: str
 
     def __getitem__(self, index: int) -> Task:
-        raise NotImplementedError(f"{self.name}: the rows stay at the server; reset(options={{'task_index': {index}}})")
+        if index < 0 or (self.size is not None and index >= self.size):
+            raise IndexError(f"{self.name}: index {index} is outside its {self.size or 'endless'} tasks")
+        return Task(f"{self.digest}/{index}", "", (), None)
 
 
 class _Lease:
@@ -129,7 +132,7 @@ class Remote(TextEnv[RemoteState]):
         self.remote_env, facts = _chosen(checked(Described, there, url), env or os.environ.get(ENV_VARIABLE), url)
         self.tool_schemas, self.tools_not_in_prompt = facts.tool_schemas, facts.tools_not_in_prompt
         super().__init__(
-            RemoteTasks(facts.tasks.name, facts.tasks.size),
+            RemoteTasks(facts.tasks.name, facts.tasks.size, facts.tasks.digest),
             max_assistant_turns=facts.max_assistant_turns,
             max_user_turns=facts.max_user_turns,
             render_mode=render_mode,

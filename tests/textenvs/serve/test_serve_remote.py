@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import dataclasses
 import json
 import math
 import multiprocessing
@@ -18,13 +19,13 @@ import gymnasium
 import numpy as np
 import pytest
 from served import TOYS, Running, registered, running, soon
-from toy_envs import Guess
+from toy_envs import Guess, ToyTasks
 
 import textenvs
 from textenvs import EnvironmentFailure, Task, TextVectorEnv, Turn
 from textenvs import event_loop as background
 from textenvs.episodes import play_episodes
-from textenvs.evaluate.plan import Job
+from textenvs.evaluate.plan import Job, fingerprint
 from textenvs.evaluate.policies import FunctionPolicy
 from textenvs.evaluate.runner import run as play_all
 from textenvs.integrations import EpisodeSpec, Session
@@ -94,8 +95,21 @@ def test_every_result_is_equal_to_the_direct_one_with_info_and_spaces(shipped, e
         assert remote.state.return_so_far == direct.state.return_so_far
         assert remote.state.done
     assert remote.secrets() == ()
-    with pytest.raises(NotImplementedError, match="the rows stay at the server"):
-        remote.tasks[3]
+    assert (remote.tasks[3].ground_truth, remote.tasks[3].prompt) == (None, ())
+    for index in (-1, direct.tasks.size):
+        if index is not None:
+            with pytest.raises(IndexError, match="outside its"):
+                remote.tasks[index]
+
+
+def test_the_keys_of_tasks_differ_where_other_rows_are_served():
+    class Others(ToyTasks):
+        def __getitem__(self, index):
+            return dataclasses.replace(super().__getitem__(index), key=f"other/{index}")
+
+    with running({"guess": Guess, "again": Guess, "other": lambda: Guess(Others())}) as server:
+        first, again, other = (fingerprint(server.remote(name).tasks, range(7)) for name in server.host.offers)
+    assert first == again != other
 
 
 def test_scripts_are_there_wherever_they_are_asked_for(shipped):
