@@ -207,8 +207,11 @@ class Lookahead:
         forks = [env.fork(seed) for seed in seeds]
         for fork in forks:
             fork.render_mode = None  # what might be said is not what was said
-        start = self.policy.start if isinstance(self.policy, FuturePolicy) else None
-        players = [self.policy if start is None else start(*future) for future in zip(forks, seeds, strict=True)]
+        policy = self.policy
+        players = [
+            policy.start(fork, seed) if isinstance(policy, FuturePolicy) else policy
+            for fork, seed in zip(forks, seeds, strict=True)
+        ]
         return self._reward(forks, players, starts[self.formula.scope])
 
     async def _reward(self, forks: Sequence[TextEnv[Any]], players: Sequence[Player], start: int) -> MultiturnReward:
