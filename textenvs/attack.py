@@ -41,14 +41,7 @@ class Attack:
 
 
 def always(name: str, says: str, reply: str | Callable[[Messages], str | Message], **options: bool) -> Attack:
-    """An attack whose reply is always the same, or depends on the conversation alone.
-
-    Args:
-        name: As in :class:`Attack`, and so are ``says`` and ``options``.
-        says: What it does.
-        reply: A text, or what is called with the conversation on every turn.
-        **options: Further fields of :class:`Attack`.
-    """
+    """An attack whose reply is always the same, or is called with the conversation; options as of :class:`Attack`."""
     said = reply if callable(reply) else lambda conversation: reply
     return Attack(name, says, lambda rng, seen: said, **options)
 
@@ -64,7 +57,6 @@ def sequence(name: str, says: str, replies: Sequence[str | Message], **options: 
 
 
 def first_user_text(conversation: Messages) -> str:
-    """What the user said first."""
     return next((text_of(message) for message in conversation if message["role"] == "user"), "")
 
 

@@ -54,18 +54,7 @@ from .task import Rows, Task, TaskSet
 from .text import printable
 from .turn import FAILURE_STOPS, LARGEST, EnvironmentFailure, EpisodeState, StateT, Turn, check_numbers, copy_state
 
-__all__ = [
-    "FAILURE_STOPS",
-    "LARGEST",
-    "EnvironmentFailure",
-    "EpisodeState",
-    "ResetResult",
-    "StepResult",
-    "TextEnv",
-    "Turn",
-    "as_reply",
-    "check_numbers",
-]
+__all__ = ["FAILURE_STOPS", "LARGEST", "EnvironmentFailure", "EpisodeState", "TextEnv", "Turn", "check_numbers"]
 
 ResetResult = tuple[Messages, dict[str, Any]]
 StepResult = tuple[Messages, float, bool, bool, dict[str, Any]]
@@ -85,9 +74,6 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
             messages after the opening; ``None`` for no limit.
         system_prompt: Put before the opening as a system message when it has none; ``None`` for none.
         render_mode: ``"ansi"`` (``render()`` returns the transcript), ``"human"`` (each step prints it) or ``None``.
-
-    Raises:
-        ValueError: A limit below 1, an unknown render mode, or a task set without tasks.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi", "human"], "render_fps": 1}  # type: ignore[misc]
@@ -159,16 +145,10 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         raise NotImplementedError(f"{type(self).__name__} has no scripted demonstrations")
 
     def careless_reply(self, rng: np.random.Generator) -> str | Message:
-        """A next reply of somebody careless: in the right form, and mostly wrong.
+        """A next reply of somebody careless: in the right form, and mostly wrong; otherwise as :meth:`demonstration`.
 
         Demonstrations are mixed with these, to show what to do after a mistake, or to start from a policy that has
         something to learn.
-
-        Args:
-            rng: Randomness of the demonstrator, apart from the environment's own.
-
-        Raises:
-            NotImplementedError: This environment has no scripted careless replies.
         """
         raise NotImplementedError(f"{type(self).__name__} has no scripted careless replies")
 
@@ -283,17 +263,14 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
     # ------------------------------------------------------------------ async twins
 
     async def areset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> ResetResult:
-        """:meth:`reset`, awaitable."""
         with self._opened_or_not():
             return await settle(self._begin_episode(seed, options))
 
     async def astep(self, action: str | Message) -> StepResult:
-        """:meth:`step`, awaitable."""
         with self._played_or_not():
             return await settle(self._play(action))
 
     async def aclose(self) -> None:
-        """:meth:`close`, awaitable."""
         if self._owner:
             await settle(self.cleanup())
 
@@ -306,7 +283,7 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         return saved
 
     def restore(self, state: StateT) -> None:
-        """Continue from a snapshot: the same actions then give the same results as after :meth:`snapshot`."""
+        """Continue from a snapshot: the same actions then give the same results."""
         if not isinstance(state, self.state_type):
             raise TypeError(f"{type(self).__name__} restores a {self.state_type.__name__}, not {type(state).__name__}")
         if state.rng is None:
@@ -414,25 +391,28 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
         self.state.truncated, self.state.stop = True, failure.stop
         return self._result(Turn(reward=0.0), failure=failure.reason)
 
-    def _pick(self, options: Mapping[str, Any]) -> tuple[int, Task]:
-        if not options.keys() <= _OPTIONS:
-            unknown = set(options) - _OPTIONS
+    def check_options(self, options: Mapping[str, Any]) -> None:
+        """Raise ``ValueError`` for options that no ``reset`` takes; its text is about the options and no task."""
+        if unknown := set(options) - _OPTIONS:
             raise ValueError(f"unknown reset options {sorted(map(str, unknown))}; known are 'task_index' and 'task'")
-        if options.get("task") is not None:
-            row = options["task"]
-            if options.get("task_index") is not None:
-                raise ValueError("give either options['task'] or options['task_index'], not both")
-            return -1, row if isinstance(row, Task) else Task.from_row(row, key="given", where="options['task']")
-        size = self.tasks.size
-        index = options.get("task_index")
+        index, size = options.get("task_index"), self.tasks.size
         if index is None:
-            index = int(self.np_random.integers(_ENDLESS if size is None else size))
-        if isinstance(index, bool) or not isinstance(index, (int, np.integer)):
-            raise ValueError(f"options['task_index'] must be an integer, not {index!r}")
-        if index < 0:
-            raise ValueError(f"options['task_index'] must be at least 0, not {index}")
+            return
+        if options.get("task") is not None:
+            raise ValueError("give either options['task'] or options['task_index'], not both")
+        if isinstance(index, bool) or not isinstance(index, (int, np.integer)) or index < 0:
+            raise ValueError(f"options['task_index'] must be an integer of at least 0, not {index!r}")
         if size is not None and index >= size:
             raise ValueError(f"options['task_index'] is {index}, but {self.tasks.name} has {size} tasks")
+
+    def _pick(self, options: Mapping[str, Any]) -> tuple[int, Task]:
+        if options:
+            self.check_options(options)
+        if (row := options.get("task")) is not None:
+            return -1, row if isinstance(row, Task) else Task.from_row(row, key="given", where="options['task']")
+        index = options.get("task_index")
+        if index is None:
+            index = self.np_random.integers(_ENDLESS if self.tasks.size is None else self.tasks.size)
         return int(index), self.tasks[int(index)]
 
     def _conclude(self, turn: Turn) -> StepResult:
@@ -462,11 +442,8 @@ class TextEnv(gymnasium.Env[Messages, "str | Message"], Generic[StateT]):
 
     def _result(self, turn: Turn, failure: str | None = None) -> StepResult:
         state = self.state
-        task = self.task
-        info = {  # written out for speed, as Turn is
-            "task_key": task.key,
-            "task_index": state.task_index,
-            "data_source": task.data_source,
+        info = {
+            **self._identity(),
             "terms": {**turn.terms},
             "metrics": {**turn.metrics},
             "assistant_turns": state.assistant_turns,

@@ -11,8 +11,6 @@ is taken by the next one; a slow reply holds up no other episode.
 * Episode ``k`` has seed ``seed + k`` and the ``k``-th task, whatever the concurrency and whichever ends first. So it
   can be played again: ``env.reset(seed=episode.seed, options=...)``.
 * Back-pressure: when ``buffer`` finished episodes wait to be taken, no new one is started.
-* With a thousand episodes or more at a time, Python's garbage collector looks less often until the last is over
-  (:mod:`textenvs.gc_tuning`).
 * Errors are data: what a policy, a hook or a task raises ends its own episode, as ``episode.error``.
 """
 
@@ -21,9 +19,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -71,60 +70,39 @@ def play_episodes(
 
     Raises:
         TypeError: ``env`` is not a text environment itself, but for example a wrapper.
-        ValueError: A number below 1 (or, for ``tasks`` and ``seed``, below 0).
     """
     check_env("play_episodes", env)
-    plan = Plan(policy, tasks, seed, concurrency if buffer is None else buffer, timeout_s)
-    return plan.stream((_fork(env) for _ in range(concurrency)), concurrency if env.blocking else 0)
+    if isinstance(tasks, (int, np.integer)):
+        if isinstance(tasks, bool) or tasks < 0:
+            raise ValueError(f"tasks, as a number of episodes, must be an integer of at least 0, not {tasks!r}")
+        tasks = itertools.repeat(None, int(tasks))
+    elif tasks is not None and (isinstance(tasks, (str, bytes, Mapping, Task)) or not isinstance(tasks, Iterable)):
+        raise ValueError(f"tasks must be indices, tasks or rows, a number of episodes or None, not {tasks!r}")
+    run = _Run(
+        env,
+        resolve("policy", policy),
+        enumerate(itertools.repeat(None) if tasks is None else tasks),
+        int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed,
+        timeout_s,
+        asyncio.Semaphore(concurrency if buffer is None else buffer),
+        ThreadPoolExecutor(concurrency, "textenvs-episodes") if env.blocking else None,
+    )
+    return run.stream(concurrency)
 
 
-class Plan:
-    """What :func:`play_episodes` was asked for, checked; :meth:`stream` plays it, once.
+@dataclass
+class _Run:
+    env: TextEnv[Any]
+    policy: Policy
+    jobs: Iterator[tuple[int, Any]]
+    seed: int
+    timeout_s: float | None
+    room: asyncio.Semaphore  # for finished episodes
+    threads: ThreadPoolExecutor | None
+    finished: deque[Episode] = field(default_factory=deque)
+    news: asyncio.Event = field(default_factory=asyncio.Event)
 
-    Args:
-        policy: Replies.
-        tasks: Which tasks.
-        seed: Of the first episode.
-        buffer: How many finished episodes may wait.
-        timeout_s: For one episode.
-    """
-
-    @checked
-    def __init__(
-        self,
-        policy: Policy | str,
-        tasks: Tasks,
-        seed: NonNegativeInt | None,
-        buffer: PositiveInt,
-        timeout_s: Seconds | None,
-    ) -> None:
-        if seed is None:
-            seed = int(np.random.SeedSequence().generate_state(1)[0])
-        if isinstance(tasks, (int, np.integer)):
-            if isinstance(tasks, bool) or tasks < 0:
-                raise ValueError(f"tasks, as a number of episodes, must be an integer of at least 0, not {tasks!r}")
-        elif tasks is not None and (isinstance(tasks, (str, bytes, Mapping, Task)) or not isinstance(tasks, Iterable)):
-            raise ValueError(f"tasks must be indices, tasks or rows, a number of episodes or None, not {tasks!r}")
-        self.policy: Policy = resolve("policy", policy)
-        self.seed = seed
-        self.timeout_s = timeout_s
-        self._jobs = enumerate(
-            itertools.repeat(None) if tasks is None
-            else itertools.repeat(None, int(tasks)) if isinstance(tasks, (int, np.integer))
-            else tasks
-        )  # fmt: skip
-        self._room = asyncio.Semaphore(buffer)
-        self._finished: deque[Episode] = deque()
-        self._news = asyncio.Event()
-
-    async def stream(self, envs: Iterable[TextEnv[Any]], blocking: int) -> AsyncGenerator[Episode, None]:
-        """Play, each episode in one of ``envs``.
-
-        Args:
-            envs: As many as may run at a time.
-            blocking: How many of those need a thread.
-        """
-        threads = ThreadPoolExecutor(blocking, "textenvs-episodes") if blocking else None
+    async def stream(self, concurrency: int) -> AsyncGenerator[Episode, None]:
         workers: set[asyncio.Task[None]] = set()
         crashed: list[BaseException] = []
 
@@ -132,44 +110,43 @@ class Plan:
             workers.discard(worker)
             if not worker.cancelled() and (error := worker.exception()) is not None:
                 crashed.append(error)
-            self._news.set()
+            self.news.set()
 
         try:
-            for env, (number, task) in zip(envs, self._jobs, strict=False):  # never takes a task that it has no env for
-                worker = asyncio.ensure_future(self._work(env, number, task, threads if env.blocking else None))
+            for _, job in zip(range(concurrency), self.jobs, strict=False):  # no job is taken without a place for it
+                worker = asyncio.ensure_future(self._work(*job))
                 worker.add_done_callback(ended)
                 workers.add(worker)
             with rarely_collected(len(workers)):
                 while True:
-                    while self._finished:
-                        episode = self._finished.popleft()
-                        self._room.release()
+                    while self.finished:
+                        episode = self.finished.popleft()
+                        self.room.release()
                         yield episode
                     if crashed:
                         raise crashed[0]
                     if not workers:
                         return
-                    self._news.clear()
-                    await self._news.wait()
+                    self.news.clear()
+                    await self.news.wait()
         finally:
             left = list(workers)
             for worker in left:
                 worker.cancel()
             await asyncio.gather(*left, return_exceptions=True)
-            if threads is not None:
-                threads.shutdown(wait=False, cancel_futures=True)
+            if self.threads is not None:
+                self.threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _work(self, env: TextEnv[Any], number: int, task: Any, threads: ThreadPoolExecutor | None) -> None:
+    async def _work(self, number: int, task: Any) -> None:
         """One place: this episode, and then whichever is next.
 
         There may be tens of thousands of these, and most of the time they wait.
         """
-        job: tuple[int, Any] | None = (number, task)
-        played = 0
-        while job is not None:
+        env, job = _fork(self.env), (number, task)
+        for played in itertools.count(1):
             number, task = job
             episode = Episode(number, self.seed + number)
-            calls = None if threads is None else InThreads(env, threads)
+            calls = None if self.threads is None else InThreads(env, self.threads)
             clock: asyncio.Timeout | None = None
             try:
                 async with _NO_LIMIT if self.timeout_s is None else asyncio.timeout(self.timeout_s) as clock:
@@ -182,12 +159,14 @@ class Plan:
                 name = episode.task_key or _named(task)
                 error.add_note(f"(in episode {number}, seed {episode.seed}, task {name!r})")
                 episode.error = error
-                env = _fork(env)  # a thread that was given up on may still be at work in the old one
-            await self._room.acquire()
-            self._finished.append(episode)
-            self._news.set()
-            job = next(self._jobs, None)
-            played += 1
+                env = _fork(self.env)  # a thread that was given up on may still be at work in the old one
+            await self.room.acquire()
+            self.finished.append(episode)
+            self.news.set()
+            following = next(self.jobs, None)
+            if following is None:
+                return
+            job = following
             if played % _YIELD_EVERY == 0:
                 await asyncio.sleep(0)
 

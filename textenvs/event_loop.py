@@ -28,7 +28,7 @@ def submit(awaitable: Awaitable[T]) -> Future[T]:
         RuntimeError: Called on the background loop itself, which would wait for itself and never end: an asynchronous
             hook called a synchronous method. Await the asynchronous twin there.
     """
-    if is_here():
+    if threading.current_thread() is _thread:
         if inspect.iscoroutine(awaitable):
             awaitable.close()
         raise RuntimeError(
@@ -38,19 +38,8 @@ def submit(awaitable: Awaitable[T]) -> Future[T]:
     return asyncio.run_coroutine_threadsafe(_as_coroutine(awaitable), _running_loop())
 
 
-def is_here() -> bool:
-    """Whether this is the background loop's own thread."""
-    return threading.current_thread() is _thread
-
-
 def wait_for(value: T | Awaitable[T]) -> T:
-    """``value`` itself, or what it resolves to if it is awaitable.
-
-    An interrupt while waiting (Ctrl-C) cancels what was waited for.
-
-    Raises:
-        RuntimeError: As :func:`submit`.
-    """
+    """``value`` itself, or what it resolves to if it is awaitable; Ctrl-C cancels what is waited for."""
     if not inspect.isawaitable(value):
         return value
     future = submit(value)

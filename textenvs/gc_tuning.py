@@ -1,9 +1,8 @@
-"""Python's garbage collector, where a great many episodes wait.
+"""Python's garbage collector, where thousands of episodes wait.
 
-CPython (up to 3.13) looks for cycles whenever 700 more objects were made than freed, among the young ones, which become
-old if they live. What an episode makes for a turn lives as long as it waits for its user: at thousands of episodes, for
-many such looks. So everything becomes old before it is freed, and nearly half of all time goes into looking at it, for
-nothing: a turn leaves no cycles.
+CPython (up to 3.13) looks for cycles whenever 700 more objects were made than freed, among the young ones. What an
+episode makes for a turn lives while it waits for its user, so all of it becomes old before it is freed, and a third of
+the time goes into looking at it in vain (``benchmarks/vector_throughput.py one_core``): a turn leaves no cycles.
 """
 
 from __future__ import annotations
@@ -13,64 +12,40 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# Objects that an episode makes for a turn, and some more: then most are freed before anybody looks.
-_PER_EPISODE = 20
-# Below so many episodes it makes no difference.
-_MANY = 1000
+_PER_EPISODE = 20  # objects that an episode makes for a turn, and some more
+_MANY = 1000  # fewer episodes make no difference
 
 _lock = threading.Lock()
 _wanted: list[int] = []
-_before = _set = 0  # the threshold that we found, and the one that we set
+_found, _ours = 0, -1  # the threshold that was there, and the one that was set here
 
 
 @contextmanager
 def rarely_collected(episodes: int) -> Iterator[None]:
-    """While inside, the collector looks only after 20 new objects an episode, if there are 1000 episodes or more.
+    """While inside, the collector looks after 20 new objects an episode, if 1000 episodes or more wait at a time.
 
-    It is process-wide, and what was there before is put back by whoever leaves last, unless somebody else has changed
-    it meanwhile. A collector that is off, or looks less often already, is left alone. What cycles there are may take
-    so many objects' memory longer.
-
-    Args:
-        episodes: That wait at a time.
+    This is process-wide; the last to leave puts back what was there. A collector that is off (0), or looks less often
+    already, is left alone.
     """
     if episodes < _MANY:
         yield
         return
     wanted = _PER_EPISODE * episodes
-    _enter(wanted)
+    with _lock:
+        _wanted.append(wanted)
+        _apply()
     try:
         yield
     finally:
-        _leave(wanted)
+        with _lock:
+            _wanted.remove(wanted)
+            _apply()
 
 
-def _enter(wanted: int) -> None:
-    global _before
-    with _lock:
-        if not _wanted:
-            _before = gc.get_threshold()[0]
-        _wanted.append(wanted)
-        _raise_to(max(_wanted))
-
-
-def _leave(wanted: int) -> None:
-    global _set
-    with _lock:
-        _wanted.remove(wanted)
-        threshold, *others = gc.get_threshold()
-        if not _set or threshold != _set:  # nothing was changed, or somebody else did
-            return
-        if _wanted:
-            _raise_to(max(_wanted))
-        else:
-            gc.set_threshold(_before, *others)
-            _set = 0
-
-
-def _raise_to(wanted: int) -> None:
-    global _set
-    threshold, *others = gc.get_threshold()
-    if threshold and (threshold == _set or threshold < wanted):  # 0 is off
-        _set = max(_before, wanted)
-        gc.set_threshold(_set, *others)
+def _apply() -> None:
+    global _found, _ours
+    now, *others = gc.get_threshold()
+    if now != _ours:  # it was chosen elsewhere
+        _found = now
+    _ours = max([_found, *_wanted]) if _found else 0
+    gc.set_threshold(_ours, *others)

@@ -7,21 +7,9 @@ and the mean is the reward of that turn::
     result = await multiturn_aware_reward(env, policy, samples=3, window=2)
     result.reward, result.terms, result.metrics()
 
-A conversation's score has three parts: the task scores of :meth:`~textenvs.env.TextEnv.conversation_score`, minus a
-cost of its length, plus what a judge thinks of it, if there is one. What was published differs in the second part, so
-there are several formulas by name (:data:`~textenvs.scoring.conversation.FORMULAS`), here without weights:
-
-* ``"textenvs"``, ours: scores - 1e-4 · words + grade. The words are those of policy and user after the opening, which
-  no policy can change. There is no limit, so a long conversation still gains by being shorter. ``"linear"`` is the same
-  for tokens, at 5e-4 each.
-* ``"paper"`` (arXiv 2502.00640, section 3): scores - min[λ · tokens, 1] + grade, over the tokens of the whole
-  conversation, read and written. λ is 5e-4 for mathematics and code; for documents it is 1e-4 (``cost=1e-4``). At 5e-4
-  all conversations of 2,000 tokens and more cost the same.
-* ``"repository"`` (github.com/Wuyxin/collabllm: ``reward.py``, the metric ``token_amount``, the weights of its training
-  scripts): scores - 0.5 · thousands of tokens + grade, over the assistant's messages, without a limit.
-* ``"recipe"`` (verl's recipe ``collabllm``: ``token_amount``, the weights of its training script, and the clamp of its
-  reward manager): scores - 1e-4 · words + grade, over the words after the prompt, which there is the conversation
-  before the reply; the mean of each of these terms is kept within ±1.
+A conversation's score is its task scores (:meth:`~textenvs.env.TextEnv.conversation_score`), minus a cost of its
+length, plus what a judge thinks of it, if there is one. What was published differs in the cost: docs/lookahead.md has
+the formulas of :data:`~textenvs.scoring.conversation.FORMULAS` and their sources.
 
 What is promised:
 
@@ -60,25 +48,15 @@ FAILURES: tuple[type[Exception], ...] = (EnvironmentFailure, ChatFailure, OSErro
 
 @dataclass(frozen=True)
 class Future:
-    """One conversation that a turn led to, scored.
+    """One conversation that a turn led to, scored."""
 
-    Args:
-        conversation: The whole of it.
-        scores: Its task scores by name.
-        interactivity: The judge's grade; ``None`` without a judge.
-        length: What the formula counts, in its unit.
-        turns: How many turns the policy played in it.
-        words: How many words policy and user (or tools) said in those turns.
-        over: Whether the episode ended in it.
-    """
-
-    conversation: Messages
+    conversation: Messages  # the whole of it
     scores: Mapping[str, float]
-    interactivity: float | None
-    length: int
-    turns: int
-    words: int
-    over: bool
+    interactivity: float | None  # the judge's grade; None without a judge
+    length: int  # in the formula's unit
+    turns: int  # that the policy played in it
+    words: int  # of policy and user (or tools) in those turns
+    over: bool  # whether the episode ended in it
 
 
 @dataclass(frozen=True)
@@ -121,12 +99,7 @@ class FuturePolicy(Protocol):
     """A policy that keeps something for each future: its tokens, its random numbers."""
 
     def start(self, env: TextEnv[Any], seed: int) -> Player:
-        """Who replies in one future.
-
-        Args:
-            env: The fork in which it will be played; not to be stepped.
-            seed: The future's own: a function of the episode's seed and actions.
-        """
+        """Who replies in a future that is played in ``env``; its seed follows from the episode's and the actions."""
 
 
 class _NoRoom(Exception):
@@ -156,9 +129,6 @@ class Lookahead:
         timeout_s: A future that takes longer has failed; ``None`` for no limit. Waiting for its turn is not counted.
         failures: The exceptions of policy, judge, user and tools that cost only the future they happen in, by default
             :data:`FAILURES`. Others are taken for bugs, or for reasons to stop, and raised.
-
-    Raises:
-        ValueError: A value outside the above.
     """
 
     @checked
@@ -211,10 +181,8 @@ class Lookahead:
     def __call__(self, env: TextEnv[Any]) -> Coroutine[Any, Any, MultiturnReward]:
         """The reward of the last turn of ``env``, to be awaited.
 
-        The forks are taken now, so the episode may go on before the result is awaited.
-
-        Args:
-            env: In an episode, over or not. (Just after ``reset``, the result is the value of the opening.)
+        The forks are taken now, so the episode may go on before the result is awaited. Just after ``reset``, the
+        result is the value of the opening.
 
         Raises:
             TypeError: ``env`` is not a text environment itself, but for example a wrapper.
@@ -232,21 +200,19 @@ class Lookahead:
         played = replies[-state.assistant_turns :] if state.assistant_turns else [len(state.messages)]
         starts = {"all": 0, "played": played[0], "future": played[-1]}
         samples = 1 if state.done or self.window == 0 else self.samples
-        seeds = self._seeds(env, samples)
+        # From a copy of the episode's randomness: drawing must not change the episode.
+        episode = int(copy.deepcopy(env.np_random).integers(2**63))
+        root = np.random.SeedSequence([self.seed, episode, state.assistant_turns])
+        seeds = [int(seed) for seed in root.generate_state(samples)]
         forks = [env.fork(seed) for seed in seeds]
         for fork in forks:
             fork.render_mode = None  # what might be said is not what was said
-        players = [self._player(fork, seed) for fork, seed in zip(forks, seeds, strict=True)]
+        policy = self.policy
+        players = [
+            policy.start(fork, seed) if isinstance(policy, FuturePolicy) else policy
+            for fork, seed in zip(forks, seeds, strict=True)
+        ]
         return self._reward(forks, players, starts[self.formula.scope])
-
-    def _player(self, fork: TextEnv[Any], seed: int) -> Player:
-        return self.policy.start(fork, seed) if isinstance(self.policy, FuturePolicy) else self.policy
-
-    def _seeds(self, env: TextEnv[Any], count: int) -> list[int]:
-        """Seeds of the futures, from a copy of the episode's randomness: drawing must not change the episode."""
-        episode = int(copy.deepcopy(env.np_random).integers(2**63))
-        root = np.random.SeedSequence([self.seed, episode, env.state.assistant_turns])
-        return [int(seed) for seed in root.generate_state(count)]
 
     async def _reward(self, forks: Sequence[TextEnv[Any]], players: Sequence[Player], start: int) -> MultiturnReward:
         state = forks[0].state
@@ -268,7 +234,6 @@ class Lookahead:
     async def _guarded(
         self, i: int, fork: TextEnv[Any], player: Player, start: int, calls: list[int]
     ) -> Future | Exception:
-        """A future, or why there is none."""
         clock: asyncio.Timeout | None = None
         try:
             async with self._gate(), asyncio.timeout(self.timeout_s) as clock:
@@ -301,7 +266,8 @@ class Lookahead:
             conversation=conversation,
             scores=scores,
             interactivity=grade,
-            length=self._length(conversation[start:]),
+            # Formulas that count tokens have count_tokens, or were refused.
+            length=self.formula.length(conversation[start:], self.count_tokens or estimate_tokens),
             turns=len(episode.rewards),
             words=sum(len(visible_text(message).split()) for message in conversation[begin:]),
             over=fork.state.done,
@@ -315,9 +281,6 @@ class Lookahead:
             raise ValueError(f"judge must return a finite number, not {grade!r}")
         return float(grade)
 
-    def _length(self, messages: Sequence[Message]) -> int:
-        return self.formula.length(messages, self.count_tokens or estimate_tokens)  # tokens are counted or refused
-
     def _check_names(self, env: TextEnv[Any], futures: Sequence[Future]) -> None:
         names = set(futures[0].scores)
         if any(set(future.scores) != names for future in futures):
@@ -328,15 +291,7 @@ class Lookahead:
         self._check_weights(names)
 
     async def check_weights(self, env: TextEnv[Any]) -> None:
-        """Whether every weight has a score, by scoring the conversation as it stands; the judge is not asked.
-
-        Args:
-            env: In an episode, just after ``reset`` for example.
-
-        Raises:
-            EnvironmentFailure: It cannot be scored.
-            ValueError: Scores that are no finite numbers, or a weight that is of none of them.
-        """
+        """Raise ``ValueError`` unless every weight has a score now; the judge is not asked."""
         check_env("looking ahead", env)
         self._check_weights(set(await _scores(env)))
 
@@ -346,7 +301,6 @@ class Lookahead:
             raise ValueError(f"weights names {sorted(unknown)}, but what is scored is {sorted(known)}")
 
     def _gate(self) -> asyncio.Semaphore:
-        """What limits the concurrency on this event loop."""
         if self.concurrency is None:
             return asyncio.Semaphore()
         return self._gates.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self.concurrency))
@@ -357,18 +311,8 @@ def multiturn_aware_reward(
 ) -> Coroutine[Any, Any, MultiturnReward]:
     """The multiturn-aware reward of the last turn of ``env``, to be awaited.
 
-    The forks are taken when this is called, so the episode may go on before the result is awaited.
-
-    Args:
-        env: In an episode, over or not.
-        policy: Plays on; see :class:`Lookahead`.
-        **options: ``samples``, ``window``, ``formula`` and whatever else :class:`Lookahead` takes.
-
-    Raises:
-        ValueError: Options that :class:`Lookahead` refuses.
-        TypeError: ``env`` is not a text environment itself, but for example a wrapper.
-        gymnasium.error.ResetNeeded: There is no episode.
-        EnvironmentFailure: When awaited: all futures failed, or the episode itself had.
+    The forks are taken when this is called, so the episode may go on before the result is awaited. ``policy`` and the
+    options are those of :class:`Lookahead`, and so are the errors.
     """
     return Lookahead(policy, **options)(env)
 

@@ -7,7 +7,7 @@ messages, and both are treated as immutable: code that wants another message bui
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NotRequired, Required, TypeAlias, TypedDict
 
 from .text import excerpt
@@ -75,15 +75,12 @@ Messages: TypeAlias = tuple[Message, ...]
 
 _OPTIONAL_TEXT = ("name", "reasoning_content", "tool_call_id")
 _KEYS = {"role", "content", "tool_calls", *_OPTIONAL_TEXT}
-_CALL_KEYS = {"id", "type", "function"}
-_FUNCTION_KEYS = {"name", "arguments"}
 _THINK = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
 _THINK_END = "</think>"
 _URL_CHARS = 60  # of an image's address in a transcript: it may be the image itself
 
 
 def system(content: str) -> Message:
-    """A system message."""
     return {"role": "system", "content": content}
 
 
@@ -93,7 +90,6 @@ def user(content: Content) -> Message:
 
 
 def assistant(content: Content, tool_calls: Sequence[ToolCall] = ()) -> Message:
-    """An assistant message, with tool calls if there are any."""
     message: Message = {"role": "assistant", "content": content}
     if tool_calls:
         message["tool_calls"] = tuple(tool_calls)
@@ -109,7 +105,6 @@ def tool(content: Content, tool_call_id: str, name: str | None = None) -> Messag
 
 
 def text_part(text: str) -> TextPart:
-    """A text among the parts of a content."""
     return {"type": "text", "text": text}
 
 
@@ -127,7 +122,6 @@ def text_of(message: Mapping[str, Any]) -> str:
 
 
 def has_images(message: Mapping[str, Any]) -> bool:
-    """Whether an image is among the parts of a message's content."""
     content = message["content"]
     return not isinstance(content, str) and any(part["type"] == "image_url" for part in content)
 
@@ -183,17 +177,16 @@ def _problem_with_parts(parts: Any) -> str | None:
     if not parts:
         return "content has no part in its list; an empty content is the string ''"
     for i, part in enumerate(parts):
-        kind = part.get("type") if isinstance(part, Mapping) else None
-        if kind == "text" and set(part) == {"type", "text"} and isinstance(part["text"], str):
-            continue
-        if kind == "image_url" and set(part) == {"type", "image_url"}:
-            image = part["image_url"]
-            if isinstance(image, Mapping) and set(image) == {"url"} and isinstance(image["url"], str) and image["url"]:
-                continue
-        return (
-            f"content[{i}] must be {{'type': 'text', 'text': str}} or "
-            "{'type': 'image_url', 'image_url': {'url': str}}, with a url that is not empty"
-        )
+        match part:
+            case {"type": "text", "text": str()} if len(part) == 2:
+                pass
+            case {"type": "image_url", "image_url": {"url": str(url)} as image} if url and len(part) + len(image) == 3:
+                pass
+            case _:
+                return (
+                    f"content[{i}] must be {{'type': 'text', 'text': str}} or "
+                    "{'type': 'image_url', 'image_url': {'url': str}}, with a url that is not empty"
+                )
     return None
 
 
@@ -201,23 +194,22 @@ def _problem_with_calls(calls: Any) -> str | None:
     if isinstance(calls, (str, bytes, Mapping)) or not isinstance(calls, Sequence):
         return f"tool_calls must be a sequence of calls, not {type(calls).__name__}"
     for i, call in enumerate(calls):
-        if not isinstance(call, Mapping) or set(call) != _CALL_KEYS or call["type"] != "function":
-            return f"tool_calls[{i}] must be {{'id': str, 'type': 'function', 'function': {{...}}}}"
-        if not isinstance(call["id"], str):
-            return f"tool_calls[{i}]['id'] must be a string, not {type(call['id']).__name__}"
-        function = call["function"]
-        if not isinstance(function, Mapping) or set(function) != _FUNCTION_KEYS:
-            return f"tool_calls[{i}]['function'] must be {{'name': str, 'arguments': str}}"
-        if not all(isinstance(function[key], str) for key in _FUNCTION_KEYS):
-            return f"tool_calls[{i}]['function']: 'name' and 'arguments' must be strings ('arguments' is JSON text)"
+        match call:
+            case {"id": str(), "type": "function", "function": {"name": str(), "arguments": str()} as function} if (
+                len(call) == 3 and len(function) == 2
+            ):
+                pass
+            case _:
+                return (
+                    f"tool_calls[{i}] must be {{'id': str, 'type': 'function', "
+                    "'function': {'name': str, 'arguments': str (JSON text)}}"
+                )
     return None
 
 
 def check_conversation(messages: Iterable[Any], where: str) -> Messages:
     """Return ``messages`` as a tuple, or raise ``ValueError`` naming ``where`` and the first bad message."""
-    if not isinstance(messages, (list, tuple)) and (
-        isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Iterable)
-    ):
+    if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Iterable):
         raise ValueError(f"{where}: expected a sequence of messages, not {type(messages).__name__}")
     checked = tuple(messages)
     for i, message in enumerate(checked):
@@ -228,47 +220,24 @@ def check_conversation(messages: Iterable[Any], where: str) -> Messages:
 
 def copy_messages(messages: Iterable[Message]) -> Messages:
     """A deep copy: who receives an observation may keep it or change it (Gymnasium's checker asks for that)."""
-    copies = []
-    for message in messages:
-        copied: Message = {**message}
-        # The exact type first: this runs for every message of every turn, and almost all contents are plain strings.
-        if type(content := message["content"]) is not str and not isinstance(content, str):
-            copied["content"] = tuple(
-                text_part(part["text"]) if part["type"] == "text" else image_part(part["image_url"]["url"])
-                for part in content
-            )
-        if len(message) > 2 and "tool_calls" in message:
-            copied["tool_calls"] = tuple(
-                {"id": call["id"], "type": "function", "function": {**call["function"]}}
-                for call in message["tool_calls"]
-            )
-        copies.append(copied)
-    return tuple(copies)
+    # This runs for every message of every turn, and nearly all are a role and a text.
+    return tuple(
+        {**message} if len(message) == 2 and type(message["content"]) is str else _copied(message, str)
+        for message in messages
+    )
 
 
 def clean_messages(messages: Iterable[Message]) -> Messages:
     """A deep copy in which every text is clean (:func:`clean_text`)."""
-    copies = copy_messages(messages)
-    for message in copies:
-        if isinstance(content := message["content"], str):
-            if not content.isascii():
-                message["content"] = clean_text(content)
-        else:
-            for part in content:
-                if part["type"] == "text":
-                    part["text"] = clean_text(part["text"])
-                else:
-                    part["image_url"]["url"] = clean_text(part["image_url"]["url"])
-        if len(message) == 2:  # a role and a text, like nearly every message
-            continue
-        for key in _OPTIONAL_TEXT:
-            if key in message:
-                message[key] = clean_text(message[key])  # type: ignore[literal-required]
-        for call in message.get("tool_calls", ()):
-            call["id"] = clean_text(call["id"])
-            call["function"]["name"] = clean_text(call["function"]["name"])
-            call["function"]["arguments"] = clean_text(call["function"]["arguments"])
-    return copies
+    return tuple(_copied(message, clean_text) for message in messages)
+
+
+def _copied(value: Any, text: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return text(value)
+    if isinstance(value, Mapping):
+        return {name: _copied(each, text) for name, each in value.items()}
+    return tuple(_copied(each, text) for each in value)
 
 
 def visible_text(message: Message) -> str:
@@ -285,14 +254,8 @@ def visible_conversation(messages: Iterable[Message], *, tools: bool = False) ->
 
     System messages are left out (they are for the policy), and so are tool calls and their results, unless ``tools``:
     then each is a line of the assistant's message. An assistant message without visible words stays, empty: silence is
-    something that a user notices, too.
-
-    Args:
-        messages: The conversation as the environment keeps it.
-        tools: Whether tool calls and results are seen.
-
-    Returns:
-        Messages of the roles ``user`` and ``assistant`` with nothing but a text; neighbours of one role are joined.
+    something that a user notices, too. The messages are of ``user`` and ``assistant``, with nothing but a text;
+    neighbours of one role are joined.
     """
     seen: list[Message] = []
     for message in messages:

@@ -29,20 +29,10 @@ Judge: TypeAlias = Callable[[Messages], "float | Awaitable[float]"]
 
 
 def resolve(what: str, value: Any) -> Callable[..., Any]:
-    """``value`` itself if it can be called, or what it names.
-
-    Args:
-        what: Whose value this is, for errors: ``"policy"``.
-        value: A callable, or ``"module:name"``.
-
-    Raises:
-        ValueError: It is neither, or there is no such module or name.
-    """
+    """``value`` itself if it can be called, or what it names as ``"module:name"``; errors say that it is a ``what``."""
     if callable(value):
         return value
-    if not isinstance(value, str):
-        raise ValueError(f"{what} must be a callable or 'module:name', not {value!r}")
-    module_name, _, name = value.partition(":")
+    module_name, _, name = value.partition(":") if isinstance(value, str) else ("", "", "")
     if not module_name or not name:
         raise ValueError(f"{what} must be a callable or 'module:name', not {value!r}")
     try:
@@ -89,10 +79,7 @@ def checked(make: Callable[P, MadeT]) -> Callable[P, MadeT]:
 
     Parameters are checked whose annotation is ``bool``, ``int``, ``float``, ``str``, a ``Literal``, one of the types
     above or an ``Annotated`` of their kind, a ``Mapping`` of these, or one of these ``| None``. A task source or an
-    object is left alone.
-
-    Raises:
-        ValueError: A value that its annotation does not allow, naming the option, the value and what is allowed.
+    object is left alone. The ``ValueError`` names the option, the value and what is allowed.
     """
     signature = inspect.signature(make)
 
@@ -139,11 +126,7 @@ def check_env(what: str, env: Any) -> None:
 
 
 def make_of(option: str, made: Callable[[GivenT], MadeT], given: GivenT) -> MadeT:
-    """``made(given)``; an error of it names the option that ``given`` was the value of.
-
-    Raises:
-        ValueError: ``made`` raised it, or ``TypeError``.
-    """
+    """``made(given)``; an error of it names the option that ``given`` was the value of."""
     try:
         return made(given)
     except (TypeError, ValueError) as error:

@@ -11,8 +11,7 @@ import functools
 import importlib
 import inspect
 import json
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from pathlib import Path
 from types import MappingProxyType
@@ -20,7 +19,7 @@ from typing import Annotated, Any
 
 import gymnasium
 import yaml
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from .env import TextEnv
@@ -32,18 +31,15 @@ _PACKAGE = Path(__file__).resolve().parent
 #: Where the file may be: inside the installed package, or at the root of a checkout.
 PLACES: tuple[Path, ...] = (_PACKAGE / FILE_NAME, _PACKAGE.parent / FILE_NAME)
 
-_ID = re.compile(r"textenv/[a-z0-9]+(-[a-z0-9]+)*")
-_VERSIONED = re.compile(r".*-v\d+")
 #: Arguments that ``gymnasium.make`` keeps to itself, and one that any class may be given.
 _GYMNASIUM_OPTIONS = ("max_episode_steps", "disable_env_checker", "render_mode")
-_FIELDS = {"version", "entry_point", "kwargs", "description", "nondeterministic", "extras", "requires"}
 
 
 class RegistryError(ValueError):
     """The registry file is missing or malformed; the message names the file and the entry."""
 
 
-@dataclass(frozen=True, config=ConfigDict(strict=True))
+@dataclass(frozen=True, config=ConfigDict(strict=True, extra="forbid"))
 class EnvironmentSpec:
     """One entry of the registry.
 
@@ -58,7 +54,7 @@ class EnvironmentSpec:
         requires: Arguments that ``make`` must be given.
     """
 
-    id: str
+    id: Annotated[str, Field(pattern=r"^textenv/[a-z0-9]+(-[a-z0-9]+)*$")]
     version: PositiveInt
     entry_point: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]  # module:Class
     description: Annotated[str, Field(pattern=r"\S")]
@@ -73,34 +69,21 @@ class EnvironmentSpec:
         return f"textenvs.vector:{self.id}"
 
 
-def find_file(places: Sequence[Path] = PLACES) -> Path:
-    """The first of ``places`` that is there.
-
-    Raises:
-        RegistryError: None is; the message lists them.
-    """
-    for place in places:
-        if place.is_file():
-            return place
-    looked = " and ".join(str(place) for place in places)
-    raise RegistryError(f"{FILE_NAME} was not found; looked at {looked}. Reinstall textenvs, or restore the file.")
-
-
 def load(path: Path) -> dict[str, EnvironmentSpec]:
     """Read and check a registry file.
 
     Raises:
         RegistryError: It is not YAML, or an entry is malformed.
     """
+    read, specs = TypeAdapter(EnvironmentSpec), {}
+    env_id = ""
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), _Loader)
-    except yaml.YAMLError as error:
-        raise RegistryError(f"{path}: not valid YAML: {error}") from error
-    if not isinstance(content, dict) or set(content) != {"environments"}:
-        raise RegistryError(f"{path}: expected a mapping with the one key 'environments'")
-    if not isinstance(content["environments"], dict):
-        raise RegistryError(f"{path}: 'environments' must map ids to entries")
-    return {env_id: _spec(path, env_id, entry) for env_id, entry in content["environments"].items()}
+        for env_id, entry in yaml.safe_load(path.read_text(encoding="utf-8"))["environments"].items():
+            # As JSON, which Gymnasium's spec.to_json() needs.
+            specs[env_id] = read.validate_json(json.dumps({"id": env_id, **entry}, allow_nan=False))
+    except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError) as error:
+        raise RegistryError(f"{path}: {env_id}: {error}") from error
+    return specs
 
 
 def register_all(specs: Mapping[str, EnvironmentSpec] | None = None) -> None:
@@ -151,7 +134,6 @@ def make(env_id: str, **kwargs: Any) -> TextEnv[Any]:
 
     Raises:
         gymnasium.error.NameNotFound: Nothing has this id; the message names the nearest ones.
-        ImportError: A module that the id or its entry point names cannot be imported.
         TypeError: The constructor does not take an argument (the message names the nearest one that it takes), or it
             makes something else than a :class:`~textenvs.env.TextEnv`.
     """
@@ -170,12 +152,7 @@ def make(env_id: str, **kwargs: Any) -> TextEnv[Any]:
 
 
 def constructor(env_id: str) -> Callable[..., Any]:
-    """What makes the environment of this id, its class mostly; see :func:`make` for ids.
-
-    Raises:
-        gymnasium.error.NameNotFound: Nothing has this id; the message names the nearest ones.
-        ImportError: The module, or that of the entry point, cannot be imported.
-    """
+    """What makes the environment of this id, its class mostly; see :func:`make` for ids and errors."""
     module, _, name = env_id.rpartition(":")
     imported = importlib.import_module(module) if module else None
     if name not in gymnasium.registry:
@@ -194,11 +171,7 @@ def constructor(env_id: str) -> Callable[..., Any]:
 
 @functools.cache
 def parameters(maker: Callable[..., Any]) -> tuple[Mapping[str, inspect.Parameter], bool]:
-    """The named arguments that a constructor takes, and whether those are all of them.
-
-    Where a class passes ``**options`` on, those of the class above it belong to it, too, but for what has no default
-    and may be positional.
-    """
+    """The named arguments that a constructor takes (and its bases, where it passes ``**options`` on); are those all?"""
     found: dict[str, inspect.Parameter] = {}
     makers: tuple[Any, ...] = inspect.getmro(maker) if inspect.isclass(maker) else (maker,)
     for number, each in enumerate(makers):
@@ -220,7 +193,11 @@ def parameters(maker: Callable[..., Any]) -> tuple[Mapping[str, inspect.Paramete
 
 @functools.cache
 def _shipped() -> Mapping[str, EnvironmentSpec]:
-    return MappingProxyType(load(find_file()))
+    path = next((place for place in PLACES if place.is_file()), None)
+    if path is None:
+        looked = " and ".join(map(str, PLACES))
+        raise RegistryError(f"{FILE_NAME} was not found; looked at {looked}. Reinstall textenvs, or restore the file.")
+    return MappingProxyType(load(path))
 
 
 def unknown_id(env_id: str, known: Iterable[str]) -> gymnasium.error.NameNotFound:
@@ -230,35 +207,3 @@ def unknown_id(env_id: str, known: Iterable[str]) -> gymnasium.error.NameNotFoun
     near += [other for other in known if other.split("/")[-1] == env_id and other not in near]
     hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else f"There are: {', '.join(_shipped())}."
     return gymnasium.error.NameNotFound(f"no environment has the id {env_id!r}. {hint}")
-
-
-def _spec(path: Path, env_id: Any, entry: Any) -> EnvironmentSpec:
-    where = f"{path}: {env_id!r}"
-    if not isinstance(env_id, str) or not _ID.fullmatch(env_id) or _VERSIONED.fullmatch(env_id):
-        raise RegistryError(f"{where}: an id is textenv/<name>, in lower case with hyphens, without a version")
-    if not isinstance(entry, dict):
-        raise RegistryError(f"{where}: expected a mapping with {sorted(_FIELDS)}")
-    if unknown := set(entry) - _FIELDS:
-        raise RegistryError(f"{where}: unknown fields {sorted(map(str, unknown))}; known are {sorted(_FIELDS)}")
-    if missing := {"version", "entry_point", "description"} - set(entry):
-        raise RegistryError(f"{where}: missing fields {sorted(missing)}")
-    try:
-        text = json.dumps({"id": env_id, **entry}, allow_nan=False)
-    except (TypeError, ValueError) as error:  # Gymnasium's spec.to_json() needs it
-        raise RegistryError(f"{where}: all of it must be plain JSON values: {error}") from error
-    try:
-        return TypeAdapter(EnvironmentSpec).validate_json(text)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise RegistryError(f"{where}: {place} {first['msg'].removeprefix('Input ')}, not {first['input']!r}") from None
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML lets a repeated key replace the earlier one silently; in a registry that loses an environment."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        if repeated := [key for key in keys if keys.count(key) > 1]:
-            raise yaml.constructor.ConstructorError(None, None, f"{repeated[0]!r} is there twice", node.start_mark)
-        return super().construct_mapping(node, deep)

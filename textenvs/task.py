@@ -70,9 +70,6 @@ class Task:
             row: The mapping to read.
             key: The task's key where ``extra_info.key`` does not give one.
             where: Named in errors, for example ``train.parquet row 7``.
-
-        Raises:
-            TaskError: A column is missing or malformed, or there is no ground truth.
         """
         if not isinstance(row, Mapping):
             raise TaskError(f"{where}: a {type(row).__name__}, not a mapping of columns")
@@ -116,31 +113,22 @@ class TaskSet(Protocol):
     @property
     def name(self) -> str:
         """One line saying which rows these are, for logs."""
-        ...
 
     @property
-    def size(self) -> int | None:
-        """How many tasks there are; ``None`` when endless."""
-        ...
+    def size(self) -> int | None: ...
 
-    def __getitem__(self, index: int) -> Task:
-        """The task at ``index`` (``>= 0``)."""
-        ...
+    def __getitem__(self, index: int) -> Task: ...
 
 
 class Rows:
     """A finite :class:`TaskSet`: tasks that are in memory.
-
-    Args:
-        name: One line saying which rows these are.
-        tasks: The tasks; their keys must differ.
 
     Raises:
         TaskError: There is no task, something else is among them, or two have the same key.
     """
 
     def __init__(self, name: str, tasks: Iterable[Task]) -> None:
-        self._name = name
+        self.name = name
         self._tasks = tuple(tasks)
         if not self._tasks:
             raise TaskError(f"{name}: there is no task in it; give at least one row")
@@ -148,48 +136,27 @@ class Rows:
         for row, task in enumerate(self._tasks, start=1):
             if not isinstance(task, Task):
                 raise TaskError(f"{name}: row {row} is a {type(task).__name__}; give Task(...) or Task.from_row(...)")
-            if task.key in first:
+            if first.setdefault(task.key, row) != row:
                 raise TaskError(
                     f"{name}: rows {first[task.key]} and {row} have the same key {task.key!r} (column 'extra_info', "
                     "field 'key'); give each row its own, or leave the field out"
                 )
-            first[task.key] = row
-
-    @property
-    def name(self) -> str:
-        """Which rows these are."""
-        return self._name
-
-    @property
-    def size(self) -> int:
-        """How many tasks there are."""
-        return len(self._tasks)
+        self.size = len(self._tasks)
 
     def __len__(self) -> int:
-        """How many tasks there are."""
-        return len(self._tasks)
+        return self.size
 
     def __getitem__(self, index: int) -> Task:
-        """The task at ``index``.
-
-        Raises:
-            IndexError: ``index`` is outside ``range(size)``.
-        """
-        if not 0 <= index < len(self._tasks):
-            raise IndexError(f"{self._name}: index {index} is outside its {len(self._tasks)} tasks")
+        if not 0 <= index < self.size:
+            raise IndexError(f"{self.name}: index {index} is outside its {self.size} tasks")
         return self._tasks[index]
 
     def __repr__(self) -> str:
-        """Name and size."""
-        return f"Rows({self._name!r}, {len(self._tasks)} tasks)"
+        return f"Rows({self.name!r}, {self.size} tasks)"
 
 
 def joined(parts: Sequence[TaskSet]) -> TaskSet:
-    """The tasks of several sets, one after the other.
-
-    Raises:
-        ValueError: There is none, or one of several is endless.
-    """
+    """The tasks of several finite sets, one after the other."""
     if not parts:
         raise ValueError("tasks is an empty sequence; name at least one source")
     if len(parts) == 1:

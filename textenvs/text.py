@@ -50,11 +50,7 @@ def digest(*parts: object) -> bytes:
 
 @contextmanager
 def reader_may_leave() -> Iterator[None]:
-    """Within the block, print to somebody who may have seen enough (``head``, ``less``): the process then ends quietly.
-
-    Raises:
-        SystemExit: With 1, when standard output is closed at its other end.
-    """
+    """Within the block, print to a reader that may close its end (``head``): the process then exits quietly, with 1."""
     try:
         try:
             yield

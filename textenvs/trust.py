@@ -38,10 +38,8 @@ Environments = Mapping[str, Mapping[str, Any] | Sequence[Mapping[str, Any]]]
 class Trust:
     """What rows may choose in one program.
 
-    Args:
-        environments: The ids that rows may name beside those that ship (``module:id`` imports the module), each with
-            the options that rows may repeat, with these values. Given by the person who runs the program, never read
-            from data.
+    ``environments`` are the ids that rows may name beside those that ship (``module:id`` imports the module), each with
+    the options that rows may repeat, with these values. The person who runs the program gives it; no data do.
     """
 
     environments: Environments = field(default_factory=dict)

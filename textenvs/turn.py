@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum, isclose
@@ -45,7 +44,6 @@ class EnvironmentFailure(Exception):
         self.reason = reason
 
     def __str__(self) -> str:
-        """The stop and the reason."""
         return f"{self.stop}: {self.reason}"
 
 
@@ -161,28 +159,7 @@ class EpisodeState:
 
 StateT = TypeVar("StateT", bound=EpisodeState)
 
-# What a copy may share, by exact type: a subclass could have attributes that change.
-_IMMUTABLE: frozenset[type] = frozenset({int, float, str, bool, bytes, complex, type(None)})
-# What a class defines when it wants to be copied in a way of its own.
-_OWN_WAY = ("__slots__", "__deepcopy__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__")
-
 
 def copy_state(state: StateT) -> StateT:
-    """``copy.deepcopy`` with the task and the messages shared.
-
-    Written out, because it happens on every turn and most fields are plain numbers and texts.
-    """
-    kind: Any = type(state)
-    memo: dict[int, Any] = {id(state.messages): state.messages, id(state.task): state.task}
-    if not _copies_plainly(kind):
-        return copy.deepcopy(state, memo)
-    copied = object.__new__(kind)
-    memo[id(state)] = copied
-    for name, value in vars(state).items():
-        vars(copied)[name] = value if type(value) in _IMMUTABLE else copy.deepcopy(value, memo)
-    return copied  # type: ignore[no-any-return]
-
-
-@functools.cache
-def _copies_plainly(kind: type) -> bool:
-    return not any(name in base.__dict__ for base in kind.__mro__[:-1] for name in _OWN_WAY)
+    """``copy.deepcopy`` with the task and the messages shared."""
+    return copy.deepcopy(state, {id(state.messages): state.messages, id(state.task): state.task})

@@ -1,18 +1,18 @@
-"""Many text environments together: in lock step, as a Gymnasium vector environment, or each at its own pace.
+"""Many text environments in lock step, as a Gymnasium vector environment.
 
 In one ``step`` all asynchronous hooks wait at the same time, environments that block run in a thread each, and plain
 hooks run in the caller's thread. The results are those of Gymnasium's ``SyncVectorEnv``, down to the format of
 ``infos``; on top of it, ``reset`` takes options for each environment. A step takes as long as its slowest environment;
-where that costs too much, :meth:`TextVectorEnv.episodes` plays without a barrier.
+where that costs too much, :func:`~textenvs.episodes.play_episodes` plays without a barrier.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import inspect
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
 from typing import Any, TypeVar
 
 import gymnasium
@@ -21,12 +21,9 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from .env import ResetResult, StepResult, TextEnv, as_reply
-from .episodes import Plan, Tasks
+from .env import TextEnv, as_reply
 from .event_loop import submit, wait_for
 from .messages import Message, Messages, copy_messages
-from .options import Policy
-from .play import Episode
 from .registry import make
 
 T = TypeVar("T")
@@ -46,9 +43,6 @@ class TextVectorEnv(VectorEnv[Observations, "Sequence[str | Message | None]", ND
             and starts a new episode; ``None`` will do), ``SameStep`` (the new episode starts at once; the last
             conversation and info are ``infos["final_obs"]`` and ``infos["final_info"]``) or ``Disabled`` (call
             ``reset`` with ``options={"reset_mask": ...}`` before the next ``step``).
-
-    Raises:
-        ValueError: No environment, or an unknown autoreset mode.
     """
 
     def __init__(
@@ -66,20 +60,13 @@ class TextVectorEnv(VectorEnv[Observations, "Sequence[str | Message | None]", ND
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self._done = np.zeros(self.num_envs, np.bool_)
-        self._playing = False  # whether an iterator of episodes() is at work
         self._ready = False  # not before the first reset, and not after a step or reset that failed half-way
         blocking = sum(env.blocking for env in self.envs)
         self._threads = ThreadPoolExecutor(blocking, "textenvs-blocking") if blocking else None
 
     @classmethod
     def of(cls, env: TextEnv[Any], num_envs: int, **kwargs: Any) -> TextVectorEnv:
-        """``env`` and forks of it, ``num_envs`` in all: the task set is loaded once and shared.
-
-        Args:
-            env: The first of the environments.
-            num_envs: How many.
-            **kwargs: For the constructor.
-        """
+        """``env`` and forks of it, ``num_envs`` in all: the task set is loaded once and shared."""
         if num_envs < 1:
             raise ValueError(f"num_envs must be at least 1, not {num_envs}")
         forks = [env.fork() for _ in range(num_envs - 1)]
@@ -89,7 +76,6 @@ class TextVectorEnv(VectorEnv[Observations, "Sequence[str | Message | None]", ND
 
     @property  # type: ignore[misc]
     def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]
-        """The random generator of each environment."""
         return tuple(env.np_random for env in self.envs)
 
     @property
@@ -108,21 +94,13 @@ class TextVectorEnv(VectorEnv[Observations, "Sequence[str | Message | None]", ND
             seed: ``s`` seeds environment ``i`` with ``s + i``; a sequence of ``N`` seeds each with its own.
             options: ``"reset_mask"``, bool ``[N]``, leaves the others where they are. ``"task_index"`` and ``"task"``
                 are given to every environment, or each its own if they are sequences of ``N`` (``None``: draw one).
-
-        Returns:
-            All conversations, and the infos of the environments that were reset.
-
-        Raises:
-            ValueError: Seeds, options or mask do not have one value for each environment.
-            TypeError: The mask is not a NumPy array of bool.
-            gymnasium.error.ResetNeeded: A mask before the first whole reset, or after a failed step.
         """
         options = dict(options or {})
         chosen = self._chosen(options.pop("reset_mask", None))
         seeds = self._seeds(seed)
         rows = [{name: self._share(name, value, i) for name, value in options.items()} for i in range(self.num_envs)]
 
-        results = self._together({i: functools.partial(self._reset_one, i, seeds[i], rows[i]) for i in chosen})
+        results = self._together({i: partial(self.envs[i]._begin_episode, seeds[i], rows[i]) for i in chosen})
         infos: dict[str, Any] = {}
         for i, (_, info) in results.items():
             infos = self._add_info(infos, info, i)
@@ -136,11 +114,7 @@ class TextVectorEnv(VectorEnv[Observations, "Sequence[str | Message | None]", ND
             actions: ``N`` replies. Where an environment is due for its automatic reset (``NextStep``), the reply is
                 not looked at.
 
-        Returns:
-            ``(conversations, rewards, terminations, truncations, infos)``.
-
         Raises:
-            ValueError: Not one action for each environment.
             gymnasium.error.InvalidAction: An action is not a reply; nothing has been played then.
             gymnasium.error.ResetNeeded: ``reset`` is due, for all or (``Disabled``) for those that are over.
         """
@@ -155,8 +129,8 @@ class TextVectorEnv(VectorEnv[Observations, "Sequence[str | Message | None]", ND
         due = set(np.flatnonzero(self._done).tolist())  # for their automatic reset, in NextStep mode
         replies = self._replies(actions, due)
         calls: dict[int, Callable[[], Any]] = {
-            i: functools.partial(self._reset_one, i) if i in due else functools.partial(self._play_one, i, replies[i])
-            for i in range(self.num_envs)
+            i: partial(env._begin_episode, None, None) if i in due else partial(env._play, replies[i])
+            for i, env in enumerate(self.envs)
         }
         results = self._together(calls)
         rewards = np.zeros(self.num_envs)
@@ -167,7 +141,7 @@ class TextVectorEnv(VectorEnv[Observations, "Sequence[str | Message | None]", ND
         infos: dict[str, Any] = {}
         if self.autoreset_mode == AutoresetMode.SAME_STEP:
             over = np.flatnonzero(self._done).tolist()
-            started = self._together({i: functools.partial(self._reset_one, i) for i in over})
+            started = self._together({i: partial(self.envs[i]._begin_episode, None, None) for i in over})
             for i in over:
                 infos = self._add_info(infos, {"final_obs": results[i][0], "final_info": results[i][-1]}, i)
             results |= started
@@ -176,55 +150,10 @@ class TextVectorEnv(VectorEnv[Observations, "Sequence[str | Message | None]", ND
             infos = self._add_info(infos, results[i][-1], i)
         return self._conversations(), rewards, terminations, truncations, infos
 
-    def episodes(
-        self,
-        policy: Policy | str,
-        tasks: Tasks = None,
-        *,
-        seed: int | None = None,
-        buffer: int | None = None,
-        timeout_s: float | None = None,
-    ) -> AsyncGenerator[Episode, None]:
-        """Play whole episodes without a barrier: each environment goes on to its next one as soon as one is over.
-
-        See :mod:`textenvs.episodes` for what is promised; :func:`~textenvs.episodes.play_episodes` does the same with a
-        single environment. ``step`` then needs a ``reset`` first.
-
-        Args:
-            policy: Replies: a plain or asynchronous callable from a conversation to a reply, or ``"module:name"``.
-            tasks: Indices, tasks or rows, one for each episode; how many to draw; or ``None`` to draw without end.
-            seed: Of the first episode; episode ``k`` has ``seed + k``. ``None`` draws one.
-            buffer: How many finished episodes may wait to be taken before no new one is started; ``None`` for ``N``.
-            timeout_s: An episode that takes longer ends with a ``TimeoutError``; ``None`` for no limit.
-
-        Returns:
-            An iterator for ``async for``. Close it to stop early, or use ``contextlib.aclosing``.
-
-        Raises:
-            ValueError: A value outside the above.
-            RuntimeError: When iterated: the environments are already playing episodes.
-        """
-        plan = Plan(policy, tasks, seed, self.num_envs if buffer is None else buffer, timeout_s)
-        return self._episodes(plan)
-
-    async def _episodes(self, plan: Plan) -> AsyncGenerator[Episode, None]:
-        if self._playing:
-            raise RuntimeError("these environments are playing episodes already; finish or close that iterator first")
-        self._playing, self._ready = True, False
-        stream = plan.stream(self.envs, sum(env.blocking for env in self.envs))
-        try:
-            async for episode in stream:
-                yield episode
-        finally:
-            await stream.aclose()
-            self._playing = False
-
     def render(self) -> tuple[Any, ...]:
-        """What each environment's ``render`` returns."""
         return tuple(env.render() for env in self.envs)
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Close every environment."""
         for env in self.envs:
             env.close()
         if self._threads is not None:
@@ -233,10 +162,7 @@ class TextVectorEnv(VectorEnv[Observations, "Sequence[str | Message | None]", ND
     # ------------------------------------------------------------------ inside
 
     def _together(self, calls: Mapping[int, Callable[[], T | Awaitable[T]]]) -> dict[int, T]:
-        """Make all calls, wait for what they leave to be awaited, and return the results by environment.
-
-        All calls come to their end before the first error is raised: none is left running behind the caller's back.
-        """
+        """The results of all calls by environment; all come to their end before the first error is raised."""
         self._ready = False
         results: dict[int, T] = {}
         errors: dict[int, Exception] = {}
@@ -282,14 +208,6 @@ class TextVectorEnv(VectorEnv[Observations, "Sequence[str | Message | None]", ND
             raise errors[first]
         self._ready = True
         return results
-
-    def _reset_one(
-        self, i: int, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> ResetResult | Awaitable[ResetResult]:
-        return self.envs[i]._begin_episode(seed, options)
-
-    def _play_one(self, i: int, reply: Message) -> StepResult | Awaitable[StepResult]:
-        return self.envs[i]._play(reply)
 
     def _conversations(self) -> Observations:
         return tuple(copy_messages(env.state.messages) for env in self.envs)

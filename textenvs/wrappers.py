@@ -13,11 +13,9 @@ They go on top of what ``gymnasium.make`` returns, and over each other. Each has
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import gymnasium
@@ -28,7 +26,7 @@ from .env import EnvironmentFailure, TextEnv, check_numbers
 from .event_loop import settle, wait_for
 from .lookahead import FuturePolicy, Lookahead
 from .messages import Message, Messages, transcript
-from .options import Policy, PositiveInt, Weight, checked, resolve
+from .options import Policy, Weight, checked, resolve
 from .spaces import Unicode
 
 ObsT = TypeVar("ObsT")
@@ -40,12 +38,6 @@ class TextWrapper(gymnasium.Wrapper[ObsT, "str | Message", Messages, "str | Mess
     """Base of these wrappers, and of your own: one pair of hooks serves both interfaces.
 
     Call ``RecordConstructorArgs.__init__(self, ...)`` with your arguments, and then ``super().__init__(env)``.
-
-    Args:
-        env: A text environment, wrapped or not.
-
-    Raises:
-        TypeError: Underneath ``env`` there is no :class:`~textenvs.env.TextEnv`.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
@@ -63,38 +55,24 @@ class TextWrapper(gymnasium.Wrapper[ObsT, "str | Message", Messages, "str | Mess
         """What ``step`` returns, given what that of the inner environment did."""
         return result
 
-    def before_close(self) -> None:
-        """Called before the inner environment is closed, perhaps more than once."""
-
     # ------------------------------------------------------------------ Gymnasium
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Start:
-        """Start an episode; see :meth:`TextEnv.reset`."""
         return wait_for(self.after_reset(*self.env.reset(seed=seed, options=options)))
 
     def step(self, action: str | Message) -> Step:  # type: ignore[override]
-        """Play one assistant turn; see :meth:`TextEnv.step`."""
         result: Any = self.env.step(action)  # type: ignore[arg-type]
         return wait_for(self.after_step(action, result))
-
-    def close(self) -> None:
-        """Release what the environment holds; safe to call twice."""
-        self.before_close()
-        self.env.close()
 
     # ------------------------------------------------------------------ async twins
 
     async def areset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Start:
-        """:meth:`reset`, awaitable."""
         return await settle(self.after_reset(*await self._inner().areset(seed=seed, options=options)))
 
     async def astep(self, action: str | Message) -> Step:
-        """:meth:`step`, awaitable."""
         return await settle(self.after_step(action, await self._inner().astep(action)))
 
     async def aclose(self) -> None:
-        """:meth:`close`, awaitable."""
-        self.before_close()
         await self._inner().aclose()
 
     def _inner(self) -> Any:
@@ -127,9 +105,6 @@ class TextObservation(TextWrapper[str]):
             transcript, ``user: ...`` and ``assistant: ...``. A model's own chat template is
             ``functools.partial(tokenizer.apply_chat_template, tokenize=False, add_generation_prompt=True)``; only what
             was said last is ``lambda conversation: conversation[-1]["content"]``.
-
-    Raises:
-        ValueError: ``template`` is neither, or names nothing.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], template: Callable[[Messages], str] | str | None = None) -> None:
@@ -139,11 +114,9 @@ class TextObservation(TextWrapper[str]):
         self.observation_space = Unicode()
 
     def after_reset(self, observation: Any, info: dict[str, Any]) -> Start:
-        """The opening as a string."""
         return self.template(observation), info
 
     def after_step(self, action: str | Message, result: Step) -> Step:
-        """The conversation as a string."""
         return self.template(result[0]), *result[1:]
 
 
@@ -159,8 +132,8 @@ class RewardTerms(TextWrapper[Messages]):
         others: The weight of all terms that ``weights`` does not name.
 
     Raises:
-        ValueError: A weight that is not a finite number; in ``step``: a name that is no term of this environment, or
-            a weighted term above :data:`~textenvs.env.LARGEST` in magnitude.
+        ValueError: In ``step``: a name that is no term of this environment, or a weighted term above
+            :data:`~textenvs.env.LARGEST` in magnitude.
     """
 
     @checked
@@ -171,7 +144,6 @@ class RewardTerms(TextWrapper[Messages]):
         self.others = others
 
     def after_step(self, action: str | Message, result: Step) -> Step:
-        """The turn with its terms weighted."""
         observation, reward, terminated, truncated, info = result
         if info["failed"]:
             return result
@@ -203,9 +175,6 @@ class MultiturnAwareReward(TextWrapper[Messages]):
             for algorithms that add up rewards.
         **options: ``samples``, ``window``, ``formula`` and whatever else
             :class:`~textenvs.lookahead.Lookahead` takes.
-
-    Raises:
-        ValueError: A value that :class:`~textenvs.lookahead.Lookahead` refuses, or an unknown ``credit``.
     """
 
     @checked
@@ -225,22 +194,18 @@ class MultiturnAwareReward(TextWrapper[Messages]):
         self._before: dict[str, float] = {}  # the terms of the turn before
 
     def after_reset(self, observation: Any, info: dict[str, Any]) -> Start:
-        """The opening, which has no reward."""
         self._before = {}
         return observation, info
 
     def step(self, action: str | Message) -> Step:  # type: ignore[override]
-        """Play one assistant turn, and look ahead; see :meth:`TextEnv.step`."""
         with self._whole_or_not():
             return super().step(action)
 
     async def astep(self, action: str | Message) -> Step:
-        """:meth:`step`, awaitable."""
         with self._whole_or_not():
             return await super().astep(action)
 
     async def after_step(self, action: str | Message, result: Step) -> Step:
-        """The turn with the reward of its futures."""
         observation, reward, terminated, truncated, info = result
         if info["failed"]:
             return observation, reward, terminated, truncated, {**info, "turn_reward": reward}
@@ -275,81 +240,3 @@ class MultiturnAwareReward(TextWrapper[Messages]):
             except BaseException:
                 self._before = before
                 raise
-
-
-class RecordConversations(TextWrapper[Messages]):
-    """Writes each episode as a line of JSON: task, conversation, rewards and their terms, and how it ended.
-
-    A line has ``episode`` (their number), ``seed`` (``null`` when ``reset`` had none), ``task_key``, ``task_index``,
-    ``data_source``, ``messages``, ``rewards``, ``terms``, ``metrics`` (one each turn), ``terminated``, ``truncated``,
-    ``stop``, ``failed`` and ``finished``: an episode that was left (by ``reset`` or ``close``) is written too, with
-    ``finished`` false, unless nothing had been said. Rewards are those of the environment inside this wrapper.
-
-    Args:
-        env: A text environment.
-        path: The file, made with its folder if need be; lines are appended.
-        every: Of so many episodes, the first is written.
-
-    Raises:
-        ValueError: ``every`` is below 1.
-    """
-
-    @checked
-    def __init__(self, env: gymnasium.Env[Any, Any], path: str | Path, every: PositiveInt = 1) -> None:
-        RecordConstructorArgs.__init__(self, path=str(path), every=every)
-        super().__init__(env)
-        self.path = Path(path)
-        self.every = every
-        self._episodes = 0
-        self._line: dict[str, Any] | None = None  # of the episode that is being played
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Start:
-        """Start an episode; one that was left is written first."""
-        self._write(finished=False)
-        start = super().reset(seed=seed, options=options)
-        self._line = self._begun(seed, start[1])
-        return start
-
-    async def areset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Start:
-        """:meth:`reset`, awaitable."""
-        self._write(finished=False)
-        start = await super().areset(seed=seed, options=options)
-        self._line = self._begun(seed, start[1])
-        return start
-
-    def after_step(self, action: str | Message, result: Step) -> Step:
-        """The turn as it is; it is noted down, and written when it was the last one."""
-        _, reward, terminated, truncated, info = result
-        if self._line is not None:
-            self._line["rewards"].append(reward)
-            self._line["terms"].append(dict(info["terms"]))
-            self._line["metrics"].append(dict(info["metrics"]))
-            self._line |= {"terminated": terminated, "truncated": truncated}
-            self._line |= {"stop": info["stop"], "failed": info["failed"]}
-            if terminated or truncated:
-                self._write(finished=True)
-        return result
-
-    def before_close(self) -> None:
-        """Write an episode that is being left."""
-        self._write(finished=False)
-
-    def _begun(self, seed: int | None, info: Mapping[str, Any]) -> dict[str, Any] | None:
-        number, self._episodes = self._episodes, self._episodes + 1
-        if number % self.every:
-            return None
-        line = {"episode": number, "seed": seed}
-        line |= {name: info[name] for name in ("task_key", "task_index", "data_source")}
-        return line | {"messages": [], "rewards": [], "terms": [], "metrics": []}
-
-    def _write(self, finished: bool) -> None:
-        line, self._line = self._line, None
-        if line is None or not line["rewards"]:
-            return
-        env = self.env.unwrapped
-        assert isinstance(env, TextEnv)
-        line["messages"] = env.state.messages  # as they were said, whatever wrappers make of them
-        text = json.dumps(line | {"finished": finished}, ensure_ascii=False)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(text + "\n")

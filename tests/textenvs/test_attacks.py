@@ -11,7 +11,7 @@ from textenvs.audit.subject import judge_attack, mean
 from textenvs.evaluate.baselines import play_attack, play_script
 from textenvs.sandbox import SandboxUnavailable
 
-EPISODES = 200
+EPISODES, QUICK = 200, 60
 
 
 def probe(env_id: str) -> TextEnv | None:
@@ -22,13 +22,13 @@ def probe(env_id: str) -> TextEnv | None:
 
 
 ENVS = {env_id: env for env_id in textenvs.list_environments() if (env := probe(env_id)) is not None}
-# Their programs run in a sandbox: 200 episodes of a level take minutes, and are of `make test-slow`.
-SANDBOXED = ("textenv/collab-code", "textenv/math-python")
+SANDBOXED = ("textenv/collab-code", "textenv/math-python")  # slow: each episode runs programs
 LEVELS = [(env_id, level) for env_id, env in ENVS.items() for level in env.levels or (None,)]
+# 200 episodes of every level take minutes, and are of `make test-slow`.
 CASES = [
-    *((env_id, level, EPISODES) for env_id, level in LEVELS if env_id not in SANDBOXED),
+    *((env_id, level, QUICK) for env_id, level in LEVELS if env_id not in SANDBOXED),
     *((env_id, ENVS[env_id].levels[0], 20) for env_id in SANDBOXED if env_id in ENVS),
-    *(pytest.param(env_id, level, EPISODES, marks=pytest.mark.slow) for env_id, level in LEVELS if env_id in SANDBOXED),
+    *(pytest.param(env_id, level, EPISODES, marks=pytest.mark.slow) for env_id, level in LEVELS),
 ]
 
 

@@ -6,8 +6,8 @@ import pytest
 import textenvs
 from textenvs.evaluate.baselines import has_script, play_script
 
-EPISODES = 100
-FEWER = {"textenv/collab-code": 30, "textenv/math-python": 30}  # each runs programs in processes of their own
+EPISODES = 60
+FEWER = {"textenv/collab-code": 20, "textenv/math-python": 20}  # each runs programs in processes of their own
 
 every_id = pytest.mark.parametrize("env_id", textenvs.list_environments())
 

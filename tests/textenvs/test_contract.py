@@ -217,7 +217,7 @@ def test_the_spec_travels_as_json_and_makes_the_same_environment(env_id):
 @pytest.mark.parametrize("choose", [expert, babble, mixed])
 def test_every_turn_keeps_the_contract(env_id, choose):
     terms = set()
-    for seed in range(12):
+    for seed in range(6):
         env = make(env_id)
         seen, actions = drive(env, choose, seed)
         (conversation, info), *steps = seen
@@ -245,7 +245,7 @@ def test_every_turn_keeps_the_contract(env_id, choose):
 
 
 @every_id
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(replies=st.lists(any_reply, min_size=1, max_size=4), seed=st.integers(0, 50))
 def test_no_reply_makes_it_raise(env_id, replies, seed):
     env = shared(env_id)
@@ -261,18 +261,6 @@ def test_a_huge_reply_is_only_a_reply(env_id):
         env = make(env_id)
         env.reset(seed=0)
         env.step(reply)
-
-
-@every_id
-def test_the_demonstrator_earns_more_than_garbage(env_id):
-    env = make(env_id)
-
-    def earned(choose):
-        return np.array([sum(step[1] for step in drive(env, choose, seed)[0][1:]) for seed in range(20)])
-
-    best, garbage = earned(expert), earned(babble)
-    assert (best >= garbage).all()  # now and then a number that stands in the garbage is the answer
-    assert (best > garbage).mean() > 0.8
 
 
 @every_id
@@ -332,7 +320,7 @@ def test_tasks_depend_on_their_index_alone(env_id):
 @every_id
 @pytest.mark.parametrize("choose", [expert, mixed, babble])
 def test_snapshots_and_forks_continue_alike_from_every_turn(env_id, choose):
-    for seed in range(5):
+    for seed in range(3):
         env = make(env_id)
         seen, actions = drive(env, choose, seed)
         for turn in range(len(actions)):

@@ -253,7 +253,7 @@ def test_after_an_opening_that_fails_there_is_no_episode(opening):
     [
         ({"index": 3}, ValueError, "unknown reset options.*task_index"),
         ({"task_index": 7}, ValueError, "has 7 tasks"),
-        ({"task_index": -1}, ValueError, "must be at least 0, not -1"),
+        ({"task_index": -1}, ValueError, "must be an integer of at least 0, not -1"),
         ({"task_index": True}, ValueError, "integer"),
         ({"task_index": "3"}, ValueError, "integer"),
         ({"task": {"data_source": "x"}}, TaskError, "prompt"),
@@ -315,7 +315,7 @@ def test_a_task_can_be_brought_along_as_a_row_or_a_task():
 
 def test_a_negative_index_of_an_endless_task_set_says_what_it_must_be():
     env = Guess(ToyTasks(None))
-    with pytest.raises(ValueError, match=r"task_index'\] must be at least 0, not -1$"):
+    with pytest.raises(ValueError, match=r"task_index'\] must be an integer of at least 0, not -1$"):
         env.reset(seed=0, options={"task_index": -1})
 
 

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from toy_envs import KINDS, AsyncGuess, BlockingGuess, Guess, ToyTasks
 
 import textenvs
-from textenvs import TextVectorEnv
 from textenvs.episodes import play_episodes
 
 kinds = pytest.mark.parametrize("kind", KINDS)
@@ -59,13 +58,6 @@ def collect(episodes):
     return asyncio.run(gather())
 
 
-def streams(kind, count, tasks, **options):
-    """The two ways to the same episodes."""
-    options.setdefault("policy", policy)
-    yield lambda: play_episodes(kind(), tasks=tasks, concurrency=count, **options)
-    yield lambda: TextVectorEnv.of(kind(), count).episodes(tasks=tasks, **options)
-
-
 # ------------------------------------------------------------------ what is played
 
 
@@ -75,17 +67,17 @@ def streams(kind, count, tasks, **options):
     count=st.integers(1, 5),
     seed=st.integers(0, 100),
 )
-@settings(max_examples=20)
+@settings(max_examples=10)
 def test_each_episode_is_what_it_would_be_alone(kind, tasks, count, seed):
-    for stream in streams(kind, count, tasks, seed=seed, policy=slow_policy):
-        episodes = collect(stream())
-        assert sorted(episode.number for episode in episodes) == list(range(len(tasks)))
-        for episode in episodes:
-            assert episode.seed == seed + episode.number
-            assert seen(episode) == alone(Guess(), episode.seed, tasks[episode.number])
-            assert episode.reward == sum(episode.rewards)
-            assert (episode.stop, episode.failed) == (episode.info["stop"], episode.info["failed"])
-            assert episode.task_key == episode.info["task_key"]
+    stream = play_episodes(kind(), slow_policy, tasks, concurrency=count, seed=seed)
+    episodes = collect(stream)
+    assert sorted(episode.number for episode in episodes) == list(range(len(tasks)))
+    for episode in episodes:
+        assert episode.seed == seed + episode.number
+        assert seen(episode) == alone(Guess(), episode.seed, tasks[episode.number])
+        assert episode.reward == sum(episode.rewards)
+        assert (episode.stop, episode.failed) == (episode.info["stop"], episode.info["failed"])
+        assert episode.task_key == episode.info["task_key"]
 
 
 @every_id
@@ -228,20 +220,20 @@ def test_an_error_ends_its_own_episode_and_names_it(kind):
     def policy(conversation):
         return "boom" if "word 1" in conversation[0]["content"] else "other"
 
-    for stream in streams(kind, 2, [0, 1, 2, 9, 1, 4], policy=policy, seed=10):
-        episodes = sorted(collect(stream()), key=lambda episode: episode.number)
-        assert [episode.error is not None for episode in episodes] == [False, True, False, True, True, False]
-        boom, unknown = episodes[1], episodes[3]
-        assert isinstance(boom.error, RuntimeError)
-        assert boom.error.__notes__ == ["(in episode 1, seed 11, task 'toy/1')"]
-        assert (boom.failed, boom.stop, boom.rewards) == (True, None, ())
-        assert [message["role"] for message in boom.conversation] == ["user", "user", "assistant"]
-        assert isinstance(unknown.error, ValueError)
-        assert unknown.error.__notes__ == ["(in episode 3, seed 13, task 9)"]
-        assert (unknown.task_key, unknown.conversation) == (None, ())
-        for number in (0, 2, 5):
-            task = [0, 1, 2, 9, 1, 4][number]
-            assert seen(episodes[number]) == alone(Guess(), 10 + number, task, policy)
+    stream = play_episodes(kind(), policy, [0, 1, 2, 9, 1, 4], concurrency=2, seed=10)
+    episodes = sorted(collect(stream), key=lambda episode: episode.number)
+    assert [episode.error is not None for episode in episodes] == [False, True, False, True, True, False]
+    boom, unknown = episodes[1], episodes[3]
+    assert isinstance(boom.error, RuntimeError)
+    assert boom.error.__notes__ == ["(in episode 1, seed 11, task 'toy/1')"]
+    assert (boom.failed, boom.stop, boom.rewards) == (True, None, ())
+    assert [message["role"] for message in boom.conversation] == ["user", "user", "assistant"]
+    assert isinstance(unknown.error, ValueError)
+    assert unknown.error.__notes__ == ["(in episode 3, seed 13, task 9)"]
+    assert (unknown.task_key, unknown.conversation) == (None, ())
+    for number in (0, 2, 5):
+        task = [0, 1, 2, 9, 1, 4][number]
+        assert seen(episodes[number]) == alone(Guess(), 10 + number, task, policy)
 
 
 def test_errors_of_the_policy_are_data_too():
@@ -304,18 +296,13 @@ async def test_closing_cancels_what_is_running():
             cancelled += 1
             raise
 
-    envs = TextVectorEnv.of(AsyncGuess(), 3)
-    async with aclosing(envs.episodes(policy, [0, 1, 2, 3, 4])) as stream:
+    async with aclosing(play_episodes(AsyncGuess(), policy, [0, 1, 2, 3, 4], concurrency=3)) as stream:
         async for episode in stream:
             assert episode.number == 1
             await asyncio.sleep(0.01)
             break
     assert cancelled == 3
     assert asyncio.all_tasks() == {asyncio.current_task()}
-    async for episode in envs.episodes(policy, [1]):  # they can be used again
-        assert episode.stop == "gave_up"
-    envs.reset(seed=0)
-    envs.step(["no"] * 3)
 
 
 async def test_a_forgotten_iterator_stops_too():
@@ -327,17 +314,6 @@ async def test_a_forgotten_iterator_stops_too():
     for _ in range(20):
         await asyncio.sleep(0)
     assert asyncio.all_tasks() == {asyncio.current_task()}
-
-
-async def test_environments_play_for_one_iterator_at_a_time():
-    envs = TextVectorEnv.of(Guess(), 2)
-    async with aclosing(envs.episodes(policy)) as stream:
-        await anext(stream)
-        with pytest.raises(RuntimeError, match="already"):
-            await anext(envs.episodes(policy))
-        with pytest.raises(gymnasium.error.ResetNeeded):
-            envs.step(["no", "no"])
-    assert len([episode async for episode in envs.episodes(policy, 3)]) == 3
 
 
 async def test_thousands_at_a_time():

@@ -97,7 +97,7 @@ def test_observations_in_shared_memory_are_those_last_written(kind):
     items = [space.sample() for _ in range(3)]
     for i in (2, 0, 1, 2):
         write_to_shared_memory(space, i, items[i], pickle.loads(pickle.dumps(memory)))
-    assert copy.deepcopy(view) == tuple(items) == view[:]
+    assert copy.deepcopy(view) == tuple(items) == tuple(view)
     assert view[-1] == items[2]
     with pytest.raises(IndexError):
         view[3]

@@ -2,7 +2,7 @@
 
 import asyncio
 import gc
-import tempfile
+import multiprocessing
 import threading
 
 import gymnasium
@@ -49,7 +49,7 @@ def play(envs, steps, seed):
 @kinds
 @modes
 @given(run=runs())
-@settings(max_examples=40)
+@settings(max_examples=12)
 def test_it_equals_gymnasiums_sync_vector_env(kind, mode, run):
     steps, seed = run
     expected = play(SyncVectorEnv([Guess for _ in steps[0]], autoreset_mode=mode), steps, seed)
@@ -82,7 +82,7 @@ def single(env, words, seed, mode):
 @kinds
 @modes
 @given(run=runs())
-@settings(max_examples=40)
+@settings(max_examples=12)
 def test_it_equals_single_environments(kind, mode, run):
     steps, seed = run
     envs = TextVectorEnv([kind() for _ in steps[0]], autoreset_mode=mode)
@@ -336,8 +336,7 @@ def test_make_vec_gives_the_same_run_in_all_three_ways(toy_id, mode, more):
 
 
 @pytest.mark.parametrize("context", ["fork", "spawn"])
-def test_processes_share_texts_of_any_size_and_leave_no_file(context, tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+def test_processes_share_texts_of_any_size_and_leave_no_process(context):
     envs = gymnasium.make_vec(
         "textenv/gsm8k",
         num_envs=2,
@@ -350,11 +349,10 @@ def test_processes_share_texts_of_any_size_and_leave_no_file(context, tmp_path, 
     long = "é" * 3_000_000
     second, *_ = envs.step((long, "#### 1"))
     assert second == (f"{first[0]}\nassistant: {long}", f"{first[1]}\nassistant: #### 1")
-    assert len(list(tmp_path.iterdir())) == 1
     envs.close()
     del envs
     gc.collect()
-    assert list(tmp_path.iterdir()) == []
+    assert multiprocessing.active_children() == []
 
 
 def test_make_vec_passes_arguments_on_and_its_spec_makes_it_again(toy_id):

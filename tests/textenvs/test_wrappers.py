@@ -1,24 +1,22 @@
 """The wrappers: Gymnasium's rules, both interfaces alike, and what each of them promises."""
 
-import json
 import math
 import pickle
 import warnings
 
 import gymnasium
-import numpy as np
 import pytest
 from gymnasium import wrappers as stock
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.utils.env_checker import check_env
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_envs import KINDS, AsyncGuess, Guess, ToyTasks
+from toy_envs import KINDS, AsyncGuess, Guess
 
 import textenvs
 from textenvs.lookahead import multiturn_aware_reward
 from textenvs.messages import transcript
-from textenvs.wrappers import MultiturnAwareReward, RecordConversations, RewardTerms, TextObservation, TextWrapper
+from textenvs.wrappers import MultiturnAwareReward, RewardTerms, TextObservation, TextWrapper
 
 kinds = pytest.mark.parametrize("kind", KINDS)
 words = st.sampled_from(["no", "tool", "quit", "secret3word", "other"])
@@ -34,12 +32,11 @@ def last(conversation):
 
 
 WRAPPERS = {
-    "TextObservation": lambda env, tmp: TextObservation(env),
-    "TextObservation, template": lambda env, tmp: TextObservation(env, "test_wrappers:last"),
-    "RewardTerms": lambda env, tmp: RewardTerms(env, {}, others=0.5),
-    "MultiturnAwareReward": lambda env, tmp: MultiturnAwareReward(env, "test_wrappers:policy", samples=2, window=1),
-    "MultiturnAwareReward, difference": lambda env, tmp: MultiturnAwareReward(env, policy, credit="difference"),
-    "RecordConversations": lambda env, tmp: RecordConversations(env, tmp / "seen.jsonl"),
+    "TextObservation": lambda env: TextObservation(env),
+    "TextObservation, template": lambda env: TextObservation(env, "test_wrappers:last"),
+    "RewardTerms": lambda env: RewardTerms(env, {}, others=0.5),
+    "MultiturnAwareReward": lambda env: MultiturnAwareReward(env, "test_wrappers:policy", samples=2, window=1),
+    "MultiturnAwareReward, difference": lambda env: MultiturnAwareReward(env, policy, credit="difference"),
 }
 every_wrapper = pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
 
@@ -67,8 +64,8 @@ async def aplay(env, actions, seed=0):
 
 @every_wrapper
 @pytest.mark.parametrize("env_id", ["textenv/gsm8k", "textenv/gsm8k-interact"])
-def test_gymnasiums_checker(wrap, env_id, tmp_path, capsys):
-    env = wrap(gymnasium.make(env_id), tmp_path)
+def test_gymnasiums_checker(wrap, env_id, capsys):
+    env = wrap(gymnasium.make(env_id))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         check_env(env)
@@ -77,8 +74,8 @@ def test_gymnasiums_checker(wrap, env_id, tmp_path, capsys):
 
 
 @every_wrapper
-def test_its_spec_makes_it_again(wrap, tmp_path):
-    env = wrap(gymnasium.make("textenv/gsm8k-interact", level="easy", max_assistant_turns=2), tmp_path)
+def test_its_spec_makes_it_again(wrap):
+    env = wrap(gymnasium.make("textenv/gsm8k-interact", level="easy", max_assistant_turns=2))
     again = gymnasium.make(env.spec)
     assert str(again) == str(env)
     assert again.unwrapped.max_assistant_turns == 2
@@ -86,16 +83,16 @@ def test_its_spec_makes_it_again(wrap, tmp_path):
 
 
 @pytest.mark.parametrize("name", sorted(set(WRAPPERS) - {"MultiturnAwareReward, difference"}))
-def test_its_spec_is_json_where_callables_are_named(name, tmp_path):
-    env = WRAPPERS[name](gymnasium.make("textenv/gsm8k-interact"), tmp_path)
+def test_its_spec_is_json_where_callables_are_named(name):
+    env = WRAPPERS[name](gymnasium.make("textenv/gsm8k-interact"))
     again = gymnasium.make(EnvSpec.from_json(env.spec.to_json()))
     assert play(again, ["no", "no"]) == play(env, ["no", "no"])
 
 
 @every_wrapper
 @kinds
-def test_it_can_be_pickled_in_the_middle_of_an_episode(wrap, kind, tmp_path):
-    env = wrap(kind(), tmp_path)
+def test_it_can_be_pickled_in_the_middle_of_an_episode(wrap, kind):
+    env = wrap(kind())
     play(env, ["no"])
     moved = pickle.loads(pickle.dumps(env))
     assert moved.step("other") == env.step("other")
@@ -103,10 +100,10 @@ def test_it_can_be_pickled_in_the_middle_of_an_episode(wrap, kind, tmp_path):
 
 @every_wrapper
 @kinds
-async def test_both_interfaces_are_alike(wrap, kind, tmp_path):
+async def test_both_interfaces_are_alike(wrap, kind):
     actions = ["no", "tool", "other", "secret5word"]
-    expected = play(wrap(Guess(), tmp_path), actions)
-    env = wrap(kind(), tmp_path)
+    expected = play(wrap(Guess()), actions)
+    env = wrap(kind())
     assert await aplay(env, actions) == expected
     assert play(env, actions) == expected
     await env.aclose()
@@ -117,8 +114,8 @@ async def test_both_interfaces_are_alike(wrap, kind, tmp_path):
 @kinds
 @given(actions=st.lists(words, min_size=1, max_size=5), seed=st.integers(0, 9))
 @settings(max_examples=10)
-def test_terms_sum_to_the_reward_and_observations_are_in_the_space(wrap, kind, tmp_path_factory, actions, seed):
-    env = wrap(kind(), tmp_path_factory.getbasetemp())
+def test_terms_sum_to_the_reward_and_observations_are_in_the_space(wrap, kind, actions, seed):
+    env = wrap(kind())
     for result in play(env, actions, seed):
         assert result[0] in env.observation_space
         if len(result) == 5:
@@ -126,9 +123,9 @@ def test_terms_sum_to_the_reward_and_observations_are_in_the_space(wrap, kind, t
 
 
 @every_wrapper
-async def test_it_works_around_what_make_puts_around_an_environment(wrap, tmp_path):
-    made = wrap(gymnasium.make("textenv/gsm8k-interact", render_mode="ansi"), tmp_path)
-    plain = wrap(textenvs.make("textenv/gsm8k-interact"), tmp_path)
+async def test_it_works_around_what_make_puts_around_an_environment(wrap):
+    made = wrap(gymnasium.make("textenv/gsm8k-interact", render_mode="ansi"))
+    plain = wrap(textenvs.make("textenv/gsm8k-interact"))
     assert await aplay(made, ["no", "no"], seed=4) == await aplay(plain, ["no", "no"], seed=4)
     assert made.render() == transcript(made.unwrapped.state.messages)
     assert made.step("no") == plain.step("no")
@@ -136,8 +133,8 @@ async def test_it_works_around_what_make_puts_around_an_environment(wrap, tmp_pa
 
 
 @every_wrapper
-async def test_a_wrapper_that_it_does_not_know_is_not_left_out(wrap, tmp_path):
-    limited = wrap(gymnasium.make("textenv/gsm8k-interact", max_episode_steps=1), tmp_path)
+async def test_a_wrapper_that_it_does_not_know_is_not_left_out(wrap):
+    limited = wrap(gymnasium.make("textenv/gsm8k-interact", max_episode_steps=1))
     assert limited.reset(seed=0)
     assert limited.step("no")[3]
     with pytest.raises(TypeError, match="TimeLimit has no astep.*max_assistant_turns"):
@@ -145,25 +142,25 @@ async def test_a_wrapper_that_it_does_not_know_is_not_left_out(wrap, tmp_path):
 
 
 @every_wrapper
-def test_only_text_environments_are_wrapped(wrap, tmp_path):
+def test_only_text_environments_are_wrapped(wrap):
     with pytest.raises(TypeError, match="CartPole"):
-        wrap(gymnasium.make("CartPole-v1"), tmp_path)
+        wrap(gymnasium.make("CartPole-v1"))
 
 
 @every_wrapper
-def test_wrappers_of_gymnasium_go_on_top(wrap, tmp_path):
-    env = stock.RecordEpisodeStatistics(stock.TimeLimit(wrap(Guess(), tmp_path), 2))
+def test_wrappers_of_gymnasium_go_on_top(wrap):
+    env = stock.RecordEpisodeStatistics(stock.TimeLimit(wrap(Guess()), 2))
     *_, (_, _, terminated, truncated, info) = play(env, ["no", "no", "no"])
     assert (terminated, truncated, info["episode"]["l"]) == (False, True, 2)
 
 
 @every_wrapper
-def test_gymnasiums_vector_environments_take_it(wrap, tmp_path):
+def test_gymnasiums_vector_environments_take_it(wrap):
     envs = gymnasium.make_vec(
-        "textenv/gsm8k-interact", num_envs=2, vectorization_mode="sync", wrappers=[lambda env: wrap(env, tmp_path)]
+        "textenv/gsm8k-interact", num_envs=2, vectorization_mode="sync", wrappers=[lambda env: wrap(env)]
     )
     observations, _ = envs.reset(seed=3)
-    single = wrap(gymnasium.make("textenv/gsm8k-interact"), tmp_path)
+    single = wrap(gymnasium.make("textenv/gsm8k-interact"))
     assert observations == tuple(single.reset(seed=seed)[0] for seed in (3, 4))
     assert envs.step(["no", "no"])[1][1] == pytest.approx(single.step("no")[1])
     envs.close()
@@ -183,15 +180,12 @@ def test_an_id_may_come_with_its_wrappers():
         del gymnasium.registry["toy/looking-ahead"]
 
 
-def test_wrappers_over_wrappers(tmp_path):
-    env = MultiturnAwareReward(RewardTerms(Guess(), {"luck": 0.0}), policy, window=1)
-    env = TextObservation(RecordConversations(env, tmp_path / "seen.jsonl"))
+def test_wrappers_over_wrappers():
+    env = TextObservation(MultiturnAwareReward(RewardTerms(Guess(), {"luck": 0.0}), policy, window=1))
     (start, _), (text, reward, *_, info) = play(env, ["no"])
     assert text.startswith(start)
     assert info["turn_reward"] == 0.0  # luck does not count,
     assert info["terms"]["return"] > 0  # except for the environment itself
-    env.close()
-    assert json.loads((tmp_path / "seen.jsonl").read_text())["rewards"] == [reward]
 
 
 async def test_ones_own_wrapper_needs_one_hook_for_both_interfaces():
@@ -367,56 +361,3 @@ def test_a_policy_that_cannot_be_copied_is_not_copied():
 
     model = Model()
     assert MultiturnAwareReward(Guess(), model).lookahead.policy is model
-
-
-# ------------------------------------------------------------------ RecordConversations
-
-
-def lines(path):
-    return [json.loads(line) for line in path.open(encoding="utf-8")] if path.exists() else []
-
-
-@kinds
-@given(episodes=st.lists(st.lists(words, max_size=5), min_size=1, max_size=5), every=st.integers(1, 3))
-@settings(max_examples=20)
-def test_every_episode_is_a_line(kind, tmp_path_factory, episodes, every):
-    path = tmp_path_factory.mktemp("seen") / "deeper" / "seen.jsonl"
-    env, expected = RecordConversations(kind(), str(path), every=every), []
-    for number, actions in enumerate(episodes):
-        seen = play(env, actions, seed=number)
-        if len(seen) == 1 or number % every:
-            continue
-        _, _, terminated, truncated, info = seen[-1]
-        expected.append(
-            {
-                "episode": number,
-                "seed": number,
-                "task_key": info["task_key"],
-                "task_index": info["task_index"],
-                "data_source": "toy",
-                "messages": json.loads(json.dumps(seen[-1][0])),
-                "rewards": [result[1] for result in seen[1:]],
-                "terms": [result[4]["terms"] for result in seen[1:]],
-                "metrics": [result[4]["metrics"] for result in seen[1:]],
-                "terminated": terminated,
-                "truncated": truncated,
-                "stop": info["stop"],
-                "failed": info["failed"],
-                "finished": terminated or truncated,
-            }
-        )
-    env.close()
-    env.close()
-    assert lines(path) == expected
-
-
-def test_any_text_is_recorded(tmp_path):
-    env = RecordConversations(Guess(ToyTasks(None)), tmp_path / "seen.jsonl")
-    play(env, ["数\n\u2028\ud800 <b>", {"role": "assistant", "content": "x", "tool_calls": []}])
-    env.close()
-    (line,) = lines(tmp_path / "seen.jsonl")
-    assert line["messages"][2]["content"] == "数\n\u2028\ufffd <b>"
-    assert isinstance(line["task_index"], int)
-    with pytest.raises(ValueError, match="every"):
-        RecordConversations(Guess(), tmp_path / "seen.jsonl", every=0)
-    assert np.isfinite(line["rewards"]).all()

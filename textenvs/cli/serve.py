@@ -11,10 +11,10 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..env import TextEnv
 from ..registry import describe, list_environments
 from ..trust import is_loopback
 from .common import CommandError, open_environment, parse_options
@@ -76,9 +76,8 @@ def add(commands: Any) -> argparse.ArgumentParser:
         "--allow",
         action="append",
         default=[],
-        choices=["tasks", "kwargs", "expert", "scores"],
-        help="also take task rows of clients, take constructor arguments of them (as good as a shell for them), show "
-        "the scripted replies, or give conversation scores; may be repeated",
+        choices=["tasks", "expert", "scores"],
+        help="also take task rows of clients, show the scripted replies, or give conversation scores; may be repeated",
     )
     limits = parser.add_argument_group("limits")
     for flag, kind, default, text in (
@@ -204,12 +203,8 @@ def _server(served: Sequence[Served], tokens: Mapping[str, str], arguments: argp
 def _offer(served: Served) -> Offer:
     from ..serve.host import Offer
 
-    def make(**more: Any) -> TextEnv[Any]:
-        if fixed := sorted(served.options.keys() & more.keys()):
-            raise ValueError(f"the server has set {', '.join(fixed)} already")
-        return open_environment(served.env_id, {**served.options, **more})
-
     known = served.env_id in list_environments(with_arguments=True)
+    make = partial(open_environment, served.env_id, dict(served.options))
     return Offer(make, nondeterministic=known and describe(served.env_id).nondeterministic)
 
 

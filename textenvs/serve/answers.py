@@ -32,15 +32,18 @@ class Answer(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="allow")
 
 
-class _Tasks(Answer):
+class TaskCount(Answer):
+    """What a client knows of a task set."""
+
     name: str
     size: PositiveInt | None
+    digest: str
 
 
 class Facts(Answer):
     """What an environment is."""
 
-    tasks: _Tasks
+    tasks: TaskCount
     max_assistant_turns: PositiveInt | None
     max_user_turns: PositiveInt | None
     tool_schemas: list[dict[str, Any]]
@@ -51,13 +54,6 @@ class Described(Answer):
     """Of ``describe``."""
 
     environments: dict[str, Facts]
-
-
-class Key(Answer):
-    """Of ``task``."""
-
-    key: str
-    data_source: str
 
 
 class Scripted(Answer):
@@ -121,13 +117,7 @@ class Stepped(Answer):
 
 
 def checked(kind: type[AnswerT], answer: Mapping[str, Any], url: str, reply: Message | None = None) -> AnswerT:
-    """An answer of this kind.
-
-    Args:
-        kind: What was asked for.
-        answer: What came.
-        url: Where from.
-        reply: What was played: the first of the messages must be this.
+    """An answer of this kind; that of a ``step`` begins with the reply.
 
     Raises:
         RemoteError: It is none; the message says why.

@@ -1,8 +1,8 @@
 """Requests to a server of environments, which survive the loss of a connection.
 
 A process has one event loop for them, in a thread of its own, because connections are bound to a loop and environments
-are used from many, with and without ``await``. A request that gets no answer, or that the server has no room for, is
-sent again for ``retry_s`` at most; the server carries it out once.
+are used from many, with and without ``await``. A request that gets no answer (in ``timeout_s``), or that the server has
+no room for, is sent again for ``retry_s`` at most; the server carries it out once.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import aiohttp
 import gymnasium
 
 from ..env import FAILURE_STOPS, EnvironmentFailure
+from ..options import Seconds, checked
 from ..text import excerpt
 from .protocol import ERRORS, PASSING, PREFIX, Json, decode, encode
 
@@ -31,6 +32,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 _CONNECT_S = 10.0
 # Not the global generator: a thread that draws from it changes what seeded code elsewhere in the process draws.
 _JITTER = random.Random()
+_CLOSED_TOGETHER = 1000  # sessions in one request
 #: Connections at a time; more requests wait for one.
 _CONNECTIONS = 512
 #: The largest answer that is read, in bytes: what a server may make this process hold.
@@ -43,7 +45,7 @@ class RemoteError(ConnectionError):
     Args:
         message: What happened, and what to do.
         kind: The server's word for it (:data:`textenvs.serve.protocol.STATUS`); ``"lost"`` where it did not answer.
-        retry_after_s: When the server has room again, if it says so.
+        retry_after_s: When the server has room again.
     """
 
     def __init__(self, message: str, kind: str = "lost", retry_after_s: float = 0.0) -> None:
@@ -51,30 +53,17 @@ class RemoteError(ConnectionError):
         self.kind = kind
         self.retry_after_s = retry_after_s
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """With its kind, also between processes."""
+    def __reduce__(self) -> tuple[Any, ...]:  # with its kind
         return type(self), (str(self), self.kind, self.retry_after_s)
 
 
 class Client:
-    """Requests to one server, from any thread and any event loop.
+    """Requests to one server, from any thread and any event loop; for the arguments see ``textenv/remote``."""
 
-    Args:
-        url: Of the server: ``http://host:port``.
-        token: What it asks for; ``None`` for none.
-        timeout_s: The longest that an answer may take.
-        retry_s: How long a request is sent again when the server cannot be reached or has no room.
-
-    Raises:
-        ValueError: The URL is none, or a number is not above 0.
-    """
-
-    def __init__(self, url: str, token: str | None = None, timeout_s: float = 180.0, retry_s: float = 30.0) -> None:
-        for name, value in (("timeout_s", timeout_s), ("retry_s", retry_s)):
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
-                raise ValueError(f"{name} must be a number of seconds above 0, not {value!r}")
-        parts = urlsplit(url) if isinstance(url, str) else None
-        if parts is None or parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
+    @checked  # but for the token, which no error must show
+    def __init__(self, url: str, token: Any = None, timeout_s: Seconds = 180.0, retry_s: Seconds = 30.0) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
             raise ValueError(f"url must be the server's address, for example 'http://localhost:8123', not {url!r}")
         if parts.username or parts.password:
             raise ValueError("url must not have a password; give token=... or set TEXTENVS_TOKEN")
@@ -88,23 +77,14 @@ class Client:
         self._connections: aiohttp.ClientSession | None = None
 
     def submit(self, op: str, **asked: Any) -> Future[Json]:
-        """Ask the server; the result is its answer.
-
-        Raises:
-            RemoteError: No answer after all tries, or a refusal that no other exception stands for.
-            gymnasium.error.InvalidAction: The action is no reply.
-            gymnasium.error.ResetNeeded: The episode is over.
-            EnvironmentFailure: The environment could not begin an episode.
-            Exception: What the environment raised, where it is one of :data:`~textenvs.serve.protocol.ERRORS`.
-        """
+        """Ask the server; the result is its answer, or :class:`RemoteError`, or what :func:`exception_of` makes."""
         return asyncio.run_coroutine_threadsafe(self._ask(op, asked), self.loop)
 
     async def ask(self, op: str, **asked: Any) -> Json:
-        """:meth:`submit`, awaitable on any event loop."""
         return await asyncio.wrap_future(self.submit(op, **asked))
 
     def close_soon(self, session: str) -> None:
-        """Close a session without waiting for it; from any thread, a finalizer too."""
+        """Close a session without waiting for it; from any thread."""
         if self.pid == os.getpid():  # a child has no part in its parent's sessions
             self.sessions.discard(session)
             self.submit("close", sessions=[session])
@@ -141,7 +121,6 @@ class Client:
         return answer
 
     async def _send(self, op: str, body: bytes) -> tuple[int, bytes]:
-        """One request: the status and the body of its answer."""
         if self._connections is None:
             # No proxy from the environment: its variables are for the web.
             self._connections = aiohttp.ClientSession(
@@ -167,7 +146,7 @@ class Client:
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise RemoteError(f"{self.url}: no connection: {error}") from error
         except TimeoutError as error:
-            raise RemoteError(f"{self.url} did not answer within {self.timeout_s:g} s", "timeout") from error
+            raise RemoteError(f"{self.url} did not answer within {self.timeout_s:g} s") from error
         except (aiohttp.ClientError, ConnectionResetError) as error:
             raise RemoteError(f"{self.url}: the connection broke: {error}") from error
 
@@ -175,22 +154,22 @@ class Client:
         """Close all sessions and connections; on the loop, when the process ends."""
         with suppress(RemoteError, TimeoutError):
             async with asyncio.timeout(1.0):
-                if self.sessions:
-                    await self._send("close", encode({"sessions": sorted(self.sessions)}))
+                while self.sessions:
+                    some = [self.sessions.pop() for _ in range(min(_CLOSED_TOGETHER, len(self.sessions)))]
+                    await self._send("close", encode({"sessions": some}))
         if self._connections is not None:
             await self._connections.close()
 
 
-def shared_client(url: str, token: str | None, timeout_s: float, retry_s: float) -> Client:
+_clients: dict[tuple[Any, ...], Client] = {}
+
+
+def shared_client(*arguments: Any) -> Client:
     """The client of this process for these arguments; a forked child shares no connection with its parent."""
-    return _client(os.getpid(), url, token, timeout_s, retry_s)
-
-
-@functools.cache
-def _client(pid: int, *arguments: Any) -> Client:
-    client = Client(*arguments)
-    _clients.append(client)
-    return client
+    key = (os.getpid(), *arguments)
+    if key not in _clients:
+        _clients[key] = Client(*arguments)
+    return _clients[key]
 
 
 @functools.cache
@@ -200,12 +179,9 @@ def _loop(pid: int) -> asyncio.AbstractEventLoop:
     return loop
 
 
-_clients: list[Client] = []
-
-
 @atexit.register
 def _goodbye() -> None:
-    for client in _clients:
+    for client in _clients.values():
         if client.pid == os.getpid():
             with suppress(Exception):
                 asyncio.run_coroutine_threadsafe(client.close(), client.loop).result(timeout=2.0)

@@ -19,13 +19,13 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 #: Bump on incompatible changes.
-PROTOCOL = 2
+PROTOCOL = 3
 #: The same for every protocol, so that ``describe`` can always be asked which one a server has.
 PREFIX = "/v1"
 #: How many events the ``replay`` of an ``open`` may have.
 MAX_REPLAY = 10_000
 #: What an operator may allow beyond playing; see ``docs/serving.md``.
-ALLOWANCES: tuple[str, ...] = ("tasks", "kwargs", "expert", "scores")
+ALLOWANCES: tuple[str, ...] = ("tasks", "expert", "scores")
 
 #: The kinds of errors, and the HTTP status of each.
 STATUS: Mapping[str, int] = {
@@ -61,30 +61,17 @@ Json: TypeAlias = dict[str, Any]
 
 
 class Refusal(Exception):
-    """A request that is answered by an error.
-
-    Args:
-        kind: One of :data:`STATUS`.
-        message: What was wrong, and what to do.
-        retry_after_s: When to try again, for those of :data:`PASSING`.
-        **details: More fields of the error: ``exception``, ``stop``, ``turn``.
-    """
+    """A request that is answered by an error: its kind (:data:`STATUS`), what was wrong, what to do, more fields."""
 
     def __init__(self, kind: str, message: str, *, retry_after_s: float | None = None, **details: Any) -> None:
         super().__init__(message)
         self.kind = kind
+        self.status = STATUS[kind]
         self.retry_after_s = retry_after_s
-        self.details = details
-
-    @property
-    def status(self) -> int:
-        """As an HTTP status."""
-        return STATUS[self.kind]
+        self.details = details if retry_after_s is None else {**details, "retry_after_s": retry_after_s}
 
     def to_json(self) -> Json:
-        """The answer."""
-        error = {"kind": self.kind, "message": str(self), **self.details}
-        return {"error": error if self.retry_after_s is None else {**error, "retry_after_s": self.retry_after_s}}
+        return {"error": {"kind": self.kind, "message": str(self), **self.details}}
 
 
 Natural = Annotated[int, Field(ge=0)]
@@ -113,9 +100,6 @@ class Reseeded(_Message):
 class Describe(_Message):
     """Which environments there are, and what may be asked."""
 
-    env: str | None = None
-    kwargs: Json = Field(default_factory=dict)
-
 
 class Open(_Message):
     """Begin an episode, or continue one."""
@@ -123,10 +107,8 @@ class Open(_Message):
     session: SessionName
     env: str
     seed: Natural | None = None  # without one the server draws it
-    options: Json | None = None
-    kwargs: Json = Field(default_factory=dict)  # for the constructor
+    options: Json = Field(default_factory=dict)
     replay: Annotated[list[Said | Reseeded], Field(max_length=MAX_REPLAY)] = Field(default_factory=list)
-    replaces: str | None = None  # a session that ends
 
 
 class OfSession(_Message):
@@ -151,15 +133,7 @@ class Script(OfSession):
 class Close(_Message):
     """End sessions; those that are not there are no error."""
 
-    sessions: Annotated[list[str], Field(max_length=MAX_REPLAY)]
-
-
-class TaskKey(_Message):
-    """Ask for the key of the task at an index; its row stays here."""
-
-    env: str
-    index: Natural
-    kwargs: Json = Field(default_factory=dict)
+    sessions: list[str]
 
 
 #: What a request may ask for, and its fields.
@@ -171,16 +145,11 @@ OPS: Mapping[str, type[_Message]] = {
     "careless_reply": Script,
     "score": OfSession,
     "close": Close,
-    "task": TaskKey,
 }
 
 
 def parse_request(op: str, body: bytes) -> Any:
-    """A request from its body.
-
-    Raises:
-        Refusal: It is none; the message says where and why, without repeating what was sent.
-    """
+    """A request from its body; a refusal says where and why it is none, without repeating what was sent."""
     if op not in OPS:
         raise Refusal("bad_request", f"there is POST {PREFIX}/{{{','.join(OPS)}}}")
     try:
@@ -196,12 +165,7 @@ def parse_request(op: str, body: bytes) -> Any:
 
 
 def encode(message: Any) -> bytes:
-    """A message as JSON: pure ASCII, so that lone surrogates pass; NumPy's numbers become plain ones.
-
-    Raises:
-        TypeError: Something in it is not JSON.
-        ValueError: A number is not finite, or it is nested too deeply.
-    """
+    """A message as JSON: pure ASCII, so that lone surrogates pass; NumPy's numbers become plain ones."""
     try:
         return json.dumps(message, allow_nan=False, separators=(",", ":"), default=_plain).encode("ascii")
     except RecursionError:
@@ -209,11 +173,6 @@ def encode(message: Any) -> bytes:
 
 
 def decode(body: bytes | str) -> Any:
-    """A received text as JSON.
-
-    Raises:
-        ValueError: It is not.
-    """
     try:
         return json.loads(body, parse_constant=_no_constant)
     except RecursionError:
@@ -226,30 +185,12 @@ def weigh(body: bytes) -> int:
     return width * len(body) + 64 * sum(body.count(mark) for mark in (b"[", b"{", b",", b":"))
 
 
-def generator_state(rng: np.random.Generator) -> Json:
-    """The state of a generator as JSON; :func:`generator_from` is the way back.
-
-    Raises:
-        ValueError: Its bit generator is not NumPy's default, PCG64, whose state is plain numbers.
-    """
-    state = dict(rng.bit_generator.state)
-    if state["bit_generator"] != "PCG64":
-        raise ValueError(f"a remote script draws from numpy.random.default_rng, a PCG64, not {state['bit_generator']}")
-    return state
-
-
-def generator_from(state: Json) -> np.random.Generator:
-    """A generator in the given state.
-
-    Raises:
-        Refusal: It is no such state.
-    """
-    bits = np.random.PCG64()
+def set_state(rng: np.random.Generator, state: Json) -> None:
+    """Set the state of a generator, which came as JSON."""
     try:
-        bits.state = state  # type: ignore[assignment]
+        rng.bit_generator.state = state
     except (KeyError, TypeError, ValueError, OverflowError) as problem:
         raise Refusal("bad_request", f"'rng' is not the state of a PCG64: {type(problem).__name__}") from None
-    return np.random.Generator(bits)
 
 
 def _plain(value: Any) -> Any:

@@ -27,9 +27,9 @@ from ..messages import Message, Messages, copy_messages
 from ..task import Task
 from ..text import excerpt
 from ..trust import is_loopback, origin
-from .answers import AnswerT, Described, Facts, Key, Opened, Scored, Scripted, Stepped, check_protocol, checked
+from .answers import AnswerT, Described, Facts, Opened, Scored, Scripted, Stepped, check_protocol, checked
 from .client import Client, RemoteError, shared_client
-from .protocol import Json, Refusal, decode, encode, generator_from, generator_state
+from .protocol import Refusal, decode, encode, set_state
 
 #: Where the arguments are looked for that are not given.
 URL_VARIABLE, ENV_VARIABLE, TOKEN_VARIABLE = "TEXTENVS_URL", "TEXTENVS_REMOTE_ENV", "TEXTENVS_TOKEN"
@@ -42,49 +42,31 @@ class RemoteState(EpisodeState):
     Args:
         seed: Of the episode.
         options: Of the reset, as JSON text.
-        replies: What was replied, as JSON texts: a reply as it was sent, which the conversation may show otherwise.
-        reseeds: When the episode was forked with a seed of its own: after how many replies, and which.
+        events: What happened, as JSON texts: a reply as it was sent, which the conversation may show otherwise, or the
+            seed of a fork.
+        played: How many of these are replies.
         opened: The info of the reset.
     """
 
     seed: int | None = None
-    options: str = "null"
-    replies: tuple[str, ...] = ()
-    reseeds: tuple[tuple[int, int], ...] = ()
+    options: str = "{}"
+    events: tuple[str, ...] = ()
+    played: int = 0
     opened: str = "{}"
 
 
+@dataclass(frozen=True)
 class RemoteTasks:
-    """The tasks of an environment elsewhere: how many, and their keys. Their rows stay there."""
+    """The tasks of an environment elsewhere. Their rows stay there; keys say which they are, as evaluations note."""
 
-    def __init__(self, name: str, size: int | None, client: tuple[Any, ...], asked: Json) -> None:
-        self._name, self._size = name, size
-        self._client, self._asked = client, asked
-
-    @property
-    def name(self) -> str:
-        """What the server says which rows these are."""
-        return self._name
-
-    @property
-    def size(self) -> int | None:
-        """How many there are; ``None`` when endless."""
-        return self._size
+    name: str
+    size: int | None
+    digest: str
 
     def __getitem__(self, index: int) -> Task:
-        """A task's key and source, asked of the server; its prompt is empty and its ground truth ``None``.
-
-        Raises:
-            IndexError: ``index`` is negative, or not below ``size``.
-        """
-        if index < 0:
-            raise IndexError(f"{self._name}: index {index} is outside its tasks, it must be at least 0")
-        if self._size is not None and index >= self._size:
-            raise IndexError(f"{self._name}: index {index} is outside its {self._size} tasks")
-        client = shared_client(*self._client)
-        told = client.submit("task", **self._asked, index=operator.index(index)).result()
-        key = checked(Key, told, client.url)
-        return Task(key.key, key.data_source, (), None)
+        if index < 0 or (self.size is not None and index >= self.size):
+            raise IndexError(f"{self.name}: index {index} is outside its {self.size or 'endless'} tasks")
+        return Task(f"{self.digest}/{index}", "", (), None)
 
 
 class _Lease:
@@ -97,11 +79,6 @@ class _Lease:
         client.sessions.add(session)
         self.close = weakref.finalize(self, client.close_soon, session)
         self.close.atexit = False  # the client closes all of its sessions then
-
-    def forget(self) -> None:
-        """The server has closed it."""
-        self.client.sessions.discard(self.session)
-        self.close.detach()
 
 
 class RemoteAnswer(Turn):
@@ -122,7 +99,6 @@ class Remote(TextEnv[RemoteState]):
         env: Which of the server's environments; without it ``TEXTENVS_REMOTE_ENV``, or the only one there is.
         token: What the server asks for; without it ``TEXTENVS_TOKEN``, which is for the server at ``TEXTENVS_URL`` or
             on this machine. Prefer the variable: what is given to ``make`` stands in ``env.spec``.
-        env_kwargs: For the constructor of the environment there, where the server allows it.
         timeout_s: The longest that an answer may take.
         retry_s: How long a request is sent again when the server cannot be reached or has no room.
         render_mode: As in :class:`~textenvs.env.TextEnv`.
@@ -140,7 +116,6 @@ class Remote(TextEnv[RemoteState]):
         url: str | None = None,
         env: str | None = None,
         token: str | None = None,
-        env_kwargs: Mapping[str, Any] | None = None,
         timeout_s: float = 180.0,
         retry_s: float = 30.0,
         render_mode: str | None = None,
@@ -152,27 +127,21 @@ class Remote(TextEnv[RemoteState]):
                 f"{URL_VARIABLE}"
             )
         self._client_arguments = (url, token or _token_for(url), timeout_s, retry_s)
-        self.env_kwargs = dict(env_kwargs or {})
         there = self._client.submit("describe").result()
-        check_protocol(there, self.url)
-        self.remote_env, facts = _chosen(checked(Described, there, self.url), env or os.environ.get(ENV_VARIABLE), url)
-        asked = {"env": self.remote_env, "kwargs": self.env_kwargs}
-        if self.env_kwargs:
-            there = self._client.submit("describe", **asked).result()
-            facts = _chosen(checked(Described, there, self.url), self.remote_env, url)[1]
+        check_protocol(there, url)
+        self.remote_env, facts = _chosen(checked(Described, there, url), env or os.environ.get(ENV_VARIABLE), url)
         self.tool_schemas, self.tools_not_in_prompt = facts.tool_schemas, facts.tools_not_in_prompt
         super().__init__(
-            RemoteTasks(facts.tasks.name, facts.tasks.size, self._client_arguments, asked),
+            RemoteTasks(facts.tasks.name, facts.tasks.size, facts.tasks.digest),
             max_assistant_turns=facts.max_assistant_turns,
             max_user_turns=facts.max_user_turns,
             render_mode=render_mode,
         )
         self._lease: _Lease | None = None
-        self._asked: tuple[int | None, dict[str, Any]] = (None, {})  # of the reset that is going on
+        self._asked: tuple[int | None, str] = (None, "{}")  # seed and options of the reset that is going on
 
     @property
     def url(self) -> str:
-        """Of the server."""
         return str(self._client_arguments[0])
 
     @property
@@ -183,12 +152,10 @@ class Remote(TextEnv[RemoteState]):
     # ------------------------------------------------------------------ the hooks
 
     async def opening(self, task: Task) -> Messages:
-        """Open a session, in the place of the one of the last episode."""
-        seed, options = self._asked
         state = self.state
+        seed, state.options = self._asked
         state.seed = int(self.np_random.integers(2**63)) if seed is None else operator.index(seed)
-        state.options = encode(options or None).decode()
-        opened = await self._open_session([])
+        opened = await self._open_session()
         info = opened.info
         state.task_index = info.task_index
         state.task = Task(info.task_key, info.data_source, opened.messages, None)
@@ -196,26 +163,21 @@ class Remote(TextEnv[RemoteState]):
         return opened.messages
 
     async def respond(self, reply: Message) -> Turn:
-        """Send the reply, in a session where the episode is at this turn."""
         answer = await self._in_session("step", Stepped, reply, action=_action(reply))
         assert self._lease is not None
         self._lease.turn += 1
         return RemoteAnswer(answer)
 
     def demonstration(self, rng: np.random.Generator) -> str | Message:
-        """The scripted expert's next reply, where the server shows it (``--allow expert``)."""
         return self._script("demonstration", rng)
 
     def careless_reply(self, rng: np.random.Generator) -> str | Message:
-        """A careless next reply, where the server shows it (``--allow expert``)."""
         return self._script("careless_reply", rng)
 
     def secrets(self) -> Sequence[str]:
-        """None: they stay at the server."""
-        return ()
+        return ()  # they stay at the server
 
     async def conversation_score(self) -> Mapping[str, float]:
-        """The scores of the conversation, where the server gives them (``--allow scores``)."""
         return (await self._in_session("score", Scored)).scores
 
     # ------------------------------------------------------------------ the episode
@@ -241,7 +203,8 @@ class Remote(TextEnv[RemoteState]):
         info = answer.info.model_dump()
         if answer.info.failed:
             info["failure"] = excerpt(str(info.get("failure")))
-        state.replies += (encode({"action": _action(state.messages[-1])}).decode(),)
+        state.events += (encode({"action": _action(state.messages[-1])}).decode(),)
+        state.played += 1
         state.messages = (*state.messages[:-1], *answer.messages)
         state.return_so_far += answer.reward
         state.user_turns = answer.info.user_turns
@@ -250,33 +213,28 @@ class Remote(TextEnv[RemoteState]):
             self.render()
         return copy_messages(state.messages), answer.reward, state.terminated, state.truncated, info
 
-    def close(self) -> None:
-        """Give the session up; the connection stays, for other environments of this process."""
+    def close(self) -> None:  # the connection stays, for other environments of this process
         self._drop()
         super().close()
 
     async def aclose(self) -> None:
-        """:meth:`close`, awaitable."""
         self._drop()
         await super().aclose()
 
     # ------------------------------------------------------------------ snapshots
 
     def restore(self, state: RemoteState) -> None:
-        """Continue from a snapshot, in a session of its own; the server plays the episode again up to there."""
         super().restore(state)
         self._drop()
 
     def fork(self, seed: int | None = None) -> Self:
-        """An environment in the same state, whose session is opened when it is first used."""
         child = super().fork(seed)  # copied as by __getstate__, without the session
         if seed is not None and child.state.messages:
-            child.state.reseeds += ((len(child.state.replies), operator.index(seed)),)
+            child.state.events += (encode({"reseed": operator.index(seed)}).decode(),)
         return child
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without its session: a copy opens its own."""
-        return {**self.__dict__, "_lease": None}
+        return {**self.__dict__, "_lease": None}  # a copy opens a session of its own
 
     # ------------------------------------------------------------------ sessions
 
@@ -285,52 +243,37 @@ class Remote(TextEnv[RemoteState]):
         if lease is not None:
             lease.close()
 
-    def _so_far(self) -> list[Json]:
-        """The episode, to be played again."""
-        state = self.state
-        events: list[Json] = []
-        for turn in range(len(state.replies) + 1):
-            events += [{"reseed": seed} for at, seed in state.reseeds if at == turn][-1:]
-            if turn < len(state.replies):
-                events.append(decode(state.replies[turn]))
-        return events
-
-    async def _open_session(self, replay: list[Json]) -> Opened:
+    async def _open_session(self) -> Opened:
         """A session in which the episode is where it is here."""
+        self._drop()
         state, client, session = self.state, self._client, uuid.uuid4().hex
-        asked: Json = {"session": session, "env": self.remote_env, "seed": state.seed, "replay": replay}
-        asked |= {"options": decode(state.options), "kwargs": self.env_kwargs}
-        old, self._lease = self._lease, None
-        if old is not None and old.client is client:
-            asked["replaces"] = old.session
+        replay = [decode(event) for event in state.events]
+        asked = {"env": self.remote_env, "seed": state.seed, "options": decode(state.options), "replay": replay}
+        self._lease = _Lease(client, session, state.played)
         try:
-            opened = checked(Opened, await client.ask("open", **asked), self.url)
+            opened = checked(Opened, await client.ask("open", session=session, **asked), self.url)
+            before = state.messages[:-1] if state.assistant_turns > state.played else state.messages
+            if replay and (opened.turn != state.played or opened.messages != before):
+                raise RemoteError(
+                    f"{self.url}: {self.remote_env} played the same episode again and it went otherwise, so it cannot "
+                    "be continued: it is not deterministic, or the server has changed",
+                    "replay_failed",
+                )
         except BaseException:  # cancelled, or without an answer: it may be open
-            client.close_soon(session)
-            raise
-        if "replaces" in asked and old is not None:
-            old.forget()
-        self._lease = _Lease(client, session, len(state.replies))
-        before = state.messages[:-1] if state.assistant_turns > len(state.replies) else state.messages
-        if replay and (opened.turn != len(state.replies) or opened.messages != before):
             self._drop()
-            raise RemoteError(
-                f"{self.url}: {self.remote_env} played the same episode again and it went otherwise, so it cannot be "
-                "continued: it is not deterministic, or the server has changed",
-                "replay_failed",
-            )
+            raise
         return opened
 
     async def _in_session(self, op: str, kind: type[AnswerT], reply: Message | None = None, **asked: Any) -> AnswerT:
         """Ask something where the episode stands as it does here, in this session or else in a new one."""
         if not self.state.messages:
             raise gymnasium.error.ResetNeeded(f"{type(self).__name__}: the episode is not started; call reset() first")
-        turn, lease = len(self.state.replies), self._lease
+        turn, lease = self.state.played, self._lease
         if lease is not None and (lease.client is not self._client or lease.turn != turn):
             self._drop()  # it is our parent's, or has played what this episode has not
         for attempt in range(2):
             if self._lease is None:
-                await self._open_session(self._so_far())
+                await self._open_session()
             assert self._lease is not None
             try:
                 answer = await self._client.ask(op, session=self._lease.session, turn=turn, **asked)
@@ -342,10 +285,10 @@ class Remote(TextEnv[RemoteState]):
         raise AssertionError("the second attempt returns or raises")
 
     def _script(self, op: str, rng: np.random.Generator) -> str | Message:
-        work = self._in_session(op, Scripted, rng=generator_state(rng))
+        work = self._in_session(op, Scripted, rng=rng.bit_generator.state)
         answer = asyncio.run_coroutine_threadsafe(work, self._client.loop).result()
         try:
-            rng.bit_generator.state = generator_from(answer.rng).bit_generator.state
+            set_state(rng, answer.rng)
         except Refusal as error:
             raise RemoteError(f"{self.url} answered nonsense: {error}", error.kind) from None
         return answer.action if isinstance(answer.action, str) else as_reply(answer.action)
@@ -381,15 +324,11 @@ def _action(reply: Message) -> Any:
     return reply["content"] if len(reply) == 2 and isinstance(reply["content"], str) else dict(reply)
 
 
-def _sendable(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Reset options as JSON: a task is sent as its row."""
-    sent = dict(options)
-    if isinstance(sent.get("task"), Task):
-        sent["task"] = sent["task"].to_row()
-    if isinstance(sent.get("task_index"), np.integer):
-        sent["task_index"] = int(sent["task_index"])
+def _sendable(options: Mapping[str, Any]) -> str:
+    """Reset options as JSON text: a task is sent as its row."""
     try:
-        encode(sent)
+        return encode(
+            {name: each.to_row() if isinstance(each, Task) else each for name, each in options.items()}
+        ).decode()
     except (TypeError, ValueError) as error:
         raise ValueError(f"the options of a remote environment must be JSON: {error}") from error
-    return sent

@@ -18,21 +18,12 @@ _LOG = logging.getLogger("textenvs.serve")
 _EXPIRE_EVERY_S = 1.0
 #: Seconds that a client may take to send a body, and to read an answer.
 TRANSFER_S = 30.0
-#: The owner of all sessions where no token is asked for.
-ANYBODY = "anybody"
+#: A ``close`` has at most so many bytes. It is carried out however little memory is left.
+CLOSE_BYTES = 2**16
 
 
 class Server:
-    """Serves environments until it is stopped.
-
-    Args:
-        host: Plays them.
-        tokens: Who may, by name: whoever sends one of these as ``Authorization: Bearer TOKEN``. Without any, everybody.
-        max_message_bytes: Of a request.
-
-    Raises:
-        ValueError: A token that is empty, or is there twice.
-    """
+    """Serves the environments of a host until it is stopped, to everybody or to those who have one of the tokens."""
 
     def __init__(
         self, host: Host, *, tokens: Mapping[str, str] | None = None, max_message_bytes: int = 8 * 2**20
@@ -48,13 +39,11 @@ class Server:
         self.port = 0
 
     async def start(self, bind: str = "127.0.0.1", port: int = 0) -> None:
-        """Listen; ``self.port`` is the port then.
-
-        Raises:
-            OSError: The port is taken, or the address is not this machine's.
-        """
+        """Listen; ``self.port`` is the port then."""
         await self.host.prepare()
-        app = web.Application(client_max_size=self.max_message_bytes + 1, middlewares=[self._answered])
+        app = web.Application(
+            client_max_size=max(self.max_message_bytes, CLOSE_BYTES) + 1, middlewares=[self._answered]
+        )
         app.router.add_get("/health", self._health)
         app.router.add_get("/metrics", self._metrics)
         app.router.add_post(f"{PREFIX}/{{op}}", self._post)
@@ -84,23 +73,23 @@ class Server:
     # ------------------------------------------------------------------ requests
 
     async def _post(self, request: web.Request) -> web.StreamResponse:
-        owner, host = self._owner(request), self.host
-        length, most = request.content_length, self.max_message_bytes
+        owner, op, host = self._owner(request), request.match_info["op"], self.host
+        closes = op == "close"
+        length, most = request.content_length, CLOSE_BYTES if closes else self.max_message_bytes
         if length is None or request.headers.get("Content-Encoding", "identity").lower() != "identity":
             raise Refusal("bad_request", "a request has a Content-Length and is not compressed")
         if length > most:
-            raise Refusal("too_large", f"a request has at most {most} bytes (textenvs serve --max-message-mb)")
+            raise Refusal("too_large", f"this request has at most {most} bytes (textenvs serve --max-message-mb)")
         self._answering += 1
         try:
-            with host.holding(length):
+            with host.holding(length, always=closes):
                 try:
                     async with asyncio.timeout(TRANSFER_S):
                         body = await request.read()
                 except TimeoutError:
                     raise Refusal("bad_request", f"the body did not come within {TRANSFER_S:g} s") from None
-                with host.holding(weigh(body)):
-                    answer = await host.answer(request.match_info["op"], body, owner)
-                    return await self._send(request, answer)
+                with host.holding(weigh(body), always=closes):
+                    return await self._send(request, await host.answer(op, body, owner))
         finally:
             self._answering -= 1
 
@@ -120,9 +109,9 @@ class Server:
         return response
 
     def _owner(self, request: web.Request) -> str:
-        """The name of the request's token."""
+        """The name of the request's token, which owns its sessions."""
         if not self._tokens:
-            return ANYBODY
+            return "anybody"
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
         sent = given.strip().encode("utf-8", "surrogateescape") if scheme.lower() == "bearer" else b""
         # All are compared, so that the time says nothing.
@@ -168,9 +157,8 @@ class Server:
     # ------------------------------------------------------------------ what it says of itself
 
     async def _health(self, request: web.Request) -> web.Response:
-        draining = self.host.draining
-        told = {"status": "draining" if draining else "ok", "protocol": PROTOCOL}
-        return web.json_response(told, status=503 if draining else 200)
+        status, code = ("draining", 503) if self.host.draining else ("ok", 200)
+        return web.json_response({"status": status, "protocol": PROTOCOL}, status=code)
 
     async def _metrics(self, request: web.Request) -> web.Response:
         self._owner(request)

@@ -65,8 +65,7 @@ def opened(server, env, **fields):
 # ------------------------------------------------------------------ code in a row
 
 
-@pytest.mark.parametrize("allowed", [False, True])
-def test_code_in_a_row_of_a_client_does_not_run(tmp_path, allowed):
+def test_code_in_a_row_of_a_client_does_not_run(tmp_path):
     proof = tmp_path / "proof"
     code = f"__import__('os').system('id > {proof}')"
     about = {"source_dataset": "bitwise_arithmetic", "problem": code}
@@ -80,11 +79,11 @@ def test_code_in_a_row_of_a_client_does_not_run(tmp_path, allowed):
     sorting["extra_info"]["answer"] = sorting["reward_model"]["ground_truth"] = code
     what = ["bits@textenv/reasoning-gym", "dataset=bitwise_arithmetic"]
     what += ["sorting@textenv/reasoning-gym", "dataset=number_sorting"]
-    with serving(*what, *(["--allow", "tasks"] if allowed else [])) as server:
+    with serving(*what, "--allow", "tasks") as server:
         for name, hostile in (("bits", row), ("sorting", json.loads(json.dumps(sorting)))):
             status, answer = opened(server, name, options={"task": hostile})
-            assert (status, answer["error"]["kind"]) == ((422, "refused_reset") if allowed else (403, "forbidden"))
-            assert ("evaluates" if allowed else "--allow tasks") in answer["error"]["message"]
+            assert (status, answer["error"]["kind"]) == (422, "refused_reset")
+            assert "raised ValueError" in answer["error"]["message"]
         # A task of the server's own is played as before, and code as an answer to it does not run either.
         status, answer = opened(server, "bits", seed=0, options={"task_index": 3})
         assert status == 200

@@ -6,14 +6,22 @@ import threading
 from types import SimpleNamespace
 from uuid import uuid4
 
+import gymnasium
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_envs import AsyncGuess, BlockingGuess, Guess, ToyTasks
 
+from textenvs import Task, TaskError, user
 from textenvs.serve import host as module
 from textenvs.serve.host import Host, Limits, Offer
 from textenvs.serve.protocol import Refusal, encode
+
+
+async def hosting(offers, **options):
+    host = Host(offers, **options)
+    await host.prepare()
+    return host
 
 
 async def told(host, op, owner="ann", **fields):
@@ -63,7 +71,7 @@ def hanging():
 # ------------------------------------------------------------------ sessions
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     st.sampled_from([Guess, AsyncGuess, BlockingGuess]),
     st.lists(
@@ -75,7 +83,7 @@ def test_requests_in_any_order_and_number_play_each_episode_once_and_never_anoth
     """Two owners with the same names of sessions; requests are repeated at once and later, and some are stale."""
 
     async def played():
-        host = Host({"env": Offer(kind)})
+        host = await hosting({"env": Offer(kind)})
         players = [(owner, f"a session of ours {name}") for owner in ("ann", "bob") for name in (1, 2)]
         directs, conversations, last = [Guess() for _ in players], [], [None] * 4
         for seed, (owner, name) in enumerate(players):
@@ -112,7 +120,7 @@ def test_requests_in_any_order_and_number_play_each_episode_once_and_never_anoth
 
 
 async def test_an_opening_that_is_sent_again_opens_no_second_session():
-    host = Host({"env": Offer(AsyncGuess)})
+    host = await hosting({"env": Offer(AsyncGuess)})
     opening = {"session": "a name of our own", "env": "env"}
     first, second = await asyncio.gather(*(told(host, "open", **opening) for _ in range(2)))
     assert first == second == await told(host, "open", **opening)  # with the seed that was drawn
@@ -127,23 +135,19 @@ async def test_an_opening_that_is_sent_again_opens_no_second_session():
     await host.close()
 
 
-async def test_sessions_have_a_limit_and_one_that_was_long_unused_makes_room(monkeypatch):
-    host = Host({"env": Offer(Guess)}, limits=Limits(max_sessions=2))
+async def test_sessions_have_a_limit():
+    host = await hosting({"env": Offer(Guess)}, limits=Limits(max_sessions=2))
     first, second = await opened(host), await opened(host)
     assert await opened(host) == "full"
-    third = await opened(host, replaces=first)
-    assert (await stepped(host, first))["kind"] == "unknown_session"
-    monkeypatch.setattr(module, "LINGER_S", 0.0)
-    await stepped(host, second)
+    await told(host, "close", sessions=[first])
     await opened(host)
-    assert (await stepped(host, third))["kind"] == "unknown_session"
-    assert (await stepped(host, second, turn=1))["turn"] == 2
-    assert dict(host.ended) == {"replaced": 1, "made_room": 1}
+    assert (await stepped(host, first))["kind"] == "unknown_session"
+    assert (await stepped(host, second))["turn"] == 1
     await host.close()
 
 
 async def test_a_session_that_is_not_used_ends_and_one_at_work_does_not(hanging, monkeypatch):
-    host, now = Host({"env": Offer(hanging)}, limits=Limits(idle_s=100.0)), 1000.0
+    host, now = await hosting({"env": Offer(hanging)}, limits=Limits(idle_s=100.0)), 1000.0
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
     working, idle, over = [await opened(host) for _ in range(3)]
     await stepped(host, over, "quit")
@@ -169,7 +173,7 @@ async def test_a_session_that_is_closed_at_work_is_cancelled_and_its_environment
         async def aclose(self):
             type(self).closed += 1
 
-    host = Host({"env": Offer(Waiting)})
+    host = await hosting({"env": Offer(Waiting)})
     session = await opened(host)
     work = asyncio.ensure_future(stepped(host, session))
     await so(lambda: host.sessions["ann", session].work is not None)
@@ -189,7 +193,7 @@ async def test_a_step_that_is_sent_again_during_another_request_gets_its_own_ans
             await asyncio.sleep(0.05)
             return {"good": 1.0}
 
-    host = Host({"env": Offer(Scored)}, allow=["scores"])
+    host = await hosting({"env": Offer(Scored)}, allow=["scores"])
     session = await opened(host)
     played = await stepped(host, session)
     scored = asyncio.ensure_future(told(host, "score", session=session, turn=1))
@@ -204,19 +208,25 @@ async def test_a_step_that_is_sent_again_during_another_request_gets_its_own_ans
 
 
 async def test_what_is_held_is_bounded_and_given_back():
-    host = Host({"env": Offer(Guess)}, limits=Limits(max_reply_bytes=1000, max_bytes=40_000))
+    host = await hosting({"env": Offer(Guess)}, limits=Limits(max_reply_bytes=1000, max_bytes=50_000), allow=["tasks"])
     session = await opened(host)
     assert (await stepped(host, session, "x" * 1000))["kind"] == "too_large"
     assert (await stepped(host, session, {"role": "assistant", "content": "\u00e9" * 200}))["kind"] == "too_large"
     assert await opened(host, replay=[{"action": "x" * 1000}]) == "too_large"
     before = host.held
-    with host.holding(40_001 - before - module.SMALL_BYTES), host.holding(module.SMALL_BYTES):
+    with host.holding(50_001 - before - module.SMALL_BYTES), host.holding(module.SMALL_BYTES):
         assert (await stepped(host, session))["kind"] == await opened(host) == "full"  # however small they are
     answer = await stepped(host, session, "x" * 900)
     assert host.held - before > 2 * 900  # the conversation, and the answer that is kept
     assert host.held == host.sessions["ann", session].size
     assert answer["turn"] == 1
-    with host.holding(30_000 - host.held):
+    row = Task("mine", "somewhere", (user("x"),), "the answer", extra={"corpus": "x" * 20_000}).to_row()
+    before = host.held
+    fat = await opened(host, options={"task": row})
+    assert host.held - before > 20_000 + module.SESSION_BYTES  # the row that a client brought counts
+    assert await opened(host, options={"task": row}) == "full"
+    await told(host, "close", sessions=[fat])
+    with host.holding(40_000 - host.held):
         with pytest.raises(Refusal, match="no memory for 10001 more bytes") as raised, host.holding(10_001):
             pass
         assert (raised.value.kind, raised.value.status) == ("full", 429)
@@ -230,14 +240,14 @@ async def test_what_is_held_is_bounded_and_given_back():
 
 
 async def test_where_all_threads_hang_requests_are_refused_until_they_end(hanging):
-    host = Host({"env": Offer(hanging)}, limits=Limits(threads=2, step_timeout_s=0.3))
+    host = await hosting({"env": Offer(hanging)}, limits=Limits(threads=2, step_timeout_s=0.3))
     sessions = [await opened(host) for _ in range(3)]
     late = await asyncio.gather(*(stepped(host, session, "hang") for session in sessions[:2]))
     assert [each["kind"] for each in late] == ["timeout"] * 2
     assert "the session is lost" in late[0]["message"]
     assert (await stepped(host, sessions[0]))["kind"] == "unknown_session"
-    for answer in (await stepped(host, sessions[2]), await told(host, "task", env="env", index=0)):
-        assert (answer["kind"], answer["retry_after_s"] > 0) == ("overloaded", True)
+    answer = await stepped(host, sessions[2])
+    assert (answer["kind"], answer["retry_after_s"] > 0) == ("overloaded", True)
     assert hanging.closed == 0
     hanging.go_on.set()
     await so(lambda: host.threads.stuck == 0)
@@ -248,7 +258,7 @@ async def test_where_all_threads_hang_requests_are_refused_until_they_end(hangin
 
 async def test_a_host_whose_threads_hang_is_closed_in_bounded_time(hanging, monkeypatch):
     monkeypatch.setattr(module, "CLOSE_S", 0.2)
-    host = Host({"env": Offer(hanging)}, limits=Limits(threads=1, step_timeout_s=0.2))
+    host = await hosting({"env": Offer(hanging)}, limits=Limits(threads=1, step_timeout_s=0.2))
     await stepped(host, await opened(host), "hang")
     async with asyncio.timeout(10):
         await host.close()
@@ -263,7 +273,7 @@ async def test_an_environment_that_awaits_too_long_keeps_its_episode_as_it_was()
                 await asyncio.Event().wait()
             return turn
 
-    host, direct = Host({"env": Offer(Waits)}, limits=Limits(step_timeout_s=0.2)), Guess()
+    host, direct = await hosting({"env": Offer(Waits)}, limits=Limits(step_timeout_s=0.2)), Guess()
     session = await opened(host)
     direct.reset(seed=0)
     assert "lost" not in (await stepped(host, session, "hang"))["message"]
@@ -271,12 +281,12 @@ async def test_an_environment_that_awaits_too_long_keeps_its_episode_as_it_was()
     await host.close()
 
 
-async def test_a_replay_has_no_more_time_than_a_step_and_leaves_the_loop_to_others():
+async def test_each_turn_of_a_replay_has_the_time_of_a_step_and_leaves_the_loop_to_others():
     played, ticks = [], 0
 
     class Slow(Guess):
         def respond(self, reply):
-            played.append(threading.Event().wait(0.02))
+            played.append(threading.Event().wait(1.0 if reply["content"] == "hang" else 0.02))
             return super().respond(reply)
 
     async def others():
@@ -285,41 +295,17 @@ async def test_a_replay_has_no_more_time_than_a_step_and_leaves_the_loop_to_othe
             await asyncio.sleep(0)
             ticks += 1
 
-    host = Host({"env": Offer(lambda: Slow(max_assistant_turns=1000))}, limits=Limits(step_timeout_s=0.2))
+    host = await hosting({"env": Offer(lambda: Slow(max_assistant_turns=99))}, limits=Limits(step_timeout_s=0.2))
     other = asyncio.ensure_future(others())
-    assert await opened(host, replay=[{"reseed": 1}, *[{"action": "a"}] * 500]) == "timeout"
+    assert len(await opened(host, replay=[{"reseed": 1}, *[{"action": "a"}] * 20])) == 32  # of 0.4 s in all
+    assert await opened(host, replay=[{"action": "a"}, {"action": "hang"}, {"action": "a"}]) == "timeout"
     other.cancel()
-    assert ticks > len(played) > 0
-    assert len(played) < 20
-    await so(lambda: not host.sessions)
+    assert ticks > len(played) > 20
+    await so(lambda: len(host.sessions) == 1)
     await host.close()
 
 
-# ------------------------------------------------------------------ arguments, errors
-
-
-async def test_arguments_of_clients_make_an_environment_once_and_only_so_many():
-    made = []
-
-    def make(**kwargs):
-        made.append(kwargs)
-        if kwargs.get("max_assistant_turns") == 99:
-            raise OSError("no such file")
-        return Guess(**kwargs)
-
-    host = Host({"env": Offer(make)}, allow=["kwargs"])
-    asked = [{"max_assistant_turns": 1 + number % 40} for number in range(80)]
-    answers = await asyncio.gather(*(told(host, "describe", env="env", kwargs=kwargs) for kwargs in asked))
-    assert [answer.get("kind") for answer in answers] == ([None] * 16 + ["full"] * 24) * 2
-    assert answers[2]["environments"]["env"]["max_assistant_turns"] == 3
-    assert len(made) == 16
-    await host.close()
-    host = Host({"env": Offer(make)}, allow=["kwargs"])
-    for _ in range(20):  # nothing of a failure is kept
-        answer = await told(host, "describe", env="env", kwargs={"max_assistant_turns": 99})
-        assert (answer["kind"], answer["exception"]) == ("refused_reset", "ValueError")
-        assert "cannot be made with these arguments: no such file" in answer["message"]
-    await host.close()
+# ------------------------------------------------------------------ errors
 
 
 class Unspeakable(ToyTasks):
@@ -333,14 +319,32 @@ class NotJson(Guess):
         return *most, {**info, "odd": object()}
 
 
+class Refuses(Guess):
+    def opening(self, task):
+        raise self.error(f"the answer is {task.ground_truth}, a secret")
+
+
+@pytest.mark.parametrize("error", [ValueError, TypeError, TaskError, gymnasium.error.InvalidProbability])
+async def test_the_text_of_a_reset_crosses_only_where_it_is_about_what_the_client_sent(error):
+    host = await hosting({"env": Offer(type("Own", (Refuses,), {"error": error}))}, allow=["tasks"])
+    opening = {"session": "s" * 16, "env": "env", "seed": 0}
+    for options in ({}, {"task_index": 1}):
+        answer = await told(host, "open", **opening, options=options)
+        assert (answer["kind"], "secret" in json.dumps(answer)) == ("refused_reset", False)
+        assert answer["message"].startswith(f"reset raised {error.__name__}; the server's log has it as error ")
+    row = ToyTasks()[0].to_row()
+    answer = await told(host, "open", **opening, options={"task": row})  # an error of data, of the client's own
+    assert ("a secret" in answer["message"]) == (error is TaskError)
+    answer = await told(host, "open", **opening, options={"task_index": 99})
+    assert "is 99, but toy tasks has 7 tasks" in answer["message"]
+    await host.close()
+
+
 async def test_the_text_of_an_environments_error_does_not_cross():
-    host = Host({"env": Offer(lambda: Guess(Unspeakable())), "odd": Offer(NotJson)})
-    for answer in (
-        await told(host, "task", env="env", index=0),
-        await told(host, "open", session="s" * 16, env="env", seed=0),
-    ):
-        assert (answer["kind"], answer["exception"]) == ("environment_error", "KeyError")
-        assert "secret" not in json.dumps(answer)
+    host = await hosting({"env": Offer(lambda: Guess(Unspeakable())), "odd": Offer(NotJson)})
+    answer = await told(host, "open", session="s" * 16, env="env", seed=0)
+    assert (answer["kind"], answer["exception"]) == ("environment_error", "KeyError")
+    assert "secret" not in json.dumps(answer)
     session = await opened(host, env="odd")
     assert (await stepped(host, session))["kind"] == "environment_error"
     assert (await stepped(host, session, turn=1))["kind"] == "unknown_session"  # its turn was played and is not known
@@ -348,13 +352,10 @@ async def test_the_text_of_an_environments_error_does_not_cross():
 
 
 async def test_what_was_not_allowed_is_refused_with_the_remedy():
-    host = Host({"env": Offer(Guess, nondeterministic=True)})
+    host = await hosting({"env": Offer(Guess, nondeterministic=True)})
     session = await opened(host)
     rng = {"bit_generator": "PCG64"}
     for allowance, answer in (
-        ("kwargs", await told(host, "describe", env="env", kwargs={"a": 1})),
-        ("kwargs", await told(host, "task", env="env", index=0, kwargs={"a": 1})),
-        ("kwargs", await told(host, "open", session="s" * 16, env="env", kwargs={"a": 1})),
         ("tasks", await told(host, "open", session="s" * 16, env="env", options={"task": {}})),
         ("tasks", await told(host, "open", session="s" * 16, env="env", options={"other": 1})),
         ("expert", await told(host, "demonstration", session=session, turn=0, rng=rng)),

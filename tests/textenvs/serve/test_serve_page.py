@@ -63,5 +63,5 @@ def test_it_has_every_option_of_the_command_and_of_the_environment():
     assert spec.requires == ("url",)
     assert spec.id in textenvs.list_environments(with_arguments=True)
     assert spec.id not in textenvs.list_environments()
-    for name in ("url", "env", "token", "env_kwargs", "timeout_s", "retry_s", "render_mode"):
+    for name in ("url", "env", "token", "timeout_s", "retry_s", "render_mode"):
         assert f"| `{name}`" in PAGE

@@ -67,7 +67,7 @@ def test_without_its_token_a_client_is_refused(guarded, header):
         assert status == 401
         assert "token" in answer["error"]["message"]
         assert TOKEN not in json.dumps(answer)
-    assert get(guarded, "/health") == (200, {"status": "ok", "protocol": 2})
+    assert get(guarded, "/health") == (200, {"status": "ok", "protocol": 3})
 
 
 def test_the_client_says_what_to_do_about_a_token(guarded, monkeypatch):
@@ -149,6 +149,16 @@ def test_other_requests_are_refused_as_json(guarded, method, path, headers, stat
     got, answer = asyncio.run(asked())
     assert (got, answer["error"]["kind"]) == (status, "bad_request")
     assert match in answer["error"]["message"]
+
+
+def test_sessions_can_be_closed_where_there_is_no_memory():
+    with running(max_bytes=200_000) as server:
+        opened = [ask(server, "open", **opening(number))[0] for number in range(30)]
+        assert {200, 429} == set(opened)
+        names = [opening(number)["session"] for number in range(1000)]
+        assert ask(server, "close", sessions=names * 3)[0] == 413
+        assert ask(server, "close", sessions=names)[0] == 200  # which takes more than is left
+        assert server.metrics()["held_bytes"] == 0
 
 
 def test_a_reply_that_is_too_large_is_refused_and_its_session_goes_on(guarded):
