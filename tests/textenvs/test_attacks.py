@@ -11,7 +11,7 @@ from textenvs.audit.subject import judge_attack, mean
 from textenvs.evaluate.baselines import play_attack, play_script
 from textenvs.sandbox import SandboxUnavailable
 
-EPISODES, QUICK = 200, 60
+EPISODES = QUICK = 200
 
 
 def probe(env_id: str) -> TextEnv | None:
