@@ -34,7 +34,7 @@ def test_what_is_written_is_read_back(schema, tmp_path):
     path = write_episodes(schema, specs, tmp_path / "new" / "rows.parquet", split="test")
     rows = parquet.read_table(path).to_pylist()
     assert [episode_of(row) for row in rows] == specs
-    assert [row["prompt"] for row in rows] == [[dict(message) for message in spec.opening()] for spec in specs]
+    assert [row["prompt"] for row in rows] == [[dict(message) for message in each.messages] for each in openings(specs)]
     assert [row["extra_info"]["index"] for row in rows] == list(range(len(specs)))
     assert {row["extra_info"]["split"] for row in rows} == {"test"}
     assert [row["data_source"] for row in rows] == [spec.env for spec in specs]

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
-import functools
 import json
 import logging
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from ...env import EnvironmentFailure
 from ...global_rng import RandomState, contained
-from ...messages import Message, text_of, user, visible_text
-from ...task import Split
-from .base import Answer, Imported, Seeds
+from ...messages import Message, Messages, user
+from .base import Answer, Seeded
 
 
-class Gem(Imported["_Game"]):
+class Gem(Seeded):
     """An environment of GEM's registry: its texts, and its reward on every turn.
 
     What it says is a user's message, with the ``suffix`` of GEM's info (what comes next) below it. GEM sets
@@ -31,103 +28,78 @@ class Gem(Imported["_Game"]):
     Args:
         game: An id of GEM, for example ``game:GuessTheNumber-v0-easy`` or ``rg:leg_counting``.
         options: Arguments of the environment, as in JSON, over those of the id.
-        send_thinking: Whether GEM gets the raw reply; without, ``<think>`` blocks are left out.
-        split: ``"train"`` or ``"test"``.
-        seed: Which endless sequence of seeds. (Episodes are seeded by ``reset``.)
-        max_assistant_turns: Truncate after so many replies; ``None`` leaves it to the game.
-        system_prompt: A system message put before the game's.
-        render_mode: As in :class:`~textenvs.env.TextEnv`.
+        **more: As in :class:`.base.Seeded`.
 
     Raises:
-        ValueError: GEM has no such environment (the message names the nearest), or it cannot be made with the options.
+        ValueError: GEM has no such environment, or it cannot be made with the options.
         ImportError: gem-llm, or what this environment of it needs, is not installed.
     """
 
     def __init__(
-        self,
-        game: str = "game:GuessTheNumber-v0-easy",
-        *,
-        options: Mapping[str, Any] | None = None,
-        send_thinking: bool = False,
-        split: Split = "train",
-        seed: int = 0,
-        max_assistant_turns: int | None = None,
-        system_prompt: str | None = None,
-        render_mode: str | None = None,
+        self, game: str = "game:GuessTheNumber-v0-easy", *, options: Mapping[str, Any] | None = None, **more: Any
     ) -> None:
-        known = _registered()
-        if game not in known:
-            near = difflib.get_close_matches(str(game), known, n=3, cutoff=0.4)
-            meant = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
-            raise ValueError(f"GEM has no environment {game!r}.{meant} gem.print_envs() shows all")
         try:
             self.options = json.loads(json.dumps(dict(options or {})))
         except (TypeError, ValueError) as error:
             raise ValueError(f"options must be a mapping as in JSON, not {options!r}: {error}") from error
         self.game = game
-        self.send_thinking = send_thinking
-        super().__init__(
-            Seeds(f"gem/{game}", seed, split),
-            max_assistant_turns=max_assistant_turns,
-            system_prompt=system_prompt,
-            render_mode=render_mode,
-        )
+        super().__init__(f"gem/{game}", **more)
+        _import_gem()
         try:
             self.begin(0).close()
         except EnvironmentFailure as failure:
-            if isinstance(failure.__cause__, ImportError):
-                raise ImportError(f"GEM's {game!r} cannot be imported: {failure.__cause__}") from failure
-            raise ValueError(
-                f"GEM's {game!r} cannot be started with options={self.options}: {failure.reason}"
-            ) from failure
+            kind = ImportError if isinstance(failure.__cause__, ImportError) else ValueError
+            raise kind(f"GEM's {game!r} cannot be started with options={self.options}: {failure.reason}") from failure
 
     def begin(self, seed: int) -> _Game:
-        """Make the environment, and reset it."""
-        return _Game(self.game, self.options, self.send_thinking, seed)
+        return _Game(self, seed)
 
 
 class _Game:
     """A running game, and the state of the global generators that is its own."""
 
-    def __init__(self, game: str, options: Mapping[str, Any], send_thinking: bool, seed: int) -> None:
-        import gem
-
-        self.name, self.send_thinking = game, send_thinking
-        self._random = RandomState.seeded(seed)
-        self.game: Any = None
+    def __init__(self, env: Gem, seed: int) -> None:
+        self._env, self._random = env, RandomState.seeded(seed)
+        self._game: Any = None
         try:
-            with contained(self._random):
-                self.game = gem.make(game, **options)
-                observation, info = self.game.reset(seed=seed)
-        except Exception as error:
+            with self._contained():
+                self._game = _import_gem().make(env.game, **env.options)
+                observation, info = self._game.reset(seed=seed)
+        except EnvironmentFailure:
             with suppress(Exception):  # the first one tells more
                 self.close()
-            raise EnvironmentFailure("tool_failed", f"{game}: {type(error).__name__}: {error}") from error
-        self.opening = (user(_text(observation, info)),)
+            raise
+        self.opening: Messages = (user(_text(observation, info)),)
 
     def reply(self, message: Message) -> Answer:
         from gem.utils.constants import TERMINAL_STATE
 
-        text = text_of(message) if self.send_thinking else visible_text(message)
-        try:
-            with contained(self._random):
-                observation, reward, terminated, truncated, info = self.game.step(text)
+        with self._contained():
+            observation, reward, terminated, truncated, info = self._game.step(self._env.text(message))
             number = float(reward)
-        except Exception as error:
-            raise EnvironmentFailure("tool_failed", f"{self.name}: {type(error).__name__}: {error}") from error
         done = bool(terminated or truncated)
         said = "" if observation == TERMINAL_STATE else _text(observation, {} if done else info)
         return Answer(
             messages=(user(said),) if said or not done else (),
             reward=number,
             terminated=bool(terminated),
-            truncated=bool(truncated) and not terminated,
+            stop="done" if terminated else None,
+            cut="truncated" if truncated and not terminated else None,
         )
 
     def close(self) -> None:
-        close = getattr(self.game, "close", None)
+        close = getattr(self._game, "close", None)
         if callable(close):
             close()
+
+    @contextmanager
+    def _contained(self) -> Iterator[None]:
+        """With its own random state; what it raises fails the episode."""
+        try:
+            with contained(self._random):
+                yield
+        except Exception as error:
+            raise EnvironmentFailure("tool_failed", f"{self._env.game}: {type(error).__name__}: {error}") from error
 
 
 def _text(observation: Any, info: Mapping[str, Any]) -> str:
@@ -136,16 +108,15 @@ def _text(observation: Any, info: Mapping[str, Any]) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-@functools.cache
-def _registered() -> tuple[str, ...]:
+def _import_gem() -> Any:
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     try:
         with contained(RandomState.seeded(0)):
-            from gem.envs.registration import ENV_REGISTRY
+            import gem
     except ImportError as error:
         raise ImportError("this needs GEM, on Python 3.11: pip install gem-llm") from error
     finally:  # importing it configures the process's logging
         root.handlers[:] = handlers
         root.setLevel(level)
-    return tuple(ENV_REGISTRY)
+    return gem
