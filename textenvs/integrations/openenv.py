@@ -81,10 +81,6 @@ class TextState(State):  # type: ignore[misc]
 # ------------------------------------------------------------------ the server
 
 
-class EpisodeFailed(RuntimeError):
-    """A simulator, judge or tool gave up: the episode says nothing about the policy. The client sees an error."""
-
-
 class TextEnvironment(Environment[TextAction, TextObservation, TextState]):  # type: ignore[misc]
     """A text environment as OpenEnv's server wants it: one a session, each in a thread of its own.
 
@@ -107,14 +103,7 @@ class TextEnvironment(Environment[TextAction, TextObservation, TextState]):  # t
     def reset(
         self, seed: int | None = None, episode_id: str | None = None, task_index: int | None = None, **kwargs: Any
     ) -> TextObservation:
-        """Begin an episode.
-
-        Args:
-            seed: Decides the task and all randomness.
-            episode_id: A name for it; by default a new one.
-            task_index: A task of the set, instead of one that the seed draws.
-            **kwargs: Nothing else is known; anything is a ``ValueError``.
-        """
+        """Begin an episode: of the task ``task_index``, or of one that the seed draws."""
         if kwargs:
             raise ValueError(f"reset has no arguments {sorted(kwargs)}; it has seed, episode_id and task_index")
         session = self._open()
@@ -126,7 +115,7 @@ class TextEnvironment(Environment[TextAction, TextObservation, TextState]):  # t
         """Play a reply.
 
         Raises:
-            EpisodeFailed: The environment's own machinery gave up.
+            RuntimeError: A simulator, judge or tool gave up, and the episode says nothing about the policy.
             ValueError: ``timeout_s`` (a turn happens as a whole or not at all) or other arguments are given, or text
                 and message differ.
         """
@@ -140,7 +129,7 @@ class TextEnvironment(Environment[TextAction, TextObservation, TextState]):  # t
         session = self._open()
         turn = session.reply(action.text if action.message is None else action.message)  # type: ignore[arg-type]
         if session.failed:
-            raise EpisodeFailed(f"leave this episode out, it failed ({turn.info['stop']}): {turn.info['failure']}")
+            raise RuntimeError(f"leave this episode out, it failed ({turn.info['stop']}): {turn.info['failure']}")
         return TextObservation(
             text=turn.text,
             messages=_wire(turn.messages),
@@ -153,27 +142,19 @@ class TextEnvironment(Environment[TextAction, TextObservation, TextState]):  # t
 
     @property
     def state(self) -> TextState:
-        """The episode as it stands."""
-        if (session := self._session) is None:
-            return TextState(env=self.env, episode_id=self._episode_id, step_count=0)
-        return TextState(
-            env=self.env,
-            episode_id=self._episode_id,
-            step_count=len(session.turns),
-            messages=_wire(session.messages),
-            turn_rewards=session.turn_rewards,
-            stop=session.stop,
-        )
+        shown = TextState(env=self.env, episode_id=self._episode_id, step_count=0)
+        if (session := self._session) is not None:
+            shown.step_count, shown.stop = len(session.turns), session.stop
+            shown.messages, shown.turn_rewards = _wire(session.messages), session.turn_rewards
+        return shown
 
     def get_metadata(self) -> EnvironmentMetadata:
-        """Name, description and version, from the registry where the environment is ours."""
         if self.env in registry.list_environments():
             spec = registry.describe(self.env)
             return EnvironmentMetadata(name=self.env, description=spec.description, version=str(spec.version))
         return EnvironmentMetadata(name=self.env, description=f"{self.env}, a text environment")
 
     def close(self) -> None:
-        """Release what the environment holds."""
         session, self._session = self._session, None
         if session is not None:
             session.close()

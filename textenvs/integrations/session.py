@@ -21,15 +21,7 @@ def text_of_all(messages: Messages) -> str:
 
 @dataclass(frozen=True)
 class SessionTurn:
-    """What an environment made of one reply.
-
-    Args:
-        messages: What it said, without what was there before; may be empty at the end.
-        reward: The turn's own reward.
-        terminated: The task is over.
-        truncated: A budget ran out, or the environment failed.
-        info: As ``step`` gives it.
-    """
+    """What an environment made of one reply: ``messages`` is what it said, ``info`` as ``step`` gives it."""
 
     messages: Messages
     reward: float

@@ -59,10 +59,6 @@ class SkyRLTextEnv(BaseTextEnv):  # type: ignore[misc]
             after as many replies, the last of them judged.
         env_id: The environment's id; the row's must be the same.
         options: What :func:`register` was given for it.
-
-    Raises:
-        SpecError: The row does not say which episode, or one of another environment.
-        ValueError: ``env_config`` is not empty, or ``max_turns`` is below 1.
     """
 
     def __init__(

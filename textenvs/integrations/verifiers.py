@@ -35,21 +35,16 @@ PLUGIN = "textenvs_verifiers"
 class TextTasksetConfig(vf.TasksetConfig):  # type: ignore[misc]
     """Which environment, and which of its episodes."""
 
-    env: str = ""
-    """The environment's id, for example ``textenv/clarify``."""
-    env_kwargs: dict[str, Any] = Field(default_factory=dict)
-    """Arguments of its constructor."""
-    first_seed: int = Field(0, ge=0)
-    """The seed of the first task; the next has the next one."""
-    count: int | None = Field(None, ge=1)
-    """How many tasks there are; endless without it."""
+    env: str = Field("", description="The environment's id, for example textenv/clarify.")
+    env_kwargs: dict[str, Any] = Field(default_factory=dict, description="Arguments of its constructor.")
+    first_seed: int = Field(0, ge=0, description="The seed of the first task; the next has the next one.")
+    count: int | None = Field(None, ge=1, description="How many tasks there are; endless without it.")
 
 
 class TextTaskData(vf.TaskData):  # type: ignore[misc]
-    """A task: its prompt is the episode's opening."""
+    """A task: its prompt is the episode's opening, and ``episode`` is what :meth:`EpisodeSpec.to_row` gives."""
 
     episode: dict[str, Any]
-    """The episode, as :meth:`EpisodeSpec.to_row` gives it."""
 
 
 class TextTask(vf.Task[TextTaskData]):  # type: ignore[misc]

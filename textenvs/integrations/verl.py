@@ -24,22 +24,12 @@ except ImportError:
 class TextEnvInteraction(BaseInteraction):  # type: ignore[misc]
     """Plays any environment as the user of verl's conversation; any number of episodes at a time.
 
-    verl makes one of these for each agent loop, from a YAML file::
-
-        interaction:
-          - name: textenv
-            class_name: textenvs.integrations.verl.TextEnvInteraction
-            config: {}
-
-    and the rows say which episode to play (``textenvs rows verl-interaction``). verl never finalizes an interaction, so
-    what an episode holds is released at its end, or with this object.
+    verl makes one of these for each agent loop, from a YAML file (examples/verl/interaction.yaml), and the rows say
+    which episode to play. It never finalizes one, so what an episode holds is released at its end, or with this object.
 
     Args:
         config: ``name``, as verl puts it there, and ``environments``: which ids and options the rows may have beyond
             the environments that ship and their harmless options (docs/security.md).
-
-    Raises:
-        ValueError: Another key in ``config``.
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -56,15 +46,7 @@ class TextEnvInteraction(BaseInteraction):  # type: ignore[misc]
     async def start_interaction(
         self, instance_id: str | None = None, *, episode: Any = None, name: str | None = None
     ) -> str:
-        """Begin the episode that a row's ``extra_info.interaction_kwargs`` describes.
-
-        Args:
-            instance_id: What the episode is to be called; made up where it is left out.
-            episode: An :class:`~textenvs.integrations.EpisodeSpec` as JSON text or a mapping.
-            name: The interaction's, which verl passes along.
-
-        Returns:
-            What the episode is called.
+        """Begin the episode that a row's ``extra_info.interaction_kwargs`` describes, and give its name.
 
         Raises:
             SpecError: ``episode`` is missing or malformed.
@@ -98,8 +80,6 @@ class TextEnvInteraction(BaseInteraction):  # type: ignore[misc]
 
         Raises:
             EnvironmentFailure: A simulator or judge gave up; the episode is then over, and not to be trained on.
-            KeyError: No such episode runs.
-            ValueError: There is no assistant message.
         """
         session = self._episodes.get(instance_id)
         if not isinstance(session, Session):
@@ -120,7 +100,7 @@ class TextEnvInteraction(BaseInteraction):  # type: ignore[misc]
         return turn.done, turn.text, turn.reward, turn.outcome
 
     async def calculate_score(self, instance_id: str, **kwargs: Any) -> float:
-        """The sum of the episode's turn rewards so far; raises ``KeyError`` where there is no such episode."""
+        """The sum of the episode's turn rewards so far."""
         found = self._episodes.get(instance_id)
         if found is None:
             raise KeyError(f"there is no interaction {instance_id!r}")

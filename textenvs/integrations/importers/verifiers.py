@@ -126,9 +126,11 @@ class _Engine:
         self._served.add_done_callback(lambda _: begun.cancel())
         try:
             begun.result()
+        except CancelledError:  # it ended before it had begun
+            self._served.result()
+            raise
         except BaseException:
             self._served.cancel()
-            self._served.result()
             raise
 
     def close(self) -> None:
