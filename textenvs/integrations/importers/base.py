@@ -1,6 +1,6 @@
 """Environments of other libraries as text environments: what all bridges to a running episode have in common.
 
-The running episode (a game object, a connection) is no part of the state: the state has the conversation and the
+The running episode (a connection, a rollout) is no part of the state: the state has the conversation and the
 task's seed. Where there is no running episode that has just come to the same point (after ``restore``, in a fork, in
 another process), one is begun from the seed and played again, and what it says is held against the conversation.
 """
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from ...data.endless import Endless
 from ...env import EnvironmentFailure, EpisodeState, StepResult, TextEnv, Turn
-from ...messages import Message, Messages, clean_messages, text_of, user, visible_text
+from ...messages import Message, Messages, clean_messages, user
 from ...task import SPLITS, Split, Task, TaskError
 
 
@@ -142,28 +142,6 @@ class Imported(TextEnv[ImportedState]):
         live, self._live = self._live, None
         if live is not None:
             live[2].close()
-
-
-class Seeded(Imported):
-    """Base class of bridges whose episodes are given by seeds.
-
-    Args:
-        source: Which environment it is, in a word.
-        send_thinking: Whether it gets the raw reply; without, ``<think>`` blocks are left out.
-        split: ``"train"`` or ``"test"``.
-        seed: Which endless sequence of seeds. (Episodes are seeded by ``reset``.)
-        **options: Of :class:`~textenvs.TextEnv`: ``max_assistant_turns``, ``system_prompt``, ``render_mode``.
-    """
-
-    def __init__(
-        self, source: str, *, send_thinking: bool = False, split: Split = "train", seed: int = 0, **options: Any
-    ) -> None:
-        super().__init__(Seeds(source, seed, split), **options)
-        self.send_thinking = send_thinking
-
-    def text(self, reply: Message) -> str:
-        """What the foreign environment gets of a reply."""
-        return text_of(reply) if self.send_thinking else visible_text(reply)
 
 
 @dataclass(frozen=True)

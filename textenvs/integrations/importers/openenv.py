@@ -11,15 +11,16 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from ...env import FAILURE_STOPS, EnvironmentFailure
-from ...messages import Message, Messages, check_conversation, user
-from .base import Answer, Seeded
+from ...messages import Message, Messages, check_conversation, text_of, user, visible_text
+from ...task import Split
+from .base import Answer, Imported, Seeds
 
 # What our own server says where an episode failed; see textenvs.integrations.openenv.
 _FAILED = "leave this episode out, it failed ("
 _TEXT = ("text", "observation", "message", "response", "content", "prompt")
 
 
-class OpenEnv(Seeded):
+class OpenEnv(Imported):
     """Episodes on an OpenEnv server, one connection each.
 
     What the server says is read from its observation: ``messages``, where it has chat messages there; else the field
@@ -36,8 +37,11 @@ class OpenEnv(Seeded):
         action_field: Which field of the action the reply goes to; ``None`` for the only field that must be given.
         observation_field: Which field of the observation is read.
         reset: More arguments of the server's ``reset``, as in JSON.
+        send_thinking: Whether the server gets the raw reply; without, ``<think>`` blocks are left out.
         timeout: Seconds to wait for an answer.
-        **more: As in :class:`.base.Seeded`.
+        split: ``"train"`` or ``"test"``.
+        seed: Which endless sequence of seeds. (Episodes are seeded by ``reset``.)
+        **options: Of :class:`~textenvs.TextEnv`: ``max_assistant_turns``, ``system_prompt``, ``render_mode``.
 
     Raises:
         ConnectionError: There is no OpenEnv server at the address.
@@ -52,8 +56,11 @@ class OpenEnv(Seeded):
         action_field: str | None = None,
         observation_field: str | None = None,
         reset: Mapping[str, Any] | None = None,
+        send_thinking: bool = False,
         timeout: float = 60.0,
-        **more: Any,
+        split: Split = "train",
+        seed: int = 0,
+        **options: Any,
     ) -> None:
         _client()
         self.url = url.rstrip("/")
@@ -62,11 +69,12 @@ class OpenEnv(Seeded):
             name, action = metadata["name"], dict(schema["action"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConnectionError(f"there is no OpenEnv server at {url} ({type(error).__name__}: {error})") from error
-        super().__init__(f"openenv/{name}", **more)
+        super().__init__(Seeds(f"openenv/{name}", seed, split), **options)
         self.action_field = _field(action, action_field, self.url)
         self.takes_messages = "message" in action.get("properties", {})
         self.observation_field = observation_field
         self.reset_arguments = dict(reset or {})
+        self.send_thinking = send_thinking
         self.timeout = float(timeout)
 
     def begin(self, seed: int) -> _Remote:
@@ -91,11 +99,12 @@ class _Remote:
 
     def reply(self, message: Message) -> Answer:
         env = self.env
-        action: dict[str, Any] = {env.action_field: env.text(message)}
+        text = text_of(message) if env.send_thinking else visible_text(message)
+        action: dict[str, Any] = {env.action_field: text}
         if "tool_calls" in message:
             if not env.takes_messages:
                 return Answer(messages=(user("There are no tool calls here. Reply with a text."),))
-            action["message"] = {**message, "content": env.text(message)}
+            action["message"] = {**message, "content": text}
         with _as_failure(env.url):
             result = self.client.step(action)
         said, info = result.observation, result.observation.get("info")
