@@ -12,17 +12,18 @@ Each check is a small function that returns a :class:`Verdict`: what was found, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 from ..env import TextEnv
 from ..evaluate.runner import Stopped
 from .contract import copies, determinism, endings, play_episodes, secrets, terms
+from .earnings import cost, own_attacks, returns
 from .expert_cheats import failing_first, remembering, unasked
 from .process import processes
 from .programs import programs
 from .search import search
 from .subject import Subject, Verdict
-from .worth import cost, own_attacks, returns
 
 __all__ = ["Subject", "Verdict", "audit", "checks", "contract"]
 
@@ -58,17 +59,16 @@ def contract(subject: Subject) -> Iterator[Verdict]:
 
 
 def checks(subject: Subject) -> Iterator[Verdict]:
-    """All verdicts, each when it is found."""
-    for verdict in contract(subject):
-        yield verdict
-        if verdict.check == "episodes":
-            return
-    try:
-        yield returns(subject)
-        yield from own_attacks(subject)
-        for check in (unasked, failing_first, remembering, programs, search, cost):
-            yield check(subject)
-    except Stopped as stopped:
-        yield Verdict("returns", "fail", "the environment fails, episode after episode", str(stopped))
-    finally:
-        subject.env.close()
+    """All verdicts, each when it is found; the subject is closed at the end."""
+    with closing(subject.env):
+        for verdict in contract(subject):
+            yield verdict
+            if verdict.check == "episodes":
+                return
+        try:
+            yield returns(subject)
+            yield from own_attacks(subject)
+            for check in (unasked, failing_first, remembering, programs, search, cost):
+                yield check(subject)
+        except Stopped as stopped:
+            yield Verdict("returns", "fail", "the environment fails, episode after episode", str(stopped))

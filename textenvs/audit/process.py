@@ -34,13 +34,7 @@ class Unfinished(Exception):
 
 
 def elsewhere(function: Callable[..., Any], *arguments: Any) -> Any:
-    """The result of ``function(*arguments)``, computed in a new process.
-
-    Raises:
-        Unpicklable: An argument cannot be pickled, or not be unpickled there.
-        Died: The process ended without a result.
-        Unfinished: It took longer than five minutes, or the function raised.
-    """
+    """The result of ``function(*arguments)``, computed in a new process; raises one of the three above."""
     try:
         parcel = pickle.dumps((function, arguments))
     except Exception as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from importlib import resources
 from typing import Any
@@ -24,7 +24,7 @@ from ..evaluate.records import Record
 from ..messages import Message, Messages, assistant, text_of
 from ..tools.formats import call
 from .process import Died, Unfinished, Unpicklable, elsewhere
-from .subject import Subject, Verdict, best_of, mean, show
+from .subject import Subject, Verdict, mean, show
 
 #: Set by a program that runs in the process of its environment.
 REACHED = "textenvs_audit_reached"
@@ -35,10 +35,10 @@ _MARK = f"import sys\nsys.{REACHED} = True\n"
 _EPISODES = 10
 
 
-def library() -> dict[str, str]:
-    """The programs, by name; ``{name}`` stands for the name of the function that is asked for."""
-    text = resources.files(__package__).joinpath("programs.yaml").read_text(encoding="utf-8")
-    return yaml.safe_load(text)  # type: ignore[no-any-return]
+#: The programs, by name; ``{name}`` stands for the name of the function that is asked for.
+LIBRARY: Mapping[str, str] = yaml.safe_load(
+    resources.files(__package__).joinpath("programs.yaml").read_text(encoding="utf-8")
+)
 
 
 def programs(subject: Subject) -> Verdict:
@@ -52,7 +52,7 @@ def programs(subject: Subject) -> Verdict:
     indices, _ = subject.tasks(min(_EPISODES, subject.episodes), seed=30)
     worst = -float("inf")
     evidence = ""
-    for name in library():
+    for name in LIBRARY:
         try:
             found = elsewhere(play_program, subject.make_env, name, indices, subject.seed)
         except Unpicklable as error:
@@ -69,22 +69,22 @@ def programs(subject: Subject) -> Verdict:
                 "a program runs in the environment's own process, where it can patch the checker and read what it "
                 "compares with: run it in a sandbox, and judge outside of it"
             )
-            return Verdict(check, "fail", cause, said, show(best_of(records)))
+            return Verdict(check, "fail", cause, said, show(records))
         if subject.limit is not None and mean(records) > subject.limit:
             cause = "a program that patches its checker passes: the verdict must be made outside of its process"
-            return Verdict(check, "fail", cause, said, show(best_of(records)))
+            return Verdict(check, "fail", cause, said, show(records))
         if mean(records) > worst:
             worst, evidence = mean(records), said
-    return Verdict(check, "pass", f"{len(library())} programs pass nothing", f"best is {evidence}")
+    return Verdict(check, "pass", f"{len(LIBRARY)} programs pass nothing", f"best is {evidence}")
 
 
 def play_program(make_env: Callable[[], TextEnv[Any]], name: str, indices: list[int], seed: int) -> dict[str, Any]:
     """Play a program of the library: the records as JSON, and whether it ran in this process."""
-    attack = always(name, "", functools.partial(_write, library()[name]))
+    attack = always(name, "", functools.partial(_write, LIBRARY[name]))
     env = make_env()
     schemas = [schema for schema in getattr(env, "tool_schemas", ()) if _code_of(schema)]
     if schemas:
-        attack = Attack(name, "", lambda rng, seen: _through(schemas[0], library()[name]))
+        attack = Attack(name, "", lambda rng, seen: _through(schemas[0], LIBRARY[name]))
     records = play_policy(env, AttackPolicy(attack), jobs(indices, 1, seed), max_failures=2**31)
     return {"records": [asdict(record) for record in records], "reached": hasattr(sys, REACHED)}
 

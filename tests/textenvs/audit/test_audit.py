@@ -17,10 +17,10 @@ from planted import (
 )
 
 from textenvs.audit import Subject, audit
+from textenvs.audit.earnings import own_attacks, returns
 from textenvs.audit.expert_cheats import failing_first, remembering, unasked
 from textenvs.audit.programs import programs
 from textenvs.audit.search import search
-from textenvs.audit.worth import own_attacks, returns
 
 
 def subject(kind):
