@@ -75,13 +75,6 @@ def _verl(opening: Opening, number: int, split: str) -> dict[str, Any]:
     }
 
 
-def _verl_interaction(opening: Opening, number: int, split: str) -> dict[str, Any]:
-    row = _verl(opening, number, split)
-    row["extra_info"]["interaction_kwargs"] = {"name": "textenv", "episode": row["extra_info"].pop("textenv")}
-    # Without it, verl plays a single turn and says nothing.
-    return {**row, "agent_name": "tool_agent"}
-
-
 def _skyrl(opening: Opening, number: int, split: str) -> dict[str, Any]:
     return {
         "data_source": opening.spec.env,
@@ -93,13 +86,8 @@ def _skyrl(opening: Opening, number: int, split: str) -> dict[str, Any]:
     }
 
 
-#: What a row is made with, by the library that is to read it: ``verl`` (0.8 and newer, the agent loop ``textenv``),
-#: ``verl-interaction`` (0.7 and older), ``skyrl``.
-SCHEMAS: Mapping[str, Callable[[Opening, int, str], dict[str, Any]]] = {
-    "verl": _verl,
-    "verl-interaction": _verl_interaction,
-    "skyrl": _skyrl,
-}
+#: What a row is made with, by the library that is to read it.
+SCHEMAS: Mapping[str, Callable[[Opening, int, str], dict[str, Any]]] = {"verl": _verl, "skyrl": _skyrl}
 
 
 def episode_rows(schema: str, specs: Iterable[EpisodeSpec], *, split: str = "train") -> Iterator[dict[str, Any]]:

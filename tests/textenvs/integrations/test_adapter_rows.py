@@ -17,10 +17,7 @@ from textenvs.task import Rows, Task
 
 
 def episode_of(row):
-    extra = row["extra_info"]
-    found = [row.get("textenv"), extra.get("textenv"), extra.get("interaction_kwargs", {}).get("episode")]
-    (text,) = [each for each in found if each is not None]
-    return EpisodeSpec.from_row(text)
+    return EpisodeSpec.from_row(row.get("textenv") or row["extra_info"]["textenv"])
 
 
 @pytest.mark.parametrize("schema", SCHEMAS)
@@ -38,8 +35,7 @@ def test_what_is_written_is_read_back(schema, tmp_path):
     assert [row["extra_info"]["index"] for row in rows] == list(range(len(specs)))
     assert {row["extra_info"]["split"] for row in rows} == {"test"}
     assert [row["data_source"] for row in rows] == [spec.env for spec in specs]
-    kind = {"verl": "textenv", "verl-interaction": "tool_agent", "skyrl": None}[schema]
-    assert {row.get("agent_name") for row in rows} == {kind}
+    assert {row.get("agent_name") for row in rows} == {{"verl": "textenv", "skyrl": None}[schema]}
     if schema == "skyrl":
         assert [row["env_class"] for row in rows] == [spec.env for spec in specs]
 
