@@ -28,22 +28,14 @@ from .subject import Subject, Verdict
 __all__ = ["Subject", "Verdict", "audit", "checks", "contract"]
 
 
-def audit(
-    make_env: Callable[[], TextEnv[Any]], *, episodes: int = 200, seed: int = 0, search: int = 200
-) -> list[Verdict]:
-    """Audit an environment.
+def audit(make_env: Callable[[], TextEnv[Any]], **options: int) -> list[Verdict]:
+    """Audit an environment; it is sound if no verdict has ``failed``.
 
     Args:
-        make_env: Makes it: its class, or ``functools.partial(textenvs.make, id, ...)``. What can be pickled is also
-            played in another process.
-        episodes: Of every policy whose mean return is judged, at most as many as there are tasks.
-        seed: Decides tasks, replies and what the search tries.
-        search: How many cheap policies the search tries.
-
-    Returns:
-        The verdicts. The environment is sound if none has ``failed``.
+        make_env: Makes it; as of :class:`Subject`, and so are ``options``.
+        **options: ``episodes``, ``seed``, ``search``.
     """
-    return list(checks(Subject(make_env, episodes=episodes, seed=seed, search=search)))
+    return list(checks(Subject(make_env, **options)))
 
 
 def contract(subject: Subject) -> Iterator[Verdict]:

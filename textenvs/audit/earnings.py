@@ -26,23 +26,15 @@ _TIMED = 10  # episodes that are timed
 
 @dataclass(frozen=True)
 class Earning:
-    """What one policy earned.
-
-    Args:
-        policy: The script's or the attack's name.
-        says: What it does, of an attack; else nothing.
-        records: Its episodes; none where it could not play.
-        cause: Why it could not play.
-    """
+    """What one policy earned: a script, or an attack, which ``says`` what it does."""
 
     policy: str
     says: str
     records: Sequence[Record]
-    cause: str = ""
+    cause: str = ""  # why it could not play
 
     @property
     def good(self) -> list[Record]:
-        """The episodes that did not fail."""
         return [record for record in self.records if not record.failed]
 
 
@@ -145,15 +137,10 @@ def cost(subject: Subject) -> Verdict:
     records = subject.play(script, indices, subject.seed)
     seconds = time.perf_counter() - started
     turns = sum(record.assistant_turns for record in records)
-    tracing = tracemalloc.is_tracing()
-    if not tracing:
-        tracemalloc.start()
-    before = tracemalloc.get_traced_memory()[0]
-    tracemalloc.reset_peak()
+    tracemalloc.start()
     subject.play(script, indices[:1], subject.seed)
-    peak = tracemalloc.get_traced_memory()[1] - before
-    if not tracing:
-        tracemalloc.stop()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
     with closing(subject.make_env()) as env:
         env.reset(seed=subject.seed)
         size = len(pickle.dumps(env.snapshot()))

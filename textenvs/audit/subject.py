@@ -51,24 +51,25 @@ class Verdict:
         return self.status == "fail"
 
 
+@dataclass
 class Subject:
     """An environment under audit; what several checks need of it is played once.
 
     Args:
-        make_env: Makes the environment: its class, or ``functools.partial(textenvs.make, id, ...)``.
+        make_env: Makes the environment: its class, or ``functools.partial(textenvs.make, id, ...)``. What can be
+            pickled is also played in another process.
         episodes: Of every policy whose mean return is judged, at most as many as there are tasks.
         seed: Decides tasks, replies and what the search tries.
         search: How many cheap policies the search tries.
     """
 
-    def __init__(
-        self, make_env: Callable[[], TextEnv[Any]], *, episodes: int = 200, seed: int = 0, search: int = 200
-    ) -> None:
-        self.make_env = make_env
-        self.episodes = episodes
-        self.seed = seed
-        self.search = search
-        self.env = make_env()
+    make_env: Callable[[], TextEnv[Any]]
+    episodes: int = 200
+    seed: int = 0
+    search: int = 200
+
+    def __post_init__(self) -> None:
+        self.env = self.make_env()
 
     @functools.cached_property
     def random(self) -> list[Record]:

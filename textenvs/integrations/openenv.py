@@ -112,12 +112,10 @@ class TextEnvironment(Environment[TextAction, TextObservation, TextState]):  # t
         return TextObservation(text=text_of_all(opening), messages=_wire(opening), info=dict(session.info))
 
     def step(self, action: TextAction, timeout_s: float | None = None, **kwargs: Any) -> TextObservation:
-        """Play a reply.
+        """Play a reply; there is no ``timeout_s``: a turn happens as a whole or not at all.
 
         Raises:
             RuntimeError: A simulator, judge or tool gave up, and the episode says nothing about the policy.
-            ValueError: ``timeout_s`` (a turn happens as a whole or not at all) or other arguments are given, or text
-                and message differ.
         """
         if timeout_s is not None or kwargs:
             given = sorted(kwargs) + ["timeout_s"] * (timeout_s is not None)
@@ -180,9 +178,6 @@ def create_app(
         max_concurrent_envs: How many sessions there may be at a time; each has an environment and a thread.
         session_timeout: After so many seconds without a message a session's environment is closed.
 
-    Raises:
-        gymnasium.error.NameNotFound: Nothing has this id.
-        TypeError, ValueError: The environment or OpenEnv refuses its arguments.
     """
     concurrency = ConcurrencyConfig(max_concurrent_envs=max_concurrent_envs, session_timeout=session_timeout)
     TextEnvironment(env, env_kwargs).close()  # so that errors come here, not at the first client

@@ -85,8 +85,6 @@ class Session:
             await session.aclose()
             raise
 
-    # ------------------------------------------------------------------ what happened
-
     @property
     def messages(self) -> Messages:
         """The whole conversation so far, as a copy."""
@@ -136,8 +134,6 @@ class Session:
         if self.failed:
             raise EnvironmentFailure(str(self.stop), str(self.turns[-1].info.get("failure", "no reason given")))
 
-    # ------------------------------------------------------------------ playing
-
     def start(self, seed: int | None = None, options: Mapping[str, Any] | None = None) -> Messages:
         """Begin an episode, and give its opening messages; raises what ``reset`` raises."""
         return self._opened(*self.env.reset(seed=seed, options=None if options is None else dict(options)))
@@ -169,8 +165,6 @@ class Session:
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-    # ------------------------------------------------------------------ inside
 
     def _opened(self, messages: Messages, info: Mapping[str, Any]) -> Messages:
         self.turns, self.info, self._messages = [], info, messages

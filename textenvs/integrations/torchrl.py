@@ -45,8 +45,8 @@ class InfoReader(BaseInfoDictReader):  # type: ignore[misc]
     """
 
     def __init__(self) -> None:
-        flag = Binary(1, dtype=Binary(1).zero().bool().dtype)  # torch.bool, without importing torch here
-        self._spec = Composite({"info": NonTensor((), example_data={}), "failed": flag}, shape=())
+        failed = Binary(1, dtype=Binary(1).zero().bool().dtype)  # torch.bool, without importing torch here
+        self._spec = Composite({"info": NonTensor((), example_data={}), "failed": failed}, shape=())
 
     @property
     def info_spec(self) -> Composite:
@@ -77,11 +77,6 @@ class TextGymWrapper(GymWrapper):  # type: ignore[misc]
         env: The environment, or its id.
         env_kwargs: Arguments of the environment's constructor; only with an id.
         **kwargs: Of ``GymWrapper``, for example ``device``.
-
-    Raises:
-        TypeError: ``env`` is neither a :class:`~textenvs.env.TextEnv` nor an id, or it is an environment already and
-            ``env_kwargs`` are given.
-        gymnasium.error.NameNotFound: Nothing has this id.
     """
 
     def __init__(self, env: TextEnv[Any] | str, *, env_kwargs: Mapping[str, Any] | None = None, **kwargs: Any) -> None:

@@ -57,11 +57,7 @@ class Imported(TextEnv[ImportedState]):
 
     @abstractmethod
     def begin(self, seed: int) -> Running:
-        """A new running episode: the same seed begins the same one, wherever it can.
-
-        Raises:
-            EnvironmentFailure: It could not be begun.
-        """
+        """A new running episode: the same seed begins the same one, wherever it can."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the running episode: a copy, a fork or another process plays it again."""
