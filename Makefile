@@ -82,7 +82,7 @@ endif
 venv-verl: .venv-verl/.installed
 venv-hosts: .venv-hosts/.installed
 
-.venv-verl/.installed: requirements/verl-alone.txt requirements/verl-older.txt
+.venv-verl/.installed: requirements/verl-alone.txt
 .venv-hosts/.installed: requirements/hosts-alone.txt
 .venv-%/.installed: requirements/%.txt scripts/overlay.py $(VENV)/.dev-installed
 	rm -rf .venv-$*

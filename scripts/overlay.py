@@ -3,8 +3,7 @@
 Some host libraries pin versions that the rest does not take. Their environment sees all packages of the one that runs
 this, so that torch is not installed a second time, and installs only what differs before them.
 
-Beside the requirements may be two more files: ``verl-alone.txt``, installed without requirements of their own, and
-``verl-older.txt``, likewise, into ``.venv-verl/older``, which is on nobody's path.
+Beside the requirements may be another file, ``verl-alone.txt``: it is installed without requirements of its own.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from pathlib import Path
 
 
 def main(place: Path, requirements: Path) -> None:
-    """Make the environment at ``place``, and install there what the requirements and the files beside them say."""
+    """Make the environment at ``place``, and install there what the requirements and the file beside them say."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True)
     inside = place / "bin" / "python"
     own = Path(
@@ -32,11 +31,9 @@ def main(place: Path, requirements: Path) -> None:
     (own / "_below.pth").write_text(f"import site; site.addsitedir({below!r})\n", encoding="utf-8")
     pip = [str(inside), "-m", "pip", "install", "--disable-pip-version-check", "--quiet", "--no-compile"]
     subprocess.run([*pip, "-r", str(requirements)], check=True)
-    alone, older = (requirements.with_name(f"{requirements.stem}-{which}.txt") for which in ("alone", "older"))
+    alone = requirements.with_name(f"{requirements.stem}-alone.txt")
     if alone.exists():
         subprocess.run([*pip, "--no-deps", "-r", str(alone)], check=True)
-    if older.exists():
-        subprocess.run([*pip, "--no-deps", "--target", str(place / "older"), "-r", str(older)], check=True)
 
 
 if __name__ == "__main__":

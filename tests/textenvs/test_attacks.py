@@ -7,7 +7,8 @@ import pytest
 import textenvs
 from textenvs import TextEnv
 from textenvs.attack import COMMON
-from textenvs.audit.subject import judge_attack, mean
+from textenvs.audit.earnings import judge_attack
+from textenvs.audit.subject import mean
 from textenvs.evaluate.baselines import play_attack, play_script
 from textenvs.sandbox import SandboxUnavailable
 

@@ -175,10 +175,9 @@ def test_the_built_in_scorers_by_data_source(tmp_path, capsys):
     assert [row["score"] for row in rows] == [1, 0, 0, 1, 0, 0, 0, 0, 1, 0]
 
 
-@pytest.mark.parametrize("library", ["verl", "verl-interaction"])
-def test_rows_of_our_episodes_are_replied_to_and_scored_by_their_environment(model, tmp_path, capsys, library):
+def test_rows_of_our_episodes_are_replied_to_and_scored_by_their_environment(model, tmp_path, capsys):
     rows, output = tmp_path / "rows.parquet", tmp_path / "replies.parquet"
-    words = ["rows", library, "textenv/gsm8k-interact", "level=easy", "-n", "3", "-o", str(rows)]
+    words = ["rows", "verl", "textenv/gsm8k-interact", "level=easy", "-n", "3", "-o", str(rows)]
     assert textenvs_main(words) == 0
     assert generate.main(command(model, rows, output)) == 0
     assert evaluate.main([f"data.path={output}"]) == 0

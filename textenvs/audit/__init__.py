@@ -12,37 +12,30 @@ Each check is a small function that returns a :class:`Verdict`: what was found, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 from ..env import TextEnv
 from ..evaluate.runner import Stopped
 from .contract import copies, determinism, endings, play_episodes, secrets, terms
+from .earnings import cost, own_attacks, returns
 from .expert_cheats import failing_first, remembering, unasked
 from .process import processes
 from .programs import programs
 from .search import search
 from .subject import Subject, Verdict
-from .worth import cost, own_attacks, returns
 
 __all__ = ["Subject", "Verdict", "audit", "checks", "contract"]
 
 
-def audit(
-    make_env: Callable[[], TextEnv[Any]], *, episodes: int = 200, seed: int = 0, search: int = 200
-) -> list[Verdict]:
-    """Audit an environment.
+def audit(make_env: Callable[[], TextEnv[Any]], **options: int) -> list[Verdict]:
+    """Audit an environment; it is sound if no verdict has ``failed``.
 
     Args:
-        make_env: Makes it: its class, or ``functools.partial(textenvs.make, id, ...)``. What can be pickled is also
-            played in another process.
-        episodes: Of every policy whose mean return is judged, at most as many as there are tasks.
-        seed: Decides tasks, replies and what the search tries.
-        search: How many cheap policies the search tries.
-
-    Returns:
-        The verdicts. The environment is sound if none has ``failed``.
+        make_env: Makes it; as of :class:`Subject`, and so are ``options``.
+        **options: ``episodes``, ``seed``, ``search``.
     """
-    return list(checks(Subject(make_env, episodes=episodes, seed=seed, search=search)))
+    return list(checks(Subject(make_env, **options)))
 
 
 def contract(subject: Subject) -> Iterator[Verdict]:
@@ -58,17 +51,16 @@ def contract(subject: Subject) -> Iterator[Verdict]:
 
 
 def checks(subject: Subject) -> Iterator[Verdict]:
-    """All verdicts, each when it is found."""
-    for verdict in contract(subject):
-        yield verdict
-        if verdict.check == "episodes":
-            return
-    try:
-        yield returns(subject)
-        yield from own_attacks(subject)
-        for check in (unasked, failing_first, remembering, programs, search, cost):
-            yield check(subject)
-    except Stopped as stopped:
-        yield Verdict("returns", "fail", "the environment fails, episode after episode", str(stopped))
-    finally:
-        subject.env.close()
+    """All verdicts, each when it is found; the subject is closed at the end."""
+    with closing(subject.env):
+        for verdict in contract(subject):
+            yield verdict
+            if verdict.check == "episodes":
+                return
+        try:
+            yield returns(subject)
+            yield from own_attacks(subject)
+            for check in (unasked, failing_first, remembering, programs, search, cost):
+                yield check(subject)
+        except Stopped as stopped:
+            yield Verdict("returns", "fail", "the environment fails, episode after episode", str(stopped))

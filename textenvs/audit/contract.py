@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
-import random
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
+from itertools import islice
 from math import fsum, isclose
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 
 from ..env import TextEnv
 from ..evaluate.baselines import has_script
+from ..global_rng import RandomState
 from ..messages import Message, text_of
 from ..text import quoted
 from .subject import Subject, Verdict
@@ -32,67 +34,55 @@ _OF_THE_BASE = frozenset(vars(gymnasium.Env)) | {
 
 @dataclass(frozen=True)
 class Played:
-    """An episode, with all that was seen of it.
-
-    Args:
-        seed: Of the reset.
-        opening: What ``reset`` returned.
-        turns: Replies, and what ``step`` returned.
-        secrets: What only the environment knew.
-        changed: Attributes of the environment, other than its state, that changed.
-    """
+    """An episode, with all that was seen of it."""
 
     seed: int
-    opening: Any
-    turns: list[tuple[str | Message, Any]]
+    opening: Any  # what reset() returned
+    turns: list[tuple[str | Message, Any]]  # replies, and what step() returned
     secrets: tuple[str, ...]
-    changed: list[str]
+    changed: list[str]  # attributes of the environment, other than its state
 
 
 def play_episodes(subject: Subject) -> list[Played]:
     """Episodes of garbage, and on even seeds of the environment's scripts, too."""
     episodes = []
     for seed in range(subject.seed, subject.seed + _EPISODES):
-        env = subject.make_env()
-        before = _attributes(env)
-        opening = env.reset(seed=seed)
-        turns = []
-        for reply in _replies(env, seed):
-            turns.append((reply, env.step(reply)))
-            if env.state.done or len(turns) == _TURNS:
-                break
-        changed = _changed(before, _attributes(env))
-        episodes.append(Played(seed, opening, turns, tuple(env.secrets()), changed))
-        env.close()
+        with closing(subject.make_env()) as env:
+            before = _attributes(env)
+            opening = env.reset(seed=seed)
+            turns: list[tuple[str | Message, Any]] = []
+            for reply in islice(_replies(env, seed), _TURNS):
+                turns.append((reply, env.step(reply)))
+                if env.state.done:
+                    break
+            changed = _changed(before, _attributes(env))
+            episodes.append(Played(seed, opening, turns, tuple(env.secrets()), changed))
     return episodes
 
 
 def determinism(subject: Subject, episodes: list[Played]) -> Verdict:
     """The same seed and replies give the same episode, whatever the global generators hold."""
-    states = random.getstate(), np.random.get_state()  # noqa: NPY002
+    outside = RandomState.current()
     try:
         return _determinism(subject, episodes)
     finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])  # noqa: NPY002
+        outside.install()
 
 
 def _determinism(subject: Subject, episodes: list[Played]) -> Verdict:
     for played in episodes:
-        env = subject.make_env()
-        random.seed(played.seed)
-        np.random.seed(played.seed % 2**32)  # noqa: NPY002  nothing may read it
-        opening = env.reset(seed=played.seed)
-        remedy = "draw from self.np_random alone, and use no clock, id or global generator"
-        if opening != played.opening:
-            what = f"reset(seed={played.seed}) gave two different openings"
-            return Verdict("determinism", "fail", f"{what}; {remedy}", _difference(played.opening, opening))
-        for turn, (reply, expected) in enumerate(played.turns, start=1):
-            found = _outcome(env, reply)
-            if found != expected:
-                what = f"the same seed and replies gave another turn (seed {played.seed}, turn {turn})"
-                return Verdict("determinism", "fail", f"{what}; {remedy}", _difference(expected, found))
-        env.close()
+        with closing(subject.make_env()) as env:
+            RandomState.seeded(played.seed).install()  # nothing may read it
+            opening = env.reset(seed=played.seed)
+            remedy = "draw from self.np_random alone, and use no clock, id or global generator"
+            if opening != played.opening:
+                what = f"reset(seed={played.seed}) gave two different openings"
+                return Verdict("determinism", "fail", f"{what}; {remedy}", _difference(played.opening, opening))
+            for turn, (reply, expected) in enumerate(played.turns, start=1):
+                found = _outcome(env, reply)
+                if found != expected:
+                    what = f"the same seed and replies gave another turn (seed {played.seed}, turn {turn})"
+                    return Verdict("determinism", "fail", f"{what}; {remedy}", _difference(expected, found))
     return Verdict("determinism", "pass", "the same seed and replies give the same episode", _count(episodes))
 
 
@@ -100,25 +90,24 @@ def copies(subject: Subject, episodes: list[Played]) -> Verdict:
     """A snapshot that is restored elsewhere, and a fork, continue alike; a fork changes nothing where it came from."""
     keep = (
         "what changes during an episode belongs in self.state: a subclass of EpisodeState with a field for it, named "
-        f"in {subject.name}.state_type; snapshots, forks and training play it wrongly otherwise"
+        f"in {type(subject.env).__name__}.state_type; snapshots, forks and training play it wrongly otherwise"
     )
     for played in episodes:
         changed = f"self.{', self.'.join(played.changed)} changed while an episode was played"
-        env = subject.make_env()
-        env.reset(seed=played.seed)
-        for turn, (reply, expected) in enumerate(played.turns, start=1):
-            other, fork = subject.make_env(), env.fork()
-            other.restore(copy.deepcopy(env.snapshot()))
-            ways = {"a snapshot restored in another environment": other, "a fork": fork}
-            ways["the same environment, with a fork that was played beside it,"] = env
-            for how, each in ways.items():
-                found = _outcome(each, reply)
-                if found != expected:
-                    what = f"{how} continued differently (seed {played.seed}, turn {turn})"
-                    hint = f" ({changed})" if played.changed else ""
-                    return Verdict("copies", "fail", f"{what}{hint}; {keep}", _difference(expected, found))
-            other.close()
-        env.close()
+        with closing(subject.make_env()) as env:
+            env.reset(seed=played.seed)
+            for turn, (reply, expected) in enumerate(played.turns, start=1):
+                with closing(subject.make_env()) as other:
+                    fork = env.fork()
+                    other.restore(copy.deepcopy(env.snapshot()))
+                    ways = {"a snapshot restored in another environment": other, "a fork": fork}
+                    ways["the same environment, with a fork that was played beside it,"] = env
+                    for how, each in ways.items():
+                        found = _outcome(each, reply)
+                        if found != expected:
+                            what = f"{how} continued differently (seed {played.seed}, turn {turn})"
+                            hint = f" ({changed})" if played.changed else ""
+                            return Verdict("copies", "fail", f"{what}{hint}; {keep}", _difference(expected, found))
         if played.changed:
             return Verdict("copies", "fail", f"{changed} (seed {played.seed}); {keep}")
     return Verdict("copies", "pass", "snapshots, restored ones and forks continue alike", _count(episodes))

@@ -1,76 +1,149 @@
-"""What an environment's scripts and its attacks earn, level by level."""
+"""What an environment pays to its scripts and its attacks, level by level, and what an episode takes."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+import pickle
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
+from ..attack import COMMON, Attack
 from ..env import TextEnv
 from ..evaluate.baselines import has_script, play_attack, play_script
-from ..evaluate.policies import SCRIPTS
+from ..evaluate.policies import SCRIPTS, Script, ScriptedPolicy
 from ..evaluate.records import Record
 from ..evaluate.runner import Stopped
+from ..integrations.importers.base import Imported
 from ..registry import make
+from .subject import Subject, Verdict, below_expert, judge, mean, show, solved
+
+_TIMED = 10  # episodes that are timed
 
 
 @dataclass(frozen=True)
 class Earning:
-    """What one policy earned.
-
-    Args:
-        policy: The script's or the attack's name.
-        says: What it does, of an attack; else nothing.
-        records: Its episodes; none where it could not play.
-        cause: Why it could not play.
-    """
+    """What one policy earned: a script, or an attack, which ``says`` what it does."""
 
     policy: str
     says: str
     records: Sequence[Record]
-    cause: str = ""
+    cause: str = ""  # why it could not play
 
     @property
     def good(self) -> list[Record]:
-        """The episodes that did not fail."""
         return [record for record in self.records if not record.failed]
 
 
 def makers(env_id: str, options: Mapping[str, Any]) -> dict[str, Callable[[], TextEnv[Any]]]:
     """What makes an environment at each of its levels; under ``""`` where it has none, or one is among the options."""
-    env = make(env_id, **options)
-    env.close()
-    levels = env.levels if "level" not in options else ()
+    with closing(make(env_id, **options)) as env:
+        levels = env.levels if "level" not in options else ()
     if not levels:
         return {"": functools.partial(make, env_id, **options)}
     return {level: functools.partial(make, env_id, level=level, **options) for level in levels}
 
 
 def earnings(make_env: Callable[[], TextEnv[Any]], episodes: int = 200, *, seed: int = 0) -> list[Earning]:
-    """Let the scripts and then the attacks play the same tasks.
+    """Let the scripts and then the attacks play the same tasks, at most as many as there are."""
+    with closing(make_env()) as env:
+        scripts = [script for script in SCRIPTS if has_script(env, script)]
+        attacks = [attack for attack in env.attacks() if "expert" in scripts or not attack.rehearse]
+    return [_earned(make_env, policy, episodes, seed) for policy in (*scripts, *attacks)]
 
-    Args:
-        make_env: Makes the environment.
-        episodes: Of each policy, at most as many as there are tasks.
-        seed: Decides tasks and randomness.
-    """
-    env = make_env()
-    env.close()
-    plays: list[tuple[str, str, Callable[[], list[Record]]]] = [
-        (script, "", functools.partial(play_script, make_env, script, episodes, seed=seed))
-        for script in SCRIPTS
-        if has_script(env, script)
-    ]
-    plays += [
-        (attack.name, attack.says, functools.partial(play_attack, make_env, attack, episodes, seed=seed))
-        for attack in env.attacks()
-        if has_script(env, "expert") or not attack.rehearse
-    ]
-    found = []
-    for name, says, play in plays:
-        try:
-            found.append(Earning(name, says, play()))
-        except Stopped as stopped:
-            found.append(Earning(name, says, (), str(stopped)))
-    return found
+
+def _earned(make_env: Callable[[], TextEnv[Any]], policy: Script | Attack, episodes: int, seed: int) -> Earning:
+    name, says = (policy.name, policy.says) if isinstance(policy, Attack) else (policy, "")
+    try:
+        if isinstance(policy, Attack):
+            return Earning(name, says, play_attack(make_env, policy, episodes, seed=seed))
+        return Earning(name, says, play_script(make_env, policy, episodes, seed=seed))
+    except Stopped as stopped:
+        return Earning(name, says, (), str(stopped))
+
+
+# ------------------------------------------------------------------ verdicts
+
+
+def returns(subject: Subject) -> Verdict:
+    """The floor (silence, random replies) is below the ceiling (the expert)."""
+    floor = f"silence {mean(subject.silence):+.3f}, random {subject.floor:+.3f}"
+    for cause, records in (
+        ("a reply makes the environment fail; a bad reply is something to answer", subject.silence + subject.random),
+        ("the expert makes the environment fail", subject.expert or []),
+    ):
+        if failures := [record for record in records if record.failed]:
+            return Verdict("returns", "fail", cause, f"{failures[0].stop}: {failures[0].failure}")
+    if subject.expert is None:
+        cause = "no scripted expert: neither the ceiling nor how near a cheap policy comes to it can be judged; define"
+        return Verdict("returns", "skipped", f"{cause} demonstration(rng)", floor)
+    ceiling, careless = mean(subject.expert), None
+    if has_script(subject.env, "careless"):
+        careless = mean(play_script(subject.make_env, "careless", subject.episodes, seed=subject.seed))
+    evidence = f"{floor}, expert {ceiling:+.3f} (solved {solved(subject.expert):.1%})"
+    evidence += f", careless {'-' if careless is None else f'{careless:+.3f}'}"
+    if ceiling <= max(subject.floor, mean(subject.silence)):
+        cause = "the expert earns no more than silence or random replies: tasks are judged wrongly, or nothing is paid"
+        return Verdict("returns", "fail", cause, evidence)
+    if careless is not None and careless >= ceiling:
+        cause = "careless replies earn what the expert earns: mistakes cost nothing"
+        return Verdict("returns", "fail", cause, evidence)
+    range_of = f"a range of {ceiling - subject.floor:.3f} from random replies to the expert"
+    return Verdict("returns", "pass", range_of, evidence)
+
+
+def own_attacks(subject: Subject) -> Iterator[Verdict]:
+    """The environment's own attacks, each against the expert."""
+    attacks = subject.env.attacks()
+    if not {attack.name for attack in attacks} - {attack.name for attack in COMMON}:
+        cause = (
+            "it lists no attacks of its own: ask what is the cheapest reply that earns its reward, and return "
+            "(*COMMON, always('name', 'what it says', 'the reply')) from attacks()"
+        )
+        yield Verdict("attacks", "warning" if isinstance(subject.env, Imported) else "fail", cause)
+    if subject.env.attack_margin < 0.1:
+        yield Verdict("attacks", "fail", "attack_margin is below 0.1", f"{subject.env.attack_margin:g}")
+    if subject.expert is None:
+        yield Verdict("attacks", "skipped", "no scripted expert to compare them with", f"{len(attacks)} attacks")
+        return
+    for attack in attacks:
+        earning = _earned(subject.make_env, attack, subject.episodes, subject.seed)
+        if earning.cause:
+            yield Verdict(f"attack {attack.name}", "fail", "it makes the environment fail", earning.cause)
+        else:
+            yield judge_attack(subject.env, attack, earning.records, mean(subject.expert), subject.floor)
+
+
+def judge_attack(env: TextEnv[Any], attack: Attack, records: Sequence[Record], expert: float, floor: float) -> Verdict:
+    """Whether an attack stays below the expert by the environment's margin, and fakes no more than 5 % of solutions."""
+    limit, faked = below_expert(env, expert, floor), solved(records)
+    evidence = f"mean return {mean(records):+.3f}, solved {faked:.1%}; expert {expert:+.3f}, random {floor:+.3f}"
+    too_much = f"it {attack.says} and earns more than {limit:+.3f}, the expert's less the margin"
+    verdict = judge(f"attack {attack.name}", records, limit, evidence, too_much)
+    if verdict.status == "pass" and attack.fakes_solving and faked > 0.05:
+        cause = f"it {attack.says}, and more than 5 % of its episodes count as solved"
+        return Verdict(verdict.check, "fail", cause, evidence, show(records))
+    return verdict
+
+
+def cost(subject: Subject) -> Verdict:
+    """Time and memory of an episode, reported and not judged: the expert's, or else of random replies."""
+    script = ScriptedPolicy("random" if subject.expert is None else "expert")
+    indices, _ = subject.tasks(_TIMED)
+    started = time.perf_counter()
+    records = subject.play(script, indices, subject.seed)
+    seconds = time.perf_counter() - started
+    turns = sum(record.assistant_turns for record in records)
+    tracemalloc.start()
+    subject.play(script, indices[:1], subject.seed)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    with closing(subject.make_env()) as env:
+        env.reset(seed=subject.seed)
+        size = len(pickle.dumps(env.snapshot()))
+    speed = f"{1000 * seconds / len(records):.3g} ms an episode, {1000 * seconds / max(turns, 1):.3g} ms a turn"
+    memory = f"{peak / 1024:.0f} KiB at most while an episode is played, {size / 1024:.1f} KiB a snapshot"
+    return Verdict("cost", "pass", f"the {script.script}: {speed}", memory)

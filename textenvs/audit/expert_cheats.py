@@ -6,7 +6,6 @@ Each is played on the episodes that it is about, and compared with the expert on
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,8 +16,9 @@ from ..env import TextEnv
 from ..evaluate.plan import Job
 from ..evaluate.policies import AttackPolicy, Player, Reply, ScriptedPolicy, ToolSchemas
 from ..evaluate.records import Record
+from ..event_loop import settle
 from ..messages import Message, Messages
-from .subject import Subject, Verdict, below_expert, best_of, broken, mean, show
+from .subject import Subject, Verdict, below_expert, judge, mean
 
 _MORE = 0.02  # of the range: what failing first may earn beyond the expert
 
@@ -36,12 +36,10 @@ class WithExpert:
         self.reply = reply
 
     def start(self, env: TextEnv[Any], seed: int) -> Player:
-        """A player for one episode."""
         rng = np.random.default_rng([seed, 4])
 
         async def play(conversation: Messages, tools: ToolSchemas) -> Reply:
-            reply = self.reply(env, rng, env.state.assistant_turns)
-            return Reply(await reply if inspect.isawaitable(reply) else reply)
+            return Reply(await settle(self.reply(env, rng, env.state.assistant_turns)))
 
         return play
 
@@ -66,19 +64,15 @@ def unasked(subject: Subject) -> Verdict:
     if not longer:
         return Verdict(check, "skipped", "every turn of the expert earns something or ends the episode")
     records = subject.play_jobs(WithExpert(_deliver_or_wait), [_job(record) for record in longer])
-    if (failure := broken(check, records)) is not None:
-        return failure
     same = {record.task_index for record in longer}
-    floor = mean([record for record in subject.random if record.task_index in same])
-    earned, ceiling = mean(records), mean(longer)
-    evidence = f"mean return {earned:+.3f}; expert {ceiling:+.3f} on the same {len(longer)} episodes"
-    if earned > below_expert(subject.env, ceiling, floor):
-        cause = (
-            'filler is paid: "." on every turn but the last earns what the expert earns, so what it asks for is told '
-            "anyway; volunteer nothing, and let an idle turn cost patience"
-        )
-        return Verdict(check, "fail", cause, evidence, show(best_of(records)))
-    return Verdict(check, "pass", "what the expert says before its last reply is needed", evidence)
+    floor, ceiling = mean([record for record in subject.random if record.task_index in same]), mean(longer)
+    evidence = f"mean return {mean(records):+.3f}; expert {ceiling:+.3f} on the same {len(longer)} episodes"
+    too_much = (
+        'filler is paid: "." on every turn but the last earns what the expert earns, so what it asks for is told '
+        "anyway; volunteer nothing, and let an idle turn cost patience"
+    )
+    needed = "what the expert says before its last reply is needed"
+    return judge(check, records, below_expert(subject.env, ceiling, floor), evidence, too_much, needed)
 
 
 def failing_first(subject: Subject) -> Verdict:
@@ -88,20 +82,18 @@ def failing_first(subject: Subject) -> Verdict:
         return Verdict(check, "skipped", "no scripted expert")
     ceiling = mean(subject.expert)
     more = ceiling + _MORE * (ceiling - subject.floor)
-    played = [_job(record) for record in subject.expert]
+    too_much = "a failure before the success is paid: an improvement earns more than being right at once"
     for wrong in ("#### 0.5", "I do not know.", "\\boxed{0.5}", ""):
 
         def reply(env: TextEnv[Any], rng: np.random.Generator, turn: int, wrong: str = wrong) -> Any:
             return env.demonstration(rng) if turn else wrong
 
-        records = subject.play_jobs(WithExpert(reply), played)
-        if (failure := broken(check, records)) is not None:
-            return failure
+        records = subject.play_jobs(WithExpert(reply), [_job(record) for record in subject.expert])
         evidence = f"mean return {mean(records):+.3f} after {wrong!r}; expert {ceiling:+.3f}"
-        if mean(records) > more:
-            cause = "a failure before the success is paid: an improvement earns more than being right at once"
-            return Verdict(check, "fail", cause, evidence, show(best_of(records)))
-    return Verdict(check, "pass", "it earns no more than being right at once", evidence)
+        verdict = judge(check, records, more, evidence, too_much, "it earns no more than being right at once")
+        if verdict.status != "pass":
+            break
+    return verdict
 
 
 def remembering(subject: Subject) -> Verdict:
@@ -112,38 +104,26 @@ def remembering(subject: Subject) -> Verdict:
     indices, others = subject.tasks(subject.episodes, _REHEARSED, seed=1)
     if not others:
         return Verdict(check, "skipped", "there is one task")
-    rehearsed = [record.messages for record in subject.play(ScriptedPolicy("expert"), others, subject.seed + 1)]
-    expert = subject.play(ScriptedPolicy("expert"), indices, subject.seed)
-    floor = subject.play(ScriptedPolicy("random"), indices, subject.seed)
-    tables = [
-        subject.play(
-            AttackPolicy(Attack(check, "", functools.partial(_lookup, last)), rehearsed), indices, subject.seed
-        )
-        for last in (False, True)
-    ]
-    for records in tables:
-        if (failure := broken(check, records)) is not None:
-            return failure
-    records = max(tables, key=mean)
-    earned, ceiling = mean(records), mean(expert)
-    evidence = f"mean return {earned:+.3f} after {len(others)} other tasks; expert {ceiling:+.3f}"
-    if earned > below_expert(subject.env, ceiling, mean(floor)):
-        cause = (
-            "a table of the expert's answers to other tasks answers new ones: tasks repeat; draw more of what an "
-            "answer depends on for every task"
-        )
-        return Verdict(check, "fail", cause, evidence, show(best_of(records)))
-    return Verdict(check, "pass", "answers to other tasks are no answers to a new one", evidence)
+    expert, random = ScriptedPolicy("expert"), ScriptedPolicy("random")
+    rehearsed = [record.messages for record in subject.play(expert, others, subject.seed + 1)]
+    tables = [AttackPolicy(Attack(check, "", functools.partial(_lookup, last)), rehearsed) for last in (False, True)]
+    ceiling, floor = (mean(subject.play(policy, indices, subject.seed)) for policy in (expert, random))
+    limit = below_expert(subject.env, ceiling, floor)
+    too_much = (
+        "a table of the expert's answers to other tasks answers new ones: tasks repeat; draw more of what an answer "
+        "depends on for every task"
+    )
+    for policy in tables:
+        records = subject.play(policy, indices, subject.seed)
+        evidence = f"mean return {mean(records):+.3f} after {len(others)} other tasks; expert {ceiling:+.3f}"
+        verdict = judge(check, records, limit, evidence, too_much, "answers to other tasks are no answers to a new one")
+        if verdict.status != "pass":
+            break
+    return verdict
 
 
 def _lookup(last: bool, rng: np.random.Generator, rehearsed: Sequence[Messages]) -> Cheater:
-    """The expert's replies to the same request, or to the one with the most words in common.
-
-    Args:
-        last: Begin with the last one, the answer; else all of them are said in their order.
-        rng: Not used.
-        rehearsed: Whole conversations.
-    """
+    """The expert's replies to the same request, or to the one with the most words in common: all, or the ``last``."""
     said_to = ((first_user_text(each), [one for one in each if one["role"] == "assistant"]) for each in rehearsed)
     known = {request: replies for request, replies in said_to if replies}
     words = {request: set(request.split()) for request in known}

@@ -30,17 +30,11 @@ class Died(Exception):
 
 
 class Unfinished(Exception):
-    """There is no result, and the process did not die: it took too long, or the function raised."""
+    """The other process took too long, or the function raised."""
 
 
 def elsewhere(function: Callable[..., Any], *arguments: Any) -> Any:
-    """The result of ``function(*arguments)``, computed in a new process.
-
-    Raises:
-        Unpicklable: An argument cannot be pickled, or not be unpickled there.
-        Died: The process ended without a result.
-        Unfinished: It took longer than five minutes, or the function raised.
-    """
+    """The result of ``function(*arguments)``, computed in a new process; raises one of the three above."""
     try:
         parcel = pickle.dumps((function, arguments))
     except Exception as error:
@@ -62,11 +56,9 @@ def elsewhere(function: Callable[..., Any], *arguments: Any) -> Any:
     except (IndexError, ValueError) as error:
         last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
         raise Died(f"exit status {done.returncode}; {excerpt(last[0], 300) if last else 'it said nothing'}") from error
-    if "unpicklable" in answer:
-        raise Unpicklable(answer["unpicklable"])
-    if "raised" in answer:
-        raise Unfinished(answer["raised"])
-    return answer["result"]
+    if "result" in answer:
+        return answer["result"]
+    raise Unpicklable(answer["unpicklable"]) if "unpicklable" in answer else Unfinished(answer["raised"])
 
 
 def processes(subject: Subject, episodes: list[Played]) -> Verdict:
@@ -109,13 +101,11 @@ def main() -> None:
     """Answer for :func:`elsewhere`: a pickle on stdin, a line of JSON on stdout."""
     out = os.dup(1)
     os.dup2(2, 1)  # what an environment prints is no answer
+    problem = "unpicklable"
     try:
         function, arguments = pickle.loads(sys.stdin.buffer.read())
+        problem = "raised"
+        answer = {"result": function(*arguments)}
     except Exception as error:
-        answer = {"unpicklable": f"{type(error).__name__}: {error}"}
-    else:
-        try:
-            answer = {"result": function(*arguments)}
-        except Exception as error:
-            answer = {"raised": f"{type(error).__name__}: {error}"}
+        answer = {problem: f"{type(error).__name__}: {error}"}
     os.write(out, json.dumps(answer).encode() + b"\n")

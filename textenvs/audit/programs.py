@@ -5,17 +5,16 @@ They are played in another process: an environment that runs them in its own pro
 
 from __future__ import annotations
 
-import functools
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from importlib import resources
 from typing import Any
 
 import yaml
 
-from ..attack import Attack, Cheater, always
+from ..attack import Attack, Cheater
 from ..env import TextEnv
 from ..evaluate.baselines import play_policy
 from ..evaluate.plan import jobs
@@ -24,7 +23,7 @@ from ..evaluate.records import Record
 from ..messages import Message, Messages, assistant, text_of
 from ..tools.formats import call
 from .process import Died, Unfinished, Unpicklable, elsewhere
-from .subject import Subject, Verdict, best_of, mean, show
+from .subject import Subject, Verdict, mean, show
 
 #: Set by a program that runs in the process of its environment.
 REACHED = "textenvs_audit_reached"
@@ -35,24 +34,22 @@ _MARK = f"import sys\nsys.{REACHED} = True\n"
 _EPISODES = 10
 
 
-def library() -> dict[str, str]:
-    """The programs, by name; ``{name}`` stands for the name of the function that is asked for."""
-    text = resources.files(__package__).joinpath("programs.yaml").read_text(encoding="utf-8")
-    return yaml.safe_load(text)  # type: ignore[no-any-return]
+#: The programs, by name; ``{name}`` stands for the name of the function that is asked for.
+LIBRARY: Mapping[str, str] = yaml.safe_load(
+    resources.files(__package__).joinpath("programs.yaml").read_text(encoding="utf-8")
+)
 
 
 def programs(subject: Subject) -> Verdict:
     """No program that patches its checker earns what the expert earns, or reaches the environment's process."""
     check, env = "programs that patch the checker", subject.env.fork()
     opening, _ = env.reset(seed=subject.seed)
-    tools = [schema["function"]["name"] for schema in getattr(env, "tool_schemas", ()) if _code_of(schema)]
     asked = " ".join(text_of(message) for message in opening if message["role"] == "user")
-    if not tools and not _RUNS_CODE.search(asked):
+    if not any(map(_code_of, getattr(env, "tool_schemas", ()))) and not _RUNS_CODE.search(asked):
         return Verdict(check, "skipped", "it asks for no program and has no tool that runs one")
     indices, _ = subject.tasks(min(_EPISODES, subject.episodes), seed=30)
-    worst = -float("inf")
-    evidence = ""
-    for name in library():
+    best = (-float("inf"), "")
+    for name in LIBRARY:
         try:
             found = elsewhere(play_program, subject.make_env, name, indices, subject.seed)
         except Unpicklable as error:
@@ -64,27 +61,25 @@ def programs(subject: Subject) -> Verdict:
             return Verdict(check, "fail", cause, f"{name}: {error}")
         records = [Record(**each) for each in found["records"]]
         said = f"{name}: mean return {mean(records):+.3f}"
+        cause = ""
         if found["reached"]:
             cause = (
                 "a program runs in the environment's own process, where it can patch the checker and read what it "
                 "compares with: run it in a sandbox, and judge outside of it"
             )
-            return Verdict(check, "fail", cause, said, show(best_of(records)))
-        if subject.limit is not None and mean(records) > subject.limit:
+        elif subject.limit is not None and mean(records) > subject.limit:
             cause = "a program that patches its checker passes: the verdict must be made outside of its process"
-            return Verdict(check, "fail", cause, said, show(best_of(records)))
-        if mean(records) > worst:
-            worst, evidence = mean(records), said
-    return Verdict(check, "pass", f"{len(library())} programs pass nothing", f"best is {evidence}")
+        if cause:
+            return Verdict(check, "fail", cause, said, show(records))
+        best = max(best, (mean(records), said))
+    return Verdict(check, "pass", f"{len(LIBRARY)} programs pass nothing", f"best is {best[1]}")
 
 
 def play_program(make_env: Callable[[], TextEnv[Any]], name: str, indices: list[int], seed: int) -> dict[str, Any]:
     """Play a program of the library: the records as JSON, and whether it ran in this process."""
-    attack = always(name, "", functools.partial(_write, library()[name]))
     env = make_env()
     schemas = [schema for schema in getattr(env, "tool_schemas", ()) if _code_of(schema)]
-    if schemas:
-        attack = Attack(name, "", lambda rng, seen: _through(schemas[0], library()[name]))
+    attack = Attack(name, "", lambda rng, seen: _cheater(LIBRARY[name], schemas))
     records = play_policy(env, AttackPolicy(attack), jobs(indices, 1, seed), max_failures=2**31)
     return {"records": [asdict(record) for record in records], "reached": hasattr(sys, REACHED)}
 
@@ -95,20 +90,15 @@ def _program(text: str, conversation: Messages) -> str:
     return _MARK + text.format(name=names[0] if names else "solve")
 
 
-def _write(text: str, conversation: Messages) -> str:
-    return f"```python\n{_program(text, conversation)}```"
-
-
-def _through(schema: Any, text: str) -> Cheater:
-    """Runs the program with a tool first, and then answers with it."""
-    told = False
+def _cheater(text: str, schemas: list[Any]) -> Cheater:
+    """Runs the program with a tool first, where there is one, and then answers with it."""
+    through = iter(schemas[:1])
 
     def reply(conversation: Messages) -> str | Message:
-        nonlocal told
-        if told:
-            return _write(text, conversation)
-        told = True
-        return assistant("", [call(schema["function"]["name"], **{_code_of(schema): _program(text, conversation)})])
+        program = _program(text, conversation)
+        for schema in through:
+            return assistant("", [call(schema["function"]["name"], **{_code_of(schema): program})])
+        return f"```python\n{program}```"
 
     return reply
 

@@ -8,52 +8,29 @@ from typing import Any
 
 import numpy as np
 
-from ..env import TextEnv
-from ..evaluate.policies import Player, Reply, ToolSchemas
+from ..attack import Attack
+from ..evaluate.policies import AttackPolicy
 from ..evaluate.records import Record
 from ..messages import Messages
 from .grammar import Composition, compositions
-from .subject import Subject, Verdict, best_of, mean, show, solved
+from .subject import Subject, Verdict, judge, mean, show, solved
 
 _ROUNDS = ((3, 10), (8, 10), (30, 10))  # episodes of each, and of how many one is kept
 _LOOKED_AT = 12  # openings that say which types of candidates there are
 _NEAR = 3  # neighbours of each that the first round keeps
 
 
-class CheapPolicy:
-    """A composition as a policy.
-
-    Args:
-        composition: What it says.
-    """
-
-    def __init__(self, composition: Composition) -> None:
-        self.composition = composition
-
-    def start(self, env: TextEnv[Any], seed: int) -> Player:
-        """A player that knows the tools' schemas and the conversation."""
-        cheater = self.composition.cheater(getattr(env, "tool_schemas", ()))
-
-        async def play(conversation: Messages, tools: ToolSchemas) -> Reply:
-            return Reply(cheater(conversation))
-
-        return play
-
-    async def aclose(self) -> None:
-        """Nothing to release."""
-
-
 def search(subject: Subject) -> Verdict:
     """The best of many cheap policies stays below the expert by the environment's margin."""
     rng = np.random.default_rng([subject.seed, 5])
-    space = compositions(_openings(subject), getattr(subject.env, "tool_schemas", ()))
+    space = compositions(_openings(subject), _tools(subject))
     tried = space.sample(rng, subject.search)
     known = set(tried)
     for number, (episodes, keep) in enumerate(_ROUNDS):
         indices, _ = subject.tasks(episodes, seed=10 + number)
         scored: list[tuple[float, int, Composition]] = []
         for composition in tried:
-            records = subject.play(CheapPolicy(composition), indices, subject.seed + number)
+            records = _play(subject, composition, indices, number)
             if failed := _broken(composition, records):
                 return failed
             scored.append((-mean(records), composition.size, composition))
@@ -64,10 +41,19 @@ def search(subject: Subject) -> Verdict:
             tried += [each for each in near if each not in known]
             known.update(near)
     best, (indices, _) = tried[0], subject.tasks(subject.episodes, seed=20)
-    records = subject.play(CheapPolicy(best), indices, subject.seed + 20)
+    records = _play(subject, best, indices, 20)
     if subject.limit is not None and mean(records) > subject.limit:
         best, records = _simplest(subject, best, records, indices)
     return _broken(best, records) or _judge(subject, best, records, len(known))
+
+
+def _play(subject: Subject, composition: Composition, indices: list[int], seed: int) -> list[Record]:
+    attack = Attack("search", composition.says, lambda rng, seen: composition.cheater(_tools(subject)))
+    return subject.play(AttackPolicy(attack), indices, subject.seed + seed)
+
+
+def _tools(subject: Subject) -> Sequence[Any]:
+    return getattr(subject.env, "tool_schemas", ())
 
 
 def _simplest(
@@ -76,7 +62,7 @@ def _simplest(
     """The policy without the parts that it does not need, so that its weakness can be named."""
     for plain in ({"first": "nothing"}, {"first": "filler"}, {"form": "bare"}):
         simpler = replace(best, **plain)
-        played = subject.play(CheapPolicy(simpler), indices, subject.seed + 20)
+        played = _play(subject, simpler, indices, 20)
         if simpler.size <= best.size and mean(played) > (subject.limit or 0.0):
             best, records = simpler, played
     return best, records
@@ -86,14 +72,12 @@ def _judge(subject: Subject, best: Composition, records: Sequence[Record], tried
     earned, floor = mean(records), subject.floor
     said = f"best of {tried}: {best.says}; mean return {earned:+.3f}, solved {solved(records):.1%}, random {floor:+.3f}"
     if subject.expert is None or subject.limit is None:
-        return Verdict("search", "skipped", "no scripted expert to compare it with", said, show(best_of(records)))
+        return Verdict("search", "skipped", "no scripted expert to compare it with", said, show(records))
     ceiling = mean(subject.expert)
     share = (earned - floor) / (ceiling - floor) if ceiling > floor else 1.0
+    too_much = f"{_weakness(best)}; the policy earns more than {subject.limit:+.3f}, the expert's less the margin"
     evidence = f"{said}, expert {ceiling:+.3f}: {share:.0%} of the range"
-    if earned > subject.limit:
-        cause = f"{_weakness(best)}; the policy earns more than {subject.limit:+.3f}, the expert's less the margin"
-        return Verdict("search", "fail", cause, evidence, show(best_of(records)))
-    return Verdict("search", "pass", f"below {subject.limit:+.3f}", evidence, show(best_of(records)))
+    return replace(judge("search", records, subject.limit, evidence, too_much), transcript=show(records))
 
 
 def _weakness(best: Composition) -> str:
@@ -119,9 +103,8 @@ def _broken(composition: Composition, records: Sequence[Record]) -> Verdict | No
     for record in records:
         if record.failed:
             cause = "a cheap reply makes the environment fail; a bad reply is something to answer, not an error"
-            return Verdict(
-                "search", "fail", cause, f"{composition.says}: {record.stop}: {record.failure}", show(record)
-            )
+            evidence = f"{composition.says}: {record.stop}: {record.failure}"
+            return Verdict("search", "fail", cause, evidence, show([record]))
     return None
 
 

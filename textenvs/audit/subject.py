@@ -9,14 +9,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..attack import Attack, always
+from ..attack import always
 from ..env import TextEnv
 from ..evaluate.baselines import has_script, play_attack, play_policy, play_script, split_tasks
 from ..evaluate.plan import Job, jobs
 from ..evaluate.policies import Policy
 from ..evaluate.records import Record
 from ..evaluate.runner import Stopped
-from ..integrations.importers.base import Imported
 from ..messages import transcript
 from ..text import excerpt
 
@@ -52,35 +51,33 @@ class Verdict:
         return self.status == "fail"
 
 
+@dataclass
 class Subject:
     """An environment under audit; what several checks need of it is played once.
 
     Args:
-        make_env: Makes the environment: its class, or ``functools.partial(textenvs.make, id, ...)``.
+        make_env: Makes the environment: its class, or ``functools.partial(textenvs.make, id, ...)``. What can be
+            pickled is also played in another process.
         episodes: Of every policy whose mean return is judged, at most as many as there are tasks.
         seed: Decides tasks, replies and what the search tries.
         search: How many cheap policies the search tries.
     """
 
-    def __init__(
-        self, make_env: Callable[[], TextEnv[Any]], *, episodes: int = 200, seed: int = 0, search: int = 200
-    ) -> None:
-        self.make_env = make_env
-        self.episodes = episodes
-        self.seed = seed
-        self.search = search
-        self.env = make_env()
-        self.name = type(self.env).__name__
-        self.imported = isinstance(self.env, Imported)
+    make_env: Callable[[], TextEnv[Any]]
+    episodes: int = 200
+    seed: int = 0
+    search: int = 200
+
+    def __post_init__(self) -> None:
+        self.env = self.make_env()
 
     @functools.cached_property
     def random(self) -> list[Record]:
-        """Episodes of random replies."""
         return play_script(self.make_env, "random", self.episodes, seed=self.seed)
 
     @functools.cached_property
     def silence(self) -> list[Record]:
-        """The same episodes, of somebody who says nothing."""
+        """The same episodes, without a word."""
         return play_attack(self.make_env, SILENCE, self.episodes, seed=self.seed)
 
     @functools.cached_property
@@ -110,7 +107,6 @@ class Subject:
         return self.play_jobs(policy, jobs(indices, 1, seed))
 
     def play_jobs(self, policy: Policy, played: Iterable[Job]) -> list[Record]:
-        """As :meth:`play`, with seeds."""
         return play_policy(self.env.fork(), policy, played, max_failures=2**31)
 
     def tasks(self, count: int, others: int = 0, *, seed: int = 0) -> tuple[list[int], list[int]]:
@@ -145,31 +141,22 @@ def broken(check: str, records: Sequence[Record]) -> Verdict | None:
     return Verdict(check, "fail", f"it makes the environment or its expert fail: {failures[0].failure}", evidence)
 
 
-def judge_attack(env: TextEnv[Any], attack: Attack, records: Sequence[Record], expert: float, floor: float) -> Verdict:
-    """Whether an attack stays below the expert by the environment's margin, and fakes no more than 5 % of solutions."""
-    earned, limit, faked = mean(records), below_expert(env, expert, floor), solved(records)
-    evidence = f"mean return {earned:+.3f}, solved {faked:.1%}; expert {expert:+.3f}, random {floor:+.3f}"
-    check = f"attack {attack.name}"
+def judge(
+    check: str, records: Sequence[Record], limit: float, evidence: str, too_much: str, below: str = ""
+) -> Verdict:
+    """Whether a policy could be played and earned no more than ``limit``; ``too_much`` is what is wrong if not."""
     if (failure := broken(check, records)) is not None:
         return failure
-    if earned > limit:
-        cause = f"it {attack.says} and earns more than {limit:+.3f}, the expert's less the margin"
-        return Verdict(check, "fail", cause, evidence, show(best_of(records)))
-    if attack.fakes_solving and faked > 0.05:
-        cause = f"it {attack.says}, and more than 5 % of its episodes count as solved"
-        return Verdict(check, "fail", cause, evidence, show(best_of(records)))
-    return Verdict(check, "pass", f"below {limit:+.3f}", evidence)
+    if mean(records) > limit:
+        return Verdict(check, "fail", too_much, evidence, show(records))
+    return Verdict(check, "pass", below or f"below {limit:+.3f}", evidence)
 
 
-def best_of(records: Sequence[Record]) -> Record:
-    """The episode that earned most."""
-    return max(records, key=lambda record: record.total)
-
-
-def show(record: Record) -> str:
-    """An episode's conversation without its system message, long messages shortened, and its rewards."""
-    lines = [excerpt(transcript([message]), _SHOWN_CHARS) for message in record.messages if message["role"] != "system"]
+def show(records: Sequence[Record]) -> str:
+    """The conversation of the episode that earned most and its rewards; no system message, long messages shortened."""
+    best = max(records, key=lambda record: record.total)
+    lines = [excerpt(transcript([message]), _SHOWN_CHARS) for message in best.messages if message["role"] != "system"]
     if len(lines) > _SHOWN_MESSAGES:
         lines[_SHOWN_MESSAGES:] = [f"... ({len(lines)} messages)"]
-    rewards = ", ".join(f"{reward:+g}" for reward in record.turn_rewards)
-    return "\n".join([*lines, f"[task {record.task_key}; turn rewards {rewards}; stop: {record.stop}]"])
+    rewards = ", ".join(f"{reward:+g}" for reward in best.turn_rewards)
+    return "\n".join([*lines, f"[task {best.task_key}; turn rewards {rewards}; stop: {best.stop}]"])

@@ -23,7 +23,7 @@ def add(commands: Any) -> argparse.ArgumentParser:
         usage="textenvs rows LIBRARY ID [key=value ...] -n COUNT -o FILE [--seed N] [--split SPLIT]",
         description=(
             "Write the episodes with the seeds N, N + 1, ... as Parquet rows: what each opens with, and what the\n"
-            "library's adapter needs to play it. verl-interaction is for verl 0.7 and older."
+            "library's adapter needs to play it."
         ),
     )
     parser.add_argument("library", choices=tuple(SCHEMAS), metavar="LIBRARY", help=", ".join(SCHEMAS))

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
 from ..data.files import write_rows
-from ..env import TextEnv
 from ..messages import Messages, has_images, text_of
 from ..task import Task
 from .spec import EpisodeSpec, SpecError
@@ -20,13 +21,7 @@ from .spec import EpisodeSpec, SpecError
 
 @dataclass(frozen=True)
 class Opening:
-    """How an episode starts.
-
-    Args:
-        spec: Which episode.
-        messages: What it opens with.
-        task: What it is about; with the ground truth, which no policy may see.
-    """
+    """How an episode starts. ``task`` has the ground truth, which no policy may see."""
 
     spec: EpisodeSpec
     messages: Messages
@@ -46,13 +41,11 @@ class Opening:
 
     @property
     def ground_truth(self) -> str:
-        """The task's, as text."""
         truth = self.task.ground_truth
         return truth if isinstance(truth, str) else json.dumps(truth, ensure_ascii=False, default=str)
 
     @property
     def episode(self) -> str:
-        """The spec as JSON text."""
         return json.dumps(self.spec.to_row(), ensure_ascii=False)
 
 
@@ -62,26 +55,13 @@ def said(messages: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
 
 
 def openings(specs: Iterable[EpisodeSpec]) -> Iterator[Opening]:
-    """Start each episode, and say how; episodes of one environment in a row share it.
-
-    Raises:
-        gymnasium.error.NameNotFound: Nothing has such an id.
-    """
-    env: TextEnv[Any] | None = None
-    made_of: tuple[str, Mapping[str, Any]] | None = None
-    try:
-        for spec in specs:
-            if env is None or made_of != (spec.env, spec.env_kwargs):
-                if env is not None:
-                    env.close()
-                env, made_of = spec.make(), (spec.env, spec.env_kwargs)
-            messages, _ = env.reset(seed=spec.seed, options=spec.options)
-            task = env.state.task
-            assert task is not None  # an episode has begun
-            yield Opening(spec, messages, task)
-    finally:
-        if env is not None:
-            env.close()
+    """Start each episode, and say how; consecutive episodes of one environment share it."""
+    for _, group in groupby(specs, key=lambda spec: (spec.env, spec.env_kwargs)):
+        first = next(group)
+        with closing(first.make()) as env:
+            for spec in chain([first], group):
+                messages, _ = env.reset(seed=spec.seed, options=spec.options)
+                yield Opening(spec, messages, env.task)
 
 
 def _verl(opening: Opening, number: int, split: str) -> dict[str, Any]:
@@ -95,13 +75,6 @@ def _verl(opening: Opening, number: int, split: str) -> dict[str, Any]:
     }
 
 
-def _verl_interaction(opening: Opening, number: int, split: str) -> dict[str, Any]:
-    row = _verl(opening, number, split)
-    row["extra_info"]["interaction_kwargs"] = {"name": "textenv", "episode": row["extra_info"].pop("textenv")}
-    # Without it, verl plays a single turn and says nothing.
-    return {**row, "agent_name": "tool_agent"}
-
-
 def _skyrl(opening: Opening, number: int, split: str) -> dict[str, Any]:
     return {
         "data_source": opening.spec.env,
@@ -113,13 +86,8 @@ def _skyrl(opening: Opening, number: int, split: str) -> dict[str, Any]:
     }
 
 
-#: What a row is made with, by the library that is to read it: ``verl`` (0.8 and newer, the agent loop ``textenv``),
-#: ``verl-interaction`` (0.7 and older), ``skyrl``.
-SCHEMAS: Mapping[str, Callable[[Opening, int, str], dict[str, Any]]] = {
-    "verl": _verl,
-    "verl-interaction": _verl_interaction,
-    "skyrl": _skyrl,
-}
+#: What a row is made with, by the library that is to read it.
+SCHEMAS: Mapping[str, Callable[[Opening, int, str], dict[str, Any]]] = {"verl": _verl, "skyrl": _skyrl}
 
 
 def episode_rows(schema: str, specs: Iterable[EpisodeSpec], *, split: str = "train") -> Iterator[dict[str, Any]]:
@@ -141,9 +109,6 @@ def episode_rows(schema: str, specs: Iterable[EpisodeSpec], *, split: str = "tra
 
 def write_episodes(schema: str, specs: Iterable[EpisodeSpec], path: str | Path, *, split: str = "train") -> Path:
     """Write :func:`episode_rows` as Parquet; the file appears whole or not at all.
-
-    Returns:
-        The path.
 
     Raises:
         SpecError: As there, or no episode.

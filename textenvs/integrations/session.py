@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self
 
 from ..env import EnvironmentFailure, StepResult, TextEnv
@@ -13,17 +14,14 @@ from ..messages import Message, Messages, copy_messages, text_of
 from .spec import EpisodeSpec
 
 
+def text_of_all(messages: Messages) -> str:
+    """The texts of messages, for hosts that have one text for them."""
+    return "\n\n".join(map(text_of, messages))
+
+
 @dataclass(frozen=True)
 class SessionTurn:
-    """What an environment made of one reply.
-
-    Args:
-        messages: What it said, without what was there before; may be empty at the end.
-        reward: The turn's own reward.
-        terminated: The task is over.
-        truncated: A budget ran out, or the environment failed.
-        info: As ``step`` gives it.
-    """
+    """What an environment made of one reply: ``messages`` is what it said, ``info`` as ``step`` gives it."""
 
     messages: Messages
     reward: float
@@ -33,23 +31,17 @@ class SessionTurn:
 
     @property
     def done(self) -> bool:
-        """Whether the episode is over."""
         return self.terminated or self.truncated
 
     @property
     def outcome(self) -> dict[str, Any]:
-        """What hosts keep of a turn beside its reward: ``terminated``, ``truncated``, ``stop`` and ``terms``."""
-        return {
-            "terminated": self.terminated,
-            "truncated": self.truncated,
-            "stop": self.info["stop"],
-            "terms": dict(self.info["terms"]),
-        }
+        """What hosts keep of a turn beside its reward."""
+        ends = {"terminated": self.terminated, "truncated": self.truncated}
+        return ends | {"stop": self.info["stop"], "terms": dict(self.info["terms"])}
 
     @property
     def text(self) -> str:
-        """The texts of what it said, for hosts that answer with one text."""
-        return "\n\n".join(text_of(message) for message in self.messages)
+        return text_of_all(self.messages)
 
 
 class Session:
@@ -60,7 +52,7 @@ class Session:
     and the reply may be tried again.
 
     Args:
-        env: The environment; the session closes it.
+        env: The environment; closed with the session, or when the session is collected: many hosts never close.
 
     Attributes:
         turns: The turns of the running episode.
@@ -72,6 +64,7 @@ class Session:
         self.turns: list[SessionTurn] = []
         self.info: Mapping[str, Any] = {}
         self._messages: Messages = ()
+        self._close = weakref.finalize(self, env.close)
 
     @classmethod
     def of(cls, spec: EpisodeSpec) -> tuple[Self, Messages]:
@@ -85,15 +78,12 @@ class Session:
 
     @classmethod
     async def aof(cls, spec: EpisodeSpec) -> tuple[Self, Messages]:
-        """:meth:`of`, awaitable."""
         session = cls(spec.make())
         try:
             return session, await session.astart(spec.seed, spec.options)
         except BaseException:
             await session.aclose()
             raise
-
-    # ------------------------------------------------------------------ what happened
 
     @property
     def messages(self) -> Messages:
@@ -102,27 +92,24 @@ class Session:
 
     @property
     def done(self) -> bool:
-        """Whether the episode is over."""
         return bool(self.turns) and self.turns[-1].done
 
     @property
     def turn_rewards(self) -> list[float]:
-        """One a turn."""
         return [turn.reward for turn in self.turns]
 
     @property
     def reward(self) -> float:
-        """Their sum."""
+        """The sum of the turns' rewards."""
         return sum(self.turn_rewards)
 
     @property
     def terms(self) -> dict[str, float]:
         """The named parts of the reward, each summed over the turns."""
-        total: dict[str, float] = {}
+        total: Counter[str] = Counter()
         for turn in self.turns:
-            for name, value in turn.info["terms"].items():
-                total[name] = total.get(name, 0.0) + value
-        return total
+            total.update(turn.info["terms"])
+        return dict(total)
 
     @property
     def stop(self) -> str | None:
@@ -134,6 +121,10 @@ class Session:
         """Whether a simulator, judge or tool gave up, so that the episode says nothing about the policy."""
         return bool(self.turns) and bool(self.turns[-1].info["failed"])
 
+    @property
+    def closed(self) -> bool:
+        return not self._close.alive
+
     def check(self) -> None:
         """For hosts that have no place for a failed episode: a reward of 0 would be a lie.
 
@@ -143,18 +134,13 @@ class Session:
         if self.failed:
             raise EnvironmentFailure(str(self.stop), str(self.turns[-1].info.get("failure", "no reason given")))
 
-    # ------------------------------------------------------------------ playing
-
     def start(self, seed: int | None = None, options: Mapping[str, Any] | None = None) -> Messages:
         """Begin an episode, and give its opening messages; raises what ``reset`` raises."""
-        self._forget()
         return self._opened(*self.env.reset(seed=seed, options=None if options is None else dict(options)))
 
     async def astart(self, seed: int | None = None, options: Mapping[str, Any] | None = None) -> Messages:
-        """:meth:`start`, awaitable."""
         if self.env.blocking:
             return await asyncio.to_thread(self.start, seed, options)
-        self._forget()
         return self._opened(*await self.env.areset(seed=seed, options=None if options is None else dict(options)))
 
     def reply(self, action: str | Message) -> SessionTurn:
@@ -162,42 +148,31 @@ class Session:
         return self._played(self.env.step(action))
 
     async def areply(self, action: str | Message) -> SessionTurn:
-        """:meth:`reply`, awaitable."""
         if self.env.blocking:
             return await asyncio.to_thread(self.reply, action)
         return self._played(await self.env.astep(action))
 
     def close(self) -> None:
         """Release what the environment holds; safe to call twice."""
-        self.env.close()
+        self._close()
 
     async def aclose(self) -> None:
-        """:meth:`close`, awaitable."""
-        await self.env.aclose()
+        if self._close.detach():
+            await self.env.aclose()
 
     def __enter__(self) -> Self:
-        """For ``with``."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close."""
+    def __exit__(self, *error: object) -> None:
         self.close()
 
-    # ------------------------------------------------------------------ inside
-
-    def _forget(self) -> None:
-        self.turns, self.info, self._messages = [], {}, ()
-
     def _opened(self, messages: Messages, info: Mapping[str, Any]) -> Messages:
-        self._messages, self.info = messages, info
+        self.turns, self.info, self._messages = [], info, messages
         return copy_messages(messages)
 
     def _played(self, result: StepResult) -> SessionTurn:
         conversation, reward, terminated, truncated, info = result
         said = conversation[len(self._messages) + 1 :]  # one message of it is the reply
         self._messages = conversation
-        turn = SessionTurn(copy_messages(said), reward, terminated, truncated, info)
-        self.turns.append(turn)
-        return turn
+        self.turns.append(SessionTurn(copy_messages(said), reward, terminated, truncated, info))
+        return self.turns[-1]

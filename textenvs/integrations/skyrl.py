@@ -11,7 +11,6 @@ reward on the turn's last token. See docs/adapters/skyrl.md.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -60,10 +59,6 @@ class SkyRLTextEnv(BaseTextEnv):  # type: ignore[misc]
             after as many replies, the last of them judged.
         env_id: The environment's id; the row's must be the same.
         options: What :func:`register` was given for it.
-
-    Raises:
-        SpecError: The row does not say which episode, or one of another environment.
-        ValueError: ``env_config`` is not empty, or ``max_turns`` is below 1.
     """
 
     def __init__(
@@ -93,51 +88,35 @@ class SkyRLTextEnv(BaseTextEnv):  # type: ignore[misc]
         if self.max_turns is not None and self.max_turns < 1:
             raise ValueError(f"max_turns must be at least 1, not {self.max_turns!r}")
         self._session: Session | None = None
-        self._closing: weakref.finalize[..., Any] | None = None
 
     def init(self, prompt: Sequence[Mapping[str, str]]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-        """Begin the episode.
-
-        Args:
-            prompt: The row's; must be what the episode opens with, or empty.
-
-        Returns:
-            The opening conversation, and what ``reset`` says of the task.
+        """Begin the episode: its opening, and what ``reset`` says of the task.
 
         Raises:
-            SpecError: The prompt is another one: the rows were written by another version.
+            SpecError: The row's prompt is neither the opening nor empty: the rows were written by another version.
         """
         self.close()
         self.turns = 0
-        session, opening = Session.of(self.episode)
-        self._session = session
-        self._closing = weakref.finalize(self, session.close)
+        self._session, opening = Session.of(self.episode)
         if prompt and said(prompt) != said(opening):
             self.close()
             raise SpecError(
                 f"the row's prompt is not what {self.episode.env} opens with at seed {self.episode.seed}: the rows "
                 "were written with another version or other data; write them again with `textenvs rows skyrl`"
             )
-        return [dict(message) for message in opening], dict(session.info)
+        return [dict(message) for message in opening], dict(self._session.info)
 
     def step(self, action: str) -> BaseTextEnvStepOutput:
         """Play one reply.
-
-        Args:
-            action: The assistant's text.
-
-        Returns:
-            ``observations``: what the environment says, also at the end. ``reward``: the turn's own. ``done``:
-            terminated or truncated. ``metadata``: ``terminated``, ``truncated``, ``stop`` and ``terms``.
 
         Raises:
             EnvironmentFailure: A simulator or judge gave up. SkyRL has no place for an episode that says nothing about
                 the policy, and a reward of 0 would be a lie.
             RuntimeError: ``init`` was not called, or the episode is over.
         """
-        if self._session is None or self._closing is None or not self._closing.alive:
-            raise RuntimeError("there is no episode to step in: init() begins one")
         session = self._session
+        if session is None or session.closed:
+            raise RuntimeError("there is no episode to step in: init() begins one")
         try:
             turn = session.reply(action)
             self.turns += 1
@@ -157,8 +136,8 @@ class SkyRLTextEnv(BaseTextEnv):  # type: ignore[misc]
 
     def close(self) -> None:
         """Release what the episode holds; safe to call twice. Its metrics stay."""
-        if self._closing is not None:
-            self._closing()
+        if self._session is not None:
+            self._session.close()
 
     def get_metrics(self) -> dict[str, Any]:
         """Of the episode so far: ``turns``, ``return``, ``terminated``, a sum for each reward term, and the metrics."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..env import TextEnv
-from ..messages import Messages
 from ..registry import make
 from ..trust import Environments, Trust
 
@@ -42,9 +42,8 @@ class EpisodeSpec:
         where = "an episode's description"
         if not isinstance(self.env, str) or not self.env:
             raise SpecError(f"{where}: env must be an environment's id, not {self.env!r}")
-        for name, number in (("seed", self.seed), ("task_index", self.task_index)):
-            missing = name == "task_index" and number is None
-            if not missing and (isinstance(number, bool) or not isinstance(number, int) or number < 0):
+        for name, number in (("seed", self.seed), ("task_index", 0 if self.task_index is None else self.task_index)):
+            if isinstance(number, bool) or not isinstance(number, int) or number < 0:
                 raise SpecError(f"{where}: {name} must be an integer of at least 0, not {number!r}")
         if not isinstance(self.env_kwargs, Mapping):
             raise SpecError(f"{where}: env_kwargs must be a mapping, not {type(self.env_kwargs).__name__}")
@@ -59,20 +58,8 @@ class EpisodeSpec:
         return None if self.task_index is None else {"task_index": self.task_index}
 
     def make(self) -> TextEnv[Any]:
-        """The environment, not yet reset.
-
-        Raises:
-            gymnasium.error.NameNotFound: Nothing has this id.
-        """
+        """The environment, not yet reset."""
         return make(self.env, **self.env_kwargs)
-
-    def opening(self) -> Messages:
-        """The messages the episode starts with, for a dataset's prompt column."""
-        env = self.make()
-        try:
-            return env.reset(seed=self.seed, options=self.options)[0]
-        finally:
-            env.close()
 
     def to_row(self) -> dict[str, Any]:
         """Plain values with one type a column, as Arrow tables want them: ``env_kwargs`` is a JSON text."""
@@ -119,14 +106,14 @@ def _parsed(value: Any, where: str) -> Any:
 
 
 def episode_specs(
-    env: str, count: int, *, seed: int = 0, env_kwargs: Mapping[str, Any] | None = None
+    env: str, count: int | None, *, seed: int = 0, env_kwargs: Mapping[str, Any] | None = None
 ) -> Iterator[EpisodeSpec]:
-    """``count`` episodes of an environment, with the seeds ``seed``, ``seed + 1``, ...
+    """``count`` episodes of an environment (``None``: endless), with the seeds ``seed``, ``seed + 1``, ...
 
     Raises:
         SpecError: A count below 1.
     """
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+    if count is not None and (not isinstance(count, int) or count < 1):
         raise SpecError(f"count must be an integer of at least 1, not {count!r}")
-    for number in range(count):
+    for number in itertools.count() if count is None else range(count):
         yield EpisodeSpec(env, seed + number, env_kwargs or {})

@@ -27,19 +27,15 @@ except ImportError as error:
 __all__ = ["InfoReader", "TextGymWrapper", "drop_failed"]
 
 
-@register_gym_spec_conversion(Conversation)
-def _conversation_spec(spec: Conversation, device: Any = None, **kwargs: Any) -> NonTensor:
-    return NonTensor((), device=device, example_data=())
+def _register(space: type, example: Any) -> None:
+    @register_gym_spec_conversion(space)
+    def convert(spec: Any, device: Any = None, **kwargs: Any) -> NonTensor:
+        return NonTensor((), device=device, example_data=example)
 
 
-@register_gym_spec_conversion(AssistantTurn)
-def _assistant_turn_spec(spec: AssistantTurn, device: Any = None, **kwargs: Any) -> NonTensor:
-    return NonTensor((), device=device, example_data="")
-
-
-@register_gym_spec_conversion(Unicode)
-def _unicode_spec(spec: Unicode, device: Any = None, **kwargs: Any) -> NonTensor:
-    return NonTensor((), device=device, example_data="")
+_register(Conversation, ())
+_register(AssistantTurn, "")
+_register(Unicode, "")
 
 
 class InfoReader(BaseInfoDictReader):  # type: ignore[misc]
@@ -49,16 +45,14 @@ class InfoReader(BaseInfoDictReader):  # type: ignore[misc]
     """
 
     def __init__(self) -> None:
-        flag = Binary(1, dtype=Binary(1).zero().bool().dtype)  # torch.bool, without importing torch here
-        self._spec = Composite({"info": NonTensor((), example_data={}), "failed": flag}, shape=())
+        failed = Binary(1, dtype=Binary(1).zero().bool().dtype)  # torch.bool, without importing torch here
+        self._spec = Composite({"info": NonTensor((), example_data={}), "failed": failed}, shape=())
 
     @property
     def info_spec(self) -> Composite:
-        """The specs of what is written."""
         return self._spec
 
     def __call__(self, info_dict: Mapping[str, Any], tensordict: TensorDictBase) -> TensorDictBase:
-        """Write into ``tensordict``, and return it."""
         failed = self._spec["failed"].zero()
         tensordict.set("failed", ~failed if info_dict.get("failed") else failed)
         # As data, not as a mapping: that would become a TensorDict.
@@ -66,7 +60,7 @@ class InfoReader(BaseInfoDictReader):  # type: ignore[misc]
         return tensordict
 
     def reset(self) -> None:
-        """Nothing is learned from what was read."""
+        """Nothing is kept of what was read."""
 
 
 class TextGymWrapper(GymWrapper):  # type: ignore[misc]
@@ -83,11 +77,6 @@ class TextGymWrapper(GymWrapper):  # type: ignore[misc]
         env: The environment, or its id.
         env_kwargs: Arguments of the environment's constructor; only with an id.
         **kwargs: Of ``GymWrapper``, for example ``device``.
-
-    Raises:
-        TypeError: ``env`` is neither a :class:`~textenvs.env.TextEnv` nor an id, or it is an environment already and
-            ``env_kwargs`` are given.
-        gymnasium.error.NameNotFound: Nothing has this id.
     """
 
     def __init__(self, env: TextEnv[Any] | str, *, env_kwargs: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
@@ -104,7 +93,7 @@ class TextGymWrapper(GymWrapper):  # type: ignore[misc]
         self.set_info_dict_reader(InfoReader())
 
     def read_action(self, action: Any) -> Any:
-        """What the environment is given: a string, or a message (which a TensorDict may have taken apart)."""
+        """A string, or a message, which a TensorDict may have taken apart."""
         return _plain(action)
 
 

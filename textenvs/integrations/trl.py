@@ -15,17 +15,18 @@ import inspect
 import json
 import re
 import types
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, Literal, Union
 
-from ..messages import Message, assistant, text_of
+from ..env import TextEnv
+from ..messages import Message, assistant
 from ..registry import make
 from ..tool_env import ToolEnv
 from ..tools.formats.base import make_call
 from ..trust import Environments
 from .rows import openings, said
-from .session import Session, SessionTurn
+from .session import Session, text_of_all
 from .spec import EpisodeSpec, SpecError, episode_specs
 
 if TYPE_CHECKING:
@@ -62,12 +63,7 @@ def textenv_dataset(env: str, count: int, *, seed: int = 0, env_kwargs: Mapping[
 
 
 def dataset_of(specs: Iterable[EpisodeSpec]) -> Dataset:
-    """:func:`textenv_dataset` of any episodes, also of several environments.
-
-    Raises:
-        SpecError: There are none.
-        ModuleNotFoundError: ``datasets`` is not installed.
-    """
+    """:func:`textenv_dataset` of any episodes, also of several environments; raises ``SpecError`` without any."""
     try:
         from datasets import Dataset, Value
     except ModuleNotFoundError as error:
@@ -91,15 +87,12 @@ def embed(spec: EpisodeSpec, opening: Sequence[Message]) -> list[dict[str, Any]]
 
 
 def spec_of(prompt: Any, where: str = "the prompt", environments: Environments | None = None) -> EpisodeSpec:
-    """The episode that a prompt carries.
+    """The episode that a prompt carries; raises ``SpecError`` where there is not one that can be read.
 
     Args:
         prompt: The prompt's messages.
         where: Named in errors.
         environments: As of :meth:`EpisodeSpec.from_row`.
-
-    Raises:
-        SpecError: It carries none, or not one that can be read.
     """
     messages = prompt if isinstance(prompt, list | tuple) else ()
     found = [message.get(KEY) for message in messages if isinstance(message, Mapping)]
@@ -132,10 +125,8 @@ class _Environment:
 
     def __init__(self) -> None:
         self._session: Session | None = None
-        self._made_for = ""
         self._problem: Exception | None = None
         self._last_played = False
-        self._close: weakref.finalize[Any, Any] | None = None
 
     def reset(self, **columns: Any) -> str | None:
         """Begin the episode of a row of :func:`textenv_dataset`.
@@ -155,50 +146,36 @@ class _Environment:
                 f"the row is an episode of {spec.env}, but this factory makes {self._env_id}: give GRPOTrainer a dict "
                 "of factories and the dataset a column 'environment'"
             )
-        session = self._session_for(spec)
-        opening = session.start(spec.seed, spec.options)
-        self._problem, self._last_played = None, False
-        if same_messages(columns.get("prompt") or (), opening):
-            return None
-        return "\n\n".join(map(text_of, opening))
+        if self._session is not None:
+            self._session.close()
+        session, opening = Session.of(spec)
+        self._check_tools(spec, session.env)
+        self._session, self._problem, self._last_played = session, None, False
+        return None if same_messages(columns.get("prompt") or (), opening) else text_of_all(opening)
 
     @property
     def session(self) -> Session:
-        """The episode, with its turns and their rewards.
-
-        Raises:
-            RuntimeError: There was no reset yet.
-        """
+        """The episode, with its turns and their rewards; raises ``RuntimeError`` before the first reset."""
         if self._session is None:
             raise RuntimeError("no episode has begun: TRL calls reset(**row) before anything else")
         return self._session
 
-    def _session_for(self, spec: EpisodeSpec) -> Session:
-        made_for = json.dumps(dict(spec.env_kwargs), sort_keys=True)
-        if self._session is not None and made_for == self._made_for:
-            return self._session
-        env = spec.make()
-        if isinstance(env, ToolEnv):
-            if tuple(each.name for each in env.tools) != self._tool_names:
-                env.close()
-                raise SpecError(f"with {dict(spec.env_kwargs)}, {spec.env} has other tools than this factory's")
-            if env.tools_in_prompt:
-                env.close()
-                raise SpecError(
-                    "the chat template describes the tools here, so the environment must not: give "
-                    "env_kwargs={'tools_in_prompt': False} to textenv_dataset and to environment_class"
-                )
-        if self._close is not None:
-            self._close()
-        self._session, self._made_for = Session(env), made_for
-        self._close = weakref.finalize(self, env.close)
-        return self._session
+    def _check_tools(self, spec: EpisodeSpec, env: TextEnv[Any]) -> None:
+        if not isinstance(env, ToolEnv):
+            return
+        if tuple(each.name for each in env.tools) != self._tool_names:
+            raise SpecError(f"with {dict(spec.env_kwargs)}, {spec.env} has other tools than this factory's")
+        if env.tools_in_prompt:
+            raise SpecError(
+                "the chat template describes the tools here, so the environment must not: give "
+                "env_kwargs={'tools_in_prompt': False} to textenv_dataset and to environment_class"
+            )
 
     def _play(self, action: str | Message) -> str:
         if self.session.done:
             return _OVER
         try:
-            turn: SessionTurn = self.session.reply(action)
+            turn = self.session.reply(action)
         except Exception as problem:
             self._problem = problem  # TRL tells the model of it and goes on; the reward raises it
             raise
@@ -215,7 +192,7 @@ class _Environment:
 
 
 class _WithUser(_Environment):
-    """With the tools by which a policy speaks, and a reward of its own."""
+    """With the tools by which a policy speaks, and a reward of its own; their docstrings are what the model reads."""
 
     def ask_user(self, message: str) -> str:
         """Say something to the user, and hear the answer.
@@ -269,26 +246,22 @@ def environment_class(
     Raises:
         ValueError: A tool has a name that TRL keeps for itself.
     """
-    made = make(env, **(env_kwargs or {}))
-    schemas = made.tool_schemas if isinstance(made, ToolEnv) else []
-    made.close()
-    names = tuple(schema["function"]["name"] for schema in schemas)
-    if submit is None:
-        submit = not schemas
+    with closing(make(env, **(env_kwargs or {}))) as made:
+        schemas = [each["function"] for each in made.tool_schemas] if isinstance(made, ToolEnv) else []
+    base = _WithUser if submit or (submit is None and not schemas) else _Environment
     members: dict[str, Any] = {
         "_env_id": env,
         "_env_kwargs": dict(env_kwargs or {}),
-        "_tool_names": names,
+        "_tool_names": tuple(function["name"] for function in schemas),
         "__doc__": f"{env} for TRL's environment_factory; see textenvs.integrations.trl.",
     }
-    base = _WithUser if submit else _Environment
-    for schema in schemas:
-        name = schema["function"]["name"]
+    for function in schemas:
+        name = function["name"]
         if name in members or hasattr(base, name) or name == "get_reward" or name.startswith("_"):
             raise ValueError(f"{env}: TRL has no room for a tool of the name {name!r}")
-        members[name] = _method(schema["function"])
+        members[name] = _method(function)
     words = re.split(r"[^0-9A-Za-z]+", env.rpartition("/")[2])
-    return type("".join(word.capitalize() for word in words if word) or "TextEnv", (base,), members)
+    return type("".join(word.capitalize() for word in words) or "TextEnv", (base,), members)
 
 
 def environment_reward(
@@ -326,8 +299,7 @@ def environment_reward(
 
 def log_terms(log_metric: Callable[[str, float], None], episodes: Sequence[Sequence[Mapping[str, float]]]) -> None:
     """Tell TRL the mean over episodes of each term of the reward, summed over an episode's turns."""
-    names = sorted({name for turns in episodes for terms in turns for name in terms})
-    for name in names:
+    for name in sorted({name for turns in episodes for terms in turns for name in terms}):
         sums = [sum(terms.get(name, 0.0) for terms in turns) for turns in episodes]
         log_metric(f"terms/{name}", sum(sums) / len(sums))
 
@@ -349,26 +321,20 @@ def _method(function: Mapping[str, Any]) -> Callable[..., str]:
     name: str = function["name"]
     schema: Mapping[str, Any] = function.get("parameters") or {}
     required = set(schema.get("required", ()))
-    # Python wants those without a default first.
-    properties = sorted(schema.get("properties", {}).items(), key=lambda item: item[0] not in required)
 
     def method(self: _Environment, **arguments: Any) -> str:
         return self._call(name, arguments)
 
-    parameters = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [inspect.Parameter("self", kind)]
     lines = []
-    for each, described in properties:
+    # Python wants those without a default first.
+    for each, described in sorted(schema.get("properties", {}).items(), key=lambda item: item[0] not in required):
         default = inspect.Parameter.empty if each in required else described.get("default")
-        parameters.append(
-            inspect.Parameter(
-                each, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=_type_of(described)
-            )
-        )
+        parameters.append(inspect.Parameter(each, kind, default=default, annotation=_type_of(described)))
         lines.append(f"    {each}: {' '.join(str(described.get('description') or each).split())}")
-    said = [str(function.get("description") or name).strip(), ""]
-    if lines:
-        said += ["Args:", *lines, ""]
-    method.__name__, method.__qualname__ = name, name
+    said = [str(function.get("description") or name).strip(), "", *(["Args:", *lines, ""] if lines else [])]
+    method.__name__ = method.__qualname__ = name
     method.__doc__ = "\n".join([*said, "Returns:", "    What the environment says."])
     method.__annotations__ = {each.name: each.annotation for each in parameters[1:]} | {"return": str}
     method.__signature__ = inspect.Signature(parameters, return_annotation=str)  # type: ignore[attr-defined]

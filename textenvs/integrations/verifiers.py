@@ -8,17 +8,17 @@ messages; the environment plays the user's side, as verifiers' own engines do.
 from __future__ import annotations
 
 import functools
-import itertools
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import httpx
 
-from ..env import TextEnv
-from ..messages import Message, Messages
+from ..messages import Message, user
+from ..tools.formats.base import make_call
+from .rows import openings
 from .session import Session
-from .spec import EpisodeSpec
+from .spec import EpisodeSpec, episode_specs
 
 try:
     import verifiers.v1 as vf
@@ -35,21 +35,16 @@ PLUGIN = "textenvs_verifiers"
 class TextTasksetConfig(vf.TasksetConfig):  # type: ignore[misc]
     """Which environment, and which of its episodes."""
 
-    env: str = ""
-    """The environment's id, for example ``textenv/clarify``."""
-    env_kwargs: dict[str, Any] = Field(default_factory=dict)
-    """Arguments of its constructor."""
-    first_seed: int = Field(0, ge=0)
-    """The seed of the first task; the next has the next one."""
-    count: int | None = Field(None, ge=1)
-    """How many tasks there are; endless without it."""
+    env: str = Field("", description="The environment's id, for example textenv/clarify.")
+    env_kwargs: dict[str, Any] = Field(default_factory=dict, description="Arguments of its constructor.")
+    first_seed: int = Field(0, ge=0, description="The seed of the first task; the next has the next one.")
+    count: int | None = Field(None, ge=1, description="How many tasks there are; endless without it.")
 
 
 class TextTaskData(vf.TaskData):  # type: ignore[misc]
-    """A task: its prompt is the episode's opening."""
+    """A task: its prompt is the episode's opening, and ``episode`` is what :meth:`EpisodeSpec.to_row` gives."""
 
     episode: dict[str, Any]
-    """The episode, as :meth:`EpisodeSpec.to_row` gives it."""
 
 
 class TextTask(vf.Task[TextTaskData]):  # type: ignore[misc]
@@ -66,21 +61,12 @@ class TextTaskset(vf.Taskset[TextTask, TextTasksetConfig]):  # type: ignore[misc
         self.INFINITE = config.count is None
 
     def load(self) -> Iterator[TextTask]:
-        """One task a seed; endless without a count."""
         config = self.config
-        numbers = itertools.count() if config.count is None else range(config.count)
-        env: TextEnv[Any] | None = None
-        try:
-            for number in numbers:
-                spec = EpisodeSpec(config.env, config.first_seed + number, config.env_kwargs)
-                env = env or spec.make()
-                opening, _ = env.reset(seed=spec.seed)
-                name = f"{spec.env}#{spec.seed}"
-                data = TextTaskData(id=name, name=name, prompt=_typed(opening), episode=spec.to_row())
-                yield TextTask(data, config.task)
-        finally:
-            if env is not None:
-                env.close()
+        specs = episode_specs(config.env, config.count, seed=config.first_seed, env_kwargs=config.env_kwargs)
+        for each in openings(specs):
+            name = f"{each.spec.env}#{each.spec.seed}"
+            data = TextTaskData(id=name, name=name, prompt=_typed(each.messages), episode=each.spec.to_row())
+            yield TextTask(data, config.task)
 
 
 class TextEnvironmentConfig(vf.EnvConfig):  # type: ignore[misc]
@@ -100,7 +86,6 @@ class TextEnvironment(vf.Env[TextEnvironmentConfig]):  # type: ignore[misc]
     """
 
     async def run(self, task: TextTask, agents: Any) -> None:
-        """One episode."""
         chosen = getattr(self.config, "taskset", None)
         environments = {chosen.env: chosen.env_kwargs} if isinstance(chosen, TextTasksetConfig) else None
         spec = EpisodeSpec.from_row(task.data.episode, f"task {task.data.name}", environments)
@@ -113,7 +98,7 @@ class TextEnvironment(vf.Env[TextEnvironmentConfig]):  # type: ignore[misc]
                 trace = interaction.trace
                 segment = await interaction.turn()
                 while not segment.terminated:
-                    nodes.append(_reply_node(trace))
+                    nodes.append(max(number for number, node in enumerate(trace.nodes) if node.sampled))  # the newest
                     turn = await session.areply(_reply(trace.nodes[nodes[-1]].message))
                     session.check()
                     trace.info["textenvs"] = {
@@ -137,11 +122,7 @@ class TextEnvironment(vf.Env[TextEnvironmentConfig]):  # type: ignore[misc]
             await session.aclose()
 
 
-class ChatHarnessConfig(vf.HarnessConfig):  # type: ignore[misc]
-    """Nothing of its own."""
-
-
-class ChatHarness(vf.Harness[ChatHarnessConfig]):  # type: ignore[misc]
+class ChatHarness(vf.Harness[vf.HarnessConfig]):  # type: ignore[misc]
     """One model call a turn, in this process; verifiers' ``null`` harness starts a program for every turn.
 
     Tools are those that the environment describes in its messages; none are declared to the model's service.
@@ -162,24 +143,20 @@ class ChatHarness(vf.Harness[ChatHarnessConfig]):  # type: ignore[misc]
         mcp_urls: Mapping[str, str],
         data: Any,
     ) -> Any:
-        """Ask the model for its next reply."""
         if mcp_urls:
             raise ValueError(f"the harness {PLUGIN!r} takes no tool servers, and there are {sorted(mcp_urls)}")
         system, prompt = self.resolve_prompt(data)
-        messages = (
-            [parse_message({"role": "user", "content": prompt})] if isinstance(prompt, str) else list(prompt or [])
-        )
+        messages = _typed([user(prompt)]) if isinstance(prompt, str) else list(prompt or [])
         if system is not None:
-            messages = [message for message in messages if message.role != "system"]
-            messages.insert(0, parse_message({"role": "system", "content": system}))
+            kept = [message for message in messages if message.role != "system"]
+            messages = [*_typed([{"role": "system", "content": system}]), *kept]
         body = {"model": ctx.model, "messages": [message_to_wire(message) for message in messages]}
         # verifiers has deadlines of its own.
         async with httpx.AsyncClient(timeout=None, verify=_certificates()) as client:
             headers = {"Authorization": f"Bearer {secret}"}
             answer = await client.post(f"{endpoint.rstrip('/')}/chat/completions", json=body, headers=headers)
-        if answer.status_code != 200:
-            return vf.ProgramResult(exit_code=1, stdout="", stderr=f"{answer.status_code}: {answer.text[:2000]}")
-        return vf.ProgramResult(exit_code=0, stdout="", stderr="")
+        problem = "" if answer.status_code == 200 else f"{answer.status_code}: {answer.text[:2000]}"
+        return vf.ProgramResult(exit_code=int(bool(problem)), stdout="", stderr=problem)
 
 
 def load_environment(
@@ -209,24 +186,15 @@ def _certificates() -> ssl.SSLContext:
     return httpx.create_ssl_context()
 
 
-def _typed(messages: Messages) -> list[Any]:
+def _typed(messages: Iterable[Message]) -> list[Any]:
     """Our messages as verifiers' own."""
     return [parse_message(dict(message)) for message in messages]
 
 
-def _reply_node(trace: Any) -> int:
-    """The newest reply of the model: one node of the trace."""
-    return max(number for number, node in enumerate(trace.nodes) if node.sampled)
-
-
 def _reply(message: AssistantMessage) -> Message:
-    """What the model said, as a message of ours."""
     reply: Message = {"role": "assistant", "content": message.content or ""}
     if message.reasoning_content:
         reply["reasoning_content"] = message.reasoning_content
     if message.tool_calls:
-        reply["tool_calls"] = tuple(
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in message.tool_calls
-        )
+        reply["tool_calls"] = tuple(make_call(call.name, call.arguments, call.id) for call in message.tool_calls)
     return reply

@@ -83,13 +83,8 @@ def _problem_of(extra_info: Any) -> str | None:
 
 
 def _episode_of(extra_info: Any) -> Any:
-    """The episode of a row for verl, or for verl's interactions; ``None`` for a row of another library."""
-    if not isinstance(extra_info, Mapping):
-        return None
-    interaction = extra_info.get("interaction_kwargs")
-    if isinstance(interaction, Mapping) and interaction.get("name") == "textenv":
-        return interaction.get("episode")
-    return extra_info.get("textenv")
+    """The episode of a row for verl; ``None`` for a row of another library."""
+    return extra_info.get("textenv") if isinstance(extra_info, Mapping) else None
 
 
 def _first_turn(spec: EpisodeSpec, reply: str) -> float:

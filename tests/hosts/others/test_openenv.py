@@ -13,8 +13,7 @@ from openenv_kit import served
 import textenvs
 from textenvs.env import EnvironmentFailure
 from textenvs.envs.clarify.env import Clarify
-from textenvs.integrations.openenv import TextAction, TextEnvClient, TextEnvironment, create_app
-from textenvs.integrations.openenv.__main__ import main
+from textenvs.integrations.openenv import TextAction, TextEnvClient, TextEnvironment, create_app, main
 from textenvs.messages import assistant
 
 CALL = {"id": "call_0", "type": "function", "function": {"name": "calc_gsm8k_reward", "arguments": '{"answer": 7}'}}
@@ -178,9 +177,9 @@ def test_the_command_line(arguments, match, capsys):
         (["textenv/clarity"], "no environment has the id 'textenv/clarity'"),
         (["textenv/clarify", "--env-kwargs", '{"max_user_turns": 0}'], "max_user_turns"),
         (["textenv/clarify", "--env-kwargs", '{"colour": 1}'], "colour"),
-        (["textenv/clarify", "--session-timeout", "0"], "--session-timeout must be above 0, not 0"),
-        (["textenv/clarify", "--session-timeout", "nan"], "--session-timeout must be above 0, not nan"),
-        (["textenv/clarify", "--max-sessions", "0"], "--max-sessions must be at least 1, not 0"),
+        (["textenv/clarify", "--session-timeout", "0"], "session_timeout Input should be greater than 0"),
+        (["textenv/clarify", "--session-timeout", "nan"], "session_timeout Input should be greater than 0"),
+        (["textenv/clarify", "--max-sessions", "0"], "max_concurrent_envs Input should be greater than or equal to 1"),
         (["textenv/clarify", "--port", "65536"], "--port must be from 0 to 65535, not 65536"),
     ],
 )

@@ -166,7 +166,7 @@ def test_whatever_the_limit_the_response_fits_and_ends_with_the_policy(config, t
 def test_a_reply_that_is_cut_is_judged_as_it_stands(config, tokenizer, server):
     """The answer is right, and its last byte does not fit: what the environment gets is wrong."""
     spec = EpisodeSpec("textenv/gsm8k-interact", 0)
-    server.learn(spec.opening(), ["#### 1 or 2"])
+    server.learn(spec.make().reset(seed=spec.seed)[0], ["#### 1 or 2"])
     output = play(limited(config, response_length=6), tokenizer, server, spec)
     assert tokenizer.decode(output.response_ids) == "#### 1"
     assert output.extra_fields["turn_scores"] == [1.0]

@@ -1,5 +1,7 @@
 """The audit finds a planted weakness of every kind, names its cause, and passes what is sound."""
 
+import json
+
 import pytest
 from planted import (
     DayRangeCounts,
@@ -17,10 +19,12 @@ from planted import (
 )
 
 from textenvs.audit import Subject, audit
+from textenvs.audit.earnings import own_attacks, returns
 from textenvs.audit.expert_cheats import failing_first, remembering, unasked
+from textenvs.audit.grammar import Composition
 from textenvs.audit.programs import programs
 from textenvs.audit.search import search
-from textenvs.audit.worth import own_attacks, returns
+from textenvs.messages import user
 
 
 def subject(kind):
@@ -62,3 +66,10 @@ def test_a_sound_environment_has_no_weakness(check):
 
 def test_an_environment_must_list_attacks_of_its_own():
     assert [verdict.cause for verdict in own_attacks(subject(NoAttacks)) if verdict.failed]
+
+
+def test_a_value_of_thousands_of_digits_is_a_finite_argument():
+    schema = {"type": "function", "function": {"name": "f", "parameters": {"properties": {"x": {"type": "number"}}}}}
+    say = Composition(form="tool f").cheater([schema])
+    (call,) = say((user("What is " + "9" * 999 + "?"),))["tool_calls"]
+    assert json.loads(call["function"]["arguments"]) == {"x": 0.0}

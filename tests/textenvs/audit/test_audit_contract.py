@@ -8,7 +8,7 @@ from toy_envs import KINDS, ToyTasks
 
 import textenvs
 from textenvs import EpisodeState, TextEnv, Turn, user, visible_text
-from textenvs.audit import Subject, Verdict, contract
+from textenvs.audit import Subject, Verdict, checks
 from textenvs.audit.contract import copies, determinism, endings, play_episodes, secrets, terms
 from textenvs.audit.process import processes
 
@@ -190,7 +190,18 @@ def test_another_process_has_another_order_of_a_set():
     assert processes(unpicklable, play_episodes(unpicklable)).status == "skipped"
 
 
-def test_a_reply_that_makes_it_raise_is_found():
-    (verdict,) = contract(Subject(Raises))
+def test_a_reply_that_makes_it_raise_is_found_and_every_environment_is_closed():
+    opened, closed = [], []
+
+    class Counted(Raises):
+        def __init__(self):
+            super().__init__()
+            opened.append(self)
+
+        def cleanup(self):
+            closed.append(self)
+
+    (verdict,) = checks(Subject(Counted))
     assert verdict.failed
     assert "a bad reply is something to answer" in verdict.cause
+    assert len(opened) == len(closed) == 2

@@ -45,7 +45,7 @@ def test_the_conversation_on_the_page_is_what_its_command_prints(command, shown)
 
 
 def test_every_environment_has_a_table_of_its_attacks_on_a_page():
-    """The numbers are made by `python -m textenvs.audit.pages`, which takes long; here, that no policy is missing."""
+    """The numbers are made by `python scripts/attack_tables.py`, which takes long; here, that no policy is missing."""
     tables = dict(
         re.findall(r"<!-- attacks (\S+) -->\n(.*?)<!-- end of attacks -->", "".join(PAGES.values()), re.DOTALL)
     )
@@ -60,6 +60,6 @@ def test_every_environment_has_a_table_of_its_attacks_on_a_page():
         named = [row[0].strip("| ") for row in rows]
         attacks = [attack.name for attack in env.attacks()]
         assert named[-len(attacks) :] == attacks, (
-            f"{env_id}: run `python -m textenvs.audit.pages docs/environments/*.md`"
+            f"{env_id}: run `python scripts/attack_tables.py docs/environments/*.md`"
         )
         assert {"expert", "random"} <= set(named)

@@ -17,10 +17,7 @@ from textenvs.task import Rows, Task
 
 
 def episode_of(row):
-    extra = row["extra_info"]
-    found = [row.get("textenv"), extra.get("textenv"), extra.get("interaction_kwargs", {}).get("episode")]
-    (text,) = [each for each in found if each is not None]
-    return EpisodeSpec.from_row(text)
+    return EpisodeSpec.from_row(row.get("textenv") or row["extra_info"]["textenv"])
 
 
 @pytest.mark.parametrize("schema", SCHEMAS)
@@ -34,12 +31,11 @@ def test_what_is_written_is_read_back(schema, tmp_path):
     path = write_episodes(schema, specs, tmp_path / "new" / "rows.parquet", split="test")
     rows = parquet.read_table(path).to_pylist()
     assert [episode_of(row) for row in rows] == specs
-    assert [row["prompt"] for row in rows] == [[dict(message) for message in spec.opening()] for spec in specs]
+    assert [row["prompt"] for row in rows] == [[dict(message) for message in each.messages] for each in openings(specs)]
     assert [row["extra_info"]["index"] for row in rows] == list(range(len(specs)))
     assert {row["extra_info"]["split"] for row in rows} == {"test"}
     assert [row["data_source"] for row in rows] == [spec.env for spec in specs]
-    kind = {"verl": "textenv", "verl-interaction": "tool_agent", "skyrl": None}[schema]
-    assert {row.get("agent_name") for row in rows} == {kind}
+    assert {row.get("agent_name") for row in rows} == {{"verl": "textenv", "skyrl": None}[schema]}
     if schema == "skyrl":
         assert [row["env_class"] for row in rows] == [spec.env for spec in specs]
 

@@ -6,7 +6,7 @@ import threading
 
 import adapter_kit
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from textenvs.env import TextEnv, Turn
@@ -105,6 +105,7 @@ json_values = st.recursive(
 )
 
 
+@settings(max_examples=25)
 @given(
     st.text(min_size=1, max_size=20),
     st.integers(0, 2**63 - 1),
@@ -145,6 +146,5 @@ def test_episodes_in_a_row():
     specs = list(episode_specs("textenv/clarify", 3, seed=5, env_kwargs={"max_user_turns": 2}))
     assert [spec.seed for spec in specs] == [5, 6, 7]
     assert specs[0].make().max_user_turns == 2
-    assert specs[0].opening() == specs[0].make().reset(seed=5)[0]
     with pytest.raises(SpecError, match="count"):
         list(episode_specs("textenv/clarify", 0))

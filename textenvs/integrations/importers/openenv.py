@@ -20,7 +20,7 @@ _FAILED = "leave this episode out, it failed ("
 _TEXT = ("text", "observation", "message", "response", "content", "prompt")
 
 
-class OpenEnv(Imported["_Remote"]):
+class OpenEnv(Imported):
     """Episodes on an OpenEnv server, one connection each.
 
     What the server says is read from its observation: ``messages``, where it has chat messages there; else the field
@@ -41,9 +41,7 @@ class OpenEnv(Imported["_Remote"]):
         timeout: Seconds to wait for an answer.
         split: ``"train"`` or ``"test"``.
         seed: Which endless sequence of seeds. (Episodes are seeded by ``reset``.)
-        max_assistant_turns: Truncate after so many replies; ``None`` leaves it to the server.
-        system_prompt: A system message put before what the server says, where it has none of its own.
-        render_mode: As in :class:`~textenvs.env.TextEnv`.
+        **options: Of :class:`~textenvs.TextEnv`: ``max_assistant_turns``, ``system_prompt``, ``render_mode``.
 
     Raises:
         ConnectionError: There is no OpenEnv server at the address.
@@ -62,29 +60,24 @@ class OpenEnv(Imported["_Remote"]):
         timeout: float = 60.0,
         split: Split = "train",
         seed: int = 0,
-        max_assistant_turns: int | None = None,
-        system_prompt: str | None = None,
-        render_mode: str | None = None,
+        **options: Any,
     ) -> None:
         _client()
         self.url = url.rstrip("/")
-        schema = _schema(self.url, timeout)
-        source = f"openenv/{schema['name']}"
-        super().__init__(
-            Seeds(source, seed, split),
-            max_assistant_turns=max_assistant_turns,
-            system_prompt=system_prompt,
-            render_mode=render_mode,
-        )
-        self.action_field = _field(schema["action"], action_field, self.url)
-        self.takes_messages = "message" in schema["action"].get("properties", {})
+        try:
+            metadata, schema = (_get(f"{self.url}/{path}", timeout) for path in ("metadata", "schema"))
+            name, action = metadata["name"], dict(schema["action"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConnectionError(f"there is no OpenEnv server at {url} ({type(error).__name__}: {error})") from error
+        super().__init__(Seeds(f"openenv/{name}", seed, split), **options)
+        self.action_field = _field(action, action_field, self.url)
+        self.takes_messages = "message" in action.get("properties", {})
         self.observation_field = observation_field
         self.reset_arguments = dict(reset or {})
         self.send_thinking = send_thinking
         self.timeout = float(timeout)
 
     def begin(self, seed: int) -> _Remote:
-        """Connect, and begin an episode."""
         return _Remote(self, seed)
 
 
@@ -94,9 +87,9 @@ class _Remote:
     def __init__(self, env: OpenEnv, seed: int) -> None:
         self.env = env
         self.client = _client()(base_url=env.url, message_timeout_s=env.timeout).sync()
+        # Forks are seldom closed.
+        weakref.finalize(self, _close_elsewhere, self.client).atexit = False
         try:
-            # Forks are seldom closed.
-            weakref.finalize(self, _close_elsewhere, self.client).atexit = False
             with _as_failure(env.url):
                 result = self.client.reset(seed=seed, **env.reset_arguments)
             self.opening = self._said(result.observation)
@@ -110,32 +103,33 @@ class _Remote:
         action: dict[str, Any] = {env.action_field: text}
         if "tool_calls" in message:
             if not env.takes_messages:
-                return Answer((user("There are no tool calls here. Reply with a text."),))
+                return Answer(messages=(user("There are no tool calls here. Reply with a text."),))
             action["message"] = {**message, "content": text}
         with _as_failure(env.url):
             result = self.client.step(action)
         said, info = result.observation, result.observation.get("info")
         info = info if isinstance(info, Mapping) else {}
         truncated = bool(result.done and said.get("truncated"))
+        over = bool(result.done) and not truncated
         return Answer(
-            self._said(said) if not result.done or said.get("messages") else (),
-            float(result.reward or 0.0),
-            terminated=result.done and not truncated,
-            truncated=truncated,
-            stop=info.get("stop") if result.done else None,
+            messages=self._said(said) if not result.done or said.get("messages") else (),
+            reward=float(result.reward or 0.0),
+            terminated=over,
+            stop=info.get("stop") or "done" if over else None,
+            cut=info.get("stop") or "truncated" if truncated else None,
             terms=info.get("terms"),
-            metrics=info.get("metrics") or {},
+            metrics=info.get("metrics"),
         )
 
     def close(self) -> None:
-        _close(self.client)
+        with suppress(Exception):  # the server may be gone
+            self.client.close()
 
     def _said(self, observation: Mapping[str, Any]) -> Messages:
-        messages = observation.get("messages")
-        if messages and self.env.observation_field is None:
+        messages, field = observation.get("messages"), self.env.observation_field
+        if messages and field is None:
             with suppress(ValueError):
                 return check_conversation(map(_typed, messages), "messages")
-        field = self.env.observation_field
         if field is None:
             field = next((name for name in _TEXT if isinstance(observation.get(name), str)), None)
         elif field not in observation:
@@ -145,13 +139,13 @@ class _Remote:
 
 
 def _close_elsewhere(client: Any) -> None:
-    """Close a connection that is held no more: in a thread, for garbage may be collected in the client's own."""
-    threading.Thread(target=_close, args=(client,), daemon=True).start()
+    """Close a connection that is no longer held: in a thread, because the client's own may be collecting garbage."""
 
+    def close() -> None:
+        with suppress(Exception):
+            client.close()
 
-def _close(client: Any) -> None:
-    with suppress(Exception):  # the server may be gone
-        client.close()
+    threading.Thread(target=close, daemon=True).start()
 
 
 def _client() -> Any:
@@ -162,32 +156,23 @@ def _client() -> Any:
     return GenericEnvClient
 
 
-def _schema(url: str, timeout: float) -> dict[str, Any]:
-    """The server's name, and the schema of its actions."""
-    try:
-        answers = []
-        for path in ("metadata", "schema"):
-            with urllib.request.urlopen(f"{url}/{path}", timeout=timeout) as response:
-                answers.append(json.load(response))
-        return {"name": str(answers[0]["name"]), "action": dict(answers[1]["action"])}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConnectionError(f"there is no OpenEnv server at {url} ({type(error).__name__}: {error})") from error
+def _get(url: str, timeout: float) -> Any:
+    with urllib.request.urlopen(url, timeout=timeout) as response:
+        return json.load(response)
 
 
 def _field(schema: Mapping[str, Any], wanted: str | None, url: str) -> str:
     """The field of an action that a reply goes to."""
     fields = [name for name in schema.get("properties", {}) if name != "metadata"]
-    if wanted is not None:
-        if wanted not in fields:
-            raise ValueError(f"action_field: an action of {url} has no field {wanted!r}; it has {', '.join(fields)}")
-        return wanted
     required = list(schema.get("required", []))
-    if len(required) != 1:
+    if wanted is not None and wanted not in fields:
+        raise ValueError(f"action_field: an action of {url} has no field {wanted!r}; it has {', '.join(fields)}")
+    if wanted is None and len(required) != 1:
         raise ValueError(
             f"an action of {url} must have {', '.join(required) or 'no field at all'}: say with action_field which one "
             f"a reply goes to; there are {', '.join(fields)}"
         )
-    return str(required[0])
+    return wanted or str(required[0])
 
 
 @contextmanager

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import functools
 import itertools
 import json
 import logging
 import os
 import queue
-import sys
 import threading
 import uuid
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
-from contextlib import ExitStack
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator, Mapping
+from concurrent.futures import CancelledError, Future, InvalidStateError
+from contextlib import suppress
 from typing import Any
 
 from ...env import EnvironmentFailure
@@ -27,12 +24,20 @@ from ...options import PositiveInt, Seconds, checked
 from ...task import Task
 from .base import Answer, Imported
 
+_MISSING = "this needs verifiers 0.4: pip install 'verifiers>=0.4'"
+
+try:
+    from aiohttp import web  # which verifiers requires
+except ImportError as error:
+    raise ImportError(_MISSING) from error
+
 log = logging.getLogger("textenvs")
 
 _CLOSING_S = 10.0  # that an environment may take to end when the process does
+_LARGEST_CALL = 2**28  # bytes of one call of the model
 
 
-class Verifiers(Imported["_Rollout"]):
+class Verifiers(Imported):
     """A verifiers environment, with the policy in the place of its model.
 
     The environment, its harness and its scoring run as they are, on this machine. Only the model is missing: where the
@@ -83,7 +88,6 @@ class Verifiers(Imported["_Rollout"]):
         )
 
     def begin(self, seed: int) -> _Rollout:
-        """Start a rollout of a task, up to the first call of the model."""
         return _Rollout(_engine(self.config), seed, self.timeout)
 
 
@@ -92,10 +96,8 @@ class _Tasks:
 
     def __init__(self, config: str, name: str, size: int) -> None:
         self._config = config
-        engine = _engine(config)
-        self.name = f"verifiers' {name}"
-        self.source = f"verifiers/{name}"
-        self.size = engine.count(size)
+        self.name, self.source = f"verifiers' {name}", f"verifiers/{name}"
+        self.size = _engine(config).count(size)
 
     def __getitem__(self, index: int) -> Task:
         if not 0 <= index < self.size:
@@ -106,7 +108,10 @@ class _Tasks:
 
 
 class _Engine:
-    """A verifiers environment that is being served, and the service that stands in for its model."""
+    """A verifiers environment that is being served, and the service that stands in for its model.
+
+    Both live in one task of the background event loop, because what it enters may have to be left where it was entered.
+    """
 
     def __init__(self, config: str) -> None:
         vf, resolve = _verifiers()
@@ -115,52 +120,59 @@ class _Engine:
         self._more: Iterator[Any] = iter(self.env.taskset)
         self._lock = threading.Lock()
         self.calls: dict[str, _Calls] = {}
-        with ExitStack() as stack:
-            self._service = _Server(("127.0.0.1", 0), functools.partial(_Service, self.calls))
-            stack.callback(self._service.server_close)
-            threading.Thread(target=self._service.serve_forever, name="textenvs-verifiers", daemon=True).start()
-            stack.callback(self._service.shutdown)
-            stack.callback(self._serve())
-            self._resources = stack.pop_all()
         self._process = os.getpid()
+        begun: Future[None] = Future()
+        self._served = submit(self._serve(begun))
+        self._served.add_done_callback(lambda _: begun.cancel())
+        try:
+            begun.result()
+        except CancelledError:  # it ended before it had begun
+            self._served.result()
+            raise
+        except BaseException:
+            self._served.cancel()
+            raise
 
     def close(self) -> None:
         """End the environment's servers and the service; safe to call twice. A forked process has none of them."""
         if self._process != os.getpid():
             return
         for calls in list(self.calls.values()):
-            calls.replies.put(None)
+            calls.answer(None)
         try:
-            self._resources.close()
+            self._loop.call_soon_threadsafe(self._end.set)
+            self._served.result(_CLOSING_S)
         except Exception as error:
             log.warning("a verifiers environment did not end well: %s: %s", type(error).__name__, error)
 
-    def _serve(self) -> Callable[[], None]:
-        """Have the environment served, and give what ends that."""
-        begun: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
-
-        async def serve() -> None:  # one task, because what it enters may have to be left where it was entered
-            async with self.env.serving():
-                end = asyncio.Event()
-                begun.set_result((asyncio.get_running_loop(), end))
-                await end.wait()
-
-        served = submit(serve())
+    async def _serve(self, begun: Future[None]) -> None:
+        app = web.Application(client_max_size=_LARGEST_CALL)
+        app.router.add_post("/{token}/v1/chat/completions", self._answer)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        await runner.setup()
         try:
-            either: tuple[Future[Any], ...] = (begun, served)
-            wait(either, return_when=FIRST_COMPLETED)
-            if not begun.done():
-                served.result()
-            loop, end = begun.result()
-        except BaseException:
-            served.cancel()
-            raise
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            async with self.env.serving():
+                self._port: int = runner.addresses[0][1]
+                self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
+                begun.set_result(None)
+                await self._end.wait()
+        finally:
+            await runner.cleanup()
 
-        def ending() -> None:
-            loop.call_soon_threadsafe(end.set)
-            served.result(_CLOSING_S)
-
-        return ending
+    async def _answer(self, request: web.Request) -> web.Response:
+        """A call of the model: it is passed on to its rollout, and the policy's reply is the answer."""
+        body = await request.json()
+        calls = self.calls.get(request.match_info["token"])
+        reply = None if calls is None else await asyncio.wrap_future(calls.asked(body))
+        if reply is None:
+            gone = {"message": "this episode is over", "type": "gone", "code": None}
+            return web.json_response({"error": gone}, status=410)
+        message = {key: value for key, value in reply.items() if key != "name"}
+        choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if "tool_calls" in reply else "stop"}
+        return web.json_response(
+            {"id": "0", "object": "chat.completion", "created": 0, "model": body["model"], "choices": [choice]}
+        )
 
     def count(self, most: int) -> int:
         """How many tasks there are, up to ``most`` where there is no end."""
@@ -179,63 +191,31 @@ class _Engine:
     def context(self, token: str) -> Any:
         """A model behind the service, for one rollout."""
         vf, _ = _verifiers()
-        url = f"http://127.0.0.1:{self._service.server_port}/{token}/v1"
+        url = f"http://127.0.0.1:{self._port}/{token}/v1"
         return vf.ModelContext(model="policy", client=vf.EvalClientConfig(base_url=url, api_key_var="TEXTENVS_NO_KEY"))
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A rollout that is given up closes its connections; all else is printed."""
-        if not isinstance(sys.exc_info()[1], ConnectionError):
-            super().handle_error(request, client_address)
-
-
-class _Service(BaseHTTPRequestHandler):
-    """Passes a call of the model on to its rollout, and the policy's reply back."""
-
-    protocol_version = "HTTP/1.1"
-
-    def __init__(self, calls: Mapping[str, _Calls], *args: Any) -> None:
-        self.calls = calls
-        super().__init__(*args)
-
-    def do_POST(self) -> None:  # noqa: N802
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        calls = self.calls.get(self.path.split("/")[1])
-        reply = None if calls is None else calls.answered(body)
-        if reply is None:
-            return self._send(410, {"error": {"message": "this episode is over", "type": "gone", "code": None}})
-        message = {key: value for key, value in reply.items() if key != "name"}
-        choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if "tool_calls" in reply else "stop"}
-        return self._send(
-            200, {"id": "0", "object": "chat.completion", "created": 0, "model": body["model"], "choices": [choice]}
-        )
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Nothing is printed."""
-
-    def _send(self, status: int, answer: Mapping[str, Any]) -> None:
-        sent = json.dumps(answer).encode()
-        self.send_response(status)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(sent)))
-        self.end_headers()
-        self.wfile.write(sent)
 
 
 class _Calls:
     """A rollout's calls of the model and the policy's replies. It does not know the rollout, which may be forgotten."""
 
     def __init__(self) -> None:
-        self.events: queue.Queue[dict[str, Any] | Future[Any]] = queue.Queue()
-        self.replies: queue.Queue[Message | None] = queue.Queue()
+        #: Calls of the model, and at last the rollout's end.
+        self.events: queue.Queue[Mapping[str, Any] | Future[Any]] = queue.Queue()
+        self._waiting: Future[Message | None] = Future()
 
-    def answered(self, body: dict[str, Any]) -> Message | None:
-        """In the service's thread: a call of the model, until the policy replies (``None``: it never will)."""
+    def asked(self, body: Mapping[str, Any]) -> Future[Message | None]:
+        """In the service: a call of the model. Its answer is the policy's next reply; ``None``: it never comes."""
+        waiting = self._waiting
         self.events.put(body)
-        return self.replies.get()
+        return waiting
+
+    def answer(self, message: Message | None) -> None:
+        """The policy's reply; ``None``: there is no further one."""
+        waiting = self._waiting
+        if message is not None:
+            self._waiting = Future()
+        with suppress(InvalidStateError):  # it was given up
+            waiting.set_result(message)
 
 
 class _Rollout:
@@ -243,118 +223,113 @@ class _Rollout:
 
     def __init__(self, engine: _Engine, index: int, timeout: float) -> None:
         self._engine, self._timeout = engine, timeout
-        self._token = uuid.uuid4().hex
-        self._calls = engine.calls[self._token] = _Calls()
+        token = uuid.uuid4().hex
+        self._calls = engine.calls[token] = _Calls()
         self._traces: list[Any] = []
-        self._rewarded: list[float] = []
+        self._turns = 0
         self._heard: Messages = ()
         self._episode: Future[Any] = submit(
-            engine.env.run_episode(engine.task(index), engine.context(self._token), on_trace=self._traces.append)
+            engine.env.run_episode(engine.task(index), engine.context(token), on_trace=self._traces.append)
         )
         self._episode.add_done_callback(self._calls.events.put)
         # Forks are seldom closed.
-        self._end = weakref.finalize(self, _forget, engine.calls, self._token, self._calls, self._episode)
+        self._end = weakref.finalize(self, _forget, engine.calls, token, self._calls, self._episode)
         self._end.atexit = False
         try:
             event = self._next()
             if isinstance(event, Future):
-                self._check(event)
-                raise EnvironmentFailure("tool_failed", "the rollout ended before it called the model")
-            self._heard = self.opening = self._messages(event)
+                self._trace(event)
+                raise _failure("the rollout ended before it called the model")
+            self._heard = self.opening = _messages(event)
         except BaseException:
             self.close()
             raise
 
     def reply(self, message: Message) -> Answer:
-        self._calls.replies.put(message)
+        self._calls.answer(message)
         event = self._next()
         if isinstance(event, Future):
-            return self._ended(event)
-        messages, before = self._messages(event), (*self._heard, message)
+            return self._ended(self._trace(event))
+        messages, before = _messages(event), (*self._heard, message)
         if messages[: len(self._heard)] != self._heard or len(messages) <= len(before):
-            raise EnvironmentFailure(
-                "tool_failed", "the harness has rewritten the conversation; nothing here can do that"
-            )
+            raise _failure("the harness has rewritten the conversation; nothing here can do that")
         self._heard = messages
         terms = self._terms()
-        reward = sum(terms.values())
-        self._rewarded.append(reward)
-        return Answer(messages[len(before) :], reward, terms=terms or None)
+        self._turns += 1
+        return Answer(messages=messages[len(before) :], terms=terms)
 
     def close(self) -> None:
         self._end()
 
-    def _next(self) -> dict[str, Any] | Future[Any]:
+    def _next(self) -> Mapping[str, Any] | Future[Any]:
         try:
             return self._calls.events.get(timeout=self._timeout)
         except queue.Empty:
             reason = f"the environment neither called the model nor ended in {self._timeout:g} seconds"
-            raise EnvironmentFailure("tool_failed", reason) from None
-
-    def _messages(self, body: Mapping[str, Any]) -> Messages:
-        if body.get("stream"):
-            raise EnvironmentFailure("tool_failed", "the harness asks for a stream, which is not offered here")
-        try:
-            return clean_messages(
-                check_conversation([_plain(each) for each in body["messages"]], "a call of the model")
-            )
-        except (KeyError, ValueError) as error:
-            raise EnvironmentFailure("tool_failed", f"the harness's messages cannot be read: {error}") from error
+            raise _failure(reason) from None
 
     def _terms(self) -> dict[str, float]:
         """This turn's terms, where the environment says them: ours do."""
         learner = next((trace for trace in reversed(self._traces) if trace.agent.trainable), None)
         told = learner.info.get("textenvs", {}).get("turn_terms", []) if learner is not None else []
-        turn = len(self._rewarded)
-        return dict(told[turn]) if turn < len(told) else {}
+        return dict(told[self._turns]) if self._turns < len(told) else {}
 
-    def _check(self, event: Future[Any]) -> Any:
-        """The trace of an episode that ended well."""
+    def _trace(self, ended: Future[Any]) -> Any:
+        """The trace to learn from, of an episode that ended well."""
         try:
-            episode = event.result()
+            episode = ended.result()
         except (Exception, CancelledError) as error:
-            raise EnvironmentFailure("tool_failed", f"verifiers: {type(error).__name__}: {error}") from error
-        errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
+            raise _failure(f"verifiers: {type(error).__name__}: {error}") from error
         if not episode.ok:
+            errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
             told = "; ".join(f"{error.type}: {error.message}" for error in errors) or "no reason is given"
-            raise EnvironmentFailure("tool_failed", f"verifiers: {told}")
+            raise _failure(f"verifiers: {told}")
         learners = [trace for trace in episode.traces if trace.agent.trainable]
         if len(learners) != 1:
-            raise EnvironmentFailure(
-                "tool_failed", f"verifiers: {len(learners)} traces are to be learned from, not one"
-            )
+            raise _failure(f"verifiers: {len(learners)} traces are to be learned from, not one")
         return learners[0]
 
-    def _ended(self, event: Future[Any]) -> Answer:
-        trace = self._check(event)
-        record = trace.info.get("textenvs", {})
-        terms = self._terms()
+    def _ended(self, trace: Any) -> Answer:
+        record, terms = trace.info.get("textenvs", {}), self._terms()
         if not record:
             terms = {name: reward.value for name, reward in trace.rewards.items() if reward is not None}
+        stop = str(record.get("stop") or trace.stop_condition or "done")
         return Answer(
-            reward=sum(terms.values()),
             terminated=not trace.is_truncated,
-            truncated=trace.is_truncated,
-            stop=str(record.get("stop") or trace.stop_condition or "done"),
-            terms=terms or None,
+            stop=None if trace.is_truncated else stop,
+            cut=stop if trace.is_truncated else None,
+            terms=terms,
             metrics={name: value for name, value in trace.metrics.items() if value is not None},
         )
+
+
+def _failure(reason: str) -> EnvironmentFailure:
+    return EnvironmentFailure("tool_failed", reason)
 
 
 def _forget(calls: dict[str, _Calls], token: str, own: _Calls, episode: Future[Any]) -> None:
     """Give a rollout up, if it has not ended."""
     calls.pop(token, None)
-    own.replies.put(None)
+    own.answer(None)
     episode.cancel()
 
 
+def _messages(body: Mapping[str, Any]) -> Messages:
+    """The conversation that a call of the model sends."""
+    if body.get("stream"):
+        raise _failure("the harness asks for a stream, which is not offered here")
+    try:
+        return clean_messages(check_conversation([_plain(each) for each in body["messages"]], "a call of the model"))
+    except (KeyError, ValueError) as error:
+        raise _failure(f"the harness's messages cannot be read: {error}") from error
+
+
 def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A message of a request in our words: a content that is all text joined, nothing that is null."""
+    """A message of a request in our form: a content that is all text joined, nothing that is null."""
     plain = {key: value for key, value in message.items() if value is not None and key != "reasoning_details"}
-    content = plain.get("content", "")
+    content = plain.setdefault("content", "")
     if isinstance(content, list) and all(part.get("type") == "text" for part in content):
-        content = "\n".join(part["text"] for part in content)
-    plain["content"] = content
+        plain["content"] = "\n".join(part["text"] for part in content)
     if "tool_calls" in plain:
         plain["tool_calls"] = tuple(plain["tool_calls"])
     return plain
@@ -365,24 +340,19 @@ def _verifiers() -> tuple[Any, Any]:
         import verifiers.v1 as vf
         from verifiers.v1.utils.loaders import resolve_env_config
     except ImportError as error:
-        raise ImportError("this needs verifiers 0.4: pip install 'verifiers>=0.4'") from error
+        raise ImportError(_MISSING) from error
     return vf, resolve_env_config
 
 
-_engines: dict[tuple[int, str], Future[_Engine]] = {}
+_engines: dict[tuple[int, str], _Engine] = {}
+_making = threading.Lock()
 
 
 def _engine(config: str) -> _Engine:
     """One for each configuration and process: forks and copies share it. It is closed when the process ends."""
-    key, own = (os.getpid(), config), Future[_Engine]()
-    engine = _engines.setdefault(key, own)
-    if engine is own:  # the others wait for it
-        try:
-            made = _Engine(config)
-        except BaseException as error:
-            del _engines[key]
-            own.set_exception(error)
-            raise
-        atexit.register(made.close)
-        own.set_result(made)
-    return engine.result()
+    key = (os.getpid(), config)
+    with _making:
+        if key not in _engines:
+            _engines[key] = _Engine(config)
+            atexit.register(_engines[key].close)
+        return _engines[key]

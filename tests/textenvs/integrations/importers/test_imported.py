@@ -9,14 +9,15 @@ from textenvs.integrations.importers.base import Answer, Imported, Seeds
 from textenvs.messages import user
 from textenvs.task import Task, TaskError
 
+GO_ON = (user("Go on."),)
 ANSWERS = {
-    "on": Answer((user("Go on."),), 0.25),
-    "end": Answer((user("Well done."),), 1.0, terminated=True, stop="won"),
-    "cut": Answer((user("Time is up."),), 0.5, truncated=True),
-    "terms": Answer((user("Go on."),), 3.0, terms={"a": 1.0, "b": 2.0}, metrics={"m": 4.0}),
-    "wrong terms": Answer((user("Go on."),), 3.0, terms={"a": 1.0}),
-    "nan": Answer((user("Go on."),), float("nan")),
-    "role": Answer(({"role": "assistant", "content": "I?"},), 0.0),
+    "on": {"messages": GO_ON, "reward": 0.25},
+    "end": {"messages": (user("Well done."),), "reward": 1.0, "terminated": True, "stop": "won"},
+    "cut": {"messages": (user("Time is up."),), "reward": 0.5, "cut": "truncated"},
+    "terms": {"messages": GO_ON, "reward": 3.0, "terms": {"a": 1.0, "b": 2.0}, "metrics": {"m": 4.0}},
+    "wrong terms": {"messages": GO_ON, "reward": 3.0, "terms": {"a": 1.0}},
+    "nan": {"messages": GO_ON, "reward": float("nan")},
+    "role": {"messages": ({"role": "assistant", "content": "I?"},), "reward": 0.0},
 }
 
 
@@ -39,14 +40,14 @@ class Episode:
             raise EnvironmentFailure("judge_failed", "told to")
         if message["content"] == "raise":
             raise OSError("told to")
-        return ANSWERS[message["content"]]
+        return Answer(**ANSWERS[message["content"]])
 
     def close(self):
         Episode.open -= not self.closed
         self.closed = True
 
 
-class Foreign(Imported[Episode]):
+class Foreign(Imported):
     def __init__(self, **kwargs):
         super().__init__(Seeds("foreign"), **kwargs)
 

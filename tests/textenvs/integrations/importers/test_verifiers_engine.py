@@ -1,6 +1,7 @@
 """What serves a verifiers environment: made once, never left half made, ended with the process. With a fake one."""
 
 import contextlib
+import socket
 import subprocess
 import sys
 import textwrap
@@ -45,15 +46,19 @@ def fake(monkeypatch):
     monkeypatch.setattr(bridge, "_verifiers", lambda: (vf, lambda config: config))
     yield
     for engine in bridge._engines.values():
-        engine.result().close()
+        engine.close()
 
 
-def services():
-    return [thread for thread in threading.enumerate() if thread.name == "textenvs-verifiers"]
+def answers(engine):
+    """Whether the service of an engine takes connections."""
+    try:
+        socket.create_connection(("127.0.0.1", engine._port), timeout=5).close()
+    except ConnectionError:
+        return False
+    return True
 
 
 def test_environments_made_at_once_share_one_engine():
-    before = len(services())
     together = threading.Barrier(8)
 
     def make(_):
@@ -62,32 +67,32 @@ def test_environments_made_at_once_share_one_engine():
 
     with ThreadPoolExecutor(8) as threads:
         assert len(list(threads.map(make, range(8)))) == 8
-    assert (Served.made, Served.open, len(services())) == (1, 1, before + 1)
+    assert (Served.made, Served.open) == (1, 1)
     bridge.Verifiers("another")
     assert Served.made == 2
 
 
 def test_an_engine_that_cannot_be_served_leaves_nothing_and_is_tried_again():
-    before = len(services())
     Served.breaks = True
     for _ in range(2):
         with pytest.raises(OSError, match="no port"):
             bridge.Verifiers("anything")
-    assert (Served.made, len(services())) == (2, before)
+    assert (Served.made, bridge._engines) == (2, {})
     Served.breaks = False
     bridge.Verifiers("anything")
-    assert (Served.open, len(services())) == (1, before + 1)
+    (engine,) = bridge._engines.values()
+    assert (Served.open, answers(engine)) == (1, True)
 
 
 def test_closing_an_engine_ends_all_of_it():
-    before = len(services())
     bridge.Verifiers("anything")
-    (engine,) = (each.result() for each in bridge._engines.values())
-    waiting = engine.calls["token"] = bridge._Calls()
+    (engine,) = bridge._engines.values()
+    calls = engine.calls["token"] = bridge._Calls()
+    waiting = calls.asked({})
     engine.close()
     engine.close()
-    assert (Served.open, Served.ends, len(services())) == (0, 1, before)
-    assert waiting.replies.get_nowait() is None
+    assert (Served.open, Served.ends, answers(engine)) == (0, 1, False)
+    assert waiting.result(0) is None
 
 
 def test_engines_end_with_the_process():

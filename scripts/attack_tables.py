@@ -2,7 +2,7 @@
 
 ::
 
-    python -m textenvs.audit.pages docs/environments/*.md
+    python scripts/attack_tables.py docs/environments/*.md
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import argparse
 import re
 from pathlib import Path
 
-from ..registry import make
-from .earnings import earnings, makers
-from .subject import below_expert, mean, solved
+from textenvs.audit.earnings import earnings, makers
+from textenvs.audit.subject import below_expert, mean, solved
+from textenvs.registry import make
 
 #: The place of an environment's table on a page.
 PLACE = re.compile(r"<!-- attacks (\S+) -->\n.*?<!-- end of attacks -->", re.DOTALL)
@@ -44,7 +44,7 @@ def markdown(env_id: str, episodes: int = 200, *, seed: int = 0) -> str:
 
 def main() -> None:
     """Write the tables of the pages that are named."""
-    parser = argparse.ArgumentParser(prog="python -m textenvs.audit.pages", description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("pages", nargs="+", type=Path, help="Markdown pages with places for tables")
     parser.add_argument("--episodes", type=int, default=200, metavar="N", help="of each policy and level (200)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of tasks and replies (0)")

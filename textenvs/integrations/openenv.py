@@ -1,0 +1,263 @@
+"""OpenEnv: a text environment behind an OpenEnv server, and the client for it.
+
+``python -m textenvs.integrations.openenv textenv/clarify`` serves one; :func:`create_app` is the same as an ASGI
+application. What OpenEnv's own models have no place for (messages, truncation, the turn's terms) is declared in
+:class:`TextObservation`, and so survives the wire.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import sys
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium
+
+from .. import registry
+from ..env import as_reply
+from ..messages import Message, Messages, text_of
+from ..text import reader_may_leave
+from .session import Session, text_of_all
+
+_PROGRAM = "python -m textenvs.integrations.openenv"
+
+try:
+    from fastapi import FastAPI
+    from openenv.core.client_types import StepResult
+    from openenv.core.env_client import EnvClient
+    from openenv.core.env_server import Environment, create_fastapi_app
+    from openenv.core.env_server.types import Action, ConcurrencyConfig, EnvironmentMetadata, Observation, State
+    from pydantic import Field
+except ImportError as error:
+    missing = "this needs OpenEnv and what its server imports: pip install openenv"
+    if __name__ == "__main__":
+        print(f"{_PROGRAM}: {missing}", file=sys.stderr)
+        sys.exit(2)
+    raise ImportError(missing) from error
+
+__all__ = ["TextAction", "TextEnvClient", "TextEnvironment", "TextObservation", "TextState", "create_app"]
+
+
+# ------------------------------------------------------------------ what crosses the wire
+
+
+class TextAction(Action):  # type: ignore[misc]
+    """The assistant's reply. ``text`` is the only required field, so generic clients can send a plain reply."""
+
+    text: str = Field(description="The reply: its raw text, as the model wrote it.")
+    message: dict[str, Any] | None = Field(
+        default=None,
+        description="A whole assistant message (with tool calls) instead of a text; text is then its content.",
+    )
+
+
+class TextObservation(Observation):  # type: ignore[misc]
+    """What the environment made of a reply; after ``reset``, the opening. ``reward`` is the turn's own."""
+
+    text: str = Field(description="The contents of messages, as one text.")
+    messages: list[dict[str, Any]] = Field(
+        description="What was said since the reply; after reset, the opening messages."
+    )
+    terminated: bool = Field(default=False, description="The task is over.")
+    truncated: bool = Field(default=False, description="A budget ran out.")
+    info: dict[str, Any] = Field(
+        default_factory=dict, description="The environment's info: the reward's terms, metrics, why it ended (stop)."
+    )
+
+
+class TextState(State):  # type: ignore[misc]
+    """The episode on the server. Nothing in it is hidden from the policy."""
+
+    env: str = Field(description="The environment's id.")
+    messages: list[dict[str, Any]] = Field(default_factory=list, description="The whole conversation.")
+    turn_rewards: list[float] = Field(default_factory=list, description="The reward of each turn.")
+    stop: str | None = Field(default=None, description="Why the episode is over; null while it runs.")
+
+
+# ------------------------------------------------------------------ the server
+
+
+class TextEnvironment(Environment[TextAction, TextObservation, TextState]):  # type: ignore[misc]
+    """A text environment as OpenEnv's server wants it: one a session, each in a thread of its own.
+
+    A failed episode is an error of ``step``, never an observation: OpenEnv has no mark for it, and clients read a
+    reward that is missing as 0.
+
+    Args:
+        env: The environment's id.
+        env_kwargs: Arguments of its constructor.
+    """
+
+    SUPPORTS_CONCURRENT_SESSIONS = True
+
+    def __init__(self, env: str, env_kwargs: Mapping[str, Any] | None = None) -> None:
+        super().__init__()
+        self.env = env
+        self._session: Session | None = Session(registry.make(env, **(env_kwargs or {})))
+        self._episode_id: str | None = None
+
+    def reset(
+        self, seed: int | None = None, episode_id: str | None = None, task_index: int | None = None, **kwargs: Any
+    ) -> TextObservation:
+        """Begin an episode: of the task ``task_index``, or of one that the seed draws."""
+        if kwargs:
+            raise ValueError(f"reset has no arguments {sorted(kwargs)}; it has seed, episode_id and task_index")
+        session = self._open()
+        opening = session.start(seed, None if task_index is None else {"task_index": task_index})
+        self._episode_id = episode_id or str(uuid.uuid4())
+        return TextObservation(text=text_of_all(opening), messages=_wire(opening), info=dict(session.info))
+
+    def step(self, action: TextAction, timeout_s: float | None = None, **kwargs: Any) -> TextObservation:
+        """Play a reply; there is no ``timeout_s``: a turn happens as a whole or not at all.
+
+        Raises:
+            RuntimeError: A simulator, judge or tool gave up, and the episode says nothing about the policy.
+        """
+        if timeout_s is not None or kwargs:
+            given = sorted(kwargs) + ["timeout_s"] * (timeout_s is not None)
+            raise ValueError(f"step takes an action only, not {given}; the client has a timeout for messages")
+        # Not in the model: OpenEnv cannot put the error of a validator on the wire, and ends the session.
+        content = action.text if action.message is None else action.message.get("content")
+        if content != action.text and not isinstance(content, list):
+            raise ValueError("text must be the content of message, where there is a message")
+        session = self._open()
+        turn = session.reply(action.text if action.message is None else action.message)  # type: ignore[arg-type]
+        if session.failed:
+            raise RuntimeError(f"leave this episode out, it failed ({turn.info['stop']}): {turn.info['failure']}")
+        return TextObservation(
+            text=turn.text,
+            messages=_wire(turn.messages),
+            reward=turn.reward,
+            done=turn.done,
+            terminated=turn.terminated,
+            truncated=turn.truncated,
+            info=dict(turn.info),
+        )
+
+    @property
+    def state(self) -> TextState:
+        shown = TextState(env=self.env, episode_id=self._episode_id, step_count=0)
+        if (session := self._session) is not None:
+            shown.step_count, shown.stop = len(session.turns), session.stop
+            shown.messages, shown.turn_rewards = _wire(session.messages), session.turn_rewards
+        return shown
+
+    def get_metadata(self) -> EnvironmentMetadata:
+        if self.env in registry.list_environments():
+            spec = registry.describe(self.env)
+            return EnvironmentMetadata(name=self.env, description=spec.description, version=str(spec.version))
+        return EnvironmentMetadata(name=self.env, description=f"{self.env}, a text environment")
+
+    def close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+    def _open(self) -> Session:
+        if self._session is None:  # OpenEnv closes an idle session, and leaves its socket open
+            raise RuntimeError("this session was closed, perhaps because it was idle for too long; connect again")
+        return self._session
+
+
+def create_app(
+    env: str,
+    env_kwargs: Mapping[str, Any] | None = None,
+    *,
+    max_concurrent_envs: int = 256,
+    session_timeout: float = 1800.0,
+) -> FastAPI:
+    """The server as an ASGI application: ``/ws`` for sessions, ``/schema``, ``/metadata``, ``/health``.
+
+    Args:
+        env: The environment's id.
+        env_kwargs: Arguments of its constructor.
+        max_concurrent_envs: How many sessions there may be at a time; each has an environment and a thread.
+        session_timeout: After so many seconds without a message a session's environment is closed.
+
+    """
+    concurrency = ConcurrencyConfig(max_concurrent_envs=max_concurrent_envs, session_timeout=session_timeout)
+    TextEnvironment(env, env_kwargs).close()  # so that errors come here, not at the first client
+    return create_fastapi_app(
+        functools.partial(TextEnvironment, env, env_kwargs),
+        TextAction,
+        TextObservation,
+        concurrency_config=concurrency,
+        env_name=env.rpartition("/")[2],
+        state_cls=TextState,
+    )
+
+
+def _wire(messages: Messages) -> list[dict[str, Any]]:
+    return [dict(message) for message in messages]
+
+
+# ------------------------------------------------------------------ the client
+
+
+class TextEnvClient(EnvClient[TextAction | Message | str, TextObservation, TextState]):  # type: ignore[misc]
+    """A client for a server of :func:`create_app`; an action may be a plain text or an assistant message, too.
+
+    ``async with TextEnvClient(base_url="http://localhost:8000") as env``, or ``.sync()`` for plain calls. Where a turn
+    may take longer than a minute (a model plays the user), give ``message_timeout_s``.
+    """
+
+    def _step_payload(self, action: TextAction | Message | str) -> dict[str, Any]:
+        if not isinstance(action, TextAction):
+            reply = as_reply(action)  # with clean text: lone surrogates do not survive the wire
+            plain = len(reply) == 2 and isinstance(reply["content"], str)
+            action = TextAction(text=text_of(reply), message=None if plain else dict(reply))
+        payload: dict[str, Any] = action.model_dump(exclude_none=True)
+        return payload
+
+    def _parse_result(self, payload: dict[str, Any]) -> StepResult[TextObservation]:
+        observation = TextObservation.model_validate(
+            {**payload["observation"], "reward": payload.get("reward"), "done": payload.get("done", False)}
+        )
+        return StepResult(observation=observation, reward=observation.reward, done=observation.done)
+
+    def _parse_state(self, payload: dict[str, Any]) -> TextState:
+        return TextState.model_validate(payload)
+
+
+# ------------------------------------------------------------------ the command
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Serve an environment until interrupted."""
+    parser = argparse.ArgumentParser(prog=_PROGRAM, description=main.__doc__)
+    parser.add_argument("env", help="the environment's id")
+    parser.add_argument("--env-kwargs", type=_mapping, default={}, metavar="JSON", help="arguments of its constructor")
+    parser.add_argument("--host", default="127.0.0.1", help="the address to listen at (%(default)s)")
+    parser.add_argument("--port", type=int, default=8000, help="the port, 0 for any that is free (%(default)s)")
+    parser.add_argument("--max-sessions", type=int, default=256, help="sessions at a time (%(default)s)")
+    parser.add_argument("--session-timeout", type=float, default=1800.0, help="idle seconds (%(default)s)")
+    with reader_may_leave():
+        given = parser.parse_args(arguments)
+    limits = {"max_concurrent_envs": given.max_sessions, "session_timeout": given.session_timeout}
+    try:
+        if not 0 <= given.port < 2**16:
+            raise ValueError(f"--port must be from 0 to 65535, not {given.port}")
+        app = create_app(given.env, given.env_kwargs, **limits)
+    except (ValueError, TypeError, ImportError, OSError, gymnasium.error.Error) as error:
+        parser.exit(2, f"{parser.prog}: {' '.join(str(error).split())}\n")
+    import uvicorn
+
+    uvicorn.run(app, host=given.host, port=given.port)
+
+
+def _mapping(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as problem:
+        raise argparse.ArgumentTypeError(f"not JSON: {problem}") from None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"a JSON object is expected, not {text}")
+    return value
+
+
+if __name__ == "__main__":
+    main()
