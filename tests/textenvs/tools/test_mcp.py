@@ -95,7 +95,7 @@ async def test_a_server_made_with_the_sdk():
         assert (await one(box, "add", a=2)).content == "3"
         nested = await one(box, "norm", point={"x": 3, "y": 4.0}, labels=["é", "b"])
         assert '"é":25' in nested.content.replace(" ", "").replace("\n", "")
-        assert (await one(box, "picture")).content == "before\n[image image/png, 5 bytes, not shown]"
+        assert (await one(box, "picture")).content == "before\n[image image/png, not shown]"
         wrong = await one(box, "add", a="x")
         assert wrong.error == "refused"
         assert "integer" in wrong.content
@@ -106,7 +106,7 @@ async def test_what_a_tool_refuses_is_told_to_the_model(listed):
         refused = await one(box, "refuse")
         assert (refused.content, refused.error) == ("not today", "refused")
         unknown = Toolbox([box.tools[0].replace(name="a")])
-        unknown.tools[0].function.name = "gone"
+        object.__setattr__(unknown.tools[0].function, "name", "gone")
         assert (await one(unknown, "a", text="x")).content == "no tool gone"
 
 
@@ -184,7 +184,7 @@ async def test_a_server_that_does_not_answer_is_given_up():
     silent = McpServer(
         {"command": sys.executable, "args": ["-c", "import sys; sys.stdin.read()"]}, connect_timeout_s=0.2
     )
-    with pytest.raises(EnvironmentFailure, match=r"did not answer within 0.2 s"):
+    with pytest.raises(EnvironmentFailure, match=r"no answer within 0.2 s"):
         await silent.atools()
 
 
