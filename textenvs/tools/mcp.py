@@ -9,17 +9,14 @@ argument.
 from __future__ import annotations
 
 import asyncio
-import collections
 import contextlib
 import functools
 import logging
-import os
 import re
-import threading
 import weakref
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..env import EnvironmentFailure
 from ..event_loop import wait_for
@@ -107,7 +104,7 @@ class McpServer:
             raise ValueError(f"{self.name} has no tool {sorted(missing)}; it has {sorted(listed)}")
         return [
             Tool(
-                _RemoteFunction(self, each.name, _repeatable(each)),
+                _RemoteFunction(self, each.name),
                 name=(prefix + re.sub(r"[^A-Za-z0-9_-]", "_", each.name))[:64],
                 description=(each.description or each.title or each.name).strip(),
                 parameters=each.input_schema,
@@ -119,27 +116,22 @@ class McpServer:
             if only is None or each.name in only
         ]
 
-    async def call(self, name: str, arguments: Mapping[str, Any], *, repeatable: bool = False) -> CallToolResult:
+    async def call(self, name: str, arguments: Mapping[str, Any]) -> CallToolResult:
         """Call a tool by its name on the server.
-
-        ``repeatable`` calls are made again where the connection was lost and it is unknown whether they took effect.
 
         Raises:
             ToolError: The server refused the call, or stopped while it was under way and is running again.
             EnvironmentFailure: The server cannot be reached, also not by starting it again.
         """
-        for _ in range(1 + repeatable):
-            connection = await self._connected()
-            try:
-                return await connection.ask(connection.client.result().call_tool(name, dict(arguments)))
-            except _ConnectionLost as lost:
-                log.debug("MCP server %s: connection lost while calling %s: %s", self.name, name, lost)
-                await connection.close()
+        connection = await self._connected()
+        try:
+            return await connection.ask(connection.client.result().call_tool(name, dict(arguments)))
+        except _ConnectionLost as lost:
+            log.debug("MCP server %s: connection lost while calling %s: %s", self.name, name, lost)
+            await connection.close()
         await self._connected()  # a server that does not come back is not the model's to deal with
         raise ToolError(
-            f"The server of {name} stops whenever it is called like this."
-            if repeatable
-            else f"The server of {name} had stopped and was started again. Whether this call took effect is not known."
+            f"The server of {name} had stopped and was started again. Whether this call took effect is not known."
         )
 
     async def aclose(self) -> None:
@@ -201,10 +193,9 @@ class _RemoteFunction:
 
     server: McpServer
     name: str
-    repeatable: bool
 
     async def __call__(self, /, **arguments: Any) -> str:
-        result = await self.server.call(self.name, arguments, repeatable=self.repeatable)
+        result = await self.server.call(self.name, arguments)
         text = "\n".join(map(_block_text, result.content))
         if not result.content and result.structured_content is not None:
             text = write_value(result.structured_content)
@@ -224,7 +215,6 @@ class _Connection:
         loop = asyncio.get_running_loop()
         self.closing = asyncio.Event()
         self.client: asyncio.Future[Client] = loop.create_future()
-        self.stderr: collections.deque[str] = collections.deque(maxlen=20)
         self.holder = loop.create_task(self._hold(spec, timeout_s))
 
     async def _hold(self, spec: Mapping[str, Any], timeout_s: float) -> None:
@@ -232,7 +222,7 @@ class _Connection:
 
         clock = asyncio.timeout(timeout_s)
         try:
-            async with clock, _transport(spec, self.stderr) as transport, Client(transport) as client:
+            async with clock, _transport(spec) as transport, Client(transport) as client:
                 clock.reschedule(None)
                 self.client.set_result(client)
                 await self.closing.wait()
@@ -253,8 +243,7 @@ class _Connection:
             if (problem := self.client.exception()) is None:
                 return self.client.result()
             why = _in_short(problem)
-        wrote = f"; it wrote: {' | '.join(self.stderr)[-800:]}" if self.stderr else ""
-        raise EnvironmentFailure("tool_failed", f"MCP server {name} cannot be reached: {why}{wrote}")
+        raise EnvironmentFailure("tool_failed", f"MCP server {name} cannot be reached: {why}")
 
     async def ask(self, request: Coroutine[Any, Any, T]) -> T:
         """The answer to a request; ``ToolError`` where the server refuses it, ``_ConnectionLost`` if it ended first."""
@@ -288,7 +277,7 @@ class _Connection:
 
 
 @contextlib.asynccontextmanager
-async def _transport(spec: Mapping[str, Any], stderr: collections.deque[str]) -> AsyncIterator[Any]:
+async def _transport(spec: Mapping[str, Any]) -> AsyncIterator[Any]:
     if "url" in spec:
         import httpx2
         from mcp.client.streamable_http import streamable_http_client
@@ -303,24 +292,7 @@ async def _transport(spec: Mapping[str, Any], stderr: collections.deque[str]) ->
     parameters = StdioServerParameters(
         command=str(spec["command"]), args=[*map(str, spec.get("args", ()))], env=spec.get("env"), cwd=spec.get("cwd")
     )
-    with _kept_lines(stderr) as errlog:
-        yield stdio_client(parameters, errlog=errlog)
-
-
-@contextlib.contextmanager
-def _kept_lines(lines: collections.deque[str]) -> Iterator[TextIO]:
-    """A file for a program's standard error, whose last lines go to ``lines``."""
-    read_end, write_end = os.pipe()
-
-    def read() -> None:
-        with open(read_end, encoding="utf-8", errors="replace") as pipe:
-            lines.extend(line.strip() for line in pipe if line.strip())
-
-    reader = threading.Thread(target=read, name="textenvs-mcp-stderr", daemon=True)
-    reader.start()
-    with open(write_end, "w", encoding="utf-8") as writer:
-        yield writer
-    reader.join(0.1)  # what a program says last, it says just before it ends
+    yield stdio_client(parameters)
 
 
 def _block_text(block: Any) -> str:
@@ -330,12 +302,6 @@ def _block_text(block: Any) -> str:
     source = block.resource if block.type == "resource" else block
     text = getattr(source, "text", None)
     return str(text) if text is not None else f"[{block.type} {source.mime_type or ''}, not shown]"
-
-
-def _repeatable(listed: Listed) -> bool:
-    """Whether the server says that calling the tool twice does no more than calling it once."""
-    notes = listed.annotations
-    return notes is not None and bool(notes.read_only_hint or notes.idempotent_hint)
 
 
 def _in_short(error: BaseException) -> str:
