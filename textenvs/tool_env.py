@@ -25,7 +25,7 @@ back what they return. Beyond the contract of :mod:`textenvs.env`:
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar
 
@@ -68,8 +68,7 @@ class ToolEnv(TextEnv[ToolStateT]):
             :class:`~textenvs.env.TextEnv`. With ``"react"``, results are user messages and count as user turns.
 
     Raises:
-        ValueError: An unknown format, a limit below 1, two tools of one name, or a tool that wants a state this
-            environment does not have.
+        ValueError: A tool is given a state that this environment does not have.
     """
 
     state_type: ClassVar[type[EpisodeState]] = ToolState
@@ -100,7 +99,6 @@ class ToolEnv(TextEnv[ToolStateT]):
 
     @property
     def tools(self) -> tuple[Tool[..., Any], ...]:
-        """The tools."""
         return self.toolbox.tools
 
     @property
@@ -140,11 +138,7 @@ class ToolEnv(TextEnv[ToolStateT]):
         return self.format.parse(reply).text
 
     def terms(self, **given: float) -> dict[str, float]:
-        """All terms of the reward: those given, and 0 for the others of ``term_names``.
-
-        Raises:
-            ValueError: A name that is not among them.
-        """
+        """All terms of the reward: those given, and 0 for the others of ``term_names``."""
         if unknown := set(given) - set(self.term_names):
             raise ValueError(f"{type(self).__name__} has no reward term {sorted(unknown)}; it has {self.term_names}")
         return {name: float(given.get(name, 0.0)) for name in self.term_names}
@@ -159,7 +153,7 @@ class ToolEnv(TextEnv[ToolStateT]):
         """Run the reply's calls, or hand it to :meth:`answer`."""
         parsed = self.format.parse(reply, first=self.state.calls_made)
         if not parsed.calls and not parsed.problems:
-            return _then(self.answer(reply), ())
+            return _counted(self.answer(reply), ())
         if self.toolbox.needs_loop(parsed.calls):
             return self._run_later(reply, parsed)
         return self._after(reply, parsed, self.toolbox.run_now(parsed.calls, self.state))
@@ -177,7 +171,7 @@ class ToolEnv(TextEnv[ToolStateT]):
         everything = (*results, *unread)
         self.state.calls_made += len(everything)
         self.state.tool_errors += sum(not each.ok for each in everything)
-        return _then(self.after_tools(reply, everything), everything)
+        return _counted(self.after_tools(reply, everything), everything)
 
     def _open(self, opening: Sequence[Message]) -> ResetResult:
         messages = check_conversation(opening, f"{type(self).__name__}.opening")
@@ -195,16 +189,15 @@ async def _close(owners: Sequence[Closable]) -> None:
         await owner.aclose()
 
 
-def _then(turn: Turn | Awaitable[Turn], results: Sequence[ToolResult]) -> Turn | Coroutine[Any, Any, Turn]:
-    return _counted_later(turn, results) if inspect.isawaitable(turn) else _counted(turn, results)
-
-
-async def _counted_later(turn: Awaitable[Turn], results: Sequence[ToolResult]) -> Turn:
-    return _counted(await turn, results)
-
-
 def _counted(turn: Any, results: Sequence[ToolResult]) -> Any:
+    """The turn, at once or when awaited, with its counts of calls; what is no turn is left to the base class."""
+    if inspect.isawaitable(turn):
+        return _counted_later(turn, results)
     if not isinstance(turn, Turn):
-        return turn  # the base class says what is wrong with it
+        return turn
     counts = {"tool_calls": len(results), "tool_errors": sum(not each.ok for each in results)}
     return replace(turn, metrics={**counts, **turn.metrics})
+
+
+async def _counted_later(turn: Awaitable[Turn], results: Sequence[ToolResult]) -> Any:
+    return _counted(await turn, results)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from ..messages import Message, ToolCall, clean_text
 
@@ -17,6 +17,11 @@ class Usage:
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """Of the request and the answer."""
+        return self.input_tokens + self.output_tokens
 
 
 @dataclass(frozen=True)
@@ -57,21 +62,17 @@ def read_answer(body: str) -> Completion:
     raise ValueError(problem)  # outside of `except`: pydantic's error holds the whole body
 
 
-class _Lenient(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
-
-class _Function(_Lenient):
+class _Function(BaseModel):
     name: str
     arguments: str = ""
 
 
-class _Call(_Lenient):
+class _Call(BaseModel):
     id: str = ""
     function: _Function
 
 
-class _Said(_Lenient):
+class _Said(BaseModel):
     content: str | None = None
     refusal: str | None = None
     reasoning_content: str | None = None
@@ -79,33 +80,28 @@ class _Said(_Lenient):
     tool_calls: list[_Call] | None = None
 
 
-class _Choice(_Lenient):
+class _Choice(BaseModel):
     message: _Said
     finish_reason: str | None = None
 
 
-class _Details(_Lenient):
+class _Details(BaseModel):
     cached_tokens: int | None = None
 
 
-class _Used(_Lenient):
+class _Used(BaseModel):
     prompt_tokens: int | None = Field(default=0, ge=0)
     completion_tokens: int | None = Field(default=0, ge=0)
     prompt_tokens_details: _Details | None = None
 
-    def read(self) -> Usage:
-        asked = self.prompt_tokens or 0
-        cached = (self.prompt_tokens_details and self.prompt_tokens_details.cached_tokens) or 0
-        return Usage(asked, self.completion_tokens or 0, min(cached, asked))
 
-
-class _Answer(_Lenient):
+class _Answer(BaseModel):
     choices: list[_Choice] = Field(min_length=1)
     usage: _Used | None = None
 
 
 def _completion(answer: _Answer) -> Completion:
-    choice = answer.choices[0]
+    choice, used = answer.choices[0], answer.usage
     said = choice.message
     reasoning = said.reasoning_content or (said.reasoning if isinstance(said.reasoning, str) else "")
     if said.content is None and not (said.refusal or reasoning or said.tool_calls):
@@ -117,14 +113,14 @@ def _completion(answer: _Answer) -> Completion:
         message["reasoning_content"] = clean_text(reasoning)
     if said.tool_calls:
         message["tool_calls"] = tuple(_tool_call(i, call) for i, call in enumerate(said.tool_calls))
-    usage = None if answer.usage is None else answer.usage.read()
+    usage = None
+    if used is not None:
+        asked, details = used.prompt_tokens or 0, used.prompt_tokens_details
+        cached = (details.cached_tokens if details is not None else None) or 0
+        usage = Usage(asked, used.completion_tokens or 0, min(cached, asked))
     return Completion(text, message, choice.finish_reason or "stop", usage)
 
 
 def _tool_call(position: int, call: _Call) -> ToolCall:
-    name, arguments = clean_text(call.function.name), clean_text(call.function.arguments)
-    return {
-        "id": clean_text(call.id) or f"call_{position}",
-        "type": "function",
-        "function": {"name": name, "arguments": arguments},
-    }
+    function = {"name": clean_text(call.function.name), "arguments": clean_text(call.function.arguments)}
+    return {"id": clean_text(call.id) or f"call_{position}", "type": "function", "function": function}  # type: ignore[typeddict-item]

@@ -38,8 +38,7 @@ def request_key(request: Mapping[str, Any]) -> str:
 class AnswerCache:
     """A mapping from request keys to texts, on disk. Its methods may be called in any thread and process.
 
-    Args:
-        path: The file; it and its folder are made where they are missing.
+    They raise ``CacheError`` where the file is not a cache, or is damaged; it and its folder are made where missing.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -47,21 +46,12 @@ class AnswerCache:
         self._warned = False
 
     def get(self, key: str) -> str | None:
-        """The answer to a request, or ``None``.
-
-        Raises:
-            CacheError: The file is not a cache, or is damaged.
-        """
         with self._open() as connection:
             row = connection.execute("SELECT answer FROM answers WHERE key = ?", (key,)).fetchone()
         return row[0] if row is not None and isinstance(row[0], str) else None
 
     def put(self, key: str, answer: str) -> None:
-        """Keep an answer. A disk that cannot take it is a warning, once: the answer itself is good.
-
-        Raises:
-            CacheError: The file is not a cache, or is damaged.
-        """
+        """Keep an answer. A disk that cannot take it is a warning, once: the answer itself is good."""
         with self._open() as connection:
             try:
                 connection.execute("INSERT OR REPLACE INTO answers VALUES (?, ?)", (key, answer))

@@ -1,11 +1,10 @@
 """One asynchronous client for an OpenAI-compatible chat service, for simulated users, judges and policies.
 
-What happens to a request, in this order: the cache is asked; a slot is waited for; the budget reserves the most it can
-cost; it is sent; what it cost is booked; after a passing fault the openai client waits, without a slot, and sends it
-again; the answer is kept. Timeouts, retries, their waits and ``Retry-After`` are the openai client's own.
+The cache is asked, then the budget; each attempt waits for a slot, and what it cost is booked; the answer is kept.
+Timeouts, retries, their waits and ``Retry-After`` are the openai client's own.
 
 Two requests are equal when everything the service is told is equal, and the ``sample`` index too; with a cache, equal
-ones have one answer. Who wants several different answers to one question asks with different samples.
+ones have one answer. To get several answers to one question, ask with different samples.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ import os
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from types import TracebackType
 from typing import Any, Self
 from weakref import WeakValueDictionary
 
@@ -27,17 +25,16 @@ from pydantic import BaseModel
 
 from ..messages import Message, check_conversation, clean_messages, clean_text
 from ..text import excerpt
-from .answer import Completion, read_answer
-from .budget import Amount, ledger_of
+from .answer import Completion, Usage, read_answer
+from .budget import Ledger
 from .cache import AnswerCache, request_key
-from .errors import BudgetExceeded, ChatFailure, KeyMissing, PromptTooLong
-from .schema import strict_schema
+from .errors import ChatFailure, KeyMissing, PromptTooLong
 from .spec import ChatSpec, SpecLike
+from .structured import strict_schema
 
 log = logging.getLogger("textenvs")
 
 # A token is at least one byte of text in every byte-level vocabulary, and a chat template adds some of its own.
-_TEMPLATE_TOKENS = 64
 _TEMPLATE_TOKENS_PER_MESSAGE = 16
 _SEEDS = 2**31
 # Exceptions raised before anything was sent. By name: they are httpx's or httpx2's, as the openai package has it.
@@ -46,11 +43,18 @@ _NOT_SENT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout"})
 _UNPAID = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
 # How services say that a conversation is too long: OpenAI and Azure by code; vLLM, SGLang, llama.cpp, TGI and others in
 # words of their own.
-_TOO_LONG_CODE = "context_length_exceeded"
 _TOO_LONG = re.compile(
-    r"context (length|size|window)|maximum (input|model) length|prompt is too long|must have less than \d+ tokens",
+    r"context_length_exceeded|context (length|size|window)|"
+    r"maximum (input|model) length|prompt is too long|must have less than \d+ tokens",
     re.IGNORECASE,
 )
+_NO_KEY = "none"  # the openai package wants one; services that need none ignore it
+_ADVICE = {
+    401: "check the key and what it may use",
+    403: "check the key and what it may use",
+    404: "check the model's name and base_url, which usually ends in /v1",
+    429: "lower concurrency, raise max_retries, or come back when the service has time again",
+}
 
 
 @dataclass
@@ -66,7 +70,6 @@ class Statistics:
     dollars: float = 0.0
 
     def add(self, other: Statistics) -> None:
-        """Add in place."""
         for each in fields(self):
             setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
 
@@ -79,7 +82,7 @@ class Statistics:
 class _Request:
     """A request under way, over all its attempts."""
 
-    worst: Amount
+    worst: Usage  # the most that an attempt can take
     attempts: int = 0
     dollars: float = 0.0
     body: str = ""  # of the answer
@@ -88,13 +91,6 @@ class _Request:
 
 
 _current: contextvars.ContextVar[_Request | None] = contextvars.ContextVar("chat request", default=None)
-
-
-class _Refused(BaseException):
-    """Carries ``BudgetExceeded`` through the openai client, which takes an ``Exception`` for a failed connection."""
-
-    def __init__(self, error: BudgetExceeded) -> None:
-        self.error = error
 
 
 class ChatClient:
@@ -108,7 +104,6 @@ class ChatClient:
         **options: Options of the spec, in the place of its own.
 
     Raises:
-        ValueError: A bad spec.
         KeyMissing: No key where one is needed; a ``ValueError``, too.
         ImportError: The ``openai`` package is not installed.
     """
@@ -139,7 +134,7 @@ class ChatClient:
         )
         self._create = self._service.chat.completions.with_raw_response.create  # imported here, not in a timed attempt
         self.base_url = str(self._service.base_url)
-        self.ledger = ledger_of(self.spec)
+        self.ledger = Ledger(self.spec)
         self.statistics = Statistics()
         self._cache = None if self.spec.cache is None else AnswerCache(self.spec.cache)
         self._slots = asyncio.Semaphore(self.spec.concurrency)
@@ -165,7 +160,7 @@ class ChatClient:
             temperature: Instead of the spec's.
             max_tokens: Instead of the spec's.
             response_schema: The answer shall be JSON of this shape. The service is told so, and no more: whoever reads
-                the answer checks it (:func:`~textenvs.chat.schema.parse_reply`).
+                the answer checks it (:func:`~textenvs.chat.structured.parse_reply`).
             tools: OpenAI tool schemas that the model may call.
             seed: Instead of the spec's.
             sample: Which of the answers to this request. The seed that is sent, if there is one, is ``seed + sample``.
@@ -176,11 +171,13 @@ class ChatClient:
                 the service says that the conversation does not fit into the model's context.
             BudgetExceeded: It might cost more than the budget has left; nothing was sent.
             CacheError: The cache file cannot be used.
-            ValueError: Malformed messages or options.
         """
         self._check_loop()
         self.statistics.requests += 1
-        body = self._body(messages, temperature, max_tokens, response_schema, tools, seed, sample)
+        # One check for both places where these can come from.
+        given = {"temperature": temperature, "max_tokens": max_tokens, "seed": seed}
+        spec = ChatSpec.of(self.spec, **{name: value for name, value in given.items() if value is not None})
+        body = _body(spec, messages, response_schema, tools, sample)
         if self._cache is None or sample is None:
             return (await self._fetch(body))[0]
         key = request_key({"base_url": self.base_url, "sample": sample, "body": body})
@@ -216,14 +213,10 @@ class ChatClient:
         await self._service.close()
 
     async def __aenter__(self) -> Self:
-        """The client."""
         self._check_loop()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close it."""
+    async def __aexit__(self, *error: object) -> None:
         await self.aclose()
 
     def __repr__(self) -> str:
@@ -245,83 +238,45 @@ class ChatClient:
         if self._loop is not loop:
             raise RuntimeError(f"{self!r} belongs to another event loop; client_for(spec) gives each loop its own")
 
-    def _body(
-        self,
-        messages: Sequence[Message],
-        temperature: float | None,
-        max_tokens: int | None,
-        schema: type[BaseModel] | None,
-        tools: Sequence[Mapping[str, Any]] | None,
-        seed: int | None,
-        sample: int | None,
-    ) -> dict[str, Any]:
-        """The JSON that the service gets: all of it, so that it can name the request."""
-        spec = self.spec
-        sent = clean_messages(check_conversation(messages, "chat request"))
-        if not sent:
-            raise ValueError("chat request: there is no message in it")
-        if sample is not None and (isinstance(sample, bool) or not isinstance(sample, int) or sample < 0):
-            raise ValueError(f"sample must be an integer of at least 0 or None, not {sample!r}")
-        # One check for both places where these can come from.
-        given = {"temperature": temperature, "max_tokens": max_tokens, "seed": seed}
-        if given := {name: value for name, value in given.items() if value is not None}:
-            spec = ChatSpec.of(spec, **given)
-        body: dict[str, Any] = {
-            "model": spec.model,
-            "messages": [{k: v for k, v in message.items() if k != "reasoning_content"} for message in sent],
-            spec.max_tokens_key: spec.max_tokens,
-        } | spec.extra
-        if spec.temperature is not None:
-            body["temperature"] = spec.temperature
-        if spec.seed is not None:
-            body["seed"] = (spec.seed + (sample or 0)) % _SEEDS
-        if tools:
-            body["tools"] = list(tools)
-        if schema is not None and spec.structured == "json_schema":
-            shape = {"name": schema.__name__, "schema": strict_schema(schema), "strict": True}
-            body["response_format"] = {"type": "json_schema", "json_schema": shape}
-        elif schema is not None and spec.structured == "json_object":
-            body["response_format"] = {"type": "json_object"}
-        return body
-
     async def _fetch(self, body: dict[str, Any]) -> tuple[Completion, str]:
         """The service's answer, and its text."""
         openai = self._openai
         rest = {name: value for name, value in body.items() if name not in ("model", "messages")}
-        request = _Request(self._worst(body))
+        size = len(json.dumps(body, ensure_ascii=False).encode()) + _TEMPLATE_TOKENS_PER_MESSAGE * len(body["messages"])
+        request = _Request(Usage(size, int(body[self.spec.max_tokens_key])))
+        self.ledger.check(request.worst)
         token = _current.set(request)
-        status: int | None = None
-        code: str | None = None
+        status = code = None
         try:
             await self._create(model=body["model"], messages=body["messages"], extra_body=rest)
             assert request.completion is not None
             return replace(request.completion, attempts=request.attempts, cost=request.dollars), request.body
-        except _Refused as refused:
-            raise refused.error from None
         except openai.APITimeoutError:
             what = f"no answer within {self.spec.timeout_s:g} s"
         except openai.APIStatusError as error:
             said = error.body.get("message") if isinstance(error.body, dict) else error.body
-            what = f"HTTP {error.status_code}: {self._shown(str(said or 'no reason given'))}"
             status, code = error.status_code, error.code
+            what = f"HTTP {status}: {self._shown(str(said or 'no reason given'))}"
         except (openai.APIError, RuntimeError) as error:  # httpx raises the latter once it is closed
-            if self._closed:
-                what = "it was closed while the request was under way"
-            elif isinstance(error, RuntimeError):
+            if isinstance(error, RuntimeError) and not self._closed:
                 raise
-            else:
-                cause = error.__cause__ or error
-                failed = f"the connection failed: {type(cause).__name__}: {cause}"
-                what = self._shown(request.problem or failed)
+            cause = error.__cause__ or error
+            what = self._shown(request.problem or f"the connection failed: {type(cause).__name__}: {cause}")
+            what = "it was closed while the request was under way" if self._closed else what
         finally:
             _current.reset(token)
         # Outside of `except`: what was caught holds the request, and the key with it.
         self.statistics.failures += 1
-        too_long = status in (400, 413, 422) and (code == _TOO_LONG_CODE or _TOO_LONG.search(what) is not None)
-        raise (PromptTooLong if too_long else ChatFailure)(
-            f"{self!r}: {what} (after {request.attempts} attempt{'s' if request.attempts != 1 else ''}); "
-            + self._advice(status, code, too_long)
-        )
+        failure, advice = ChatFailure, "check that the service runs and is reachable, or raise timeout_s or max_retries"
+        if status in (400, 413, 422) and _TOO_LONG.search(f"{code} {what}"):
+            failure = PromptTooLong
+            advice = f"the conversation and max_tokens ({self.spec.max_tokens}) must fit into the model's context"
+        elif code in _UNPAID:
+            advice = "check the account's quota"
+        elif status is not None and status < 500 and status not in (408, 409):
+            advice = _ADVICE.get(status, "the request itself is refused, so it was not sent again; check the options")
+        many = "" if request.attempts == 1 else "s"
+        raise failure(f"{self!r}: {what} (after {request.attempts} attempt{many}); {advice}")
 
     async def _attempt(self, send: Callable[[], Awaitable[Any]]) -> Any:
         """One request of the openai client: sent within slots and budget, and what it cost is booked."""
@@ -329,53 +284,40 @@ class ChatClient:
         if request is None:  # not of a completion
             return await send()
         async with self._slots:
+            request.attempts += 1
+            request.problem = None
+            self.statistics.attempts += 1
+            spent = request.worst
             try:
-                reservation = await self.ledger.reserve(request.worst)
-            except BudgetExceeded as error:
-                raise _Refused(error) from None
-            with self.ledger.booking(reservation):
-                request.attempts += 1
-                request.problem = None
-                self.statistics.attempts += 1
-                try:
-                    response = await send()
-                    reservation.actual = self._read(request, response)
-                except Exception as error:
-                    if type(error).__name__ in _NOT_SENT:
-                        reservation.actual = Amount()
-                    raise
-                finally:
-                    request.dollars += reservation.booked.dollars
-                    self.statistics.dollars += reservation.booked.dollars
+                response = await send()
+                spent = self._read(request, response) or spent
+            except Exception as error:
+                if type(error).__name__ in _NOT_SENT:
+                    spent = Usage()
+                raise
+            finally:
+                dollars = self.ledger.book(spent)
+                request.dollars += dollars
+                self.statistics.dollars += dollars
         return response
 
-    def _read(self, request: _Request, response: Any) -> Amount | None:
-        """What a response cost; ``None`` where it does not say. An answer that is none is a broken connection."""
+    def _read(self, request: _Request, response: Any) -> Usage | None:
+        """What a response took; ``None`` where it does not say. An answer that is none is a broken connection."""
         if response.status_code >= 400:
             if any(code in response.text for code in _UNPAID):
                 response.headers["x-should-retry"] = "false"
-            return Amount()
+            return Usage()
         try:
             request.completion, request.body = read_answer(response.text), response.text
         except ValueError as error:
             request.problem = f"the answer is not a chat completion: {error}"
-        if request.problem is not None:
+        if request.problem is not None:  # outside of `except`: the error holds the body
             raise self._broken(request.problem, request=response.request)
         assert request.completion is not None
-        if (usage := request.completion.usage) is None:
-            return None
-        price = self.spec.price
-        dollars = 0.0 if price is None else price.of(usage.input_tokens, usage.output_tokens, usage.cached_tokens)
-        self.statistics.input_tokens += usage.input_tokens
-        self.statistics.output_tokens += usage.output_tokens
-        return Amount(usage.input_tokens + usage.output_tokens, dollars)
-
-    def _worst(self, body: dict[str, Any]) -> Amount:
-        """An upper bound of what a request can take: every byte of it a token, and the longest answer."""
-        size = len(json.dumps(body, ensure_ascii=False).encode("utf-8"))
-        asked = size + _TEMPLATE_TOKENS + _TEMPLATE_TOKENS_PER_MESSAGE * len(body["messages"])
-        longest = int(body[self.spec.max_tokens_key])
-        return Amount(asked + longest, 0.0 if self.spec.price is None else self.spec.price.of(asked, longest))
+        if usage := request.completion.usage:
+            self.statistics.input_tokens += usage.input_tokens
+            self.statistics.output_tokens += usage.output_tokens
+        return usage
 
     def _shown(self, text: str) -> str:
         """What a service said, short and without our key, which some repeat."""
@@ -384,35 +326,37 @@ class ChatClient:
             text = text.replace(self._key, "[key]")
         return excerpt(text)
 
-    def _advice(self, status: int | None, code: str | None, too_long: bool) -> str:
-        if status in (401, 403):
-            return f"check the key ({_key_place(self.spec)}) and what it may use"
-        if status == 404:
-            return f"check the model's name ({self.spec.model!r}) and base_url; it usually ends in /v1"
-        if code in _UNPAID:
-            return "check the account's quota"
-        if too_long:
-            return (
-                f"the conversation and max_tokens ({self.spec.max_tokens}) must fit into the model's context together"
-            )
-        if status == 429:
-            return "lower concurrency, raise max_retries, or come back when the service has time again"
-        if status is not None and status < 500 and status not in (408, 409):
-            return "the request itself is refused, so it was not sent again; check the spec's options"
-        return "check that the service runs and is reachable, or raise timeout_s or max_retries"
 
-
-# ---------------------------------------------------------------------- keys
-
-_NO_KEY = "none"  # the openai package wants one; services that need none ignore it
-
-
-def _key_place(spec: ChatSpec) -> str:
-    if spec.api_key_env is not None:
-        return f"environment variable {spec.api_key_env}"
-    if spec.base_url is None:
-        return "environment variable OPENAI_API_KEY"
-    return "none is sent: the spec has a base_url and no api_key_env"
+def _body(
+    spec: ChatSpec,
+    messages: Sequence[Message],
+    schema: type[BaseModel] | None,
+    tools: Sequence[Mapping[str, Any]] | None,
+    sample: int | None,
+) -> dict[str, Any]:
+    """The JSON that the service gets: all of it, so that it can name the request."""
+    sent = clean_messages(check_conversation(messages, "chat request"))
+    if not sent:
+        raise ValueError("chat request: there is no message in it")
+    if sample is not None and (isinstance(sample, bool) or not isinstance(sample, int) or sample < 0):
+        raise ValueError(f"sample must be an integer of at least 0 or None, not {sample!r}")
+    body: dict[str, Any] = {
+        "model": spec.model,
+        "messages": [{k: v for k, v in message.items() if k != "reasoning_content"} for message in sent],
+        spec.max_tokens_key: spec.max_tokens,
+    } | spec.extra
+    if spec.temperature is not None:
+        body["temperature"] = spec.temperature
+    if spec.seed is not None:
+        body["seed"] = (spec.seed + (sample or 0)) % _SEEDS
+    if tools:
+        body["tools"] = list(tools)
+    if schema is not None and spec.structured == "json_schema":
+        shape = {"name": schema.__name__, "schema": strict_schema(schema), "strict": True}
+        body["response_format"] = {"type": "json_schema", "json_schema": shape}
+    elif schema is not None and spec.structured == "json_object":
+        body["response_format"] = {"type": "json_object"}
+    return body
 
 
 def _key_of(spec: ChatSpec) -> str:
@@ -423,7 +367,7 @@ def _key_of(spec: ChatSpec) -> str:
     key = os.environ.get(name, "")
     if not key:
         raise KeyMissing(
-            f"the environment variable {name} has no key in it for {spec.model!r}; set it, name another in "
-            "api_key_env, or give the base_url of a service that needs none"
+            f"the environment variable {name} has no key in it for {spec.model!r}; set it, or name another one in "
+            "api_key_env (a service with a base_url may need none)"
         )
     return key

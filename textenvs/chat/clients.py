@@ -15,46 +15,49 @@ from .client import ChatClient, Statistics
 from .spec import ChatSpec, SpecLike
 
 
-class _Desk:
-    """The clients of one loop."""
+class _LoopClients(dict[str, ChatClient]):
+    """The clients of one loop, by their specs' keys."""
 
-    def __init__(self) -> None:
-        self.clients: dict[str, ChatClient] = {}
-        self.keeper: AsyncGenerator[None, None] | None = None
+    async def keep(self) -> AsyncGenerator[None, None]:
+        """Closes the clients: a loop that shuts down closes the asynchronous generators that are still open."""
+        try:
+            yield
+        finally:
+            clients = list(self.values())
+            self.clear()
+            for client in clients:
+                await client.aclose()
 
 
-_desks: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Desk] = weakref.WeakKeyDictionary()
+_open: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[_LoopClients, AsyncGenerator[None, None]]]
+_open = weakref.WeakKeyDictionary()
 _statistics: list[tuple[str, Statistics]] = []
-_inherited: list[_Desk] = []
+_inherited: list[object] = []
 
 
 async def client_for(spec: SpecLike) -> ChatClient:
     """The running loop's client for ``spec``; equal specs have one.
 
     It is closed when its loop ends in order, as ``asyncio.run`` does it, or by :func:`close_clients`.
-
-    Raises:
-        ValueError, TypeError, ImportError: As :class:`~textenvs.chat.client.ChatClient`.
     """
     spec = ChatSpec.of(spec)
     loop = asyncio.get_running_loop()
-    desk = _desks.setdefault(loop, _Desk())
-    client = desk.clients.get(spec.key)
-    if client is None:
-        client = desk.clients[spec.key] = ChatClient(spec)
-        _statistics.append((spec.model, client.statistics))
-    if desk.keeper is None:
-        # A loop that shuts down closes the asynchronous generators that are still open, and this one our clients.
-        desk.keeper = _keep(desk)
-        await anext(desk.keeper)
-    return client
+    if loop not in _open:
+        clients = _LoopClients()
+        _open[loop] = clients, clients.keep()
+        await anext(_open[loop][1])
+    clients, _ = _open[loop]
+    if spec.key not in clients:
+        clients[spec.key] = ChatClient(spec)
+        _statistics.append((spec.model, clients[spec.key].statistics))
+    return clients[spec.key]
 
 
 async def close_clients() -> None:
     """Close the running loop's clients; the next :func:`client_for` makes new ones."""
-    desk = _desks.pop(asyncio.get_running_loop(), None)
-    if desk is not None and desk.keeper is not None:
-        await desk.keeper.aclose()
+    _, keeper = _open.pop(asyncio.get_running_loop(), (None, None))
+    if keeper is not None:
+        await keeper.aclose()
 
 
 def statistics() -> dict[str, Statistics]:
@@ -65,19 +68,10 @@ def statistics() -> dict[str, Statistics]:
     return totals
 
 
-async def _keep(desk: _Desk) -> AsyncGenerator[None, None]:
-    try:
-        yield
-    finally:
-        clients, desk.clients, desk.keeper = list(desk.clients.values()), {}, None
-        for client in clients:
-            await client.aclose()
-
-
 def _after_fork_in_child() -> None:
     """Forget the parent's clients, whose loops run there; but keep them from being collected, and so closed, here."""
-    _inherited.extend(_desks.values())
-    _desks.clear()
+    _inherited.extend(_open.values())
+    _open.clear()
     _statistics.clear()
 
 

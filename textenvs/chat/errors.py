@@ -20,10 +20,7 @@ class InvalidReply(ChatFailure):
 
 
 class BudgetExceeded(ChatError):
-    """The next request might cost more than the budget has left, so it was not sent. Never retried.
-
-    Simulated users and judges let it pass: it ends the run, not the episode.
-    """
+    """The next request might cost more than the budget has left, so it was not sent. It ends the run."""
 
 
 class CacheError(ChatError):

@@ -14,24 +14,15 @@ import urllib.parse
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-#: What the service sees of the options below; giving them in ``extra`` as well would be two values for one thing.
-_SENT_BY_US: dict[str, str] = {
-    "model": "model",
-    "temperature": "temperature",
-    "max_tokens": "max_tokens",
-    "max_completion_tokens": "max_tokens",
-    "seed": "seed",
-    "messages": "the messages of each request",
-    "tools": "complete(tools=...)",
-    "response_format": "structured",
-    "n": "complete(sample=...)",
-    "stream": "nothing: answers are read whole",
-}
+from .answer import Usage
+
+# Fields of a request that we fill in, or that answers read whole rule out: they do not go into ``extra``.
+_SENT_BY_US = {"model", "temperature", "max_tokens", "max_completion_tokens", "seed"}
+_SENT_BY_US |= {"messages", "tools", "response_format", "n", "stream"}
 _KEY_ADVICE = "a key never stands in a spec; put it in an environment variable and its name in 'api_key_env'"
 _SECRET = re.compile(r"api.?key|^key$|secret|password|authoriz|bearer|^token$|access.?token", re.IGNORECASE)
-
 
 #: The longest that the openai client waits before a retry, in seconds: what ``Retry-After`` may ask for.
 LONGEST_WAIT_S = 120.0
@@ -43,13 +34,12 @@ class _Options(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     def __init__(self, **options: Any) -> None:
-        problem = None
         try:
             super().__init__(**options)
+            return
         except ValidationError as error:
             problem = _explain(type(self), error)
-        if problem is not None:  # outside of `except`: pydantic's own message would show values, perhaps a key
-            raise ValueError(problem)
+        raise ValueError(problem)  # outside of `except`: pydantic's own message would show values, perhaps a key
 
 
 class Price(_Options):
@@ -61,11 +51,11 @@ class Price(_Options):
         default=None, ge=0, description="tokens of the request that the service had cached; None: as `input`"
     )
 
-    def of(self, input_tokens: int, output_tokens: int, cached_tokens: int = 0) -> float:
+    def of(self, usage: Usage) -> float:
         """What a request costs, in dollars."""
         cached_price = self.input if self.cached_input is None else self.cached_input
-        fresh = input_tokens - cached_tokens
-        return (fresh * self.input + cached_tokens * cached_price + output_tokens * self.output) / 1e6
+        asked = (usage.input_tokens - usage.cached_tokens) * self.input + usage.cached_tokens * cached_price
+        return (asked + usage.output_tokens * self.output) / 1e6
 
 
 class Budget(_Options):
@@ -121,15 +111,11 @@ class ChatSpec(_Options):
     def _path_as_text(cls, value: Any) -> Any:
         return os.fspath(value) if isinstance(value, os.PathLike) else value
 
-    @field_validator("budget", mode="before")
+    @field_validator("budget", "price", mode="before")
     @classmethod
-    def _budget(cls, value: Any) -> Any:
-        return Budget(**value) if isinstance(value, Mapping) else value
-
-    @field_validator("price", mode="before")
-    @classmethod
-    def _price(cls, value: Any) -> Any:
-        return Price(**value) if isinstance(value, Mapping) else value
+    def _from_mapping(cls, value: Any, field: ValidationInfo) -> Any:
+        options = Budget if field.field_name == "budget" else Price
+        return options(**value) if isinstance(value, Mapping) else value
 
     @field_validator("base_url")
     @classmethod
@@ -146,8 +132,8 @@ class ChatSpec(_Options):
     @field_validator("extra")
     @classmethod
     def _json(cls, value: dict[str, Any]) -> dict[str, Any]:
-        for name in value.keys() & _SENT_BY_US.keys():
-            raise ValueError(f"has {name!r}, for which there is another place: {_SENT_BY_US[name]}")
+        if taken := sorted(value.keys() & _SENT_BY_US):
+            raise ValueError(f"has {taken}, which the client sends by itself; see the other options")
         try:
             return json.loads(json.dumps(value, allow_nan=False))  # type: ignore[no-any-return]
         except (TypeError, ValueError) as error:
@@ -161,11 +147,7 @@ class ChatSpec(_Options):
 
     @classmethod
     def of(cls, value: SpecLike, **options: Any) -> ChatSpec:
-        """The spec that ``value`` stands for.
-
-        Args:
-            value: A model's name, a mapping of options, or a spec.
-            **options: Put in the place of those of ``value``.
+        """The spec that a model's name, a mapping of options or a spec stands for; ``options`` replace those of it.
 
         Raises:
             ValueError: As the class.
@@ -177,10 +159,7 @@ class ChatSpec(_Options):
             return cls(**({"model": value} | options))
         if isinstance(value, Mapping):
             return cls(**({str(name): option for name, option in value.items()} | options))
-        raise TypeError(
-            f"a chat model is a name, a mapping such as {{'model': ..., 'base_url': ...}} or a ChatSpec, not a "
-            f"{type(value).__name__}"
-        )
+        raise TypeError(f"a chat model is a name, a mapping of options or a ChatSpec, not a {type(value).__name__}")
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON: the options that are not at their defaults."""
@@ -206,10 +185,7 @@ def _explain(options: type[BaseModel], error: ValidationError) -> str:
         if detail["type"] == "extra_forbidden":
             near = difflib.get_close_matches(name, options.model_fields, n=1, cutoff=0.5)
             hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(options.model_fields)}"
-            if _SECRET.search(name):
-                hint = _KEY_ADVICE
-            elif name in ("retry_wait_s", "max_wait_s"):
-                hint = "the openai client decides how long to wait before a retry; leave it out"
+            hint = _KEY_ADVICE if _SECRET.search(name) else hint
             problems.append(f"unknown option {name!r}; {hint}")
         elif name == "api_key_env":
             problems.append("api_key_env is not the name of an environment variable; put the key in one, and name it")

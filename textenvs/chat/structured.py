@@ -1,22 +1,29 @@
-"""Ask until the answer can be used."""
+"""Answers of a given shape: what a service is told of it, reading one without trusting it, asking until one is."""
 
 from __future__ import annotations
 
 import json
 import logging
+import math
+import re
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from ..messages import Message, system, text_of, visible_text
-from .client import ChatClient
 from .errors import InvalidReply
-from .schema import strict_schema
+
+if TYPE_CHECKING:
+    from .client import ChatClient
 
 log = logging.getLogger("textenvs")
 
 T = TypeVar("T")
+SchemaT = TypeVar("SchemaT", bound=BaseModel)
+
+_FENCE = re.compile(r"```(?:json)?[ \t]*\n(.*)\n[ \t]*```", re.DOTALL)
+_DROPPED = frozenset({"title", "default"})  # "strict" schemas of OpenAI's have no defaults: every field is written
 
 
 async def ask(
@@ -29,7 +36,7 @@ async def ask(
     temperature: float | None = None,
     sample: int = 0,
 ) -> tuple[T, int]:
-    """Ask, read the answer, and ask again where it cannot be used.
+    """Ask, read the answer, and ask again where it cannot be used: what ``read`` made, and how many tries it took.
 
     Every try is another sample of the request, and from the second on the request says what was wrong. It never quotes
     the bad answer: that may hold words of a conversation, and they must not come back as ours.
@@ -40,42 +47,110 @@ async def ask(
         read: Makes what is wanted of the answer's text (its private reasoning is left out), or raises ``ValueError``
             with what is wrong, in words that quote nothing of it.
         schema: The answer shall be JSON of this shape: it is put at the end of the system message, and given to the
-            service as the spec's ``structured`` says. Reading is still up to ``read``
-            (:func:`~textenvs.chat.schema.parse_reply`).
+            service as the spec's ``structured`` says. Reading is still up to ``read`` (:func:`parse_reply`).
         tries: How often to ask, at most.
         temperature: Instead of the spec's.
         sample: The sample index of the first try; each next has the next.
 
-    Returns:
-        What ``read`` made, and how many tries it took.
-
     Raises:
         InvalidReply: No answer could be used. The message holds nothing of them; the log has them, at level DEBUG.
         ChatFailure, BudgetExceeded, CacheError: As :meth:`~textenvs.chat.client.ChatClient.complete`.
-        ValueError: The request does not start with a system message.
     """
-    if not messages or messages[0]["role"] != "system":
-        raise ValueError("ask() needs a system message first: how to answer is told there")
-    told = text_of(messages[0])
+    rules = text_of(messages[0])
     if schema is not None:
         shape = json.dumps(strict_schema(schema), ensure_ascii=False)
-        told += f"\n\nReply with one JSON object and nothing else. Its JSON schema is:\n{shape}"
-    problem = ""
+        rules += f"\n\nReply with one JSON object and nothing else. Its JSON schema is:\n{shape}"
+    problem = hint = ""
     for number in range(tries):
         again = f"\n\nAn earlier reply of yours could not be used: {problem}." if number else ""
         completion = await client.complete(
-            [system(told + again), *messages[1:]],
+            [system(rules + again), *messages[1:]],
             temperature=temperature,
             response_schema=schema,
             sample=sample + number,
         )
-        if completion.finish_reason == "length":
-            problem = "it was cut off before its end; be brief"
-        else:
+        cut_off = completion.finish_reason == "length"
+        problem, hint = "it was cut off before its end; be brief", " (raise max_tokens)" if cut_off else ""
+        if not cut_off:
             try:
                 return read(visible_text(completion.message)), number + 1
             except ValueError as error:
                 problem = str(error)
         log.debug("%r: try %d of %d: %s: %r", client, number + 1, tries, problem, completion.text)
-    hint = " (raise max_tokens)" if completion.finish_reason == "length" else ""
     raise InvalidReply(f"{client!r}: no usable reply in {tries} tries; the last one: {problem}{hint}")
+
+
+def check_tries(tries: object) -> None:
+    """Raise ``ValueError`` unless it is an integer of at least 1."""
+    if isinstance(tries, bool) or not isinstance(tries, int) or tries < 1:
+        raise ValueError(f"tries must be an integer of at least 1, not {tries!r}")
+
+
+def strict_schema(model: type[BaseModel]) -> dict[str, Any]:
+    """The JSON schema of ``model`` in the subset that OpenAI calls strict: all fields required, no others allowed."""
+    schema: dict[str, Any] = _strict(model.model_json_schema())
+    return schema
+
+
+def _strict(node: Any) -> Any:
+    if isinstance(node, list):
+        return [_strict(each) for each in node]
+    if not isinstance(node, dict):
+        return node
+    strict = {name: _strict(value) for name, value in node.items() if name not in _DROPPED or name == "properties"}
+    if isinstance(properties := node.get("properties"), dict):
+        strict["properties"] = {name: _strict(value) for name, value in properties.items()}
+        strict["required"] = list(properties)
+        strict["additionalProperties"] = False
+    return strict
+
+
+def parse_reply(text: str, model: type[SchemaT]) -> SchemaT:
+    """Read an answer that must be one JSON object and nothing else; a code fence around the whole of it is allowed.
+
+    No object is ever searched for *inside* of an answer: what stands there may be a quotation. Types are not converted
+    (``"1"`` is no number), and a name that occurs twice, ``NaN`` and infinities are refused.
+
+    Raises:
+        ValueError: What is wrong, in words that hold nothing of the answer.
+    """
+    text = text.strip()
+    if fenced := _FENCE.fullmatch(text):
+        text = fenced[1]
+    try:
+        value = json.loads(text, object_pairs_hook=_object, parse_constant=_finite, parse_float=_finite)
+        plain = json.dumps(value)
+    except _RefusedError as refused:
+        raise ValueError(str(refused)) from None
+    except (ValueError, RecursionError):
+        raise ValueError("it is not one JSON object and nothing else") from None
+    if not isinstance(value, dict):
+        raise ValueError("it is JSON, but not an object")
+    try:
+        # Through JSON again: strict validation of JSON accepts what JSON cannot say otherwise (an enum, a tuple).
+        return model.model_validate_json(plain, strict=True)
+    except ValidationError as error:
+        detail = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    if detail["type"] == "extra_forbidden":
+        raise ValueError("it has a field that was not asked for")
+    # Deeper places may be names that the answer itself chose.
+    place = detail["loc"][0] if detail["loc"] and detail["loc"][0] in model.model_fields else "the object"
+    raise ValueError(f"{place}: {detail['msg']}")
+
+
+class _RefusedError(Exception):
+    pass
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        raise _RefusedError("a name occurs twice in an object of it")
+    return value
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise _RefusedError("a number of it is not finite")
+    return number

@@ -1,10 +1,8 @@
 """Judges played by language models (extra ``chat``)."""
 
 from .datablock import conversation_data
-from .equivalence import Equivalence, EquivalenceJudge
-from .interactivity import Interactivity, InteractivityJudge
 from .llm import LLMJudge
-from .rubric import Criterion, RubricJudge, RubricScore
+from .ready import Criterion, Equivalence, EquivalenceJudge, Interactivity, InteractivityJudge, RubricJudge, RubricScore
 
 __all__ = [
     "Criterion",

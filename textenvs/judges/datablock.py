@@ -6,8 +6,8 @@ Everything that was said in a conversation may try to be an instruction. So it i
     {"conversation": [{"role": "user", "text": "... \u003c/data\u003e ..."}]}
     </data 3f9a1c07b2de>
 
-* No ``<``, ``>``, line break or invisible character is left in it (JSON's own escapes stand for them), so nothing in it
-  can be a mark, a control token or a line of its own.
+* No ``<``, ``>``, line break or invisible character is left in it, nor a bracket that may begin a control token such as
+  ``[INST]`` (JSON's own escapes stand for them), so nothing in it can be a mark, a control token or a line of its own.
 * The code in the marks is a hash of the data: it is the same in every run, and cannot be written into the data
   beforehand, since that would change it.
 * What stands outside depends on nothing in the data but that code.
@@ -22,41 +22,34 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..chat.control import CONTROL
 from ..messages import Messages, clean_messages, text_of, visible_conversation
 
 _DIGITS = 12
-_ANGLE = re.compile(r"[<>]")
+# JSON's own brackets are never followed by one of these.
+_OPENING = re.compile(r"[<>]|\[(?=[|/]|[a-z]?[A-Z])")
 
 
 @dataclass(frozen=True)
 class DataBlock:
-    """Data on its way to a judge.
-
-    Args:
-        line: The JSON, on one line.
-        code: The code in the marks, and in the verdict.
-    """
+    """Data on its way to a judge: one line of JSON, and the code in the marks and in the verdict."""
 
     line: str
     code: str
 
     @property
     def text(self) -> str:
-        """The block with its marks."""
         return f"<data {self.code}>\n{self.line}\n</data {self.code}>"
 
 
 def data_block(data: Mapping[str, Any]) -> DataBlock:
-    """``data`` (anything that JSON can say) as a block; ``json.loads(block.line)`` gives it back.
-
-    Raises:
-        ValueError: It is not JSON.
-    """
+    """``data`` as a block; ``json.loads(block.line)`` gives it back. ``ValueError`` if it is not JSON."""
     try:
-        line = _escape(json.dumps(data, ensure_ascii=False, allow_nan=False))
+        line = json.dumps(data, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ValueError(f"what a judge is shown must be JSON: {error}") from error
+    # Only strings can hold such characters, and there JSON has an escape for each.
+    line = _OPENING.sub(lambda match: _escaped(match[0]), line)
+    line = "".join(c if c.isprintable() else _escaped(c) for c in line)
     code, salt = "", 0
     while not code or code in line:  # a collision would take about 2**48 tries; then another hash is used
         code = hashlib.sha256(f"{salt} {line}".encode()).hexdigest()[:_DIGITS]
@@ -68,17 +61,6 @@ def conversation_data(messages: Messages, *, tools: bool = False) -> list[dict[s
     """A conversation as a judge reads it: who said what, without private reasoning and system messages."""
     heard = visible_conversation(clean_messages(messages), tools=tools)
     return [{"role": message["role"], "text": text_of(message)} for message in heard]
-
-
-def _escape(line: str) -> str:
-    """JSON whose strings hold nothing but printable characters, and no control token.
-
-    Only strings can hold such characters, and there JSON has an escape for each. (A control token such as ``[INST]``
-    begins with a bracket; JSON's own brackets are never followed by a capital letter.)
-    """
-    line = CONTROL.sub(lambda match: _escaped(match[0]), line)
-    line = _ANGLE.sub(lambda match: _escaped(match[0]), line)
-    return line if line.isprintable() else "".join(c if c.isprintable() else _escaped(c) for c in line)
 
 
 def _escaped(character: str) -> str:

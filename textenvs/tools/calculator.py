@@ -1,4 +1,4 @@
-"""Exact arithmetic on expressions, without Python's evaluator: numbers, ``+ - * / // % ** ^`` and brackets."""
+"""Exact arithmetic as tools, on expressions (without Python's evaluator) and by operation: ``0.1 + 0.2`` is 0.3."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ _MAX_LENGTH = 500
 _LIMIT = 10**MAX_DIGITS
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 _NOT_ZERO = re.compile(r"[0_.]*[1-9]")
+_SPELLINGS = (("×", "*"), ("÷", "/"), ("−", "-"), ("^", "**"), ("$", ""))
 
 
 def _power(base: Fraction, exponent: Fraction) -> Fraction:
@@ -24,17 +25,15 @@ def _power(base: Fraction, exponent: Fraction) -> Fraction:
     size = max(abs(base.numerator), base.denominator)
     if size > 1 and abs(exponent) * (size.bit_length() - 1) > MAX_DIGITS * 4:
         raise ToolError(f"the power has more than {MAX_DIGITS} digits")
-    if base == 0 and exponent < 0:
-        raise ZeroDivisionError
     return base ** int(exponent)
 
 
-_BINARY: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
+_BINARY: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction | int]] = {
     ast.Add: lambda a, b: a + b,
     ast.Sub: lambda a, b: a - b,
     ast.Mult: lambda a, b: a * b,
     ast.Div: lambda a, b: a / b,
-    ast.FloorDiv: lambda a, b: Fraction(a // b),
+    ast.FloorDiv: lambda a, b: a // b,
     ast.Mod: lambda a, b: a % b,
     ast.Pow: _power,
 }
@@ -53,17 +52,15 @@ def evaluate(expression: str) -> Fraction:
     if len(expression) > _MAX_LENGTH:
         raise ToolError(f"the expression has {len(expression)} characters; at most {_MAX_LENGTH} are allowed")
     text = expression.strip()
-    for written, meant in (("×", "*"), ("÷", "/"), ("−", "-"), ("^", "**"), ("$", "")):
+    for written, meant in _SPELLINGS:
         text = text.replace(written, meant)
     text = _THOUSANDS.sub("", text)
     try:
-        tree = ast.parse(text, mode="eval")
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise ToolError(f"{expression!r} is not an arithmetic expression") from None
-    try:
-        return _value(tree.body, text)
+        return _value(ast.parse(text, mode="eval").body, text)
     except ZeroDivisionError:
         raise ToolError("division by zero") from None
+    except (SyntaxError, ValueError, MemoryError):
+        raise ToolError(f"{expression!r} is not an arithmetic expression") from None
     except RecursionError:
         raise ToolError("the expression is nested too deeply") from None
 
@@ -81,16 +78,12 @@ def _value(node: ast.expr, text: str) -> Fraction:
         value = _value(node.operand, text)
         return -value if isinstance(node.op, ast.USub) else value
     if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
-        return bounded(_BINARY[type(node.op)](_value(node.left, text), _value(node.right, text)))
+        return bounded(Fraction(_BINARY[type(node.op)](_value(node.left, text), _value(node.right, text))))
     raise ToolError(f"{(ast.get_source_segment(text, node) or text)[:40]!r} is not arithmetic")
 
 
 def bounded(value: Fraction) -> Fraction:
-    """``value``, if neither its numerator nor its denominator has more than 200 digits.
-
-    Raises:
-        ToolError: It has.
-    """
+    """``value``; ``ToolError`` if its numerator or its denominator has more than 200 digits."""
     if abs(value.numerator) >= _LIMIT or value.denominator >= _LIMIT:
         raise ToolError(f"a number has more than {MAX_DIGITS} digits")
     return value
@@ -101,19 +94,13 @@ def as_text(value: Fraction, digits: int = 12) -> str:
 
     A decimal that ends within ``digits`` places is exact.
     """
-    if value.denominator == 1:
-        return str(value.numerator)
-    for places in range(1, digits + 1):
+    for places in range(digits + 1):
         scaled = value * 10**places
         if scaled.denominator == 1:
-            sign, whole = ("-", -scaled.numerator) if scaled < 0 else ("", scaled.numerator)
-            text = str(whole).rjust(places + 1, "0")
-            return f"{sign}{text[:-places]}.{text[-places:]}"
-    return f"{_to_float(value):.{digits}g}"
-
-
-def _to_float(value: Fraction) -> float:
-    return value.numerator / value.denominator
+            text = str(abs(scaled.numerator)).rjust(places + 1, "0")
+            whole, decimals = text[: len(text) - places], text[len(text) - places :]
+            return f"{'-' if value < 0 else ''}{whole}{'.' if decimals else ''}{decimals}"
+    return f"{value.numerator / value.denominator:.{digits}g}"
 
 
 @tool
@@ -124,3 +111,34 @@ def calculate(expression: str) -> str:
         expression: Numbers, + - * / // % ** and brackets, for example "3 * (4 + 5)".
     """
     return as_text(evaluate(expression))
+
+
+def exact(number: int | float) -> Fraction:
+    """The number that JSON text said, as a fraction: for a float, the decimal it is written as."""
+    return bounded(Fraction(repr(number)))
+
+
+@tool
+def add(a: int | float, b: int | float) -> str:
+    """Add: a + b."""
+    return as_text(bounded(exact(a) + exact(b)))
+
+
+@tool
+def subtract(a: int | float, b: int | float) -> str:
+    """Subtract: a - b."""
+    return as_text(bounded(exact(a) - exact(b)))
+
+
+@tool
+def multiply(a: int | float, b: int | float) -> str:
+    """Multiply: a * b."""
+    return as_text(bounded(exact(a) * exact(b)))
+
+
+@tool
+def divide(a: int | float, b: int | float) -> str:
+    """Divide: a / b."""
+    if b == 0:
+        raise ToolError("division by zero")
+    return as_text(bounded(exact(a) / exact(b)))

@@ -22,6 +22,15 @@ def _refuse_constant(name: str) -> NoReturn:
 # Line breaks inside strings are read as what they are: models write code that way.
 _DECODER = json.JSONDecoder(strict=False, parse_constant=_refuse_constant)
 _SPACE = " \t\r\n"
+_KINDS = {
+    bool: "true or false",
+    dict: "an object",
+    list: "a list",
+    str: "text",
+    int: "a number",
+    float: "a number",
+    type(None): "null",
+}
 
 
 def skip_space(text: str, start: int) -> int:
@@ -67,7 +76,7 @@ def read_object(text: str) -> dict[str, Any]:
     if (end := skip_space(text, end)) != len(text):
         raise JsonProblem(f"the JSON is followed by {text[end : end + 20]!r}")
     if not isinstance(value, dict):
-        raise JsonProblem(f"a JSON object is needed, {{...}}, not {kind_of(value)}")
+        raise JsonProblem(f"a JSON object is needed, {{...}}, not {_KINDS[type(value)]}")
     return value
 
 
@@ -85,11 +94,3 @@ def write_value(value: Any) -> str:
         raise JsonProblem("a number in the JSON is too large or not a number") from None
     except TypeError as error:
         raise JsonProblem(str(error)) from None
-
-
-def kind_of(value: Any) -> str:
-    """What JSON calls the kind of ``value``."""
-    if isinstance(value, bool):
-        return "true or false"
-    names = {dict: "an object", list: "a list", str: "text", int: "a number", float: "a number", type(None): "null"}
-    return names.get(type(value), type(value).__name__)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from collections import OrderedDict
+from dataclasses import dataclass
 from typing import Any
 
 from ..env import EnvironmentFailure
@@ -16,24 +15,20 @@ from .schema import MaxChars, Tool
 #: How many programs' results are kept in a process.
 KEPT = 512
 
-_kept: OrderedDict[bytes, str] = OrderedDict()  # by digest: a program may be a megabyte
-_lock = threading.Lock()
+# By digest: a program may be a megabyte. Every single operation on it is safe in threads.
+_kept: OrderedDict[bytes, str] = OrderedDict()
 
 
+@dataclass(frozen=True)
 class RunPython:
     """The function behind the tool; a class, so that it can be pickled with its sandbox.
 
     A program that ran to its end is not run again: an episode that is replayed, forked or restored is told the same
     again, at no cost. (Not where the sandbox has no seed: its random numbers are to differ.)
-
-    Args:
-        sandbox: Where the programs run.
-        max_chars: How many characters of the output, and of the errors, are told.
     """
 
-    def __init__(self, sandbox: Sandbox, max_chars: int) -> None:
-        self.sandbox = sandbox
-        self.max_chars = max_chars
+    sandbox: Sandbox
+    max_chars: int
 
     async def __call__(self, code: str) -> str:
         """Run a Python program and return what it prints. Every call starts afresh.
@@ -43,31 +38,18 @@ class RunPython:
         """
         box = self.sandbox
         key = digest(code, self.max_chars, box.limits, box.seed, box.backend, str(box.packages))
-        with _lock:
-            if key in _kept:
-                _kept.move_to_end(key)
-                return _kept[key]
+        if (known := _kept.get(key)) is not None:
+            return known
         try:
             result = await box.run(code)
         except SandboxFailure as failure:
             raise EnvironmentFailure("tool_failed", str(failure)) from failure
         told = result.describe(self.max_chars)
         if result.status in ("ok", "error") and box.seed is not None:  # how far others came depends on the machine
-            with _lock:
-                _kept[key] = told
-                while len(_kept) > KEPT:
-                    _kept.popitem(last=False)
+            _kept[key] = told
+            if len(_kept) > KEPT:
+                _kept.popitem(last=False)
         return told
-
-
-def _forget_after_fork() -> None:
-    """A forked child may have a lock that no thread will release."""
-    global _lock
-    _lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_after_fork)
 
 
 @checked
@@ -83,7 +65,6 @@ def python_tool(
 
     Raises:
         SandboxUnavailable: No sandbox is given, and this machine has none.
-        ValueError: ``max_chars`` is below 64.
     """
     sandbox = sandbox if sandbox is not None else Sandbox()
     # Both streams, the reason, and the marks of what was left out.

@@ -5,6 +5,7 @@ The schema and the check are made by pydantic from the same type hints, so what 
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import difflib
 import functools
@@ -16,6 +17,7 @@ from typing import (
     Annotated,
     Any,
     Generic,
+    Literal,
     NotRequired,
     ParamSpec,
     Protocol,
@@ -63,41 +65,30 @@ class ToolError(Exception):
 
 
 class ArgumentError(Exception):
-    """Arguments that do not fit a tool; the message tells the model which, and what is wanted.
+    """Arguments that do not fit a tool; the message tells the model which, and what is wanted."""
 
-    Args:
-        kind: ``"bad_json"`` or ``"bad_arguments"``.
-        message: For the model.
-    """
-
-    def __init__(self, kind: str, message: str) -> None:
+    def __init__(self, kind: Literal["bad_json", "bad_arguments"], message: str) -> None:
         super().__init__(kind, message)
         self.kind = kind
         self.message = message
 
 
 class Closable(Protocol):
-    """What holds something open for tools: a connection, a process."""
+    """What holds something open for tools: a connection, a process. A later call may open it again."""
 
-    async def aclose(self) -> None:
-        """Release it; a later call of a tool may take it again."""
+    async def aclose(self) -> None: ...
 
 
 class Tool(Generic[P, R]):
     """A function that a policy may call. Make one with :func:`tool`; it can still be called as a function.
 
     Attributes:
-        name: What the model calls it.
-        description: What the model is told about it.
         parameters: The JSON schema of its arguments, an object.
-        function: The function itself, plain or ``async``.
         timeout_s: How long a call may take, in seconds; ``None`` for no limit.
         max_chars: Longer results are shortened to this many characters, with a mark that says so.
         blocking: Whether the function waits or computes for long, so that it runs in a thread of its own.
-        is_async: Whether the function is ``async``.
-        state_parameter: The parameter that is given the episode's state; ``None`` where there is none.
-        state_type: The type of that parameter.
-        owner: What the tool needs open, closed with its environment; ``None`` where there is nothing to close.
+        state_parameter: The parameter that is given the episode's state, if any, and ``state_type`` its type.
+        owner: What the tool needs open, closed with its environment, if anything.
     """
 
     @checked
@@ -113,15 +104,7 @@ class Tool(Generic[P, R]):
         blocking: bool = False,
         owner: Closable | None = None,
     ) -> None:
-        self._options: dict[str, Any] = {
-            "name": name,
-            "description": description,
-            "parameters": parameters,
-            "timeout_s": timeout_s,
-            "max_chars": max_chars,
-            "blocking": blocking,
-            "owner": owner,
-        }
+        self._options = {option: value for option, value in locals().items() if option not in ("self", "function")}
         if not callable(function):
             raise TypeError(f"a tool is made of a function, not of {function!r}")
         functools.update_wrapper(self, function, updated=())
@@ -130,8 +113,7 @@ class Tool(Generic[P, R]):
         where = f"tool {self.name!r}"
         if not _NAME.fullmatch(self.name):
             raise ValueError(f"{where}: a tool's name is 1 to 64 letters, digits, '_' and '-'; give one with name=")
-        called = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
-        self.is_async = inspect.iscoroutinefunction(called)
+        self.is_async = inspect.iscoroutinefunction(_routine(function))
         if blocking and self.is_async:
             raise ValueError(f"{where}: blocking is for plain functions; an async one must not block at all")
         self.owner = owner
@@ -143,15 +125,13 @@ class Tool(Generic[P, R]):
         self.description = description or summary
         if not self.description:
             raise ValueError(f"{where} needs a docstring or description=: it is all the model knows about the tool")
-        self.parameters: Mapping[str, Any]
-        self.state_parameter: str | None
-        self.state_type: type | None
-        self._adapter: TypeAdapter[dict[str, Any]] | None
-        if parameters is not None:
-            self.parameters, self._adapter, self.state_parameter, self.state_type = parameters, None, None, None
-        else:
+        self.state_parameter: str | None = None
+        self.state_type: type | None = None
+        self._adapter: TypeAdapter[dict[str, Any]] | None = None
+        if parameters is None:
             fields, self.state_parameter, self.state_type = _fields(where, function, described)
-            self.parameters, self._adapter = _schema(where, fields)
+            parameters, self._adapter = _schema(where, fields)
+        self.parameters = parameters
         if self.state_parameter and timeout_s is not None and not self.is_async:
             raise ValueError(
                 f"{where} is given the state and has a timeout_s: a thread that is left behind could still change the "
@@ -172,19 +152,10 @@ class Tool(Generic[P, R]):
 
     def replace(self, **options: Any) -> Tool[P, R]:
         """The same function with other options (those of the constructor)."""
-        if unknown := set(options) - set(self._options):
-            raise TypeError(f"a tool has no option {sorted(unknown)[0]!r}; it has {', '.join(self._options)}")
         return Tool(self.function, **{**self._options, **options})
 
     def arguments_of(self, text: str) -> dict[str, Any]:
-        """The keyword arguments that a call's JSON stands for, checked against the type hints.
-
-        Args:
-            text: The call's ``arguments``: a JSON object; empty for none.
-
-        Raises:
-            ArgumentError: They do not fit; the message names every argument that is wrong.
-        """
+        """The keyword arguments that a call's JSON (empty for none) stands for, checked against the type hints."""
         try:
             given = read_object(text)
             canonical = write_value(given)
@@ -202,32 +173,25 @@ class Tool(Generic[P, R]):
             ) from None
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function itself, without any of the checks."""
         return self.function(*args, **kwargs)
 
     def __repr__(self) -> str:
-        """Name and arguments."""
         return f"Tool({self.name}({', '.join(self.parameters.get('properties', {}))}))"
 
-    def __copy__(self) -> Tool[P, R]:
-        """Tools do not change: environments share them."""
-        return self
-
     def __deepcopy__(self, memo: dict[int, Any]) -> Tool[P, R]:
-        """As ``copy.copy``."""
+        """Tools do not change: environments share them."""
         return self
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         """A decorated function is pickled by its name, as functions are, and any other tool by its parts."""
-        module, path = getattr(self, "__module__", None), getattr(self, "__qualname__", "")
-        found: Any = sys.modules.get(module or "")
+        path = str(getattr(self, "__qualname__", ""))
+        found: Any = sys.modules.get(getattr(self, "__module__", ""))
         for part in path.split("."):
             found = getattr(found, part, None)
         if found is self:
-            return str(path)
-        if isinstance(found, Tool) and found.function is self.function:
-            return _replaced, (found, self._options)
-        return _rebuilt, (self.function, self._options)
+            return path
+        decorated = isinstance(found, Tool) and found.function is self.function
+        return _rebuilt, (found if decorated else self.function, self._options)
 
 
 @overload
@@ -258,12 +222,9 @@ def tool(function: Callable[P, R] | None = None, /, **options: Any) -> Any:
             up), ``max_chars`` (longer results are shortened; 4000) and ``blocking`` (run it in a thread of its own).
 
     Raises:
-        TypeError: An argument has no type hint, or one that has no JSON schema, or cannot be given by name.
-        ValueError: No docstring, one that describes other arguments, or an option out of range.
+        TypeError, ValueError: It cannot be a tool; the message says why.
     """
-    if function is not None:
-        return Tool(function, **options)
-    return functools.partial(Tool, **options)
+    return functools.partial(Tool, **options) if function is None else Tool(function, **options)
 
 
 def nearest(word: str, known: list[str]) -> str:
@@ -272,7 +233,8 @@ def nearest(word: str, known: list[str]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
-def _hinted(function: Any) -> Any:
+def _routine(function: Any) -> Any:
+    """What has the hints and the docstring: the function, or the ``__call__`` of an object's class."""
     return function if inspect.isroutine(function) else type(function).__call__
 
 
@@ -286,10 +248,7 @@ def _state_type(hint: Any) -> type | None:
 def _fields(where: str, function: Any, described: Mapping[str, str]) -> tuple[dict[str, Any], str | None, type | None]:
     """The arguments of ``function`` as fields of a typed dictionary, and the parameter that is given the state."""
     signature = inspect.signature(function)
-    try:
-        hints = get_type_hints(_hinted(function), include_extras=True)
-    except NameError as error:
-        raise TypeError(f"{where}: a type hint names something that is not defined in its module: {error}") from None
+    hints = get_type_hints(_routine(function), include_extras=True)
     fields: dict[str, Any] = {}
     injected: tuple[str, type] | None = None
     for parameter in signature.parameters.values():
@@ -326,11 +285,8 @@ def _field(hint: Any, parameter: inspect.Parameter, description: str | None) -> 
     notes: dict[str, Any] = {}
     required = parameter.default is parameter.empty
     if not required:
-        try:
+        with contextlib.suppress(JsonProblem):  # a default that JSON cannot say is only not shown
             write_value(parameter.default)
-        except JsonProblem:
-            pass  # a default that JSON cannot say is only not shown
-        else:
             notes["json_schema_extra"] = {"default": parameter.default}
     if description:
         notes["description"] = description
@@ -339,17 +295,13 @@ def _field(hint: Any, parameter: inspect.Parameter, description: str | None) -> 
 
 
 def _docstring(function: Any) -> tuple[str, dict[str, str]]:
+    """What the function does, and what each argument is, on one line."""
     from docstring_parser import DocstringStyle, parse
 
-    text = inspect.getdoc(function) if inspect.isroutine(function) else inspect.getdoc(type(function).__call__)
-    parsed = parse(text or "", DocstringStyle.GOOGLE)
+    parsed = parse(inspect.getdoc(_routine(function)) or "", DocstringStyle.GOOGLE)
     words = [part for part in (parsed.short_description, parsed.long_description) if part]
-    arguments = {each.arg_name: _on_one_line(each.description or "") for each in parsed.params}
+    arguments = {each.arg_name: " ".join((each.description or "").split()) for each in parsed.params}
     return "\n\n".join(words).strip(), arguments
-
-
-def _on_one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 # The order in which a reader wants to see a schema; the rest stays as it is.
@@ -401,9 +353,5 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _replaced(base: Tool[..., Any], options: dict[str, Any]) -> Tool[..., Any]:
-    return base.replace(**options)
-
-
-def _rebuilt(function: Callable[..., Any], options: dict[str, Any]) -> Tool[..., Any]:
-    return Tool(function, **options)
+def _rebuilt(function: Any, options: dict[str, Any]) -> Tool[..., Any]:
+    return Tool(function.function if isinstance(function, Tool) else function, **options)

@@ -48,10 +48,6 @@ class Corpus:
     Args:
         documents: Documents, or mappings with ``id``, ``title`` and ``text``. For files see :meth:`load`.
         name: What it is called in errors.
-
-    Raises:
-        TaskError: No document, one that cannot be used, or two with one ``id``.
-        ImportError: bm25s is not installed; the message names the extra.
     """
 
     def __init__(self, documents: Sequence[Document | Mapping[str, Any]], *, name: str = "corpus") -> None:
@@ -66,13 +62,7 @@ class Corpus:
     def load(cls, path: str | Path) -> Corpus:
         """The corpus of a ``.jsonl`` or ``.parquet`` file, read and indexed once a process.
 
-        Args:
-            path: The file; see :func:`~textenvs.data.corpus.read_documents`.
-
-        Raises:
-            ValueError: Another kind of file.
-            TaskError: The file cannot be read, or rows of it are no documents.
-            ImportError: bm25s, or pyarrow for Parquet, is not installed.
+        See :func:`~textenvs.data.corpus.read_documents`, also for the errors.
         """
         path = Path(path).expanduser().absolute()
         # The file's time and size are part of the key, so that a file written anew is read anew.
@@ -80,12 +70,7 @@ class Corpus:
         return _load(path, stamp)
 
     def search(self, query: str, top_k: int = 3) -> list[tuple[Document, float]]:
-        """The best documents for ``query`` and their scores, best first; only those with a word of it.
-
-        Args:
-            query: Words in any order.
-            top_k: How many at most.
-        """
+        """At most ``top_k`` documents for ``query`` and their scores, best first; only those with a word of it."""
         asked = words(query)
         if not asked:
             return []
@@ -98,11 +83,9 @@ class Corpus:
         return [(self.documents[i], float(scores[i])) for i in best]
 
     def __len__(self) -> int:
-        """How many documents there are."""
         return len(self.documents)
 
     def __repr__(self) -> str:
-        """Name and size."""
         return f"Corpus({self.name!r}, {len(self)} documents)"
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Corpus:
@@ -113,7 +96,7 @@ class Corpus:
         """A file is read again where it is needed; other documents travel, and their index does not."""
         if self._source is not None:
             return Corpus.load, (self._source,)
-        return _remade, (self.documents, self.name)
+        return functools.partial(Corpus, name=self.name), (self.documents,)
 
     def _built(self) -> Any:
         with self._lock:
@@ -147,7 +130,6 @@ def search_tool(
         snippet_chars: How many characters of each; of a longer one, the part with most words of the query.
 
     Raises:
-        ValueError: A number below 1 (40 for ``snippet_chars``), or a file of another kind.
         TaskError: Documents that cannot be used.
         ImportError: bm25s is not installed; the message names the extra.
     """
@@ -160,13 +142,7 @@ def search_tool(
 
 @dataclass(frozen=True)
 class Search:
-    """The function behind the tool; a class, so that it can be pickled with its corpus.
-
-    Args:
-        corpus: Where to look.
-        top_k: How many documents are shown.
-        snippet_chars: How many characters of each.
-    """
+    """The function behind the tool; a class, so that it can be pickled with its corpus."""
 
     corpus: Corpus
     top_k: int
@@ -195,10 +171,7 @@ class Search:
 def snippet(text: str, asked: frozenset[str], most: int) -> str:
     """The part of ``text`` with the most different words of ``asked``, the first of several; whole if it is short.
 
-    Args:
-        text: Of a document.
-        asked: Words as :func:`words` gives them.
-        most: How many characters it may have, the marks of what is left out included.
+    It has at most ``most`` characters, the marks of what is left out included.
     """
     if len(text) <= most:
         return text
@@ -237,7 +210,3 @@ def _load(path: Path, stamp: tuple[int, int] | None) -> Corpus:
     corpus = Corpus(read_documents(path), name=str(path))
     corpus._source = path
     return corpus
-
-
-def _remade(documents: Sequence[Document], name: str) -> Corpus:
-    return Corpus(documents, name=name)

@@ -1,17 +1,17 @@
 """Running the calls of one reply: in order, at the same time where that is safe, and never with an exception.
 
 A call that cannot be run is an observation for the model: what was wrong, and what would be right. Only
-:class:`~textenvs.env.EnvironmentFailure` comes through: machinery that gave up is not the model's mistake.
+:class:`~textenvs.env.EnvironmentFailure` is raised: machinery that gave up is not the model's mistake.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import inspect
 import logging
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,8 @@ from pydantic_core import to_json
 from ..env import EnvironmentFailure, EpisodeState
 from ..messages import ToolCall, clean_text
 from ..options import PositiveInt, checked
-from .schema import MIN_CHARS, ArgumentError, Tool, ToolError, nearest
+from ..threads import Threads
+from .schema import ArgumentError, Tool, ToolError, nearest
 
 log = logging.getLogger("textenvs")
 
@@ -80,18 +81,12 @@ class Toolbox:
         tools: The tools, with names that differ.
         max_calls_per_turn: How many calls of one reply are run; the model is told that the others were not.
         max_concurrency: How many of them run at the same time.
-
-    Raises:
-        ValueError: Two tools have the same name, or a limit is below 1.
-        TypeError: Something that is not a tool.
     """
 
     @checked
     def __init__(
         self, tools: Sequence[Tool[..., Any]], *, max_calls_per_turn: PositiveInt = 8, max_concurrency: PositiveInt = 8
     ) -> None:
-        if isinstance(tools, Tool):
-            raise TypeError(f"tools must be a sequence of tools; write [{tools.name}] for a single one")
         self._tools: dict[str, Tool[..., Any]] = {}
         for each in tools:
             if not isinstance(each, Tool):
@@ -133,10 +128,7 @@ class Toolbox:
         """Run ``calls``, at most ``max_concurrency`` at a time; the results are in the order of the calls.
 
         Calls that are given the state run one after another, in order: what they do to it must not depend on timing.
-        When one raises ``EnvironmentFailure``, or this is cancelled, the others are cancelled before it comes through.
-
-        Raises:
-            EnvironmentFailure: A tool raised it.
+        When one raises ``EnvironmentFailure``, or this is cancelled, the others are cancelled before it is raised.
         """
         in_order, places = asyncio.Lock(), asyncio.Semaphore(self.max_concurrency)
 
@@ -161,15 +153,12 @@ class Toolbox:
     def _prepare(self, place: int, call: ToolCall) -> _Ready | ToolResult:
         name = call["function"]["name"]
         if place >= self.max_calls_per_turn:
-            return ToolResult(
-                call, f"Not run: at most {self.max_calls_per_turn} calls in one message.", "too_many_calls"
-            )
-        found = self._tools.get(name)
-        if found is None:
+            told = f"Not run: at most {self.max_calls_per_turn} calls in one message."
+            return ToolResult(call, told, "too_many_calls")
+        if (found := self._tools.get(name)) is None:
             has = f"The tools are {', '.join(self._tools)}." if self._tools else "There are no tools."
-            return ToolResult(
-                call, f"There is no tool {name[:100]!r}{nearest(name, list(self._tools))}. {has}", "unknown_tool"
-            )
+            told = f"There is no tool {name[:100]!r}{nearest(name, list(self._tools))}. {has}"
+            return ToolResult(call, told, "unknown_tool")
         try:
             return _Ready(call, found, found.arguments_of(call["function"]["arguments"]))
         except ArgumentError as problem:
@@ -179,18 +168,13 @@ class Toolbox:
 def shorten(text: str, max_chars: int) -> str:
     """``text``, or its beginning and its end with a mark between that says how much was left out.
 
-    Args:
-        text: Any text.
-        max_chars: How many characters the result may have, the mark included; at least 64.
+    ``max_chars``, with the mark, must be at least :data:`~textenvs.tools.schema.MIN_CHARS`.
     """
-    if max_chars < MIN_CHARS:
-        raise ValueError(f"max_chars must be at least {MIN_CHARS}, not {max_chars}")
     if len(text) <= max_chars:
         return text
     room = max_chars - len(_left_out(len(text)))
     head = (room + 1) // 2
-    left_out = len(text) - room
-    mark = _left_out(left_out)  # not longer than the one that room was made for
+    mark = _left_out(len(text) - room)  # not longer than the one that room was made for
     return f"{text[:head]}{mark}{text[len(text) - (room - head) :]}"
 
 
@@ -199,24 +183,27 @@ def _left_out(count: int) -> str:
 
 
 async def _run(ready: _Ready, state: EpisodeState) -> ToolResult:
-    if not ready.tool.needs_loop:
+    tool = ready.tool
+    if not tool.needs_loop:
         return _run_plain(ready, state)
-    work = _await_it(ready, state) if ready.tool.is_async else _in_thread(lambda: _run_plain(ready, state))
-    clock = asyncio.timeout(ready.tool.timeout_s)
+    clock = asyncio.timeout(tool.timeout_s)
     try:
         async with clock:
-            return await work
+            if tool.is_async:
+                return await _run_async(ready, state)
+            threads = Threads(1)  # a thread of its own: one that hangs takes no other call's place
+            work = functools.partial(contextvars.copy_context().run, _run_plain, ready, state)
+            result: ToolResult = await threads.result(await threads.begin(work))
+            return result
     except TimeoutError:
         if not clock.expired():
             raise
-        limit = f"{ready.tool.timeout_s:g} s"
-        return ToolResult(ready.call, f"{ready.tool.name} took longer than {limit} and was stopped.", "timeout")
+        return ToolResult(ready.call, f"{tool.name} took longer than {tool.timeout_s:g} s and was stopped.", "timeout")
 
 
-async def _await_it(ready: _Ready, state: EpisodeState) -> ToolResult:
+async def _run_async(ready: _Ready, state: EpisodeState) -> ToolResult:
     try:
-        value = await ready.tool.function(**_with_state(ready, state))
-        return _returned(ready, value)
+        return _returned(ready, await ready.tool.function(**_with_state(ready, state)))
     except Exception as error:
         return _raised(ready, error)
 
@@ -240,47 +227,17 @@ def _with_state(ready: _Ready, state: EpisodeState) -> dict[str, Any]:
 
 def _returned(ready: _Ready, value: Any) -> ToolResult:
     text = value if isinstance(value, str) else to_json(value, inf_nan_mode="strings").decode()
-    return ToolResult(ready.call, shorten(clean_text(text), ready.tool.max_chars), value=value)
+    return _told(ready, text, None, value)
 
 
 def _raised(ready: _Ready, error: Exception) -> ToolResult:
     if isinstance(error, EnvironmentFailure):
         raise error
     if isinstance(error, ToolError):
-        return ToolResult(ready.call, shorten(clean_text(str(error)), ready.tool.max_chars), "refused")
+        return _told(ready, str(error), "refused")
     log.debug("tool %s failed", ready.tool.name, exc_info=error)
-    text = f"{ready.tool.name} failed: {type(error).__name__}: {error}"
-    return ToolResult(ready.call, shorten(clean_text(text), ready.tool.max_chars), "exception")
+    return _told(ready, f"{ready.tool.name} failed: {type(error).__name__}: {error}", "exception")
 
 
-def _in_thread(work: Callable[[], ToolResult]) -> asyncio.Future[ToolResult]:
-    """Run ``work`` in a thread of its own.
-
-    Not in the loop's pool: calls that hang would fill it, and the interpreter waits for a pool's threads when it ends.
-    """
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[ToolResult] = loop.create_future()
-    context = contextvars.copy_context()
-
-    def settle(result: ToolResult | None, error: BaseException | None) -> None:
-        if future.done():  # the caller was cancelled
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            assert result is not None
-            future.set_result(result)
-
-    def body() -> None:
-        result, error = None, None
-        try:
-            result = context.run(work)
-        except BaseException as raised:
-            error = raised
-        try:
-            loop.call_soon_threadsafe(settle, result, error)
-        except RuntimeError:  # the loop was closed while the thread was left behind
-            log.debug("a tool ended after its event loop was closed")
-
-    threading.Thread(target=body, name="textenvs-tool", daemon=True).start()
-    return future
+def _told(ready: _Ready, text: str, error: str | None, value: Any = None) -> ToolResult:
+    return ToolResult(ready.call, shorten(clean_text(text), ready.tool.max_chars), error, value)

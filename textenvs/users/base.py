@@ -9,13 +9,13 @@ own generator. So one user serves any number of episodes, and forks of an episod
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 import numpy as np
 
+from ..event_loop import settle
 from ..messages import Messages, clean_text, visible_conversation
 
 GoalT = TypeVar("GoalT")
@@ -31,9 +31,6 @@ class UserTurn:
         ends: It leaves: this is the end of the conversation.
         why: Why it leaves, as ``info["stop"]`` will say; given when ``ends``, and only then.
         metrics: Numbers worth reporting.
-
-    Raises:
-        ValueError: Nothing said and not the end, or ``ends`` and ``why`` do not come together.
     """
 
     text: str
@@ -69,12 +66,7 @@ class SimulatedUser(Protocol[GoalT_contra]):
 
 
 async def take_turn(
-    user: SimulatedUser[GoalT],
-    messages: Messages,
-    goal: GoalT,
-    rng: np.random.Generator,
-    *,
-    tools: bool = False,
+    user: SimulatedUser[GoalT], messages: Messages, goal: GoalT, rng: np.random.Generator, *, tools: bool = False
 ) -> UserTurn:
     """Let ``user`` speak, after showing it no more of the conversation than it may see.
 
@@ -84,14 +76,8 @@ async def take_turn(
         goal: The user's goal.
         rng: The environment's generator (``self.np_random``).
         tools: Whether the user sees tool calls and their results.
-
-    Raises:
-        EnvironmentFailure: As ``speak``.
-        TypeError: ``speak`` returned something else than a :class:`UserTurn`.
     """
-    turn = user.speak(visible_conversation(messages, tools=tools), goal, rng)
-    if inspect.isawaitable(turn):
-        turn = await turn
+    turn = await settle(user.speak(visible_conversation(messages, tools=tools), goal, rng))
     if not isinstance(turn, UserTurn):
         raise TypeError(f"{type(user).__name__}.speak must return a UserTurn, not {type(turn).__name__}")
     return turn

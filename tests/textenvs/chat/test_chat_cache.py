@@ -55,7 +55,7 @@ PROCESSES = """
 import os, sys
 from textenvs.chat.cache import AnswerCache
 
-path, workers, count = sys.argv[1], 4, 25
+path, workers, count = sys.argv[1], 3, 8
 
 def wait_for_children():
     assert all(os.waitpid(child, 0)[1] == 0 for child in children), "a child failed"
@@ -149,13 +149,13 @@ def test_a_folder_that_cannot_be_made(tmp_path):
 def test_damage_in_the_middle_of_the_file(tmp_path):
     path = tmp_path / "cache.db"
     cache = AnswerCache(path)
-    for i in range(300):
-        cache.put(str(i), "x" * 200)
+    for i in range(30):
+        cache.put(str(i), "x" * 2000)
     whole = path.read_bytes()
     path.write_bytes(whole[:4096] + b"\xff" * (len(whole) - 4096))
     damaged = AnswerCache(path)
     with pytest.raises(CacheError, match="cannot be used"):
-        [damaged.get(str(i)) for i in range(300)]
+        [damaged.get(str(i)) for i in range(30)]
 
 
 def test_an_answer_that_cannot_be_kept_is_one_warning(tmp_path, caplog, monkeypatch):

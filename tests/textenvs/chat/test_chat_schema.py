@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field
 
-from textenvs.chat.schema import parse_reply, strict_schema
+from textenvs.chat.structured import parse_reply, strict_schema
 
 
 class Verdict(BaseModel):

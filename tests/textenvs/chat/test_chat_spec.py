@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from textenvs.chat import Budget, ChatClient, ChatSpec, Price
+from textenvs.chat import Budget, ChatClient, ChatSpec, Price, Usage
 
 FULL = {
     "model": "m",
@@ -66,14 +66,13 @@ def test_a_name_alone_and_overrides():
         ({"model": "m", "timeout_s": 0}, "timeout_s"),
         ({"model": "m", "structured": "yaml"}, "structured: .*'json_schema'"),
         ({"model": "m", "base_url": "localhost:8000"}, "base_url: must look like http://host:port/v1"),
-        ({"model": "m", "extra": {"temperature": 1}}, "extra: has 'temperature', for which there is another place"),
+        ({"model": "m", "extra": {"temperature": 1}}, "which the client sends by itself"),
         ({"model": "m", "extra": {"x": {1, 2}}}, "extra: must be JSON"),
         ({"model": "m", "budget": {}}, "give 'tokens', 'dollars' or both"),
         ({"model": "m", "budget": {"tokns": 5}}, "budget: .*unknown option 'tokns'; did you mean 'tokens'"),
         ({"model": "m", "budget": {"dollars": 5}}, "needs 'price'"),
         ({"model": "m", "budget": {"tokens": 0}}, "tokens"),
         ({"model": "m", "price": {"input": -1, "output": 1}}, "input"),
-        ({"model": "m", "retry_wait_s": 9.0}, "the openai client decides how long to wait"),
     ],
 )
 def test_errors_name_the_option_and_what_to_do(options, said):
@@ -116,10 +115,10 @@ def test_where_the_key_comes_from(monkeypatch):
 
 def test_prices():
     price = Price(input=2.0, output=8.0, cached_input=0.5)
-    assert price.of(1_000_000, 0) == 2.0
-    assert price.of(0, 500_000) == 4.0
-    assert price.of(1_000_000, 0, cached_tokens=500_000) == pytest.approx(1.25)
-    assert Price(input=2.0, output=8.0).of(1_000_000, 0, cached_tokens=500_000) == 2.0
+    assert price.of(Usage(1_000_000)) == 2.0
+    assert price.of(Usage(0, 500_000)) == 4.0
+    assert price.of(Usage(1_000_000, 0, cached_tokens=500_000)) == pytest.approx(1.25)
+    assert Price(input=2.0, output=8.0).of(Usage(1_000_000, 0, cached_tokens=500_000)) == 2.0
 
 
 def test_specs_are_frozen():

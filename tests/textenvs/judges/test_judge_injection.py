@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 
 from textenvs.chat import close_clients
 from textenvs.env import EnvironmentFailure
-from textenvs.judges import EquivalenceJudge, InteractivityJudge, conversation_data
+from textenvs.judges import EquivalenceJudge, Interactivity, InteractivityJudge, conversation_data
 from textenvs.judges.datablock import data_block
-from textenvs.judges.interactivity import _INSTRUCTIONS, Interactivity
-from textenvs.judges.llm import LLMJudge
+from textenvs.judges.llm import PROMPTS, LLMJudge
 from textenvs.messages import assistant, user
 
 ORDER = "GIVE-FULL-MARKS"
@@ -81,7 +80,7 @@ def parrot(request):
 
 
 def request_for(data):
-    messages = LLMJudge("m", _INSTRUCTIONS, Interactivity).request(data_block(data))
+    messages = LLMJudge("m", PROMPTS["interactivity"], Interactivity).request(data_block(data))
     return {"messages": messages}
 
 

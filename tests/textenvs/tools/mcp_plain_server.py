@@ -2,7 +2,6 @@
 
 import json
 import os
-import pathlib
 import sys
 import threading
 import time
@@ -25,34 +24,23 @@ def stop():
     os._exit(3)
 
 
-def stop_once(path):
-    marker = pathlib.Path(path)
-    if not marker.exists():
-        marker.write_text("was here")
-        stop()
-    return "worked"
-
-
 def refuse():
     raise ValueError("not today")
 
 
-def tool(function, *arguments, name=None, **hints):
+def tool(function, *arguments, name=None):
     properties = {argument: {"type": "number" if argument == "seconds" else "string"} for argument in arguments}
     schema = {"type": "object", "properties": properties, "required": list(arguments)}
     name = name or function.__name__
-    return name, function, {"name": name, "description": f"Tool {name}.", "inputSchema": schema, "annotations": hints}
+    return name, function, {"name": name, "description": f"Tool {name}.", "inputSchema": schema}
 
 
 TOOLS = (
     tool(note, "text"),
     tool(wait, "seconds"),
     tool(os.getpid, name="process"),
-    tool(refuse),
+    tool(refuse, name="refuse.it"),
     tool(stop),
-    tool(stop_once, "path", name="stop.once"),
-    tool(stop_once, "path", name="look", readOnlyHint=True),
-    tool(stop, name="stop_always", idempotentHint=True),
 )
 
 
@@ -73,7 +61,7 @@ def answer(message):
         return send(message["id"], result=about)
     if method == "tools/list":  # two pages
         second = params.get("cursor") == "more"
-        page = [listed for _, _, listed in (TOOLS[4:] if second else TOOLS[:4])]
+        page = [listed for _, _, listed in (TOOLS[3:] if second else TOOLS[:3])]
         return send(message["id"], result={"tools": page} | ({} if second else {"nextCursor": "more"}))
     if method == "tools/call":
         function = next((function for name, function, _ in TOOLS if name == params["name"]), None)

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from textenvs.tools import ToolError, call
-from textenvs.tools.arithmetic import add, divide, multiply, subtract
-from textenvs.tools.calculator import as_text, calculate, evaluate
+from textenvs.tools.calculator import add, as_text, calculate, divide, evaluate, multiply, subtract
 from textenvs.tools.toolbox import Toolbox
 
 numbers = st.integers(0, 999).map(str) | st.decimals(0, 99, places=2).map(str)

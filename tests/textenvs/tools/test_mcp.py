@@ -72,7 +72,7 @@ def gone(pid):
 
 def test_the_servers_tools_are_ours(listed):
     names = [each.name for each in listed]
-    assert names == ["note", "wait", "process", "refuse", "stop", "stop_once", "look", "stop_always"], "of both pages"
+    assert names == ["note", "wait", "process", "refuse_it", "stop"], "of both pages"
     note = listed[0]
     assert note.description == "Tool note."
     assert note.schema["function"]["parameters"]["required"] == ["text"]
@@ -83,30 +83,16 @@ def test_some_tools_with_a_prefix():
     server = McpServer(PLAIN)
     (add,) = server.tools(only=["note"], prefix="my_")
     assert add.name == "my_note"
-    with pytest.raises(ValueError, match=r"has no tool \['forget'\]; it has \['look'"):
+    with pytest.raises(ValueError, match=r"has no tool \['forget'\]; it has \['note'"):
         server.tools(only=["forget"])
-
-
-async def test_a_server_made_with_the_sdk():
-    server = McpServer(SDK)
-    async with connected(await server.atools()) as box:
-        assert box.tools[0].schema["function"]["parameters"]["required"] == ["a"]
-        assert (await one(box, "add", a=2, b=3)).content == "5"
-        assert (await one(box, "add", a=2)).content == "3"
-        nested = await one(box, "norm", point={"x": 3, "y": 4.0}, labels=["é", "b"])
-        assert '"é":25' in nested.content.replace(" ", "").replace("\n", "")
-        assert (await one(box, "picture")).content == "before\n[image image/png, 5 bytes, not shown]"
-        wrong = await one(box, "add", a="x")
-        assert wrong.error == "refused"
-        assert "integer" in wrong.content
 
 
 async def test_what_a_tool_refuses_is_told_to_the_model(listed):
     async with connected(listed) as box:
-        refused = await one(box, "refuse")
+        refused = await one(box, "refuse_it")
         assert (refused.content, refused.error) == ("not today", "refused")
         unknown = Toolbox([box.tools[0].replace(name="a")])
-        unknown.tools[0].function.name = "gone"
+        object.__setattr__(unknown.tools[0].function, "name", "gone")
         assert (await one(unknown, "a", text="x")).content == "no tool gone"
 
 
@@ -139,23 +125,6 @@ async def test_a_server_that_died_between_calls_is_started_again(listed):
         assert int((await one(box, "process")).content) != pid
 
 
-async def test_a_call_is_only_repeated_where_the_server_says_that_it_may_be(listed, tmp_path):
-    async with connected(listed) as box:
-        again = await one(box, "look", path=str(tmp_path / "look"))
-        assert (again.content, again.ok) == ("worked", True)
-        told = await one(box, "stop_once", path=str(tmp_path / "stop"))
-        assert not told.ok
-        assert "is not known" in told.content
-        assert (await one(box, "stop_once", path=str(tmp_path / "stop"))).content == "worked"
-
-
-async def test_a_call_that_always_brings_the_server_down_is_the_models_mistake(listed):
-    async with connected(listed) as box:
-        told = await one(box, "stop_always")
-        assert "stops whenever it is called like this" in told.content
-        assert (await one(box, "process")).ok
-
-
 async def test_calls_under_way_when_the_server_dies_are_all_answered(listed):
     async with connected(listed) as box:
         await one(box, "process")
@@ -167,7 +136,7 @@ async def test_calls_under_way_when_the_server_dies_are_all_answered(listed):
     ("command", "reason"),
     [
         ({"command": "/no/such/program"}, "FileNotFoundError"),
-        ({"command": sys.executable, "args": ["-c", "raise SystemExit('out of order')"]}, "out of order"),
+        ({"command": sys.executable, "args": ["-c", "raise SystemExit('out of order')"]}, "cannot be reached"),
     ],
 )
 async def test_a_server_that_cannot_be_started_is_a_failure_of_the_environment(listed, command, reason):
@@ -184,7 +153,7 @@ async def test_a_server_that_does_not_answer_is_given_up():
     silent = McpServer(
         {"command": sys.executable, "args": ["-c", "import sys; sys.stdin.read()"]}, connect_timeout_s=0.2
     )
-    with pytest.raises(EnvironmentFailure, match=r"did not answer within 0.2 s"):
+    with pytest.raises(EnvironmentFailure, match=r"no answer within 0.2 s"):
         await silent.atools()
 
 
@@ -296,7 +265,14 @@ def test_a_server_over_http_comes_and_goes():
         box = Toolbox(server.tools())
 
         async def before():
+            assert box.tools[0].schema["function"]["parameters"]["required"] == ["a"]
             assert (await one(box, "add", a=2, b=3)).content == "5"
+            nested = await one(box, "norm", point={"x": 3, "y": 4.0}, labels=["é", "b"])
+            assert '"é":25' in nested.content.replace(" ", "").replace("\n", "")
+            assert (await one(box, "picture")).content == "before\n[image image/png, not shown]"
+            wrong = await one(box, "add", a="x")
+            assert wrong.error == "refused"
+            assert "integer" in wrong.content
             return await run(box, call("stop"), call("wait", seconds=20))
 
         with pytest.raises(EnvironmentFailure, match=f"127.0.0.1:{port}/mcp cannot be reached"):

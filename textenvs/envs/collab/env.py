@@ -20,7 +20,7 @@ from ...chat.spec import SpecLike
 from ...data.sources import Source, open_source
 from ...env import EpisodeState, TextEnv, Turn
 from ...event_loop import settle
-from ...judges.interactivity import InteractivityJudge
+from ...judges import InteractivityJudge
 from ...messages import Message, user, visible_text
 from ...options import PositiveInt, checked, make_of
 from ...scoring.conversation import FormulaName

@@ -18,8 +18,7 @@ from ...options import Cost, Gain, PositiveInt, checked
 from ...scoring.gsm8k import Method, judge
 from ...task import Split, Task, TaskError
 from ...tool_env import ToolEnv, ToolState
-from ...tools.arithmetic import add, divide, exact, multiply, subtract
-from ...tools.calculator import as_text, bounded, calculate
+from ...tools.calculator import add, as_text, bounded, calculate, divide, exact, multiply, subtract
 from ...tools.formats import call
 from ...tools.jsontext import read_object
 from ...tools.schema import Tool, tool

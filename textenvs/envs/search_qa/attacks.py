@@ -12,7 +12,7 @@ from ...attack import Attack, Cheater, always, first_user_text, sequence
 from ...messages import Message, Messages
 from ...scoring.qa import stated_answer
 from ...tools.formats import call
-from ...tools.formats.hermes import Hermes
+from ...tools.formats.json_calls import Hermes
 from ..gsm8k.attacks import guess
 
 _NAME = re.compile(r"(?:The )?[A-Z]\w+(?: [A-Z]\w+)*")

@@ -1,4 +1,4 @@
-"""How a model writes tool calls down: one format a file, all with the same three methods."""
+"""How a model writes tool calls down: formats with the same three methods, by name."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import Any
 
 from ..schema import Tool
 from .base import CallFormat, Parsed, call
-from .hermes import Hermes
-from .llama3 import Llama3
-from .mistral import Mistral
-from .native import Native
+from .json_calls import Hermes, Llama3, Mistral, Native
 from .qwen3_coder import Qwen3Coder
 from .react import React
+
+__all__ = ["FORMATS", "CallFormat", "Parsed", "call", "make_format"]
 
 #: The formats by name.
 FORMATS: Mapping[str, type[CallFormat]] = MappingProxyType(
@@ -22,14 +21,7 @@ FORMATS: Mapping[str, type[CallFormat]] = MappingProxyType(
 
 
 def make_format(name: str, tools: Sequence[Tool[..., Any]] = ()) -> CallFormat:
-    """The format ``name`` for ``tools``.
-
-    Raises:
-        ValueError: There is no such format.
-    """
+    """The format ``name`` for ``tools``; ``ValueError`` where there is none."""
     if name not in FORMATS:
         raise ValueError(f"call_format must be one of {', '.join(FORMATS)}, not {name!r}")
     return FORMATS[name](tools)
-
-
-__all__ = ["FORMATS", "CallFormat", "Parsed", "call", "make_format"]

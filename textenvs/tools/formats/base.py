@@ -15,7 +15,7 @@ from ..schema import Tool
 if TYPE_CHECKING:
     from ..toolbox import ToolResult
 
-#: So many problems of one reply are told; what comes after them is not read.
+#: So many problems of one reply are reported; what comes after them is not read.
 MAX_PROBLEMS = 4
 
 # What visible_text() looks for: JSON that stands in a reply must not have it in a string.
@@ -54,6 +54,8 @@ class CallFormat(ABC):
     """
 
     name: ClassVar[str]
+    #: For the system prompt: the tools, whose schemas, one a line, replace ``@TOOLS@``, and the form of a call.
+    prompt: ClassVar[str]
     #: What a problem calls a call, and how to write one, for the model.
     called: ClassVar[str] = "A function call"
     how: ClassVar[str] = ""
@@ -63,9 +65,10 @@ class CallFormat(ABC):
 
     # ------------------------------------------------------------------ what a format defines
 
-    @abstractmethod
     def instructions(self) -> str:
         """Text for the system prompt: the tools, and how to call them. Empty where the chat template says it."""
+        schemas = (json.dumps(each.schema, ensure_ascii=False) for each in self.tools)
+        return self.prompt.replace("@TOOLS@", "\n".join(schemas))
 
     def find(self, text: str, place: int) -> int:
         """Where the next call begins, from ``place`` on; -1 where there is none."""
@@ -137,8 +140,9 @@ class CallFormat(ABC):
             ValueError: The format cannot say this: reading it would give something else (words that look like a call,
                 arguments that hold the format's own tags), or the arguments are not a JSON object.
         """
+        functions = [each["function"] for each in calls]
         try:
-            written = [Written(each["function"]["name"], canonical(each["function"]["arguments"])) for each in calls]
+            written = [Written(each["name"], write_value(read_object(each["arguments"]))) for each in functions]
         except JsonProblem as problem:
             raise ValueError(f"{self.name}: the arguments of a call cannot be written: {problem}") from None
         reply = self.spell(text, written)
@@ -167,21 +171,8 @@ def make_call(name: str, arguments: str, call_id: str) -> ToolCall:
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def canonical(arguments: str) -> str:
-    """A JSON object's text in one spelling.
-
-    Raises:
-        JsonProblem: It is not a JSON object.
-    """
-    return write_value(read_object(arguments))
-
-
-def written_call(value: Any, keys: Sequence[str]) -> Written:
-    """The call that a JSON value is.
-
-    Args:
-        value: ``{"name": ..., "arguments": {...}}``; other keys are not looked at.
-        keys: What the arguments may be called.
+def written_call(value: Any, *keys: str) -> Written:
+    """The call that a JSON value is: its ``name``, and its arguments, which stand under the first of ``keys`` it has.
 
     Raises:
         JsonProblem: It is not a call.
@@ -204,11 +195,6 @@ def after_broken(text: str, start: int, opening: str, closing: str) -> int:
     if close >= 0 and (following < 0 or close < following):
         return close + len(closing)
     return following if following >= 0 else len(text)
-
-
-def schema_lines(tools: Sequence[Tool[..., Any]]) -> str:
-    """The schemas, one a line."""
-    return "\n".join(json.dumps(each.schema, ensure_ascii=False) for each in tools)
 
 
 def without_tags(json_text: str, *tags: str) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..jsontext import JsonProblem, read_value, skip_space, write_value
-from .base import CallFormat, Written, after_broken, schema_lines, without_tags
-from .hermes import CLOSE, OPEN
+from .base import CallFormat, Written, after_broken, without_tags
+from .json_calls import CLOSE, OPEN
 
 FUNCTION, END_FUNCTION = "<function=", "</function>"
 PARAMETER, END_PARAMETER = "<parameter=", "</parameter>"
@@ -23,21 +23,14 @@ class Qwen3Coder(CallFormat):
     """
 
     name = "qwen3-coder"
-    how = (
-        f"Write {OPEN}\n{FUNCTION}NAME>\n{PARAMETER}ARGUMENT>\nvalue\n{END_PARAMETER}\n{END_FUNCTION}\n{CLOSE}, "
-        f"with one {PARAMETER}...> for each argument."
+    form = f"{OPEN}\n{FUNCTION}NAME>\n{PARAMETER}ARGUMENT>\nvalue\n{END_PARAMETER}\n{END_FUNCTION}\n{CLOSE}"
+    how = f"Write {form}, with one {PARAMETER}...> for each argument."
+    prompt = (
+        "You can call these functions:\n<tools>\n@TOOLS@\n</tools>\n"
+        f"To call one, write each argument between tags of its own:\n{form}"
     )
 
-    def instructions(self) -> str:
-        """The tools between ``<tools>`` tags, and the form of a call."""
-        return (
-            f"You can call these functions:\n<tools>\n{schema_lines(self.tools)}\n</tools>\n"
-            f"To call one, write each argument between tags of its own:\n{OPEN}\n{FUNCTION}NAME>\n"
-            f"{PARAMETER}ARGUMENT>\nvalue\n{END_PARAMETER}\n{END_FUNCTION}\n{CLOSE}"
-        )
-
     def find(self, text: str, place: int) -> int:
-        """The next opening tag."""
         return min((at for tag in (OPEN, FUNCTION) if (at := text.find(tag, place)) >= 0), default=-1)
 
     def read_call(self, text: str, start: int) -> tuple[list[Written], int]:
@@ -48,11 +41,9 @@ class Qwen3Coder(CallFormat):
         return [call], end + len(CLOSE) if text.startswith(CLOSE, end) else place
 
     def after_problem(self, text: str, start: int) -> int:
-        """Behind its closing tag, or at the next call."""
         return after_broken(text, start + len(OPEN), OPEN, CLOSE)
 
     def spell(self, text: str, calls: Sequence[Written]) -> str:
-        """The words and an empty line, then each call on lines of its own."""
         blocks = [f"{text}\n"] if text.strip() else []
         for name, arguments in calls:
             lines = [OPEN, f"{FUNCTION}{name}>"]
@@ -79,17 +70,10 @@ class Qwen3Coder(CallFormat):
         kinds = self._kinds(name, argument)
         if kinds == {"string"}:
             return text
-        bare = text.strip()
-        if bare in _PYTHON:
-            value: Any = _PYTHON[bare]
-        else:
-            try:
-                value, end = read_value(text)
-                write_value(value)
-            except JsonProblem:
-                return text
-            if skip_space(text, end) != len(text):
-                return text
+        try:
+            value = _PYTHON[text.strip()] if text.strip() in _PYTHON else _whole_value(text)
+        except JsonProblem:
+            return text
         # Where text is allowed too, it is text unless it is one of the other kinds that are.
         return value if "string" not in kinds or _kind(value) in kinds - {"string"} else text
 
@@ -103,6 +87,19 @@ class Qwen3Coder(CallFormat):
 
 
 _ANY = ("object", "array", "integer", "number", "boolean", "null")
+_KINDS = {type(None): "null", bool: "boolean", int: "integer", float: "number", str: "string", dict: "object"}
+
+
+def _whole_value(text: str) -> Any:
+    value, end = read_value(text)
+    write_value(value)
+    if skip_space(text, end) != len(text):
+        raise JsonProblem("something follows the value")
+    return value
+
+
+def _kind(value: Any) -> str:
+    return _KINDS.get(type(value), "array")
 
 
 def _types(schema: Any, definitions: Mapping[str, Any], depth: int = 0) -> Iterator[str]:
@@ -113,20 +110,11 @@ def _types(schema: Any, definitions: Mapping[str, Any], depth: int = 0) -> Itera
     for key in ("anyOf", "oneOf", "allOf"):
         for each in schema.get(key, ()):
             yield from _types(each, definitions, depth + 1)
+    if "type" not in schema:
+        yield from map(_kind, (*schema.get("enum", ()), *([schema["const"]] if "const" in schema else ())))
     kinds = schema.get("type", ())
     for kind in (kinds,) if isinstance(kinds, str) else kinds:
         yield from ("integer", "number") if kind == "number" else (kind,)
-    if "type" not in schema:
-        yield from (
-            _kind(value) for value in (*schema.get("enum", ()), *((schema["const"],) if "const" in schema else ()))
-        )
-
-
-def _kind(value: Any) -> str:
-    if value is None:
-        return "null"
-    kinds = ((bool, "boolean"), (int, "integer"), (float, "number"), (str, "string"), (dict, "object"))
-    return next((name for kind, name in kinds if isinstance(value, kind)), "array")
 
 
 def _opening(text: str, place: int, tag: str, *others: str) -> tuple[str, int]:

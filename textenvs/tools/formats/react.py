@@ -72,7 +72,6 @@ class React(CallFormat):
         return said, calls, problems
 
     def spell(self, text: str, calls: Sequence[Written]) -> str:
-        """A thought and the actions, or the final answer."""
         think, _, text = text.rpartition("</think>")
         before = f"{think}</think>\n" if think else ""
         if not calls:

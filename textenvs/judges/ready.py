@@ -1,4 +1,4 @@
-"""Scores by a rubric: several named criteria, each with a weight."""
+"""Judges with instructions of their own: of interactivity, of equal answers, and by a rubric."""
 
 from __future__ import annotations
 
@@ -11,13 +11,91 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from ..chat.spec import SpecLike
-from .llm import LLMJudge
+from ..messages import Messages, clean_text
+from .datablock import conversation_data
+from .llm import PROMPTS, LLMJudge
 
-_INSTRUCTIONS = """\
-{task}
 
-Score each of these criteria by itself, as an integer from 0 (not met at all) to {top} (fully met):
-{criteria}"""
+class Interactivity(BaseModel):
+    """The verdict."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    reasons: str = Field(description="why, in one to three sentences")
+    score: float = Field(ge=0, le=1, description="interactivity, from 0 to 1")
+
+
+@dataclass(frozen=True)
+class InteractivityJudge:
+    """Scores how well an assistant works with its user: CollabLLM's interactivity (arXiv 2502.00640, section 3).
+
+    Called with a conversation, it is a judge for looking ahead.
+
+    Args:
+        model: A :class:`~textenvs.chat.spec.ChatSpec`, a mapping of its options, or a model's name.
+        tries: How often the model is asked for one verdict, at most.
+        tools: Whether the judge sees tool calls and their results.
+    """
+
+    model: SpecLike
+    tries: int = 3
+    tools: bool = False
+
+    def __post_init__(self) -> None:
+        self._judge()  # a bad option is found now
+
+    async def score(self, conversation: Messages, *, sample: int = 0) -> float:
+        """The interactivity in 0..1; private reasoning and system messages are not shown. Errors: as ``LLMJudge``."""
+        shown = conversation_data(conversation, tools=self.tools)
+        return (await self._judge().judge({"conversation": shown}, sample=sample)).score
+
+    async def __call__(self, conversation: Messages) -> float:
+        return await self.score(conversation)
+
+    def _judge(self) -> LLMJudge[Interactivity]:
+        return LLMJudge(self.model, PROMPTS["interactivity"], Interactivity, tries=self.tries)
+
+
+class Equivalence(BaseModel):
+    """The verdict."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    final_answer: str = Field(description='the final result that "answer" gives, or "none"')
+    reasons: str = Field(description="how it compares with the reference, in one sentence")
+    same: bool = Field(description="whether it is the reference's result")
+
+
+@dataclass(frozen=True)
+class EquivalenceJudge:
+    """Compares answers with a reference.
+
+    Where a rule can compare (numbers, mathematical expressions, choices), use the rule: it is free and cannot be talked
+    to.
+
+    Args:
+        model: A :class:`~textenvs.chat.spec.ChatSpec`, a mapping of its options, or a model's name.
+        tries: How often the model is asked for one verdict, at most.
+    """
+
+    model: SpecLike
+    tries: int = 3
+
+    def __post_init__(self) -> None:
+        self._judge()  # a bad option is found now
+
+    async def same(self, question: str, reference: str, answer: str, *, sample: int = 0) -> bool:
+        """Whether ``answer``, without private reasoning, gives the result of ``reference``. Errors: as ``LLMJudge``.
+
+        An empty answer does not, and no model is asked.
+        """
+        if not answer.strip():
+            return False
+        data = {"question": question, "reference": reference, "answer": clean_text(answer)}
+        return (await self._judge().judge(data, sample=sample)).same
+
+    def _judge(self) -> LLMJudge[Equivalence]:
+        return LLMJudge(self.model, PROMPTS["equivalence"], Equivalence, tries=self.tries)
 
 
 @dataclass(frozen=True)
@@ -28,9 +106,6 @@ class Criterion:
         name: A short name, as of a Python variable; it becomes a field of the verdict.
         description: When it is met.
         weight: Its part in the total; above 0.
-
-    Raises:
-        ValueError: A name that is none, an empty description, or a weight that is not above 0 and finite.
     """
 
     name: str
@@ -71,9 +146,6 @@ class RubricJudge:
         task: What the judge is shown, and what about it is judged.
         top: The best grade of a criterion; grades are integers from 0, and reported as ``grade / top``.
         tries: How often the model is asked for one verdict, at most.
-
-    Raises:
-        ValueError: No criterion, two of one name, or ``top`` below 1.
     """
 
     model: SpecLike
@@ -94,10 +166,7 @@ class RubricJudge:
     async def score(self, data: Mapping[str, Any], *, sample: int = 0) -> RubricScore:
         """Score ``data``; conversations in it as :func:`~textenvs.judges.datablock.conversation_data` gives them.
 
-        Raises:
-            EnvironmentFailure: ``"judge_failed"``: no verdict after all tries.
-            BudgetExceeded, CacheError: For the run to stop at.
-            ValueError: ``data`` is not JSON.
+        Errors: as ``LLMJudge``.
         """
         verdict = await self._judge().judge(data, sample=sample)
         parts = {criterion.name: getattr(verdict, criterion.name) / self.top for criterion in self.criteria}
@@ -107,7 +176,7 @@ class RubricJudge:
 
     def _judge(self) -> LLMJudge[_Grades]:
         lines = "\n".join(f"- {each.name}: {each.description.strip()}" for each in self.criteria)
-        instructions = _INSTRUCTIONS.format(task=self.task.strip(), top=self.top, criteria=lines)
+        instructions = PROMPTS["rubric"].format(task=self.task.strip(), top=self.top, criteria=lines)
         return LLMJudge(self.model, instructions, _grades(tuple(self.criteria), self.top), tries=self.tries)
 
 

@@ -1,0 +1,150 @@
+"""Formats in which a call is JSON: those of Hermes and Qwen, Llama and Mistral, and of chat APIs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from ...messages import Message, assistant
+from ..jsontext import JsonProblem, read_value, skip_space, write_value
+from .base import MAX_PROBLEMS, CallFormat, Written, after_broken, make_call, without_tags, written_call
+
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+
+PYTHON_TAG = "<|python_tag|>"
+_PARAMETERS = ("parameters", "arguments")
+# How a call of Llama's begins: the tag that the models sometimes put before it, or an object whose first key is one of
+# a call's.
+_LLAMA = re.compile(rf'{re.escape(PYTHON_TAG)}|\{{\s*"(?:name|type|{"|".join(_PARAMETERS)})"\s*:')
+
+CALLS, ARGS = "[TOOL_CALLS]", "[ARGS]"
+# A name, perhaps with an id (tokenizer version 11), and the tag of the arguments (left out by some of version 11).
+_NAMED = re.compile(r"\s*([^\s\[\]{}]+)\s*(?:\[CALL_ID\][^\s\[\]{}]*)?\s*(?:\[ARGS\])?(?=\s*\{)")
+# A list of calls from the very beginning: the tag is a special token, and some decoders leave those out.
+_BARE_LIST = re.compile(r'\[\s*\{\s*"name"\s*:\s*"[^"]*"\s*,\s*"arguments"\s*:')
+
+
+class Hermes(CallFormat):
+    """``<tool_call>`` and a JSON object with ``name`` and ``arguments``: Hermes 2 Pro, Qwen2.5 and Qwen3."""
+
+    name = "hermes"
+    called = "A tool call"
+    how = f'Write {OPEN}, then {{"name": ..., "arguments": {{...}}}}, then {CLOSE}.'
+    prompt = (
+        "You can call these tools:\n<tools>\n@TOOLS@\n</tools>\n"
+        f"To call one, write its name and arguments as JSON between tags:\n{OPEN}\n"
+        f'{{"name": "<tool>", "arguments": {{"<argument>": <value>}}}}\n{CLOSE}'
+    )
+
+    def read(self, text: str) -> tuple[str, list[Written], list[str]]:
+        """As in all formats; a closing tag alone is a problem."""
+        said, calls, problems = super().read(text)
+        if CLOSE in said and len(problems) < MAX_PROBLEMS:
+            problems.append(f"{CLOSE} has no {OPEN} before it. {self.how}")
+        return said, calls, problems
+
+    def find(self, text: str, place: int) -> int:
+        return text.find(OPEN, place)
+
+    def read_call(self, text: str, start: int) -> tuple[list[Written], int]:
+        """One call; the closing tag may be left out at the end or before the next call."""
+        value, end = read_value(text, start + len(OPEN))
+        end = skip_space(text, end)
+        closed = text.startswith(CLOSE, end)
+        if not closed and end != len(text) and not text.startswith(OPEN, end):
+            raise JsonProblem(f"between the JSON and {CLOSE} stands {text[end : end + 20]!r}")
+        return [written_call(value, "arguments")], end + len(CLOSE) * closed
+
+    def after_problem(self, text: str, start: int) -> int:
+        return after_broken(text, start + len(OPEN), OPEN, CLOSE)
+
+    def spell(self, text: str, calls: Sequence[Written]) -> str:
+        blocks = [text] if text.strip() else []
+        for name, arguments in calls:
+            made = without_tags(f'{{"name": {write_value(name)}, "arguments": {arguments}}}', OPEN, CLOSE)
+            blocks.append(f"{OPEN}\n{made}\n{CLOSE}")
+        return "\n".join(blocks)
+
+
+class Llama3(CallFormat):
+    """``{"name": ..., "parameters": {...}}``, several with ``;`` between them: Llama 3.1 to 3.3.
+
+    JSON objects that have no ``name`` and ``parameters`` are words. Nothing after broken JSON is read: it has no end.
+    """
+
+    name = "llama3"
+    how = 'Write {"name": ..., "parameters": {...}}.'
+    prompt = (
+        "You can call these functions:\n@TOOLS@\n"
+        'To call one, reply with JSON and nothing else: {"name": <function>, "parameters": {"<argument>": <value>}}'
+    )
+
+    def find(self, text: str, place: int) -> int:
+        return start.start() if (start := _LLAMA.search(text, place)) else -1
+
+    def read_call(self, text: str, start: int) -> tuple[list[Written], int]:
+        """A JSON object, if it is a call."""
+        tagged = text.startswith(PYTHON_TAG, start)
+        value, end = read_value(text, start + len(PYTHON_TAG) * tagged)
+        is_call = isinstance(value, dict) and "name" in value and any(key in value for key in _PARAMETERS)
+        if not tagged and not is_call:
+            return [], end
+        end = skip_space(text, end)
+        return [written_call(value, *_PARAMETERS)], end + text.startswith(";", end)
+
+    def spell(self, text: str, calls: Sequence[Written]) -> str:
+        made = [f'{{"name": {write_value(name)}, "parameters": {arguments}}}' for name, arguments in calls]
+        return "\n".join(part for part in (text, "; ".join(map(without_tags, made))) if part.strip())
+
+
+class Mistral(CallFormat):
+    """``[TOOL_CALLS]name[ARGS]{...}`` for each call, after any words: Mistral's tokenizers of version 13.
+
+    Older forms are read as well: ``[TOOL_CALLS] [{"name": ..., "arguments": {...}}, ...]`` (versions 2 to 7),
+    ``[TOOL_CALLS]name[CALL_ID]id[ARGS]{...}`` (version 11). Replies must be decoded with their special tokens. Nothing
+    after broken JSON is read: it has no end.
+    """
+
+    name = "mistral"
+    how = f"Write {CALLS}, the function's name, {ARGS}, and its arguments as JSON."
+    prompt = (
+        "You can call these functions:\n[AVAILABLE_TOOLS]\n@TOOLS@\n[/AVAILABLE_TOOLS]\n"
+        f'To call one, write {CALLS}<function>{ARGS}{{"<argument>": <value>}}'
+    )
+
+    def call_id(self, number: int) -> str:
+        """Nine letters and digits: the models' templates refuse any other id."""
+        return f"call{number:05d}"
+
+    def find(self, text: str, place: int) -> int:
+        return 0 if place == 0 and _BARE_LIST.match(text) else text.find(CALLS, place)
+
+    def read_call(self, text: str, start: int) -> tuple[list[Written], int]:
+        """A list of calls, or a name and its arguments."""
+        place = skip_space(text, start + len(CALLS) * text.startswith(CALLS, start))
+        if text.startswith("[", place) and not text.startswith(ARGS, place):
+            value, end = read_value(text, place)
+            return [written_call(each, "arguments") for each in value], end
+        named = _NAMED.match(text, place)
+        if named is None:
+            raise JsonProblem(f"after {CALLS} stands no name with JSON after it")
+        value, end = read_value(text, named.end())
+        return [Written(named[1], write_value(value))], end
+
+    def spell(self, text: str, calls: Sequence[Written]) -> str:
+        return text + "".join(f"{CALLS}{name}{ARGS}{without_tags(arguments)}" for name, arguments in calls)
+
+
+class Native(CallFormat):
+    """No calls in text. The caller gives the model ``env.tool_schemas`` and the environment whole messages."""
+
+    name = "native"
+    prompt = ""
+
+    def read(self, text: str) -> tuple[str, list[Written], list[str]]:
+        """Text is text, also its white space."""
+        return text, [], []
+
+    def spell(self, text: str, calls: Sequence[Written]) -> str | Message:
+        made = [make_call(each.name, each.arguments, self.call_id(i)) for i, each in enumerate(calls)]
+        return assistant(text, made) if made else text
