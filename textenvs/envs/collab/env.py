@@ -10,10 +10,9 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
-from pydantic import Field
 
 from ...attack import COMMON, Attack
 from ...chat.spec import SpecLike
@@ -22,21 +21,18 @@ from ...env import EpisodeState, TextEnv, Turn
 from ...event_loop import settle
 from ...judges.interactivity import InteractivityJudge
 from ...messages import Message, user, visible_text
-from ...options import PositiveInt, checked, make_of
+from ...options import PositiveInt, Price, Weight, checked, make_of
 from ...scoring.conversation import FormulaName
 from ...scoring.conversation import formula as formula_of
 from ...task import Split, Task
 from ...users.base import take_turn
 from ...users.llm import LLMUser
 from .attacks import ATTACKS
-from .draft import LEVELS, Level
-from .sets import Family
+from .sets import LEVELS, Family, Level
 from .tasks import Goal
-from .user import Accepts, CollabUser, Delivery, Memory, Reaction, UserBehavior
+from .user import Accepts, Check, CollabUser, Memory, Reaction, UserBehavior
 
 TaskReward = Literal["final", "increment"]
-Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Weight = Annotated[float, Field(allow_inf_nan=False)]
 
 
 @dataclass
@@ -55,23 +51,6 @@ class CollabState(EpisodeState):
     length: int = 0
     talked: int = 0
     asked: int = 0
-
-
-@dataclass(frozen=True)
-class Check:
-    """What a delivery is worth.
-
-    Args:
-        score: The task score, from 0 to 1.
-        right: Whether it satisfies the user.
-        remark: What the user says about one that does not.
-        metrics: More numbers worth reporting; those that the family names in ``check_metrics``.
-    """
-
-    score: float
-    right: bool
-    remark: str = ""
-    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 class Collab(TextEnv[CollabState], ABC):
@@ -137,7 +116,7 @@ class Collab(TextEnv[CollabState], ABC):
         split: Split = "train",
         seed: int = 0,
         formula: FormulaName = "linear",
-        token_rate: Rate | None = None,
+        token_rate: Price | None = None,
         task_reward: TaskReward = "final",
         accepts: Accepts = "right",
         answers: PositiveInt = 2,
@@ -183,7 +162,7 @@ class Collab(TextEnv[CollabState], ABC):
     # ------------------------------------------------------------------ the episode
 
     def opening(self, task: Task) -> Sequence[Message]:
-        """The user's vague request, once the goal is known to be one that can be played."""
+        """The user's vague request; a goal that cannot be played raises ``TaskError`` here."""
         self.family.goal(task)
         return task.prompt
 
@@ -210,12 +189,11 @@ class Collab(TextEnv[CollabState], ABC):
         return replace(turn, reward=None, terms={**turn.terms, "interactivity": self.interactivity * verdict})
 
     def _react(self, reply: Message, checked: Check | None) -> Reaction:
-        delivery = Delivery() if checked is None else Delivery(True, checked.right, checked.remark)
-        return self.user.react(self.state.memory, visible_text(reply), delivery, self.np_random)
+        return self.user.react(self.state.memory, visible_text(reply), checked, self.np_random)
 
     async def _play_user(self, checked: Check | None) -> Reaction:
         assert self.player is not None
-        goal = f"{self.goal.description}\n\n{self.goal.prompt}".strip()
+        goal = f"{self.goal.task_desc}\n\n{self.goal.single_turn_prompt}".strip()
         turn = await take_turn(self.player, self.state.messages, goal, self.np_random)
         stop = turn.why
         if stop == "satisfied":

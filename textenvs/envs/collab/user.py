@@ -23,8 +23,7 @@ from typing import Literal
 
 import numpy as np
 
-from .draft import PHRASES
-from .tasks import Piece
+from .tasks import PHRASES, Piece
 
 Accepts = Literal["right", "any"]
 
@@ -47,14 +46,7 @@ _WORDS = re.compile(r"[^\W_]+")
 
 @dataclass(frozen=True)
 class Memory:
-    """What the user remembers of the talk.
-
-    Args:
-        told: The pieces told, in this order.
-        lost: How much patience is gone.
-        heard: The questions it was asked, in plain words.
-        opened: Whether it was asked an open question.
-    """
+    """What the user remembers: pieces told, patience lost, questions heard (in plain words), and any open question."""
 
     told: tuple[int, ...] = ()
     lost: int = 0
@@ -63,18 +55,20 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Delivery:
-    """What the environment makes of a reply.
+class Check:
+    """What a delivery is worth.
 
     Args:
-        made: Whether the reply delivers something: an answer, a document, a program.
-        right: Whether what it delivers is right.
-        remark: What the user says about a delivery that is not right; never what would be right.
+        score: The task score, from 0 to 1.
+        right: Whether it satisfies the user.
+        remark: What the user says about one that does not; never what would be right.
+        metrics: More numbers worth reporting; those that the family names in ``check_metrics``.
     """
 
-    made: bool = False
-    right: bool = False
+    score: float
+    right: bool
     remark: str = ""
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -88,10 +82,10 @@ class Asked:
         any: Whether it asks anything at all, repetitions included.
     """
 
-    pieces: tuple[int, ...] = ()
-    open: bool = False
-    heard: Mapping[str, int | None] = field(default_factory=dict)
-    any: bool = False
+    pieces: tuple[int, ...]
+    open: bool
+    heard: Mapping[str, int | None]
+    any: bool
 
 
 @dataclass(frozen=True)
@@ -112,16 +106,7 @@ class Reaction:
 
 @dataclass(frozen=True)
 class UserBehavior:
-    """How a user behaves, whatever its goal.
-
-    Args:
-        answers: How many questions are answered in one turn, at least 1.
-        patience: After how many turns without progress the user ends the talk, at least 1.
-        accepts: ``"right"``: the user can tell whether a delivery is right. ``"any"``: the user cannot, and takes any
-            delivery once everything is told, and none before.
-        volunteers: Whether it tells a piece in any turn that says something. A control for experiments: with such a
-            user, asking does not pay.
-    """
+    """How a user behaves, whatever its goal; see the options of :class:`~textenvs.envs.collab.env.Collab`."""
 
     answers: int = 2
     patience: int = 3
@@ -131,48 +116,34 @@ class UserBehavior:
 
 @dataclass(frozen=True)
 class CollabUser:
-    """The user of one goal.
-
-    Args:
-        pieces: What there is to tell; at least one.
-        form: A sentence that says how to deliver, added when everything is told.
-        behavior: How it behaves.
-
-    Raises:
-        ValueError: There is nothing to tell.
-    """
+    """The user of one goal: the pieces to tell, a sentence that says how to deliver, and how it behaves."""
 
     pieces: Sequence[Piece]
     form: str = ""
     behavior: UserBehavior = UserBehavior()
 
-    def __post_init__(self) -> None:
-        if not self.pieces:
-            raise ValueError("a user needs at least one piece to tell")
-
     def untold(self, memory: Memory) -> tuple[int, ...]:
-        """The pieces that are still to be told."""
         return tuple(i for i in range(len(self.pieces)) if i not in memory.told)
 
-    def react(self, memory: Memory, text: str, delivery: Delivery, rng: np.random.Generator) -> Reaction:
+    def react(self, memory: Memory, text: str, delivery: Check | None, rng: np.random.Generator) -> Reaction:
         """What the user does about a reply.
 
         Args:
             memory: As the last reaction left it.
             text: What the user can read of the assistant's message.
-            delivery: What the environment makes of it.
+            delivery: What the environment makes of the answer, document or program in it, if there is one.
             rng: Picks phrasings, and the piece that an open question gets.
         """
-        untold = self.untold(memory)
-        if delivery.made and self.behavior.accepts == "right" and delivery.right:
+        untold, accepts = self.untold(memory), self.behavior.accepts
+        if delivery and accepts == "right" and delivery.right:
             return Reaction(_pick("thanks", rng), memory, "solved")
-        if delivery.made and self.behavior.accepts == "any" and not untold:
+        if delivery and accepts == "any" and not untold:
             return Reaction(_pick("enough", rng), memory, "solved" if delivery.right else "user_left")
         asked = self.asked(text, memory)
         # One piece stays back when there are several, so that no single message says all.
         most = min(self.behavior.answers, max(1, len(self.pieces) - 1))
         told = wanted = [piece for piece in asked.pieces if piece in untold][:most]
-        may_offer = bool(untold) and not wanted and not delivery.made  # a guess is told nothing
+        may_offer = bool(untold) and not wanted and not delivery  # a guess is told nothing
         opened = may_offer and asked.open and not memory.opened
         if opened or (may_offer and self.behavior.volunteers and text.strip()):
             told = [untold[int(rng.integers(len(untold)))]]
@@ -182,7 +153,7 @@ class CollabUser:
         if not told:
             return self._complain(memory, text, delivery, asked, rng)
         parts = [_choose(self.pieces[piece].sayings, rng) for piece in told]
-        if delivery.made:
+        if delivery:
             parts.insert(0, self._about(delivery, rng))
         elif not wanted:
             parts.insert(0, _pick("aside", rng))
@@ -227,24 +198,26 @@ class CollabUser:
         return next((piece for piece in best if piece not in done), best[0]) if max(hits) > 0 else None
 
     def _complain(
-        self, memory: Memory, text: str, delivery: Delivery, asked: Asked, rng: np.random.Generator
+        self, memory: Memory, text: str, delivery: Check | None, asked: Asked, rng: np.random.Generator
     ) -> Reaction:
         untold = self.untold(memory)
         if memory.lost >= self.behavior.patience:
             return Reaction(_pick("left" if untold else "gave_up", rng), memory, "user_left" if untold else "gave_up")
         if not text.strip():
-            return Reaction(_pick("nothing", rng), memory)
-        if delivery.made:
-            return Reaction(self._about(delivery, rng), memory)
-        if not untold:
-            return Reaction(_joined([_pick("all_told", rng), self.form]), memory)
-        if not asked.any:
-            return Reaction(_pick("idle", rng), memory)
-        said = _pick("known" if asked.pieces or not asked.heard else "missed", rng)
-        topic = self.pieces[untold[int(rng.integers(len(untold)))]].topic
-        return Reaction(_joined([said, _pick("hint", rng).format(topic=topic)]), memory)
+            said = _pick("nothing", rng)
+        elif delivery:
+            said = self._about(delivery, rng)
+        elif not untold:
+            said = _joined([_pick("all_told", rng), self.form])
+        elif not asked.any:
+            said = _pick("idle", rng)
+        else:
+            said = _pick("known" if asked.pieces or not asked.heard else "missed", rng)
+            topic = self.pieces[untold[int(rng.integers(len(untold)))]].topic
+            said = _joined([said, _pick("hint", rng).format(topic=topic)])
+        return Reaction(said, memory)
 
-    def _about(self, delivery: Delivery, rng: np.random.Generator) -> str:
+    def _about(self, delivery: Check, rng: np.random.Generator) -> str:
         """What it says about a delivery that does not end the talk."""
         if self.behavior.accepts == "any":
             return _pick("too_early", rng)

@@ -16,13 +16,13 @@ from ...sandbox import Sandbox, SandboxFailure
 from ...scoring.documents import last_block
 from ...task import Task, TaskError
 from ...text import digest
-from ..collab.draft import LEVELS
-from ..collab.env import Check, Collab
-from ..collab.tasks import Goal, reference_program
+from ..collab.env import Collab
+from ..collab.tasks import Goal
+from ..collab.user import Check
 from .attacks import ATTACKS
 from .scoring import Assertion, CodeScore, Test, pass_rate
 from .tasks import FAMILY
-from .unit_tests import unit_tests_of
+from .unit_tests import reference_program, unit_tests_of
 
 # Programs that were tested are not run again: siblings of a group, forks and replays often deliver the same one. Those
 # that ran out of time are, because that depends on the machine. By digest: a program may be a megabyte.
@@ -51,8 +51,6 @@ class CollabCode(Collab):
     """
 
     family = FAMILY
-    levels = LEVELS
-    attack_margin = 0.5
     score_name = "pass_rate"
     form = "Please put the code between ```python and ```."
 

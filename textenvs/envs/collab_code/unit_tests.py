@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from ...task import Task, TaskError
-from ..collab.tasks import reference_program, test_module
 from .scoring import Assertion, Call, InputOutput, Test, unit_tests
 
 _SHAPES = "{'expression', 'expected'}, {'code'} or {'stdin', 'stdout'}"
@@ -36,6 +37,27 @@ def unit_tests_of(task: Task) -> tuple[Test, ...]:
         return unit_tests(f"{_imports(reference_program(task.ground_truth))}\n{source}")
     except ValueError as error:
         raise TaskError(f"{where}.single_turn_metadata.test: {error}") from error
+
+
+def reference_program(reference: Any) -> str:
+    """The program of a reference, which in CollabLLM's rows is JSON text with ``answer``, ``test`` and more."""
+    answer = _json_object(reference).get("answer")
+    return answer if isinstance(answer, str) else str(reference)
+
+
+def test_module(metadata: Any, reference: Any) -> str | None:
+    """The source of the tests of a row of CollabLLM's: in its metadata, or else in its reference."""
+    for value in (metadata, _json_object(reference)):
+        if isinstance(value, Mapping) and isinstance(value.get("test"), str) and value["test"].strip():
+            return str(value["test"])
+    return None
+
+
+def _json_object(value: Any) -> Mapping[str, Any]:
+    with suppress(TypeError, ValueError, RecursionError):
+        read = json.loads(value)
+        return read if isinstance(read, dict) else {}
+    return {}
 
 
 def _imports(program: str) -> str:

@@ -13,8 +13,9 @@ from ...messages import visible_text
 from ...options import checked
 from ...scoring.documents import last_document, respects, untold_claims
 from ...task import Task
-from ..collab.env import Check, Collab
+from ..collab.env import Collab
 from ..collab.tasks import Goal
+from ..collab.user import Check
 from .attacks import ATTACKS
 from .bleu import Unit, require_sacrebleu, sentence_bleu
 from .tasks import FAMILY

@@ -17,9 +17,10 @@ from ...scoring.answers import same_answer
 from ...scoring.final_answer import final_answer
 from ...scoring.math import judge_math_async, require_math_verify
 from ...task import Task
-from ..collab.env import Check, Collab
+from ..collab.env import Collab
 from ..collab.sets import GeneratedGoals
 from ..collab.tasks import Goal
+from ..collab.user import Check
 from ..gsm8k.env import hasty_answer
 from .attacks import ATTACKS
 from .tasks import FAMILY

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from textenvs.envs import collab_code, collab_document, collab_math
 from textenvs.envs.collab.sets import GeneratedGoals
 from textenvs.envs.collab.tasks import Piece
-from textenvs.envs.collab.user import CollabUser, Delivery, Memory, UserBehavior
+from textenvs.envs.collab.user import Check, CollabUser, Memory, UserBehavior
 
 PIECES = (
     Piece("trays", ("There are 12 trays.", "It is 12 trays."), ("tray",), "How many trays?"),
@@ -18,7 +18,7 @@ PIECES = (
     Piece("burnt", ("5 get burnt.", "I lose 5."), ("burn", "lost"), "Are any lost?"),
 )
 FORM = "End with ####."
-WRONG, RIGHT = Delivery(True, False), Delivery(True, True)
+WRONG, RIGHT = Check(0.0, False), Check(1.0, True)
 replies = st.tuples(
     st.one_of(
         st.sampled_from(
@@ -35,7 +35,7 @@ replies = st.tuples(
         st.text(max_size=40),
         st.lists(st.sampled_from(["tray", "trays", "per", "each", "lost", "?", "and", ","]), max_size=12).map(" ".join),
     ),
-    st.sampled_from([Delivery(), WRONG, Delivery(True, False, "Not that."), RIGHT]),
+    st.sampled_from([None, WRONG, Check(0.0, False, "Not that."), RIGHT]),
 )
 manners = st.builds(
     UserBehavior, st.integers(1, 4), st.integers(1, 4), st.sampled_from(["right", "any"]), st.booleans()
@@ -50,7 +50,7 @@ goals = st.builds(
 
 
 def pieces_of(task):
-    return tuple(Piece.from_json(value, "test") for value in task.extra["pieces"])
+    return tuple(Piece(**value) for value in task.extra["pieces"])
 
 
 def rng(seed=0):
@@ -73,9 +73,9 @@ def test_what_holds_of_every_talk(task, how, said, seed):
         for piece in range(len(pieces)):  # what is remembered as told was said, and nothing else was
             spoken = any(saying in reaction.text for saying in pieces[piece].sayings)
             assert spoken == (piece in new)
-        accepted = delivery.made and (delivery.right if how.accepts == "right" else not user.untold(memory))
+        accepted = delivery is not None and (delivery.right if how.accepts == "right" else not user.untold(memory))
         assert (reaction.memory.lost > memory.lost) == (not new and not accepted)
-        assert reaction.asked_for == len(new) or (not delivery.made and len(new) == 1)  # a guess is told nothing
+        assert reaction.asked_for == len(new) or (not delivery and len(new) == 1)  # a guess is told nothing
         assert how.volunteers or bool(new) == reaction.asked, "nothing is told that was not asked for"
         assert 0 <= reaction.asked_for <= len(new)
         reactions.append(reaction)
@@ -119,7 +119,7 @@ def test_the_same_seed_gives_the_same_talk(task, how, said, seed):
 
 
 def test_phrasings_and_the_piece_of_an_open_question_vary_with_the_seed():
-    texts = {CollabUser(PIECES).react(Memory(), "What else?", Delivery(), rng(seed)).text for seed in range(60)}
+    texts = {CollabUser(PIECES).react(Memory(), "What else?", None, rng(seed)).text for seed in range(60)}
     assert len(texts) > 8
     assert {next(i for i, p in enumerate(PIECES) if any(s in t for s in p.sayings)) for t in texts} == {0, 1, 2}
 
@@ -128,7 +128,7 @@ def told_by(*replies, **how):
     """How many pieces each reply is told, one after the other."""
     user, memory, numbers = CollabUser(PIECES, FORM, UserBehavior(**{"patience": 9} | how)), Memory(), []
     for text in replies:
-        reaction = user.react(memory, text, Delivery(), rng())
+        reaction = user.react(memory, text, None, rng())
         numbers.append(len(reaction.memory.told) - len(memory.told))
         memory = reaction.memory
     return numbers
@@ -163,7 +163,7 @@ def test_a_user_that_volunteers_tells_a_piece_for_any_word():
 def test_a_question_that_gets_nothing_gets_a_hint_and_an_idle_turn_does_not():
     user = CollabUser(PIECES)
     for text, hinted in (("How old are you?", True), ("Anything else?", True), ("Go on.", False), ("?", False)):
-        reaction = user.react(Memory((0, 1), opened=True), text, Delivery(), rng())
+        reaction = user.react(Memory((0, 1), opened=True), text, None, rng())
         assert ("burnt" in reaction.text) == hinted
         assert not reaction.asked
         assert reaction.memory.lost == 1
@@ -192,9 +192,9 @@ def test_what_a_question_asks_for(question, told, asked):
 
 
 def test_when_all_is_told_it_says_how_to_deliver():
-    reaction = CollabUser(PIECES, FORM).react(Memory((0, 1)), "Are any lost?", Delivery(), rng())
+    reaction = CollabUser(PIECES, FORM).react(Memory((0, 1)), "Are any lost?", None, rng())
     assert reaction.text.endswith(FORM)
-    assert CollabUser(PIECES, FORM).react(Memory((0, 1, 2)), "Hm.", Delivery(), rng()).text.endswith(FORM)
+    assert CollabUser(PIECES, FORM).react(Memory((0, 1, 2)), "Hm.", None, rng()).text.endswith(FORM)
 
 
 def test_the_ends():
@@ -203,7 +203,7 @@ def test_the_ends():
 
     everything = (0, 1, 2)
     assert stop(Memory(), "x", RIGHT) == "solved"
-    assert stop(Memory((0,), 2), "", Delivery()) == "user_left"  # patience is gone, and there was more to tell
+    assert stop(Memory((0,), 2), "", None) == "user_left"  # patience is gone, and there was more to tell
     assert stop(Memory(everything, 2), "x", WRONG) == "gave_up"
     assert stop(Memory(everything, 1), "x", WRONG) is None
     assert stop(Memory(), "x", RIGHT, accepts="any") is None  # it cannot tell that this is right
@@ -215,22 +215,17 @@ def test_who_cannot_tell_right_from_wrong_says_the_same_about_both():
     user = CollabUser(PIECES, FORM, UserBehavior(accepts="any"))
     for memory in (Memory(), Memory((0, 1, 2))):
         for seed in range(10):
-            wrong = user.react(memory, "x", Delivery(True, False, "The trays are wrong."), rng(seed))
+            wrong = user.react(memory, "x", Check(0.0, False, "The trays are wrong."), rng(seed))
             assert wrong.text == user.react(memory, "x", RIGHT, rng(seed)).text
 
 
 def test_a_remark_is_said():
     for told in ((), (0, 1, 2)):
-        reaction = CollabUser(PIECES).react(Memory(told), "x", Delivery(True, False, "The order is wrong."), rng())
+        reaction = CollabUser(PIECES).react(Memory(told), "x", Check(0.0, False, "The order is wrong."), rng())
         assert reaction.text.startswith("The order is wrong.")
 
 
 @settings(max_examples=5)
 @given(st.sampled_from(["tray?" * 200_000, "," * 10**6, "tray " * 200_000 + "?", "\n" * 10**6]))
 def test_a_huge_message_is_only_a_message(text):
-    assert CollabUser(PIECES).react(Memory(), text + "x", Delivery(), rng()).text
-
-
-def test_a_user_without_a_goal():
-    with pytest.raises(ValueError, match="at least one piece"):
-        CollabUser(())
+    assert CollabUser(PIECES).react(Memory(), text + "x", None, rng()).text
