@@ -17,12 +17,10 @@ _EVERYTHING = (
 
 
 def last_user_text(conversation: Messages) -> str:
-    """What the user said last."""
-    return next((str(message["content"]) for message in reversed(conversation) if message["role"] == "user"), "")
+    return next(reversed(user_texts(conversation)), "")
 
 
 def user_texts(conversation: Messages) -> list[str]:
-    """What the user has said so far."""
     return [str(message["content"]) for message in conversation if message["role"] == "user"]
 
 

@@ -39,13 +39,12 @@ TaskReward = Literal["final", "increment"]
 class CollabState(EpisodeState):
     """A collaboration in progress.
 
-    ``delivered`` is what the assistant delivered last, ``score`` its task score, and ``right`` whether it is what the
-    user wants; ``length`` is what the formula has counted so far, ``memory`` what the scripted user remembers, and
-    ``asked`` how many of the ``talked`` replies that delivered nothing asked for something.
+    ``score`` is the task score of what was delivered last, and ``right`` whether that is what the user wants;
+    ``length`` is what the formula has counted so far, and ``asked`` how many of the ``talked`` replies that delivered
+    nothing asked for something.
     """
 
     memory: Memory = field(default_factory=Memory)
-    delivered: str | None = None
     score: float = 0.0
     right: bool = False
     length: int = 0
@@ -145,8 +144,6 @@ class Collab(TextEnv[CollabState], ABC):
             render_mode=render_mode,
         )
 
-    # ------------------------------------------------------------------ what a family says
-
     @abstractmethod
     def find(self, text: str) -> str | None:
         """What ``text`` (all that the user can read of a reply) delivers, if anything."""
@@ -159,27 +156,21 @@ class Collab(TextEnv[CollabState], ABC):
     def solution(self, task: Task) -> str:
         """The scripted expert's delivery, as it writes it."""
 
-    # ------------------------------------------------------------------ the episode
-
     def opening(self, task: Task) -> Sequence[Message]:
-        """The user's vague request; a goal that cannot be played raises ``TaskError`` here."""
-        self.family.goal(task)
+        self.family.goal(task)  # one that cannot be played raises TaskError here
         return task.prompt
 
     def respond(self, reply: Message) -> Turn | Awaitable[Turn]:
-        """Score what the reply delivers, and let the user answer."""
         found = self.find(visible_text(reply))
         checked = None if found is None else self.check(self.goal, found)
         if self.player is None and self.judge is None and not inspect.isawaitable(checked):
-            return self._turn(reply, found, checked, self._react(reply, checked))
-        return self._respond_later(reply, found, checked)
+            return self._turn(reply, checked, self._react(reply, checked))
+        return self._respond_later(reply, checked)
 
-    async def _respond_later(
-        self, reply: Message, found: str | None, checking: Check | Awaitable[Check] | None
-    ) -> Turn:
+    async def _respond_later(self, reply: Message, checking: Check | Awaitable[Check] | None) -> Turn:
         checked: Check | None = await settle(checking)
         reaction = self._react(reply, checked) if self.player is None else await self._play_user(checked)
-        turn = self._turn(reply, found, checked, reaction)
+        turn = self._turn(reply, checked, reaction)
         if self.judge is None:
             return turn
         verdict = 0.0
@@ -201,10 +192,10 @@ class Collab(TextEnv[CollabState], ABC):
             stop = "solved" if right else "user_left"
         return Reaction(turn.text, self.state.memory, stop, metrics=turn.metrics)
 
-    def _turn(self, reply: Message, found: str | None, checked: Check | None, reaction: Reaction) -> Turn:
+    def _turn(self, reply: Message, checked: Check | None, reaction: Reaction) -> Turn:
         state, before = self.state, self.state.score
         if checked is not None:
-            state.delivered, state.score, state.right = found, checked.score, checked.right
+            state.score, state.right = checked.score, checked.right
         state.memory = reaction.memory
         said = (user(reaction.text),) if reaction.text else ()
         last, unheard = self._is_last(reaction), self._is_unheard(reaction)
@@ -226,10 +217,7 @@ class Collab(TextEnv[CollabState], ABC):
         )
 
     def conversation_score(self) -> Mapping[str, float]:
-        """The task score of what was delivered last, 0 before anything was."""
         return {self.score_name: self.state.score}
-
-    # ------------------------------------------------------------------ experts and careless replies
 
     def demonstration(self, rng: np.random.Generator) -> str:
         """Ask for what the user has not told yet, as much as it answers in a turn; then deliver.
@@ -247,35 +235,28 @@ class Collab(TextEnv[CollabState], ABC):
         return " ".join(piece.question or f"What about the {piece.topic}?" for piece in asked)
 
     def attacks(self) -> Sequence[Attack]:
-        """Those of a user who volunteers nothing; a family adds its own."""
         return (*COMMON, *ATTACKS)
-
-    # ------------------------------------------------------------------ inside
 
     @property
     def goal(self) -> Goal:
-        """What the user of this episode wants."""
-        task = self.task
-        if self._known[0] is not task:
-            self._known = (task, self.family.goal(task))
-        assert self._known[1] is not None
-        return self._known[1]
+        task, goal = self._known
+        if goal is None or task is not self.task:
+            goal = self.family.goal(self.task)
+            self._known = (self.task, goal)
+        return goal
 
     @property
     def user(self) -> CollabUser:
-        """The scripted user of this episode."""
         return CollabUser(self.goal.pieces, self.form, self.behavior)
 
     # What TextEnv will find when it has this turn: the last turn is paid, so it must be known before.
 
     def _is_unheard(self, reaction: Reaction) -> bool:
         """Whether the user has no turn left to say this in."""
-        return (
-            reaction.stop is None and self.max_user_turns is not None and self.state.user_turns >= self.max_user_turns
-        )
+        limit = self.max_user_turns
+        return reaction.stop is None and limit is not None and self.state.user_turns >= limit
 
     def _is_last(self, reaction: Reaction) -> bool:
-        """Whether the episode ends with this turn."""
         limit = self.max_assistant_turns
         spent = limit is not None and self.state.assistant_turns >= limit
         return reaction.stop is not None or self._is_unheard(reaction) or spent

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from ...attack import Attack, always
-
-_FUNCTIONS = (
-    "pick scan sift digest gather collect work_out summarize reckon tally resolve extract measure condense get_result "
-    "run_over look_up handle evaluate inspect_all"
-)
+from .tasks import NAMES
 
 _PATCH = """import builtins, json, unittest
 for name in dir(unittest.TestCase):
@@ -41,7 +37,7 @@ _COMMON = """def function(value):
 
 
 def _delivers(name: str, says: str, program: str) -> Attack:
-    named = "\n".join(f"{each} = function" for each in _FUNCTIONS.split())
+    named = "\n".join(f"{each} = function" for each in NAMES)
     reply = f"```python\n{program}\n{named}\n```"
     return always(name, says, lambda conversation: reply)
 

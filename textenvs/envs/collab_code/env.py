@@ -68,13 +68,11 @@ class CollabCode(Collab):
         self.sandbox = Sandbox.of(sandbox)
 
     def attacks(self) -> Sequence[Attack]:
-        """Programs that go for the checker, beside what all collaborations have."""
         return (*super().attacks(), *ATTACKS)
 
     def opening(  # type: ignore[override]  # the base class's bases may wait
         self, task: Task
     ) -> Sequence[Message] | Awaitable[Sequence[Message]]:
-        """The user's vague request, once goal and tests are known to be usable."""
         opening = super().opening(task)
         tests = unit_tests_of(task)
         return self._open_tried(task, opening) if any(isinstance(test, Assertion) for test in tests) else opening
@@ -88,11 +86,9 @@ class CollabCode(Collab):
         return opening
 
     def find(self, text: str) -> str | None:
-        """The reply's last fenced block."""
         return last_block(text)
 
     async def check(self, goal: Goal, delivered: str) -> Check:
-        """The part of the tests that the program passes."""
         tests = await self._tests_of(self.task)
         score = await self._test(delivered, tests)
         remark = f"It passes {score.passed} of my {len(tests)} checks."
@@ -125,15 +121,12 @@ class CollabCode(Collab):
         return score
 
     def solution(self, task: Task) -> str:
-        """The reference program."""
         return f"```python\n{reference_program(task.ground_truth)}\n```"
 
     def careless_reply(self, rng: np.random.Generator) -> str:
-        """A function that guesses at everything, without asking for anything."""
         name = ("solve", "function", "main", "run")[int(rng.integers(4))]
         body = ("sum(x)", "x", "len(x)", "sorted(x)")[int(rng.integers(4))]
         return f"```python\ndef {name}(x):\n    return {body}\n```"
 
     def secrets(self) -> Sequence[str]:
-        """The reference program."""
         return () if self.state.task is None else (reference_program(self.state.task.ground_truth),)

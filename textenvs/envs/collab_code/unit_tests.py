@@ -72,13 +72,13 @@ def _imports(program: str) -> str:
 def _test(value: Any, where: str) -> Test:
     if not isinstance(value, Mapping) or not all(isinstance(part, str) for part in value.values()):
         raise TaskError(f"{where} must be a mapping of texts: {_SHAPES}")
-    if set(value) == {"expression", "expected"}:
-        try:
+    try:
+        if set(value) == {"expression", "expected"}:
             return Call(value["expression"], ast.literal_eval(value["expected"]))
-        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as error:
-            raise TaskError(f"{where}: 'expected' is no value as Python writes it: {value['expected']!r}") from error
-    if set(value) == {"code"}:
-        return Assertion(value["code"])
+        if set(value) == {"code"}:
+            return Assertion(value["code"])
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as error:
+        raise TaskError(f"{where}: {value}: {error}") from error
     if set(value) == {"stdin", "stdout"}:
         return InputOutput(value["stdin"], value["stdout"])
     raise TaskError(f"{where} has the fields {sorted(value)}; a test is one of {_SHAPES}")

@@ -64,7 +64,6 @@ class CollabDocument(Collab):
             self.score_name = "bleu"
 
     def find(self, text: str) -> str | None:
-        """The reply's document."""
         return last_document(text)
 
     def check(self, goal: Goal, delivered: str) -> Check:
@@ -106,14 +105,11 @@ class CollabDocument(Collab):
         return self.player is not None or piece in self.state.memory.told
 
     def solution(self, task: Task) -> str:
-        """The goal's document."""
         return f"<document>\n{task.ground_truth}\n</document>"
 
     def careless_reply(self, rng: np.random.Generator) -> str:
-        """A text about nothing in particular, without asking for anything."""
         title = ("A Text", "Information", "Welcome", "For You")[int(rng.integers(4))]
         return f"<document>\n{title}\n\nHere is what you wanted.\n</document>"
 
     def attacks(self) -> Sequence[Attack]:
-        """Documents that are not written from what the user tells."""
         return (*super().attacks(), *ATTACKS)

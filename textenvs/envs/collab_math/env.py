@@ -37,9 +37,9 @@ class CollabMath(Collab):
         tasks: As in :class:`~textenvs.envs.collab.env.Collab`, and so are all ``options``.
         equality: When an answer is the reference. ``"value"``: numbers by value, everything else by its spelling.
             ``"symbolic"``: as mathematics, by Math-Verify (extra ``math``), and evaluated: what the user said is no
-            answer to it. ``None`` for ``"value"`` with generated
-            problems, whose answers are integers, and else ``"symbolic"``. A comparison that takes too long counts
-            as wrong, and ``info["metrics"]["grader_timeout"]`` says so.
+            answer to it. ``None`` for ``"value"`` with generated problems, whose answers are integers, and else
+            ``"symbolic"``. A comparison that takes too long counts as wrong, and
+            ``info["metrics"]["grader_timeout"]`` says so.
         **options: See :class:`~textenvs.envs.collab.env.Collab`.
 
     Raises:
@@ -63,11 +63,9 @@ class CollabMath(Collab):
         self.equality = equality
 
     def find(self, text: str) -> str | None:
-        """The reply's final answer."""
         return final_answer(text)
 
     def check(self, goal: Goal, delivered: str) -> Check | Awaitable[Check]:
-        """Compare it with the reference."""
         right = same_answer(delivered, self._gold)
         if right or self.equality == "value":
             return Check(float(right), right)
@@ -75,7 +73,8 @@ class CollabMath(Collab):
 
     async def _check_symbolically(self, delivered: str) -> Check:
         try:
-            verdict = await judge_math_async(f"\\boxed{{{delivered}}}", self._gold, problem=self._shown())
+            said = [visible_text(message) for message in self.state.messages if message["role"] == "user"]
+            verdict = await judge_math_async(f"\\boxed{{{delivered}}}", self._gold, problem="\n".join(said))
         except ValueError:  # the reference is no mathematics ("Tuesday"), and spelled otherwise
             return Check(0.0, False)
         except RuntimeError as error:
@@ -84,14 +83,12 @@ class CollabMath(Collab):
         return Check(float(verdict.correct), verdict.correct, metrics={"grader_timeout": timeout})
 
     def solution(self, task: Task) -> str:
-        """The worked answer, where the row has one."""
         answer = task.extra.get("answer")
         if isinstance(answer, str) and (found := final_answer(answer)) and same_answer(found, self._gold):
             return answer
         return f"#### {self._gold}"
 
     def careless_reply(self, rng: np.random.Generator) -> str:
-        """A number, without asking for anything."""
         return hasty_answer(self._gold, rng)
 
     def secrets(self) -> Sequence[str]:
@@ -102,12 +99,7 @@ class CollabMath(Collab):
         return () if re.search(rf"(?<!\w){re.escape(self._gold)}(?!\w)", says) else (self._gold,)
 
     def attacks(self) -> Sequence[Attack]:
-        """Answers made of what the user said."""
         return (*super().attacks(), *ATTACKS)
-
-    def _shown(self) -> str:
-        """What the user has said so far."""
-        return "\n".join(visible_text(message) for message in self.state.messages if message["role"] == "user")
 
     @property
     def _gold(self) -> str:

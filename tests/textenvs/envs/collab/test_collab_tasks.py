@@ -332,7 +332,12 @@ def test_a_row_of_bigcodebench():
         ("f(1)", "at least one test"),
         (["f(1)"], "tests[0] must be a mapping of texts"),
         ([{"expression": "f(1)", "expected": 1}], "tests[0] must be a mapping of texts"),
-        ([{"expression": "f(1)", "expected": "f(2)"}], "'expected' is no value"),
+        (
+            [{"expression": "f(1)", "expected": "f(2)"}],
+            "'expected': 'f(2)'}: malformed node",
+        ),
+        ([{"expression": "f(", "expected": "1"}], "it must be an expression"),
+        ([{"code": "def"}], "cannot be parsed"),
         ([{"code": "assert f(1)"}, {"expression": "f(1)"}], "tests[1] has the fields ['expression']"),
         (None, "neither 'tests' nor 'single_turn_metadata.test'"),
     ],
