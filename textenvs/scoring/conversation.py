@@ -1,24 +1,8 @@
 """CollabLLM's conversation-level reward in its published forms and a corrected one, as pure functions.
 
 A conversation is worth its task scores, minus what its length costs, plus how interactive a judge finds it
-(arXiv 2502.00640, equations 2 to 4). Three forms of that are in use, and they disagree; two more are ours:
-
-=============== ============================ ======================= ==========================================
-name            length                       cost of a conversation  over several futures
-=============== ============================ ======================= ==========================================
-``textenvs``    words from the first reply   ``rate * words``        the mean
-``linear``      tokens from the first reply  ``rate * tokens``       the mean
-``paper``       tokens of all messages       ``min(rate*tokens, 1)`` the mean
-``repository``  tokens of the assistant      ``rate * tokens``       the mean
-``recipe``      words from the scored reply  ``rate * words``        the mean, each term then kept within +-1
-=============== ============================ ======================= ==========================================
-
-``paper`` saturates: at its rate of 5e-4 for mathematics a conversation of 2,000 tokens already costs the whole 1, and a
-longer one costs no more, so that nothing asks for brevity. ``linear`` keeps the paper's rates without the bound, and
-charges nothing for the opening, which no policy can change; ``textenvs`` does so for words, and needs no tokenizer.
-``repository`` is what the authors' code computes (``reward.py``, the metric ``token_amount``, the weights of its
-training scripts), ``recipe`` what verl's recipe ``collabllm`` computes (``token_amount``, the weights of its script,
-the clamp of its reward manager).
+(arXiv 2502.00640, equations 2 to 4). Three forms of that are in use, and they disagree (``paper``; ``repository``, its
+authors' code; ``recipe``, verl's); ``linear`` and ``textenvs`` are ours; docs/environments/collab-math.md compares all.
 
 Only what people read and write counts: messages of user and assistant, without private reasoning. (The recipe's own
 code would count reasoning, too, but it is run with models that have none.)

@@ -111,11 +111,10 @@ def untold_claims(document: str, told: str, rivals: Iterable[str]) -> list[str]:
     known = _plain(told)
     numbers = set(_NUMBER.findall(known))
     claims = [number for number in _NUMBER.findall(plain) if number not in numbers]
-    claims += [
-        rival
-        for rival in rivals
-        if re.search(rf"(?<!\w){re.escape(_plain(rival))}(?!\w)", plain) and _plain(rival) not in known
-    ]
+    for rival in rivals:
+        text = _plain(rival)
+        if text in plain and text not in known and re.search(rf"(?<!\w){re.escape(text)}(?!\w)", plain):
+            claims.append(rival)
     return list(dict.fromkeys(claims))
 
 

@@ -10,7 +10,8 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal
+from functools import partial
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -30,7 +31,7 @@ from ...users.llm import LLMUser
 from .attacks import ATTACKS
 from .sets import LEVELS, Family, Level
 from .tasks import Goal
-from .user import Accepts, Check, CollabUser, Memory, Reaction, UserBehavior
+from .user import Accepts, Check, CollabUser, Memory, Reaction
 
 TaskReward = Literal["final", "increment"]
 
@@ -85,26 +86,21 @@ class Collab(TextEnv[CollabState], ABC):
             Without one there is no such term: no rule measures it.
         interactivity: The weight of the judge's verdict, which is from 0 to 1.
         max_assistant_turns: How many replies there are; ``None`` for no limit but the user's patience.
-        max_user_turns: How often the user answers; ``None`` for no limit.
-        system_prompt: A system message put before prompts that have none.
-        render_mode: As in :class:`~textenvs.env.TextEnv`.
+        **options: See :class:`~textenvs.env.TextEnv`.
 
     Raises:
         ValueError: Both ``tasks`` and ``level``, or a value outside the above.
-        TaskError: Rows that cannot be played, listed by file, row and column.
+        TaskError: Rows that cannot be played.
     """
 
     state_type = CollabState
     levels = LEVELS
     attack_margin = 0.5
-    #: What the family says of its tasks.
     family: ClassVar[Family]
-    #: The name of the task score, as a term of the reward and in :meth:`conversation_score`.
-    score_name: str
-    #: How the user asks for a delivery that it can recognise.
-    form: ClassVar[str]
-    #: The metrics of its checks, reported on every turn: 0 where nothing was delivered.
-    check_metrics: ClassVar[tuple[str, ...]] = ()
+    score_name: str  # of the task score, as a term of the reward and in conversation_score
+    form: ClassVar[str]  # how the user asks for a delivery that it can recognise
+    own_attacks: ClassVar[tuple[Attack, ...]] = ()
+    check_metrics: ClassVar[tuple[str, ...]] = ()  # reported on every turn: 0 where nothing was delivered
 
     @checked
     def __init__(
@@ -125,24 +121,18 @@ class Collab(TextEnv[CollabState], ABC):
         judge: SpecLike | None = None,
         interactivity: Weight = 1.0,
         max_assistant_turns: int | None = 12,
-        max_user_turns: int | None = None,
-        system_prompt: str | None = None,
-        render_mode: str | None = None,
+        **options: Any,
     ) -> None:
         self.formula = formula_of(formula, domain=self.family.domain, rate=token_rate)
         self.interactivity = interactivity
-        self.behavior = UserBehavior(answers, patience, accepts, user_volunteers)
+        behavior = {"answers": answers, "patience": patience, "accepts": accepts, "volunteers": user_volunteers}
+        self._user = partial(CollabUser, form=self.form, **behavior)  # type: ignore[arg-type]
         self.task_reward = task_reward
         self.player = None if user is None else make_of("user", LLMUser, user)
         self.judge = None if judge is None else make_of("judge", InteractivityJudge, judge)
         self._known: tuple[Task | None, Goal | None] = (None, None)  # the goal read last; it follows from the task
-        super().__init__(
-            open_source(tasks, self.family.reader, level=level, split=split, seed=seed),
-            max_assistant_turns=max_assistant_turns,
-            max_user_turns=max_user_turns,
-            system_prompt=system_prompt,
-            render_mode=render_mode,
-        )
+        source = open_source(tasks, self.family.reader, level=level, split=split, seed=seed)
+        super().__init__(source, max_assistant_turns=max_assistant_turns, **options)
 
     @abstractmethod
     def find(self, text: str) -> str | None:
@@ -186,10 +176,8 @@ class Collab(TextEnv[CollabState], ABC):
         assert self.player is not None
         goal = f"{self.goal.task_desc}\n\n{self.goal.single_turn_prompt}".strip()
         turn = await take_turn(self.player, self.state.messages, goal, self.np_random)
-        stop = turn.why
-        if stop == "satisfied":
-            right = checked.right if checked is not None else self.state.right
-            stop = "solved" if right else "user_left"
+        right = self.state.right if checked is None else checked.right
+        stop = {"satisfied": "solved" if right else "user_left"}.get(turn.why or "", turn.why)
         return Reaction(turn.text, self.state.memory, stop, metrics=turn.metrics)
 
     def _turn(self, reply: Message, checked: Check | None, reaction: Reaction) -> Turn:
@@ -220,22 +208,14 @@ class Collab(TextEnv[CollabState], ABC):
         return {self.score_name: self.state.score}
 
     def demonstration(self, rng: np.random.Generator) -> str:
-        """Ask for what the user has not told yet, as much as it answers in a turn; then deliver.
-
-        Raises:
-            NotImplementedError: A language model plays the user, and nobody knows what it has told.
-        """
         if self.player is not None:
             raise NotImplementedError("the scripted expert needs the scripted user; leave out the option user")
-        goal = self.goal
-        untold = self.user.untold(self.state.memory)
-        if not untold:
-            return self.solution(self.task)
-        asked = [goal.pieces[piece] for piece in untold[: self.behavior.answers]]
-        return " ".join(piece.question or f"What about the {piece.topic}?" for piece in asked)
+        asked = [self.goal.pieces[piece] for piece in self.user.untold(self.state.memory)[: self.user.answers]]
+        questions = " ".join(piece.question or f"What about the {piece.topic}?" for piece in asked)
+        return questions or self.solution(self.task)
 
     def attacks(self) -> Sequence[Attack]:
-        return (*COMMON, *ATTACKS)
+        return (*COMMON, *ATTACKS, *self.own_attacks)
 
     @property
     def goal(self) -> Goal:
@@ -247,7 +227,7 @@ class Collab(TextEnv[CollabState], ABC):
 
     @property
     def user(self) -> CollabUser:
-        return CollabUser(self.goal.pieces, self.form, self.behavior)
+        return self._user(self.goal.pieces)
 
     # What TextEnv will find when it has this turn: the last turn is paid, so it must be known before.
 

@@ -14,7 +14,7 @@ from ...data.sources import Reader
 from ...messages import check_conversation, clean_text, copy_messages, user
 from ...scoring.conversation import Domain
 from ...task import Split, Task, TaskError, TaskSet
-from .tasks import Draft, Goal, Piece, goal_of
+from .tasks import Draft, Goal, Piece, goal_of, split_request
 
 Level = Literal["easy", "medium", "hard"]
 LEVELS: tuple[str, ...] = get_args(Level)
@@ -25,6 +25,10 @@ _HELD_OUT = 8
 _COLUMNS = "'prompt' and 'completion', or 'single_turn_prompt' and 'single_turn_completion'"
 _NOT_METADATA = {"prompt", "completion", "split", "single_turn_prompt", "single_turn_completion"}
 _NOT_METADATA |= {"single_turn_metadata", "conv_id", "score", "turn_id", "sessions", "rewards", "data_source"}
+
+
+def _whole(reference: str, metadata: Mapping[str, Any]) -> str:
+    return reference
 
 
 @dataclass(frozen=True)
@@ -38,9 +42,8 @@ class Family:
         openings: How a row's user begins without saying anything of its content.
         example: The last part of the name of CollabLLM's own data set.
         draft: Draws a task of a level; ``None`` where what was drawn makes none.
-        gold: From a row's reference and metadata to what a delivery is scored against; raises ``ValueError`` where
-            the row has none.
         split: Makes pieces of a request and its reference, for rows without any.
+        gold: From a row's reference and metadata to what a delivery is scored against, or a ``ValueError``.
     """
 
     domain: Domain
@@ -49,16 +52,14 @@ class Family:
     openings: Sequence[str]
     example: str
     draft: Callable[[random.Random, str], Draft | None]
-    gold: Callable[[str, Mapping[str, Any]], str]
-    split: Callable[[str, str], tuple[Piece, ...]]
+    split: Callable[[str, str], tuple[Piece, ...]] = split_request
+    gold: Callable[[str, Mapping[str, Any]], str] = _whole
 
     def goal(self, task: Task) -> Goal:
-        """What the user of a task wants; raises ``TaskError`` as :func:`~textenvs.envs.collab.tasks.goal_of` does."""
         return goal_of(task, self.split)
 
     @property
     def reader(self) -> Reader:
-        """How its tasks are read and generated."""
         return Reader(
             generated=self._generated,
             levels=LEVELS,
@@ -118,16 +119,10 @@ class Family:
 
 @dataclass(frozen=True)
 class GeneratedGoals(Endless):
-    """An endless :class:`~textenvs.task.TaskSet` of collaboration tasks.
+    """An endless :class:`~textenvs.task.TaskSet`; a level is how much the user holds back.
 
-    Args:
-        family: Whose.
-        level: How much the user holds back (3, 4 and 5 pieces of a problem or a function; 3, 5 and 7 of a document).
-        seed: Another seed is another sequence of tasks.
-        split: ``"train"`` or ``"test"``; the two never share a goal, whatever their seeds.
-
-    Raises:
-        ValueError: An unknown level or split, or a seed that is not an integer.
+    (3, 4 and 5 pieces of a problem or a function; 3, 5 and 7 of a document.) The splits never share a goal, whatever
+    their seeds.
     """
 
     family: Family

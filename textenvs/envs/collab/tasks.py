@@ -57,7 +57,6 @@ class Piece:
     requirement: Requirement | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The piece as it stands in a row."""
         row: dict[str, Any] = _PIECE.dump_python(self, mode="json", exclude_none=True)
         return row
 
@@ -102,10 +101,6 @@ def piece_of(said: Mapping[str, Any], requirement: Requirement | None = None, **
 
 def goal_of(task: Task, split: Callable[[str, str], tuple[Piece, ...]]) -> Goal:
     """The goal of a row, in its ``extra_info`` or, as verl's recipe has it, in ``interaction_kwargs`` there.
-
-    Args:
-        task: The row.
-        split: Makes pieces of a request and its reference, for rows without any.
 
     Raises:
         TaskError: The row has no goal, or its pieces are malformed; the message names the field.

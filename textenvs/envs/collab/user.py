@@ -1,17 +1,8 @@
 """CollabLLM's user without a language model: knows a goal in pieces, starts vague, and tells what it is asked for.
 
-A state machine, and a pure one: what it says next follows from what was said so far, what the environment makes of a
-delivery, and a random generator that picks the phrasing. Its rules, in order:
-
-1. A delivery (an answer, a document, a program) that satisfies it ends the talk.
-2. A question about something that it has not told yet is answered, up to ``answers`` things a turn.
-3. The first open question of the talk ("What else should I know?") gets one piece of the user's choice.
-4. Everything else tells nothing and costs patience: no question, a question that was asked before, one about what is
-   known or does not matter, a further open question, a delivery that is not right. To a question the user adds a hint,
-   what it could be asked about. Without patience left it ends the talk.
-
-It volunteers nothing. Every piece is told at most once, and never all of several in one message, so the goal is never
-stated as a whole. Since each turn tells a piece or costs patience, the talk always ends.
+A pure state machine; its rules are in docs/environments/collab-math.md. It volunteers nothing. Every piece is told at
+most once, and never all of several in one message, so the goal is never stated as a whole. Since each turn tells a
+piece or costs patience, the talk always ends.
 """
 
 from __future__ import annotations
@@ -73,19 +64,12 @@ class Check:
 
 @dataclass(frozen=True)
 class Asked:
-    """What a reply asks for.
+    """What a reply asks for."""
 
-    Args:
-        pieces: The pieces that its questions are about, in the order they are asked for.
-        open: Whether it asks a question about nothing in particular that the user could answer.
-        heard: Its questions in plain words, and the piece that each is about; those that were asked before left out.
-        any: Whether it asks anything at all, repetitions included.
-    """
-
-    pieces: tuple[int, ...]
-    open: bool
-    heard: Mapping[str, int | None]
-    any: bool
+    pieces: tuple[int, ...]  # that its questions are about, in this order
+    open: bool  # whether it asks a question about nothing in particular that the user could answer
+    heard: Mapping[str, int | None]  # its new questions in plain words, and the piece that each is about
+    any: bool  # whether it asks anything at all, repetitions included
 
 
 @dataclass(frozen=True)
@@ -105,47 +89,36 @@ class Reaction:
 
 
 @dataclass(frozen=True)
-class UserBehavior:
-    """How a user behaves, whatever its goal; see the options of :class:`~textenvs.envs.collab.env.Collab`."""
+class CollabUser:
+    """The user of one goal: the pieces to tell, a sentence that says how to deliver, and how it behaves.
 
+    See the options of :class:`~textenvs.envs.collab.env.Collab`.
+    """
+
+    pieces: Sequence[Piece]
+    form: str = ""
     answers: int = 2
     patience: int = 3
     accepts: Accepts = "right"
     volunteers: bool = False
 
-
-@dataclass(frozen=True)
-class CollabUser:
-    """The user of one goal: the pieces to tell, a sentence that says how to deliver, and how it behaves."""
-
-    pieces: Sequence[Piece]
-    form: str = ""
-    behavior: UserBehavior = UserBehavior()
-
     def untold(self, memory: Memory) -> tuple[int, ...]:
         return tuple(i for i in range(len(self.pieces)) if i not in memory.told)
 
     def react(self, memory: Memory, text: str, delivery: Check | None, rng: np.random.Generator) -> Reaction:
-        """What the user does about a reply.
-
-        Args:
-            memory: As the last reaction left it.
-            text: What the user can read of the assistant's message.
-            delivery: What the environment makes of the answer, document or program in it, if there is one.
-            rng: Picks phrasings, and the piece that an open question gets.
-        """
-        untold, accepts = self.untold(memory), self.behavior.accepts
-        if delivery and accepts == "right" and delivery.right:
+        """What the user does about a reply, of which it can read ``text``, and which delivers what was checked."""
+        untold = self.untold(memory)
+        if delivery and self.accepts == "right" and delivery.right:
             return Reaction(_pick("thanks", rng), memory, "solved")
-        if delivery and accepts == "any" and not untold:
+        if delivery and self.accepts == "any" and not untold:
             return Reaction(_pick("enough", rng), memory, "solved" if delivery.right else "user_left")
         asked = self.asked(text, memory)
         # One piece stays back when there are several, so that no single message says all.
-        most = min(self.behavior.answers, max(1, len(self.pieces) - 1))
+        most = min(self.answers, max(1, len(self.pieces) - 1))
         told = wanted = [piece for piece in asked.pieces if piece in untold][:most]
         may_offer = bool(untold) and not wanted and not delivery  # a guess is told nothing
         opened = may_offer and asked.open and not memory.opened
-        if opened or (may_offer and self.behavior.volunteers and text.strip()):
+        if opened or (may_offer and self.volunteers and text.strip()):
             told = [untold[int(rng.integers(len(untold)))]]
         left = {piece for piece in untold if piece not in told}  # a question about these may be asked again
         heard = memory.heard | {clause for clause, piece in asked.heard.items() if piece not in left}
@@ -201,7 +174,7 @@ class CollabUser:
         self, memory: Memory, text: str, delivery: Check | None, asked: Asked, rng: np.random.Generator
     ) -> Reaction:
         untold = self.untold(memory)
-        if memory.lost >= self.behavior.patience:
+        if memory.lost >= self.patience:
             return Reaction(_pick("left" if untold else "gave_up", rng), memory, "user_left" if untold else "gave_up")
         if not text.strip():
             said = _pick("nothing", rng)
@@ -219,7 +192,7 @@ class CollabUser:
 
     def _about(self, delivery: Check, rng: np.random.Generator) -> str:
         """What it says about a delivery that does not end the talk."""
-        if self.behavior.accepts == "any":
+        if self.accepts == "any":
             return _pick("too_early", rng)
         return delivery.remark or _pick("wrong", rng)
 

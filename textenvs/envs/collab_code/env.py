@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from ...attack import Attack
 from ...data.sources import Source
 from ...env import EnvironmentFailure
 from ...messages import Message
@@ -33,24 +32,20 @@ _MOST_TESTED = 4096
 class CollabCode(Collab):
     """A Python function told in pieces. The task score is ``pass_rate``, the part of the goal's unit tests it passes.
 
-    A reply delivers what stands in its last fenced block. It runs in a sandbox (:mod:`textenvs.sandbox`); where
-    there is none on this machine, the environment is not made, and the error says what to do.
+    A reply delivers what stands in its last fenced block. It runs in a sandbox; where there is none on this machine,
+    the environment is not made, and the error says what to do.
 
     Args:
-        tasks: As in :class:`~textenvs.envs.collab.env.Collab`, and so are all ``options``.
         timeout_s: Seconds that one test may take.
         sandbox: Where programs run: a :class:`~textenvs.sandbox.Sandbox`, or a mapping of its options
             (``packages``, ``allow_unsafe``, ...) and of those of its limits (``memory_mb``, ...). BigCodeBench's rows
             need many ``packages``.
         **options: See :class:`~textenvs.envs.collab.env.Collab`.
 
-    Raises:
-        SandboxUnavailable: There is no sandbox on this machine.
-        ValueError: A value outside the above.
-        TaskError: Rows that cannot be played, listed by file, row and column.
     """
 
     family = FAMILY
+    own_attacks = ATTACKS
     score_name = "pass_rate"
     form = "Please put the code between ```python and ```."
 
@@ -66,9 +61,6 @@ class CollabCode(Collab):
         super().__init__(tasks, **options)
         self.timeout_s = timeout_s
         self.sandbox = Sandbox.of(sandbox)
-
-    def attacks(self) -> Sequence[Attack]:
-        return (*super().attacks(), *ATTACKS)
 
     def opening(  # type: ignore[override]  # the base class's bases may wait
         self, task: Task

@@ -19,6 +19,7 @@ import datetime
 import decimal
 import fractions
 import json
+import operator
 import os
 import resource
 import select
@@ -124,8 +125,10 @@ def _one(order: Any, test: Any, answers: Any, first: Any) -> Any:
             os.close(answers)
             os.close(reads)
             os.setsid()
-            said = _evaluate(order["program"], test["expression"]) if served is None else _test(test["code"], served)
-            _write_all(writes, said)
+            value = _test(test["code"], served) if served else _evaluate(order["program"], test["expression"])
+            _write_all(writes, {"value": value, "error": None})
+        except BaseException as error:
+            _write_all(writes, {"value": None, "error": _said_of(error)})
         finally:
             os._exit(0)
     os.close(writes)
@@ -155,9 +158,8 @@ def _one(order: Any, test: Any, answers: Any, first: Any) -> Any:
         if code in (-signal.SIGXCPU, -signal.SIGKILL):
             how += " (mostly a limit of CPU time)"
         return {"value": None, "error": f"The program ended {how} before the test did.", "late": True}
-    for each in (value, error):
-        if not isinstance(each, (str, type(None))) or len(each or "") > order["most"]:
-            return {"value": None, "error": "The result is too long.", "late": False}
+    if any(not isinstance(each, (str, type(None))) or len(each or "") > order["most"] for each in (value, error)):
+        return {"value": None, "error": "The result is too long.", "late": False}
     return {"value": value, "error": error, "late": False}
 
 
@@ -176,35 +178,26 @@ def _said_of(error: Any) -> Any:
 
 def _evaluate(program: Any, expression: Any) -> Any:
     """With the program: run it, then evaluate ``expression``."""
-    try:
-        names = {"__name__": "program"}
-        exec(compile(program, "program.py", "exec"), names)
-        value = eval(compile(expression.strip(), "test", "eval"), names)
-        if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
-            value = value.tolist()
-        return {"value": repr(value), "error": None}
-    except BaseException as error:
-        return {"value": None, "error": _said_of(error)}
+    names = {"__name__": "program"}
+    exec(compile(program, "program.py", "exec"), names)
+    value = eval(compile(expression.strip(), "test", "eval"), names)
+    return repr(value.tolist() if type(value).__module__ == "numpy" and hasattr(value, "tolist") else value)
 
 
 def _test(code: Any, served: Any) -> Any:
     """Without the program: run the test's code, in which the names that it does not bind itself are the program's."""
-    try:
-        # The program may write to the folder; what it puts there is not imported here.
-        sys.path[:] = [path for path in sys.path if path and not path.startswith(FOLDER)]
-        os.environ["HOME"] = "/"
-        names = {"__name__": "program", **served.names(code["names"])}
-        exec(compile(code["source"], "test.py", "exec"), names)
-        if code["method"] is not None:
-            result = unittest.TestResult()
-            unittest.TestSuite([names[code["method"][0]](code["method"][1])]).run(result)
-            for _, text in result.errors + result.failures:
-                raise AssertionError(text.strip().splitlines()[-1])
-            if result.testsRun != 1 or result.skipped or result.expectedFailures or result.unexpectedSuccesses:
-                raise AssertionError("the test did not run")
-        return {"value": None, "error": None}
-    except BaseException as error:
-        return {"value": None, "error": _said_of(error)}
+    # The program may write to the folder; what it puts there is not imported here.
+    sys.path[:] = [path for path in sys.path if path and not path.startswith(FOLDER)]
+    os.environ["HOME"] = "/"
+    names = {"__name__": "program", **served.names(code["names"])}
+    exec(compile(code["source"], "test.py", "exec"), names)
+    if code["method"] is not None:
+        result = unittest.TestResult()
+        unittest.TestSuite([names[code["method"][0]](code["method"][1])]).run(result)
+        for _, text in result.errors + result.failures:
+            raise AssertionError(text.strip().splitlines()[-1])
+        if result.testsRun != 1 or result.skipped or result.expectedFailures or result.unexpectedSuccesses:
+            raise AssertionError("the test did not run")
 
 
 class _Served:
@@ -304,8 +297,8 @@ def _serve(asks: Any, answers: Any) -> Any:
     does: dict[str, Any] = {
         "name": lambda _, name: names.get(name, _MISSING),
         "getattr": getattr,
-        "call": lambda function, *args, **kwargs: function(*args, **kwargs),
-        "getitem": lambda holder, key: holder[key],
+        "call": operator.call,
+        "getitem": operator.getitem,
         "len": len,
         "iter": iter,
         "next": lambda iterator: next(iterator, _MISSING),
@@ -342,6 +335,7 @@ _CODECS: dict[type, tuple[Any, Any]] = {
     bytes: (bytes.hex, bytes.fromhex),
     bytearray: (bytearray.hex, bytearray.fromhex),
     complex: (lambda value: [value.real, value.imag], lambda parts: complex(*parts)),
+    range: (lambda value: [value.start, value.stop, value.step], lambda parts: range(*parts)),
     dict: (_pairs, dict),
     collections.OrderedDict: (_pairs, collections.OrderedDict),
     collections.Counter: (_pairs, lambda pairs: collections.Counter(dict(pairs))),
@@ -353,7 +347,7 @@ _CODECS: dict[type, tuple[Any, Any]] = {
     datetime.datetime: (datetime.datetime.isoformat, datetime.datetime.fromisoformat),
     datetime.timedelta: (lambda value: value.total_seconds(), lambda seconds: datetime.timedelta(seconds=seconds)),
 }
-_BY_NAME = {kind.__name__: (kind, codec[1]) for kind, codec in _CODECS.items()}
+_READ = {kind.__name__: read for kind, (_, read) in _CODECS.items()}
 
 
 def encode(value: Any, objects: Any = None) -> Any:
@@ -393,7 +387,7 @@ def decode(value: Any, home: Any) -> Any:
 
         array = numpy.array(decode(content[0], home), dtype=numpy.dtype(content[1]))
         return array if content[2] else array[()]
-    return _BY_NAME[name][1](decode(content, home))
+    return _READ[name](decode(content, home))
 
 
 main()

@@ -7,8 +7,7 @@ What a test expects, and whether it passed, is never in a process of the program
 * :class:`Assertion`: statements that run in a process of the box beside the program's, and see the program through a
   pipe: plain data in, plain data out, other objects as references that answer to calls, attributes and items.
 
-So a program that patches ``unittest``, reads frames, prints what looks like a report, ends early or kills processes
-passes nothing by it. docs/sandbox.md says what an :class:`Assertion` leaves to the program's word.
+docs/sandbox.md says what an :class:`Assertion` leaves to the program's word.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ...sandbox import Limits, Pool, Sandbox, SandboxResult, Worker, WorkerDied
+from ...sandbox import Limits, Pool, Sandbox, SandboxResult, WorkerDied
 from ...sandbox.backends import Backend
 from ...sandbox.box import CONCURRENCY
 from ...text import excerpt
@@ -90,17 +89,11 @@ Test: TypeAlias = InputOutput | Call | Assertion
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one test.
-
-    Args:
-        passed: Whether it passed.
-        message: What happened where it did not: an error, a limit, the wrong value; never what was expected.
-        late: It was stopped by the clock, so that it may pass another time.
-    """
+    """What came of one test. The message of one that failed never says what was expected."""
 
     passed: bool
     message: str = ""
-    late: bool = False
+    late: bool = False  # stopped by the clock, so that it may pass another time
 
 
 @dataclass(frozen=True)
@@ -119,23 +112,15 @@ class CodeScore:
 
 
 async def pass_rate(program: str, tests: Sequence[Test], sandbox: Sandbox, *, timeout_s: float = 5.0) -> CodeScore:
-    """Run ``program`` against ``tests``.
+    """Run ``program`` against ``tests``, of which there is at least one.
 
     Every test has a process of its own, so that none sees what another did. The box stays for the next program, which
-    finds no file and no process of this one.
-
-    Args:
-        program: Its source text.
-        tests: At least one.
-        sandbox: Where it runs; its limits hold for every test, but for the wall time.
-        timeout_s: Seconds of wall time for one test.
+    finds no file and no process of this one. The limits of ``sandbox`` hold for every test; ``timeout_s`` is the wall
+    time of one.
 
     Raises:
-        ValueError: No tests.
         SandboxFailure: The sandbox failed; that says nothing about the program.
     """
-    if not tests:
-        raise ValueError("pass_rate needs at least one test")
     outcomes: dict[int, Outcome] = {}
     for kind in (Call, Assertion):  # apart: what evaluates calls holds nothing of a test's code
         inside = [i for i, test in enumerate(tests) if isinstance(test, kind)]
@@ -156,19 +141,17 @@ def unit_tests(source: str) -> tuple[Assertion, ...]:
     Raises:
         ValueError: It cannot be parsed, or has no test methods.
     """
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ValueError(f"the test module cannot be parsed: {error}") from error
-    tests = []
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef) and any(ast.unparse(base).endswith("TestCase") for base in node.bases):
-            for part in node.body:
-                if isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef)) and part.name.startswith("test"):
-                    tests.append(Assertion(source, (node.name, part.name)))
+    Assertion(source)  # it can be parsed
+    tests = tuple(
+        Assertion(source, (node.name, part.name))
+        for node in ast.parse(source).body
+        if isinstance(node, ast.ClassDef) and any(ast.unparse(base).endswith("TestCase") for base in node.bases)
+        for part in node.body
+        if isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef)) and part.name.startswith("test")
+    )
     if not tests:
         raise ValueError("the test module has no method test... in a class that names TestCase as its base")
-    return tuple(tests)
+    return tests
 
 
 async def _inside(program: str, tests: Sequence[Test], sandbox: Sandbox, timeout_s: float) -> list[Outcome]:
@@ -207,12 +190,8 @@ async def _inside(program: str, tests: Sequence[Test], sandbox: Sandbox, timeout
 def _pool(limits: Limits, packages: str | Path | None, seed: int | None, backend: Backend) -> Pool:
     """Boxes that stay. The harness limits the CPU time of each test; its own processes count as well."""
     wide = replace(limits, cpu_s=1 << 20, processes=limits.processes + 4, output_bytes=1 << 24)
-
-    def start() -> Worker:
-        sandbox = Sandbox(limits=wide, packages=packages, seed=seed, backend=backend)
-        return sandbox.start(_HARNESS)
-
-    return Pool(start, CONCURRENCY, "textenvs-code")
+    sandbox = Sandbox(limits=wide, packages=packages, seed=seed, backend=backend)
+    return Pool(lambda: sandbox.start(_HARNESS), CONCURRENCY, "textenvs-code")
 
 
 @functools.lru_cache(maxsize=256)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from ..collab.sets import Family
-from ..collab.tasks import Draft, begin, content, piece_of, split_request
+from ..collab.tasks import Draft, begin, content, piece_of
 from .unit_tests import test_module
 
 #: How many calls a function is tested with.
@@ -142,5 +142,4 @@ FAMILY = Family(
     example="bigcodebench",
     draft=draft_code,
     gold=_gold,
-    split=split_request,
 )

@@ -115,10 +115,6 @@ def outline(prompt: str, document: str) -> tuple[Piece, ...]:
     return tuple(pieces)
 
 
-def _gold(reference: str, metadata: Mapping[str, Any]) -> str:
-    return reference
-
-
 FAMILY = Family(
     domain="document",
     description="document editing",
@@ -126,6 +122,5 @@ FAMILY = Family(
     openings=tuple(_CONTENT["openings"]),
     example="medium",
     draft=draft_document,
-    gold=_gold,
     split=outline,
 )

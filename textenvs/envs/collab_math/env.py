@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ...attack import Attack
 from ...data.sources import Source
 from ...env import EnvironmentFailure
 from ...messages import visible_text
@@ -34,7 +33,6 @@ class CollabMath(Collab):
     A reply delivers what stands after its last ``####`` or in its last ``\boxed{...}``.
 
     Args:
-        tasks: As in :class:`~textenvs.envs.collab.env.Collab`, and so are all ``options``.
         equality: When an answer is the reference. ``"value"``: numbers by value, everything else by its spelling.
             ``"symbolic"``: as mathematics, by Math-Verify (extra ``math``), and evaluated: what the user said is no
             answer to it. ``None`` for ``"value"`` with generated problems, whose answers are integers, and else
@@ -44,11 +42,10 @@ class CollabMath(Collab):
 
     Raises:
         ImportError: ``"symbolic"``, and Math-Verify is not installed.
-        ValueError: A value outside the above.
-        TaskError: Rows that cannot be played, listed by file, row and column.
     """
 
     family = FAMILY
+    own_attacks = ATTACKS
     score_name = "accuracy"
     form = "Please end with #### and the answer."
     check_metrics = ("grader_timeout",)
@@ -97,9 +94,6 @@ class CollabMath(Collab):
             return ()
         says = " ".join(saying for piece in self.goal.pieces for saying in piece.sayings)
         return () if re.search(rf"(?<!\w){re.escape(self._gold)}(?!\w)", says) else (self._gold,)
-
-    def attacks(self) -> Sequence[Attack]:
-        return (*super().attacks(), *ATTACKS)
 
     @property
     def _gold(self) -> str:

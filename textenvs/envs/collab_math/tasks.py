@@ -12,7 +12,7 @@ from typing import Any
 
 from ...scoring.final_answer import final_answer
 from ..collab.sets import Family
-from ..collab.tasks import Draft, Piece, begin, content, piece_of, split_request
+from ..collab.tasks import Draft, Piece, begin, content, piece_of
 
 _LARGEST = 100_000
 _STEPS = {"easy": 3, "medium": 4, "hard": 5}
@@ -84,5 +84,4 @@ FAMILY = Family(
     example="math-hard",
     draft=draft_math,
     gold=_gold,
-    split=split_request,
 )

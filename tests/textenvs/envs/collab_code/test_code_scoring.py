@@ -272,8 +272,6 @@ class TestCases(unittest.TestCase):
 
 
 def test_tests_that_are_none_are_refused(box):
-    with pytest.raises(ValueError, match="at least one test"):
-        pass_rate_now("", [], box)
     for bad in (("f()", object()), ("f()", float("nan")), ("f(", 1), ("x = 1", 1)):
         with pytest.raises(ValueError, match="Call"):
             Call(*bad)
