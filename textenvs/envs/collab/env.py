@@ -38,19 +38,14 @@ TaskReward = Literal["final", "increment"]
 
 @dataclass
 class CollabState(EpisodeState):
-    """A collaboration in progress.
-
-    ``score`` is the task score of what was delivered last, and ``right`` whether that is what the user wants;
-    ``length`` is what the formula has counted so far, and ``asked`` how many of the ``talked`` replies that delivered
-    nothing asked for something.
-    """
+    """A collaboration in progress."""
 
     memory: Memory = field(default_factory=Memory)
-    score: float = 0.0
-    right: bool = False
-    length: int = 0
-    talked: int = 0
-    asked: int = 0
+    score: float = 0.0  # of what was delivered last
+    right: bool = False  # whether that is what the user wants
+    length: int = 0  # what the formula has counted so far
+    talked: int = 0  # replies that delivered nothing
+    asked: int = 0  # how many of them asked for something
 
 
 class Collab(TextEnv[CollabState], ABC):

@@ -33,26 +33,18 @@ def _whole(reference: str, metadata: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Family:
-    """What a family says of its tasks. Its functions belong to modules, so it can be sent to other processes.
-
-    Args:
-        domain: Decides the published price of a token.
-        description: What CollabLLM tells its simulated users about this kind of task.
-        ability: The ability that verl's schema names.
-        openings: How a row's user begins without saying anything of its content.
-        example: The last part of the name of CollabLLM's own data set.
-        draft: Draws a task of a level; ``None`` where what was drawn makes none.
-        split: Makes pieces of a request and its reference, for rows without any.
-        gold: From a row's reference and metadata to what a delivery is scored against, or a ``ValueError``.
-    """
+    """What a family says of its tasks. Its functions belong to modules, so it can be sent to other processes."""
 
     domain: Domain
-    description: str
-    ability: str
-    openings: Sequence[str]
-    example: str
+    description: str  # what CollabLLM tells its simulated users about this kind of task
+    ability: str  # that verl's schema names
+    openings: Sequence[str]  # how a row's user begins without saying anything of its content
+    example: str  # the last part of the name of CollabLLM's own data set
+    #: Draws a task of a level; ``None`` where what was drawn makes none.
     draft: Callable[[random.Random, str], Draft | None]
+    #: Makes pieces of a request and its reference, for rows without any.
     split: Callable[[str, str], tuple[Piece, ...]] = split_request
+    #: From a row's reference and metadata to what a delivery is scored against, or a ``ValueError``.
     gold: Callable[[str, Mapping[str, Any]], str] = _whole
 
     def goal(self, task: Task) -> Goal:
@@ -119,11 +111,7 @@ class Family:
 
 @dataclass(frozen=True)
 class GeneratedGoals(Endless):
-    """An endless :class:`~textenvs.task.TaskSet`; a level is how much the user holds back.
-
-    (3, 4 and 5 pieces of a problem or a function; 3, 5 and 7 of a document.) The splits never share a goal, whatever
-    their seeds.
-    """
+    """An endless :class:`~textenvs.task.TaskSet`. The splits never share a goal, whatever their seeds."""
 
     family: Family
     level: str = "easy"

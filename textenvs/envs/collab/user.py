@@ -47,19 +47,12 @@ class Memory:
 
 @dataclass(frozen=True)
 class Check:
-    """What a delivery is worth.
+    """What a delivery is worth."""
 
-    Args:
-        score: The task score, from 0 to 1.
-        right: Whether it satisfies the user.
-        remark: What the user says about one that does not; never what would be right.
-        metrics: More numbers worth reporting; those that the family names in ``check_metrics``.
-    """
-
-    score: float
-    right: bool
-    remark: str = ""
-    metrics: Mapping[str, float] = field(default_factory=dict)
+    score: float  # the task score, from 0 to 1
+    right: bool  # whether it satisfies the user
+    remark: str = ""  # what the user says about one that does not; never what would be right
+    metrics: Mapping[str, float] = field(default_factory=dict)  # those that the family names in `check_metrics`
 
 
 @dataclass(frozen=True)
@@ -74,26 +67,19 @@ class Asked:
 
 @dataclass(frozen=True)
 class Reaction:
-    """What the user does: says ``text``, and ends the talk when there is a ``stop``.
-
-    ``asked_for`` is how many of the told pieces a question was about; ``asked`` is whether the reply asked for
-    something that it did not know; ``metrics`` are more numbers worth reporting.
-    """
+    """What the user does: says ``text``, and ends the talk when there is a ``stop``."""
 
     text: str
     memory: Memory
     stop: str | None = None
-    asked_for: int = 0
-    asked: bool = False
+    asked_for: int = 0  # how many of the told pieces a question was about
+    asked: bool = False  # whether the reply asked for something that it did not know
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class CollabUser:
-    """The user of one goal: the pieces to tell, a sentence that says how to deliver, and how it behaves.
-
-    See the options of :class:`~textenvs.envs.collab.env.Collab`.
-    """
+    """The user of one goal; how it behaves are options of :class:`~textenvs.envs.collab.env.Collab`."""
 
     pieces: Sequence[Piece]
     form: str = ""

@@ -15,6 +15,7 @@ from textenvs.data.sources import open_source
 from textenvs.envs import collab_code, collab_document, collab_math
 from textenvs.envs.collab.sets import GeneratedGoals
 from textenvs.envs.collab.tasks import Piece, keywords_of, split_request
+from textenvs.envs.collab.user import CollabUser, Memory
 from textenvs.envs.collab_code.scoring import Assertion, Call, InputOutput
 from textenvs.envs.collab_code.tasks import TESTS
 from textenvs.envs.collab_code.unit_tests import unit_tests_of
@@ -57,7 +58,9 @@ def test_generated_goals_are_well_formed_and_many(domain, level):
             == {"easy": 3, "medium": 4 + (domain == "document"), "hard": 5 + 2 * (domain == "document")}[level]
         )
         assert len({piece.topic for piece in goal.pieces}) == len(goal.pieces)
-        for piece in goal.pieces:
+        for number, piece in enumerate(goal.pieces):
+            hinted = CollabUser(goal.pieces).asked(f"What about the {piece.topic}?", Memory())
+            assert hinted.pieces == (number,), "a hint names what can be asked for"
             assert len(set(piece.sayings)) >= 3
             assert all(word == word.lower() and word.isalpha() for word in piece.keywords)
             assert piece.question.endswith("?")
