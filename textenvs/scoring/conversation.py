@@ -60,12 +60,6 @@ class Scored(Protocol):
 class Formula:
     """How scored conversations become one reward.
 
-    It is the sum of these terms, each a mean over the conversations::
-
-        <name>           weight * score, for each task score
-        "cost"           -rate * length
-        "interactivity"  weight * verdict, if there is a judge
-
     Args:
         name: What ``formula=`` calls it.
         rate: The price of a word or token, at least 0.
@@ -99,13 +93,8 @@ class Formula:
     def terms(self, outcomes: Sequence[Scored], weights: Mapping[str, float] | None = None) -> dict[str, float]:
         """The reward of conversations (the sampled futures of one reply, or a single whole one) by named terms.
 
-        Args:
-            outcomes: At least one; all with the same scores, and all with a verdict on interactivity or none.
-            weights: Of task scores and of ``"interactivity"``; 1 where there is none.
-
-        Returns:
-            The weighted mean of every task score, ``cost`` (at most 0), and ``interactivity`` where it was
-            judged. The reward is their sum.
+        These are the weighted mean of every task score, ``cost`` (at most 0), and ``interactivity`` where there is a
+        judge; the reward is their sum. ``weights`` are of task scores and ``"interactivity"``, 1 where there is none.
 
         Raises:
             ValueError: Outcomes with different scores, or a term that is not finite.

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 from ...data.endless import Endless
 from ...data.sources import Reader
-from ...messages import check_conversation, clean_text, copy_messages, user
+from ...messages import Messages, check_conversation, clean_text, copy_messages, user
 from ...scoring.conversation import Domain
 from ...task import Split, Task, TaskError, TaskSet
 from .tasks import Draft, Goal, Piece, goal_of, split_request
@@ -85,7 +85,7 @@ class Family:
             extra["single_turn_metadata"] = metadata
         if truth != reference:
             extra["answer"] = reference
-        prompt = (user(self.openings[hashlib.sha256(request.encode()).digest()[0] % len(self.openings)]),)
+        prompt: Messages = (user(self.openings[hashlib.sha256(request.encode()).digest()[0] % len(self.openings)]),)
         if nested and row.get("prompt") is not None:
             try:
                 prompt = copy_messages(check_conversation(row["prompt"], "column 'prompt'"))

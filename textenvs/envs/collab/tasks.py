@@ -40,21 +40,14 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])(?<!\be\.g\.)(?<!\bi\.e\.)\s+(?=[A-Z\d\"'
 
 @dataclass(frozen=True)
 class Piece:
-    """One thing the user knows.
-
-    Args:
-        topic: What it is about, in a word or two.
-        sayings: Ways to say it; each says the whole piece.
-        keywords: Beginnings of words by which a question asks for it.
-        question: How one would ask for it; left out, a question with the topic.
-        requirement: What a document must be like to respect it, if anything.
-    """
+    """One thing the user knows."""
 
     topic: Text
-    sayings: Annotated[tuple[Text, ...], Field(min_length=1)]
+    sayings: Annotated[tuple[Text, ...], Field(min_length=1)]  # each says the whole piece
+    #: Beginnings of words by which a question asks for it.
     keywords: tuple[Annotated[str, StringConstraints(to_lower=True)], ...] = ()
-    question: str = ""
-    requirement: Requirement | None = None
+    question: str = ""  # how one would ask for it; left out, a question with the topic
+    requirement: Requirement | None = None  # what a document must be like to respect it
 
     def to_json(self) -> dict[str, Any]:
         row: dict[str, Any] = _PIECE.dump_python(self, mode="json", exclude_none=True)

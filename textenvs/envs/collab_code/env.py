@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -62,14 +62,8 @@ class CollabCode(Collab):
         self.timeout_s = timeout_s
         self.sandbox = Sandbox.of(sandbox)
 
-    def opening(  # type: ignore[override]  # the base class's bases may wait
-        self, task: Task
-    ) -> Sequence[Message] | Awaitable[Sequence[Message]]:
+    async def opening(self, task: Task) -> Sequence[Message]:  # type: ignore[override]  # hooks may wait
         opening = super().opening(task)
-        tests = unit_tests_of(task)
-        return self._open_tried(task, opening) if any(isinstance(test, Assertion) for test in tests) else opening
-
-    async def _open_tried(self, task: Task, opening: Sequence[Message]) -> Sequence[Message]:
         if not await self._tests_of(task):
             raise TaskError(
                 f"task {task.key}: the reference program passes none of its tests from a process of its own, where "

@@ -127,8 +127,8 @@ def _one(order: Any, test: Any, answers: Any, first: Any) -> Any:
             os.setsid()
             value = _test(test["code"], served) if served else _evaluate(order["program"], test["expression"])
             _write_all(writes, {"value": value, "error": None})
-        except BaseException as error:
-            _write_all(writes, {"value": None, "error": _said_of(error)})
+        except BaseException as raised:
+            _write_all(writes, {"value": None, "error": _said_of(raised)})
         finally:
             os._exit(0)
     os.close(writes)
@@ -151,16 +151,16 @@ def _one(order: Any, test: Any, answers: Any, first: Any) -> Any:
         return {"value": None, "error": f"It took longer than {order['timeout_s']:g} s.", "late": True}
     try:
         said = json.loads(text)
-        value, error = said["value"], said["error"]
+        found, error = said["value"], said["error"]
     except (ValueError, KeyError, TypeError):
         code = os.waitstatus_to_exitcode(status)
         how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
         if code in (-signal.SIGXCPU, -signal.SIGKILL):
             how += " (mostly a limit of CPU time)"
         return {"value": None, "error": f"The program ended {how} before the test did.", "late": True}
-    if any(not isinstance(each, (str, type(None))) or len(each or "") > order["most"] for each in (value, error)):
+    if any(not isinstance(each, (str, type(None))) or len(each or "") > order["most"] for each in (found, error)):
         return {"value": None, "error": "The result is too long.", "late": False}
-    return {"value": value, "error": error, "late": False}
+    return {"value": found, "error": error, "late": False}
 
 
 def _write_all(fd: Any, said: Any) -> Any:
