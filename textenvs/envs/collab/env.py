@@ -222,7 +222,7 @@ class Collab(TextEnv[CollabState], ABC):
 
     @property
     def user(self) -> CollabUser:
-        return self._user(self.goal.pieces)
+        return self._user(pieces=self.goal.pieces)
 
     # What TextEnv will find when it has this turn: the last turn is paid, so it must be known before.
 
