@@ -1,25 +1,8 @@
 """CollabLLM's conversation-level reward in its published forms and a corrected one, as pure functions.
 
 A conversation is worth its task scores, minus what its length costs, plus how interactive a judge finds it
-(arXiv 2502.00640, equations 2 to 4). Three forms of that are in use, and they disagree; two more are ours:
-
-=============== ============================ ======================= ==========================================
-name            length                       cost of a conversation  over several futures
-=============== ============================ ======================= ==========================================
-``textenvs``    words from the first reply   ``rate * words``        the mean
-``linear``      tokens from the first reply  ``rate * tokens``       the mean
-``paper``       tokens of all messages       ``min(rate*tokens, 1)`` the mean
-``repository``  tokens of the assistant      ``rate * tokens``       the mean
-``recipe``      words from the scored reply  ``rate * words``        the mean, each term then kept within +-1
-=============== ============================ ======================= ==========================================
-
-``paper`` saturates: at its rate of 5e-4 for mathematics a conversation of 2,000 tokens already costs the whole 1, and
-no longer one costs more, so that nothing asks for brevity any more. ``linear`` keeps the paper's rates, leaves the
-bound out, and charges nothing for the opening, which no policy can change; ``textenvs`` does so for words, and so needs
-no tokenizer. ``repository`` is what the
-authors' code computes (``reward.py``, the metric ``token_amount``, the weights of its training scripts), ``recipe``
-what verl's recipe ``collabllm`` computes (``token_amount``, the weights of its script, the clamp of its reward
-manager).
+(arXiv 2502.00640, equations 2 to 4). Three forms of that are in use, and they disagree (``paper``; ``repository``, its
+authors' code; ``recipe``, verl's); ``linear`` and ``textenvs`` are ours; docs/environments/collab-math.md compares all.
 
 Only what people read and write counts: messages of user and assistant, without private reasoning. (The recipe's own
 code would count reasoning, too, but it is run with models that have none.)
@@ -29,26 +12,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, Protocol, get_args
+from dataclasses import replace
+from typing import Annotated, Literal, Protocol
+
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
 
 from ..messages import Message, visible_text
 
 FormulaName = Literal["textenvs", "linear", "paper", "repository", "recipe"]
-Unit = Literal["words", "tokens"]
-Scope = Literal["played", "all", "future"]
-Clamp = Literal["none", "cost", "terms"]
 Domain = Literal["math", "document", "code"]
-UNITS: tuple[str, ...] = get_args(Unit)
-SCOPES: tuple[str, ...] = get_args(Scope)
-CLAMPS: tuple[str, ...] = get_args(Clamp)
-DOMAINS: tuple[str, ...] = get_args(Domain)
 
 #: Names in a reward's terms that are not task scores.
 COST, INTERACTIVITY = "cost", "interactivity"
 
 # Reward per token, the same in the paper and in the authors' code (there as 0.5 and 0.1 per 1,000 tokens).
-_RATES: Mapping[str, float] = {"math": 5e-4, "document": 1e-4, "code": 5e-4}
+_RATES: Mapping[Domain, float] = {"math": 5e-4, "document": 1e-4, "code": 5e-4}
 
 
 def estimate_tokens(text: str) -> int:
@@ -64,50 +43,22 @@ def count_words(text: str) -> int:
     return len(text.split())
 
 
-def _check(what: str, value: float, least: float = -math.inf) -> None:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    if not number or value < least:
-        bound = "" if least == -math.inf else f" of at least {least:g}"
-        raise ValueError(f"{what} must be a finite number{bound}, not {value!r}")
-
-
 class Scored(Protocol):
-    """A conversation that was scored; anything with these attributes is one."""
+    """A conversation that was scored: task scores by name, what :meth:`Formula.length` counts, a judge's verdict."""
 
     @property
-    def scores(self) -> Mapping[str, float]:
-        """Its task scores by name, mostly from 0 to 1 (``{"accuracy": 1.0}``)."""
-        ...
+    def scores(self) -> Mapping[str, float]: ...
 
     @property
-    def length(self) -> float:
-        """What :meth:`Formula.length` counts."""
-        ...
+    def length(self) -> float: ...
 
     @property
-    def interactivity(self) -> float | None:
-        """A judge's verdict, mostly from 0 to 1; ``None`` where no judge was asked."""
-        ...
+    def interactivity(self) -> float | None: ...
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """The plainest :class:`Scored`."""
-
-    scores: Mapping[str, float]
-    length: float
-    interactivity: float | None = None
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=ConfigDict(strict=True))
 class Formula:
     """How scored conversations become one reward.
-
-    It is the sum of these terms, each a mean over the conversations::
-
-        <name>           weight * score, for each task score
-        "cost"           -rate * length
-        "interactivity"  weight * verdict, if there is a judge
 
     Args:
         name: What ``formula=`` calls it.
@@ -123,27 +74,14 @@ class Formula:
     """
 
     name: str
-    rate: float
-    unit: Unit = "tokens"
-    roles: tuple[str, ...] = ("user", "assistant")
-    scope: Scope = "played"
-    clamp: Clamp = "none"
-
-    def __post_init__(self) -> None:
-        _check("rate", self.rate, 0.0)
-        for option, allowed in (("unit", UNITS), ("scope", SCOPES), ("clamp", CLAMPS)):
-            if (value := getattr(self, option)) not in allowed:
-                raise ValueError(f"Formula: {option} must be one of {', '.join(allowed)}, not {value!r}")
-        if not self.roles or set(self.roles) - {"user", "assistant"}:
-            raise ValueError(f"Formula: roles must be of 'user' and 'assistant', not {self.roles!r}")
+    rate: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    unit: Literal["words", "tokens"] = "tokens"
+    roles: Annotated[tuple[Literal["user", "assistant"], ...], Field(min_length=1)] = ("user", "assistant")
+    scope: Literal["played", "all", "future"] = "played"
+    clamp: Literal["none", "cost", "terms"] = "none"
 
     def length(self, messages: Sequence[Message], count_tokens: Callable[[str], int] = estimate_tokens) -> int:
-        """What of ``messages`` is charged for, in the formula's unit.
-
-        Args:
-            messages: Those of the formula's scope.
-            count_tokens: The number of tokens of a text, for instance by the policy's own tokenizer.
-        """
+        """What of ``messages``, those of the formula's scope, is charged for, in the formula's unit."""
         count = count_words if self.unit == "words" else count_tokens
         return sum(count(visible_text(message)) for message in messages if message["role"] in self.roles)
 
@@ -155,39 +93,25 @@ class Formula:
     def terms(self, outcomes: Sequence[Scored], weights: Mapping[str, float] | None = None) -> dict[str, float]:
         """The reward of conversations (the sampled futures of one reply, or a single whole one) by named terms.
 
-        Args:
-            outcomes: At least one; all with the same scores, and all with a verdict on interactivity or none.
-            weights: Of task scores and of ``"interactivity"``; 1 where there is none.
-
-        Returns:
-            The weighted mean of every task score, ``cost`` (at most 0), and ``interactivity`` where it was
-            judged. The reward is their sum.
+        These are the weighted mean of every task score, ``cost`` (at most 0), and ``interactivity`` where there is a
+        judge; the reward is their sum. ``weights`` are of task scores and ``"interactivity"``, 1 where there is none.
 
         Raises:
-            ValueError: No outcome, or outcomes that cannot be averaged.
+            ValueError: Outcomes with different scores, or a term that is not finite.
         """
-        weights = weights or {}
-        for name, weight in weights.items():
-            _check(f"the weight of {name}", weight)
-        if not outcomes:
-            raise ValueError("there is no conversation to score; a future that failed must be left out before")
         names = outcomes[0].scores.keys()
         if any(outcome.scores.keys() != names for outcome in outcomes):
             raise ValueError(f"conversations with different scores: {[sorted(each.scores) for each in outcomes]}")
-        if reserved := names & {COST, INTERACTIVITY}:
-            raise ValueError(f"a task score may not be called {min(reserved)!r}: the reward has a term of that name")
-        verdicts = [outcome.interactivity for outcome in outcomes if outcome.interactivity is not None]
-        if len(verdicts) not in (0, len(outcomes)):
-            raise ValueError(f"interactivity was judged for {len(verdicts)} of {len(outcomes)} conversations only")
         parts = {name: [outcome.scores[name] for outcome in outcomes] for name in names}
         lengths = [self.rate * outcome.length for outcome in outcomes]
         parts[COST] = [-min(cost, 1.0) if self.clamp == "cost" else -cost for cost in lengths]
-        if verdicts:
+        if verdicts := [outcome.interactivity for outcome in outcomes if outcome.interactivity is not None]:
             parts[INTERACTIVITY] = verdicts
         terms = {}
         for name, values in parts.items():
-            mean = weights.get(name, 1.0) * math.fsum(values) / len(values) + 0.0  # -0.0 becomes 0.0
-            _check(f"the term {name!r}", mean)
+            mean = (weights or {}).get(name, 1.0) * math.fsum(values) / len(values) + 0.0  # -0.0 becomes 0.0
+            if not math.isfinite(mean):
+                raise ValueError(f"the term {name!r} must be a finite number, not {mean!r}")
             terms[name] = max(-1.0, min(1.0, mean)) if self.clamp == "terms" else mean
         return terms
 
@@ -205,22 +129,12 @@ FORMULAS: Mapping[str, Formula] = {
 }
 
 
-def formula(name: str = "linear", *, domain: Domain = "math", rate: float | None = None) -> Formula:
-    """The formula of that name, at the published rate.
-
-    Args:
-        name: One of :data:`FORMULAS`; see the module's docstring.
-        domain: ``"math"``, ``"document"`` or ``"code"``: decides the published rate.
-        rate: What a token (a word) costs; ``None`` for the published one: 5e-4 for mathematics and code and 1e-4 for
-            documents, and for ``recipe`` and ``textenvs`` 1e-4 a word throughout.
+def formula(name: FormulaName = "linear", *, domain: Domain = "math", rate: float | None = None) -> Formula:
+    """The formula of that name, at ``rate`` (of a token or a word) or the one that is published for ``domain``.
 
     Raises:
-        ValueError: An unknown name or domain, or a rate that is not finite or below 0.
+        ValueError: A rate that is not finite or below 0.
     """
-    if name not in FORMULAS:
-        raise ValueError(f"formula must be one of {', '.join(FORMULAS)}, not {name!r}")
-    if domain not in DOMAINS:
-        raise ValueError(f"domain must be one of {', '.join(DOMAINS)}, not {domain!r}")
     made = FORMULAS[name]
     if rate is None:
         rate = made.rate if made.unit == "words" else _RATES[domain]

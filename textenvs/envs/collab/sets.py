@@ -7,15 +7,17 @@ import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 from ...data.endless import Endless
 from ...data.sources import Reader
-from ...messages import check_conversation, clean_text, copy_messages, user
+from ...messages import Messages, check_conversation, clean_text, copy_messages, user
 from ...scoring.conversation import Domain
 from ...task import Split, Task, TaskError, TaskSet
-from .draft import LEVELS, Draft, Level
-from .tasks import Goal, Piece, goal_of
+from .tasks import Draft, Goal, Piece, goal_of, split_request
+
+Level = Literal["easy", "medium", "hard"]
+LEVELS: tuple[str, ...] = get_args(Level)
 
 #: One goal in this many is held out for the test split.
 _HELD_OUT = 8
@@ -25,38 +27,31 @@ _NOT_METADATA = {"prompt", "completion", "split", "single_turn_prompt", "single_
 _NOT_METADATA |= {"single_turn_metadata", "conv_id", "score", "turn_id", "sessions", "rewards", "data_source"}
 
 
+def _whole(reference: str, metadata: Mapping[str, Any]) -> str:
+    return reference
+
+
 @dataclass(frozen=True)
 class Family:
-    """What a family says of its tasks. Its functions belong to modules, so it can be sent to other processes.
-
-    Args:
-        domain: ``"math"``, ``"document"`` or ``"code"``.
-        description: What CollabLLM tells its simulated users about this kind of task.
-        ability: The ability that verl's schema names.
-        openings: How a row's user begins without saying anything of its content.
-        example: The last part of the name of CollabLLM's own data set.
-        draft: Draws a task of a level; ``None`` where what was drawn makes none.
-        gold: From a row's reference and metadata to what a delivery is scored against; raises ``ValueError`` where
-            the row has none.
-        split: Makes pieces of a request and its reference, for rows without any.
-    """
+    """What a family says of its tasks. Its functions belong to modules, so it can be sent to other processes."""
 
     domain: Domain
-    description: str
-    ability: str
-    openings: Sequence[str]
-    example: str
+    description: str  # what CollabLLM tells its simulated users about this kind of task
+    ability: str  # that verl's schema names
+    openings: Sequence[str]  # how a row's user begins without saying anything of its content
+    example: str  # the last part of the name of CollabLLM's own data set
+    #: Draws a task of a level; ``None`` where what was drawn makes none.
     draft: Callable[[random.Random, str], Draft | None]
-    gold: Callable[[str, Mapping[str, Any]], str]
-    split: Callable[[str, str], tuple[Piece, ...]]
+    #: Makes pieces of a request and its reference, for rows without any.
+    split: Callable[[str, str], tuple[Piece, ...]] = split_request
+    #: From a row's reference and metadata to what a delivery is scored against, or a ``ValueError``.
+    gold: Callable[[str, Mapping[str, Any]], str] = _whole
 
     def goal(self, task: Task) -> Goal:
-        """What the user of a task wants; raises ``TaskError`` as :func:`~textenvs.envs.collab.tasks.goal_of` does."""
         return goal_of(task, self.split)
 
     @property
     def reader(self) -> Reader:
-        """How its tasks are read and generated."""
         return Reader(
             generated=self._generated,
             levels=LEVELS,
@@ -68,32 +63,18 @@ class Family:
         )
 
     def from_single_turn(self, row: Mapping[str, Any], key: str, where: str, data_source: str) -> Task:
-        r"""A task from a row that is not in verl's schema.
+        """A task from a row that is not in verl's schema; ``where`` is named in errors.
 
-        Either it is a single-turn row, ``prompt`` and ``completion``, both text; or one of CollabLLM's data, with
-        ``single_turn_prompt``, ``single_turn_completion``, ``single_turn_metadata``, and perhaps ``prompt``, the
-        conversation so far, which the episode then begins with.
-
-        Args:
-            row: The row. Without ``single_turn_metadata`` its other columns are the metadata.
-            key: The task's key.
-            where: Named in errors, for example ``row 7``.
-            data_source: The task's data source where the row has none.
+        Either it is a single-turn row, ``prompt`` and ``completion``, both text, whose other columns are its metadata;
+        or one of CollabLLM's data, with ``single_turn_prompt``, ``single_turn_completion``, ``single_turn_metadata``,
+        and perhaps ``prompt``, the conversation so far, which the episode then begins with.
 
         Raises:
             TaskError: A column is missing or malformed.
         """
         nested = row.get("single_turn_prompt") is not None
         names = ("single_turn_prompt", "single_turn_completion") if nested else ("prompt", "completion")
-        texts = []
-        for name in names:
-            value = row.get(name)
-            if value is None:
-                raise TaskError(f"{where}: column {name!r} is missing; a row needs {_COLUMNS}; it has {sorted(row)}")
-            if not isinstance(value, str) or not value.strip():
-                raise TaskError(f"{where}: column {name!r} must be text with something in it")
-            texts.append(clean_text(value).strip())
-        request, reference = texts
+        request, reference = (_text(row, name, where) for name in names)
         metadata = _metadata(row, where)
         try:
             truth = self.gold(reference, metadata)
@@ -104,30 +85,20 @@ class Family:
             extra["single_turn_metadata"] = metadata
         if truth != reference:
             extra["answer"] = reference
+        prompt: Messages = (user(self.openings[hashlib.sha256(request.encode()).digest()[0] % len(self.openings)]),)
         if nested and row.get("prompt") is not None:
             try:
                 prompt = copy_messages(check_conversation(row["prompt"], "column 'prompt'"))
             except ValueError as error:
                 raise TaskError(f"{where}: {error}") from error
             if not prompt or prompt[-1]["role"] != "user":
-                raise TaskError(
-                    f"{where}: column 'prompt' must end in a user's message, which the assistant replies to"
-                )
-        else:
-            digest = hashlib.sha256(request.encode()).digest()
-            prompt = (user(self.openings[digest[0] % len(self.openings)]),)
+                raise TaskError(f"{where}: column 'prompt' must end in a user's message, to be replied to")
         own = row.get("data_source")
-        return Task(
-            key=key,
-            data_source=own if isinstance(own, str) and own else data_source,
-            prompt=prompt,
-            ground_truth=truth,
-            ability=self.ability,
-            extra=extra,
-        )
+        source = own if isinstance(own, str) and own else data_source
+        return Task(key, source, prompt, truth, self.ability, extra=extra)
 
     def _generated(self, level: str, split: Split, seed: int) -> TaskSet:
-        return GeneratedGoals(self, level, seed, split)  # type: ignore[arg-type]
+        return GeneratedGoals(self, level, seed, split)
 
     def _problem_with(self, task: Task) -> str | None:
         """Why a task cannot be played: a bad row is met when it is read, not in the middle of a run."""
@@ -140,21 +111,10 @@ class Family:
 
 @dataclass(frozen=True)
 class GeneratedGoals(Endless):
-    """An endless :class:`~textenvs.task.TaskSet` of collaboration tasks.
-
-    Args:
-        family: Whose.
-        level: ``"easy"``, ``"medium"`` or ``"hard"``: how much the user holds back (3, 4 and 5 pieces of a problem or
-            a function; 3, 5 and 7 of a document).
-        seed: Another seed is another sequence of tasks.
-        split: ``"train"`` or ``"test"``; the two never share a goal, whatever their seeds.
-
-    Raises:
-        ValueError: An unknown level or split, or a seed that is not an integer.
-    """
+    """An endless :class:`~textenvs.task.TaskSet`. The splits never share a goal, whatever their seeds."""
 
     family: Family
-    level: Level = "easy"
+    level: str = "easy"
     seed: int = 0
     split: Split = "train"
 
@@ -163,7 +123,6 @@ class GeneratedGoals(Endless):
 
     @property
     def name(self) -> str:
-        """Which tasks these are, in a line."""
         return f"generated {self.level} {self.family.domain} goals ({self.split}, seed {self.seed})"
 
     def _generate(self, index: int) -> Task:
@@ -172,31 +131,35 @@ class GeneratedGoals(Endless):
         draft = None
         while draft is None or _split_of(draft.content) != self.split:
             draft = self.family.draft(rng, self.level)
-        return Task(
-            key=key,
-            data_source=f"textenvs/collab-{domain}-{self.level}",
-            prompt=(user(draft.opening),),
-            ground_truth=draft.ground_truth,
-            ability=self.family.ability,
-            extra={
-                **draft.extra,
-                "single_turn_prompt": draft.request,
-                "task_desc": self.family.description,
-                "pieces": [piece.to_json() for piece in draft.pieces],
-                "level": self.level,
-            },
-        )
+        extra = {
+            **draft.extra,
+            "single_turn_prompt": draft.request,
+            "task_desc": self.family.description,
+            "pieces": [piece.to_json() for piece in draft.pieces],
+            "level": self.level,
+        }
+        source = f"textenvs/collab-{domain}-{self.level}"
+        return Task(key, source, (user(draft.opening),), draft.ground_truth, self.family.ability, extra=extra)
+
+
+def _text(row: Mapping[str, Any], name: str, where: str) -> str:
+    value = row.get(name)
+    if value is None:
+        raise TaskError(f"{where}: column {name!r} is missing; a row needs {_COLUMNS}; it has {sorted(row)}")
+    if not isinstance(value, str) or not value.strip():
+        raise TaskError(f"{where}: column {name!r} must be text with something in it")
+    return clean_text(value).strip()
 
 
 def _metadata(row: Mapping[str, Any], where: str) -> dict[str, Any]:
     given = row.get("single_turn_metadata")
+    if given is None:
+        given = {name: value for name, value in row.items() if name not in _NOT_METADATA}
     if isinstance(given, str):
         try:
             given = json.loads(given)
         except json.JSONDecodeError as error:
             raise TaskError(f"{where}: column 'single_turn_metadata' is text, but not JSON ({error})") from error
-    if given is None:
-        given = {name: value for name, value in row.items() if name not in _NOT_METADATA}
     if not isinstance(given, Mapping):
         raise TaskError(f"{where}: column 'single_turn_metadata' must be a mapping, not {type(given).__name__}")
     return dict(given)

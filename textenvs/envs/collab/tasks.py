@@ -1,32 +1,36 @@
 """Collaboration tasks: a goal that only the user knows, in pieces that can be told one at a time.
 
 A goal is CollabLLM's *single-turn task*: a complete request with a reference. The user starts with something vague
-(the task's prompt) and knows the rest as pieces: what each is about, by which words it can be asked for, and how it
-may be said. Pieces travel in the row's ``extra_info``, next to the fields of CollabLLM's own rows.
+(the task's prompt) and knows the rest as pieces. They travel in the row's ``extra_info``, next to the fields of
+CollabLLM's own rows.
 """
 
 from __future__ import annotations
 
-import json
+import random
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import field
+from importlib import resources
+from typing import Annotated, Any, Literal
 
+import yaml
+from pydantic import BaseModel, Field, StringConstraints, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from ...scoring.documents import Requirement, Text
 from ...task import Task, TaskError
 
-#: What ``interaction_kwargs["name"]`` may call the user of such a row; the second is what verl's recipe writes.
-USER_NAMES: tuple[str, ...] = ("collab", "collabllm")
 
-_COMMON = (
-    "about above after also and any are because been before being below between both but can could did does doing down "
-    "during each every find for from further given had has have having her here hers him his how into its itself just "
-    "let more most must not now off once one only other our out over own same shall she should show some such than "
-    "that the their them then there these they this those through too two under until upon use used using very was "
-    "were what when where which while who whom whose why will with would you your"
-)
-_STOP_WORDS = frozenset(_COMMON.split())
+def content(package: str | None, name: str) -> Any:
+    """What the YAML file ``name`` beside the modules of ``package`` holds."""
+    text = resources.files(package or "").joinpath(name).read_text(encoding="utf-8")
+    return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+
+
+#: What the scripted user says, by occasion; how a talk begins; words that are no keywords.
+PHRASES: Mapping[str, Sequence[str]] = content(__package__, "phrases.yaml")
+_STOP_WORDS = frozenset(" ".join(PHRASES["stop_words"]).split())
 
 _WORD = re.compile(r"[^\W\d_]{3,}")
 _FENCE = re.compile(r"^ {0,3}(```|~~~)", re.MULTILINE)
@@ -36,81 +40,60 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])(?<!\be\.g\.)(?<!\bi\.e\.)\s+(?=[A-Z\d\"'
 
 @dataclass(frozen=True)
 class Piece:
-    """One thing the user knows.
+    """One thing the user knows."""
 
-    Args:
-        topic: What it is about, in a word or two.
-        sayings: Ways to say it; at least one. Each says the whole piece.
-        keywords: Beginnings of words, in lower case, by which a question asks for it.
-        question: How one would ask for it; left out, a question with the topic.
-        requirement: What a document must be like to respect it (see :mod:`textenvs.scoring.documents`), if anything.
-    """
-
-    topic: str
-    sayings: tuple[str, ...]
-    keywords: tuple[str, ...] = ()
-    question: str = ""
-    requirement: Mapping[str, Any] | None = None
+    topic: Text
+    sayings: Annotated[tuple[Text, ...], Field(min_length=1)]  # each says the whole piece
+    #: Beginnings of words by which a question asks for it.
+    keywords: tuple[Annotated[str, StringConstraints(to_lower=True)], ...] = ()
+    question: str = ""  # how one would ask for it; left out, a question with the topic
+    requirement: Requirement | None = None  # what a document must be like to respect it
 
     def to_json(self) -> dict[str, Any]:
-        """The piece as it stands in a row."""
-        row: dict[str, Any] = {
-            "topic": self.topic,
-            "sayings": list(self.sayings),
-            "keywords": list(self.keywords),
-            "question": self.question,
-        }
-        if self.requirement is not None:
-            row["requirement"] = dict(self.requirement)
+        row: dict[str, Any] = _PIECE.dump_python(self, mode="json", exclude_none=True)
         return row
 
-    @classmethod
-    def from_json(cls, value: Any, where: str) -> Piece:
-        """Read a piece of a row.
 
-        Raises:
-            TaskError: It is malformed.
-        """
-        if not isinstance(value, Mapping):
-            raise TaskError(f"{where} must be a mapping with 'topic' and 'sayings', not {type(value).__name__}")
-        topic, question = value.get("topic"), value.get("question") or ""
-        sayings, keywords = value.get("sayings"), value.get("keywords") or ()
-        if not isinstance(topic, str) or not topic.strip() or not isinstance(question, str):
-            raise TaskError(f"{where}: 'topic' must be text with something in it, and 'question' text")
-        if not _texts(sayings) or not sayings or not all(saying.strip() for saying in sayings):
-            raise TaskError(f"{where}: 'sayings' must be a list of at least one text")
-        if not _texts(keywords):
-            raise TaskError(f"{where}: 'keywords' must be a list of texts")
-        requirement = value.get("requirement")
-        if requirement is not None and not isinstance(requirement, Mapping):
-            raise TaskError(f"{where}: 'requirement' must be a mapping, not {type(requirement).__name__}")
-        return cls(topic, tuple(sayings), tuple(word.lower() for word in keywords), question, requirement)
+_PIECE = TypeAdapter(Piece)
+
+
+class Goal(BaseModel, frozen=True):
+    """What the user wants: the whole request, what kind of task it is, and what there is to tell.
+
+    The fields have the names of CollabLLM's rows. ``name`` is that of the user; verl's recipe writes the second.
+    """
+
+    name: Literal["collab", "collabllm"] = "collab"
+    single_turn_prompt: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+    task_desc: str = ""
+    pieces: Annotated[tuple[Piece, ...], Field(min_length=1)]
 
 
 @dataclass(frozen=True)
-class Goal:
-    """What the user wants.
+class Draft:
+    """A task before it is a row. Its ``content`` is what it is apart from its wording, which decides its split."""
 
-    Args:
-        prompt: The complete request, as it would be put in a single turn.
-        pieces: What there is to tell.
-        description: What kind of task it is, in a few words, for a simulated user that is a language model.
-    """
-
-    prompt: str
+    opening: str
+    request: str
     pieces: tuple[Piece, ...]
-    description: str = ""
+    ground_truth: str
+    content: str
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+def begin(rng: random.Random, wants: Sequence[str]) -> str:
+    """A vague first message: perhaps a word of greeting, and one of ``wants``."""
+    return f"{rng.choice(PHRASES['beginning'])} {rng.choice(wants)}".strip()
+
+
+def piece_of(said: Mapping[str, Any], requirement: Requirement | None = None, **values: object) -> Piece:
+    """A piece as YAML files have it, with the values of its sayings filled in."""
+    sayings = tuple(saying.format(**values) for saying in said["sayings"])
+    return Piece(said["topic"], sayings, tuple(said["keywords"].split()), said["question"], requirement)
 
 
 def goal_of(task: Task, split: Callable[[str, str], tuple[Piece, ...]]) -> Goal:
-    """The goal of a row.
-
-    It is in ``extra_info``: ``single_turn_prompt`` (there, or in ``interaction_kwargs`` as verl's recipe has it),
-    ``task_desc`` and ``pieces``.
-
-    Args:
-        task: The row.
-        split: Makes pieces of a request and its reference, for rows without any.
+    """The goal of a row, in its ``extra_info`` or, as verl's recipe has it, in ``interaction_kwargs`` there.
 
     Raises:
         TaskError: The row has no goal, or its pieces are malformed; the message names the field.
@@ -119,20 +102,16 @@ def goal_of(task: Task, split: Callable[[str, str], tuple[Piece, ...]]) -> Goal:
     options = task.extra.get("interaction_kwargs") or {}
     if not isinstance(options, Mapping):
         raise TaskError(f"{where}.interaction_kwargs must be a mapping with a 'name', not {type(options).__name__}")
-    if (name := options.get("name", USER_NAMES[0])) not in USER_NAMES:
-        raise TaskError(f"{where}.interaction_kwargs asks for the user {name!r}; here it can be {USER_NAMES[0]!r}")
-    prompt = options.get("single_turn_prompt", task.extra.get("single_turn_prompt"))
-    if not isinstance(prompt, str) or not prompt.strip():
-        raise TaskError(f"{where} has no 'single_turn_prompt' with the whole request, so the user has no goal")
-    description = options.get("task_desc", task.extra.get("task_desc", ""))
-    listed = task.extra.get("pieces")
-    if listed is None:
-        pieces = split(prompt, str(task.ground_truth))
-    elif isinstance(listed, Sequence) and not isinstance(listed, str) and listed:
-        pieces = tuple(Piece.from_json(value, f"{where}.pieces[{i}]") for i, value in enumerate(listed))
-    else:
-        raise TaskError(f"{where}.pieces must be a list of at least one piece")
-    return Goal(prompt.strip(), pieces, description if isinstance(description, str) else "")
+    found = {name: task.extra[name] for name in ("single_turn_prompt", "task_desc", "pieces") if name in task.extra}
+    found |= options
+    try:
+        if found.get("pieces") is None and isinstance(request := found.get("single_turn_prompt"), str):
+            found["pieces"] = split(request, str(task.ground_truth))
+        return Goal.model_validate(found)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
+        raise TaskError(f"{where}{place}: {first['msg']}; a row holds the user's goal there") from error
 
 
 def split_request(prompt: str, reference: str = "") -> tuple[Piece, ...]:
@@ -157,20 +136,6 @@ def split_request(prompt: str, reference: str = "") -> tuple[Piece, ...]:
     return tuple(_piece(text) for text in texts)
 
 
-def reference_program(reference: Any) -> str:
-    """The program of a reference, which in CollabLLM's rows is JSON text with ``answer``, ``test`` and more."""
-    answer = _json_object(reference).get("answer")
-    return answer if isinstance(answer, str) else str(reference)
-
-
-def test_module(metadata: Any, reference: Any) -> str | None:
-    """The source of the tests of a row of CollabLLM's: in its metadata, or else in its reference."""
-    for value in (metadata, _json_object(reference)):
-        if isinstance(value, Mapping) and isinstance(value.get("test"), str) and value["test"].strip():
-            return str(value["test"])
-    return None
-
-
 def keywords_of(text: str) -> tuple[str, ...]:
     """Beginnings of the words by which a question can ask for ``text``: its words without the most common ones."""
     stems = (word if len(word) <= 5 else word[: max(5, len(word) - 2)] for word in content_words(text))
@@ -181,14 +146,6 @@ def _piece(text: str) -> Piece:
     keywords = keywords_of(text)
     first = [word for word in _WORD.findall(text) if word.lower() not in _STOP_WORDS][:3]
     return Piece(" ".join(first) or text[:20], (text,), keywords)
-
-
-def _json_object(value: Any) -> Mapping[str, Any]:
-    if isinstance(value, str) and value.lstrip().startswith("{"):
-        with suppress(json.JSONDecodeError, RecursionError):
-            read = json.loads(value)
-            return read if isinstance(read, dict) else {}
-    return {}
 
 
 def content_words(text: str) -> list[str]:
@@ -205,7 +162,3 @@ def _blocks(text: str) -> list[str]:
         blocks += [text[position:opening], text[opening:end]]
         position = end
     return [*blocks, text[position:]]
-
-
-def _texts(value: Any) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, str) and all(isinstance(each, str) for each in value)

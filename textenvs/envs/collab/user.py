@@ -1,17 +1,8 @@
 """CollabLLM's user without a language model: knows a goal in pieces, starts vague, and tells what it is asked for.
 
-A state machine, and a pure one: what it says next follows from what was said so far, what the environment makes of a
-delivery, and a random generator that picks the phrasing. Its rules, in order:
-
-1. A delivery (an answer, a document, a program) that satisfies it ends the talk.
-2. A question about something that it has not told yet is answered, up to ``answers`` things a turn.
-3. The first open question of the talk ("What else should I know?") gets one piece of the user's choice.
-4. Everything else tells nothing and costs patience: no question, a question that was asked before, one about what is
-   known or does not matter, a further open question, a delivery that is not right. To a question the user adds a hint,
-   what it could be asked about. Without patience left it ends the talk.
-
-It volunteers nothing. Every piece is told at most once, and never all of several in one message, so the goal is never
-stated as a whole. Since each turn tells a piece or costs patience, the talk always ends.
+A pure state machine; its rules are in docs/environments/collab-math.md. It volunteers nothing. Every piece is told at
+most once, and never all of several in one message, so the goal is never stated as a whole. Since each turn tells a
+piece or costs patience, the talk always ends.
 """
 
 from __future__ import annotations
@@ -23,8 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from .draft import PHRASES
-from .tasks import Piece
+from .tasks import PHRASES, Piece
 
 Accepts = Literal["right", "any"]
 
@@ -47,14 +37,7 @@ _WORDS = re.compile(r"[^\W_]+")
 
 @dataclass(frozen=True)
 class Memory:
-    """What the user remembers of the talk.
-
-    Args:
-        told: The pieces told, in this order.
-        lost: How much patience is gone.
-        heard: The questions it was asked, in plain words.
-        opened: Whether it was asked an open question.
-    """
+    """What the user remembers: pieces told, patience lost, questions heard (in plain words), and any open question."""
 
     told: tuple[int, ...] = ()
     lost: int = 0
@@ -63,118 +46,65 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Delivery:
-    """What the environment makes of a reply.
+class Check:
+    """What a delivery is worth."""
 
-    Args:
-        made: Whether the reply delivers something: an answer, a document, a program.
-        right: Whether what it delivers is right.
-        remark: What the user says about a delivery that is not right; never what would be right.
-    """
-
-    made: bool = False
-    right: bool = False
-    remark: str = ""
+    score: float  # the task score, from 0 to 1
+    right: bool  # whether it satisfies the user
+    remark: str = ""  # what the user says about one that does not; never what would be right
+    metrics: Mapping[str, float] = field(default_factory=dict)  # those that the family names in `check_metrics`
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a reply asks for.
+    """What a reply asks for."""
 
-    Args:
-        pieces: The pieces that its questions are about, in the order they are asked for.
-        open: Whether it asks a question about nothing in particular that the user could answer.
-        heard: Its questions in plain words, and the piece that each is about; those that were asked before left out.
-        any: Whether it asks anything at all, repetitions included.
-    """
-
-    pieces: tuple[int, ...] = ()
-    open: bool = False
-    heard: Mapping[str, int | None] = field(default_factory=dict)
-    any: bool = False
+    pieces: tuple[int, ...]  # that its questions are about, in this order
+    open: bool  # whether it asks a question about nothing in particular that the user could answer
+    heard: Mapping[str, int | None]  # its new questions in plain words, and the piece that each is about
+    any: bool  # whether it asks anything at all, repetitions included
 
 
 @dataclass(frozen=True)
 class Reaction:
-    """What the user does: says ``text``, and ends the talk when there is a ``stop``.
-
-    ``asked_for`` is how many of the told pieces a question was about; ``asked`` is whether the reply asked for
-    something that it did not know; ``metrics`` are more numbers worth reporting.
-    """
+    """What the user does: says ``text``, and ends the talk when there is a ``stop``."""
 
     text: str
     memory: Memory
     stop: str | None = None
-    asked_for: int = 0
-    asked: bool = False
+    asked_for: int = 0  # how many of the told pieces a question was about
+    asked: bool = False  # whether the reply asked for something that it did not know
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class UserBehavior:
-    """How a user behaves, whatever its goal.
+class CollabUser:
+    """The user of one goal; how it behaves are options of :class:`~textenvs.envs.collab.env.Collab`."""
 
-    Args:
-        answers: How many questions are answered in one turn, at least 1.
-        patience: After how many turns without progress the user ends the talk, at least 1.
-        accepts: ``"right"``: the user can tell whether a delivery is right. ``"any"``: the user cannot, and takes any
-            delivery once everything is told, and none before.
-        volunteers: Whether it tells a piece in any turn that says something. A control for experiments: with such a
-            user, asking does not pay.
-    """
-
+    pieces: Sequence[Piece]
+    form: str = ""
     answers: int = 2
     patience: int = 3
     accepts: Accepts = "right"
     volunteers: bool = False
 
-
-@dataclass(frozen=True)
-class CollabUser:
-    """The user of one goal.
-
-    Args:
-        pieces: What there is to tell; at least one.
-        form: A sentence that says how to deliver, added when everything is told.
-        behavior: How it behaves.
-
-    Raises:
-        ValueError: There is nothing to tell.
-    """
-
-    pieces: Sequence[Piece]
-    form: str = ""
-    behavior: UserBehavior = UserBehavior()
-
-    def __post_init__(self) -> None:
-        if not self.pieces:
-            raise ValueError("a user needs at least one piece to tell")
-
     def untold(self, memory: Memory) -> tuple[int, ...]:
-        """The pieces that are still to be told."""
         return tuple(i for i in range(len(self.pieces)) if i not in memory.told)
 
-    def react(self, memory: Memory, text: str, delivery: Delivery, rng: np.random.Generator) -> Reaction:
-        """What the user does about a reply.
-
-        Args:
-            memory: As the last reaction left it.
-            text: What the user can read of the assistant's message.
-            delivery: What the environment makes of it.
-            rng: Picks phrasings, and the piece that an open question gets.
-        """
+    def react(self, memory: Memory, text: str, delivery: Check | None, rng: np.random.Generator) -> Reaction:
+        """What the user does about a reply, of which it can read ``text``, and which delivers what was checked."""
         untold = self.untold(memory)
-        if delivery.made and self.behavior.accepts == "right" and delivery.right:
+        if delivery and self.accepts == "right" and delivery.right:
             return Reaction(_pick("thanks", rng), memory, "solved")
-        if delivery.made and self.behavior.accepts == "any" and not untold:
+        if delivery and self.accepts == "any" and not untold:
             return Reaction(_pick("enough", rng), memory, "solved" if delivery.right else "user_left")
         asked = self.asked(text, memory)
         # One piece stays back when there are several, so that no single message says all.
-        most = min(self.behavior.answers, max(1, len(self.pieces) - 1))
+        most = min(self.answers, max(1, len(self.pieces) - 1))
         told = wanted = [piece for piece in asked.pieces if piece in untold][:most]
-        may_offer = bool(untold) and not wanted and not delivery.made  # a guess is told nothing
+        may_offer = bool(untold) and not wanted and not delivery  # a guess is told nothing
         opened = may_offer and asked.open and not memory.opened
-        if opened or (may_offer and self.behavior.volunteers and text.strip()):
+        if opened or (may_offer and self.volunteers and text.strip()):
             told = [untold[int(rng.integers(len(untold)))]]
         left = {piece for piece in untold if piece not in told}  # a question about these may be asked again
         heard = memory.heard | {clause for clause, piece in asked.heard.items() if piece not in left}
@@ -182,7 +112,7 @@ class CollabUser:
         if not told:
             return self._complain(memory, text, delivery, asked, rng)
         parts = [_choose(self.pieces[piece].sayings, rng) for piece in told]
-        if delivery.made:
+        if delivery:
             parts.insert(0, self._about(delivery, rng))
         elif not wanted:
             parts.insert(0, _pick("aside", rng))
@@ -227,26 +157,28 @@ class CollabUser:
         return next((piece for piece in best if piece not in done), best[0]) if max(hits) > 0 else None
 
     def _complain(
-        self, memory: Memory, text: str, delivery: Delivery, asked: Asked, rng: np.random.Generator
+        self, memory: Memory, text: str, delivery: Check | None, asked: Asked, rng: np.random.Generator
     ) -> Reaction:
         untold = self.untold(memory)
-        if memory.lost >= self.behavior.patience:
+        if memory.lost >= self.patience:
             return Reaction(_pick("left" if untold else "gave_up", rng), memory, "user_left" if untold else "gave_up")
         if not text.strip():
-            return Reaction(_pick("nothing", rng), memory)
-        if delivery.made:
-            return Reaction(self._about(delivery, rng), memory)
-        if not untold:
-            return Reaction(_joined([_pick("all_told", rng), self.form]), memory)
-        if not asked.any:
-            return Reaction(_pick("idle", rng), memory)
-        said = _pick("known" if asked.pieces or not asked.heard else "missed", rng)
-        topic = self.pieces[untold[int(rng.integers(len(untold)))]].topic
-        return Reaction(_joined([said, _pick("hint", rng).format(topic=topic)]), memory)
+            said = _pick("nothing", rng)
+        elif delivery:
+            said = self._about(delivery, rng)
+        elif not untold:
+            said = _joined([_pick("all_told", rng), self.form])
+        elif not asked.any:
+            said = _pick("idle", rng)
+        else:
+            said = _pick("known" if asked.pieces or not asked.heard else "missed", rng)
+            topic = self.pieces[untold[int(rng.integers(len(untold)))]].topic
+            said = _joined([said, _pick("hint", rng).format(topic=topic)])
+        return Reaction(said, memory)
 
-    def _about(self, delivery: Delivery, rng: np.random.Generator) -> str:
+    def _about(self, delivery: Check, rng: np.random.Generator) -> str:
         """What it says about a delivery that does not end the talk."""
-        if self.behavior.accepts == "any":
+        if self.accepts == "any":
             return _pick("too_early", rng)
         return delivery.remark or _pick("wrong", rng)
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from ...attack import Attack
 from ...data.sources import Source
 from ...env import EnvironmentFailure
 from ...messages import Message
@@ -16,13 +15,13 @@ from ...sandbox import Sandbox, SandboxFailure
 from ...scoring.documents import last_block
 from ...task import Task, TaskError
 from ...text import digest
-from ..collab.draft import LEVELS
-from ..collab.env import Check, Collab
-from ..collab.tasks import Goal, reference_program
+from ..collab.env import Collab
+from ..collab.tasks import Goal
+from ..collab.user import Check
 from .attacks import ATTACKS
 from .scoring import Assertion, CodeScore, Test, pass_rate
 from .tasks import FAMILY
-from .unit_tests import unit_tests_of
+from .unit_tests import reference_program, unit_tests_of
 
 # Programs that were tested are not run again: siblings of a group, forks and replays often deliver the same one. Those
 # that ran out of time are, because that depends on the machine. By digest: a program may be a megabyte.
@@ -33,26 +32,20 @@ _MOST_TESTED = 4096
 class CollabCode(Collab):
     """A Python function told in pieces. The task score is ``pass_rate``, the part of the goal's unit tests it passes.
 
-    A reply delivers what stands in its last fenced block. It runs in a sandbox (:mod:`textenvs.sandbox`); where
-    there is none on this machine, the environment is not made, and the error says what to do.
+    A reply delivers what stands in its last fenced block. It runs in a sandbox; where there is none on this machine,
+    the environment is not made, and the error says what to do.
 
     Args:
-        tasks: As in :class:`~textenvs.envs.collab.env.Collab`, and so are all ``options``.
         timeout_s: Seconds that one test may take.
         sandbox: Where programs run: a :class:`~textenvs.sandbox.Sandbox`, or a mapping of its options
             (``packages``, ``allow_unsafe``, ...) and of those of its limits (``memory_mb``, ...). BigCodeBench's rows
             need many ``packages``.
         **options: See :class:`~textenvs.envs.collab.env.Collab`.
 
-    Raises:
-        SandboxUnavailable: There is no sandbox on this machine.
-        ValueError: A value outside the above.
-        TaskError: Rows that cannot be played, listed by file, row and column.
     """
 
     family = FAMILY
-    levels = LEVELS
-    attack_margin = 0.5
+    own_attacks = ATTACKS
     score_name = "pass_rate"
     form = "Please put the code between ```python and ```."
 
@@ -69,19 +62,8 @@ class CollabCode(Collab):
         self.timeout_s = timeout_s
         self.sandbox = Sandbox.of(sandbox)
 
-    def attacks(self) -> Sequence[Attack]:
-        """Programs that go for the checker, beside what all collaborations have."""
-        return (*super().attacks(), *ATTACKS)
-
-    def opening(  # type: ignore[override]  # the base class's bases may wait
-        self, task: Task
-    ) -> Sequence[Message] | Awaitable[Sequence[Message]]:
-        """The user's vague request, once goal and tests are known to be usable."""
+    async def opening(self, task: Task) -> Sequence[Message]:  # type: ignore[override]  # hooks may wait
         opening = super().opening(task)
-        tests = unit_tests_of(task)
-        return self._open_tried(task, opening) if any(isinstance(test, Assertion) for test in tests) else opening
-
-    async def _open_tried(self, task: Task, opening: Sequence[Message]) -> Sequence[Message]:
         if not await self._tests_of(task):
             raise TaskError(
                 f"task {task.key}: the reference program passes none of its tests from a process of its own, where "
@@ -90,11 +72,9 @@ class CollabCode(Collab):
         return opening
 
     def find(self, text: str) -> str | None:
-        """The reply's last fenced block."""
         return last_block(text)
 
     async def check(self, goal: Goal, delivered: str) -> Check:
-        """The part of the tests that the program passes."""
         tests = await self._tests_of(self.task)
         score = await self._test(delivered, tests)
         remark = f"It passes {score.passed} of my {len(tests)} checks."
@@ -127,15 +107,12 @@ class CollabCode(Collab):
         return score
 
     def solution(self, task: Task) -> str:
-        """The reference program."""
         return f"```python\n{reference_program(task.ground_truth)}\n```"
 
     def careless_reply(self, rng: np.random.Generator) -> str:
-        """A function that guesses at everything, without asking for anything."""
         name = ("solve", "function", "main", "run")[int(rng.integers(4))]
         body = ("sum(x)", "x", "len(x)", "sorted(x)")[int(rng.integers(4))]
         return f"```python\ndef {name}(x):\n    return {body}\n```"
 
     def secrets(self) -> Sequence[str]:
-        """The reference program."""
         return () if self.state.task is None else (reference_program(self.state.task.ground_truth),)

@@ -8,9 +8,8 @@ process with a submitted program, and no process of a program descends from one 
   and empties the folder;
 * an ``expression`` is evaluated in a fork of the runner, together with the program. No process of the box has the
   expected value. What this process writes to its pipe is a claim of the program, no more than its result is;
-* ``code`` (a test) runs in a fork of the runner that holds no program. The program is a :func:`_serve` below the
-  *nursery*, a fork from before the question was read, and the test sees it through :class:`Remote`: plain data in,
-  plain data out.
+* ``code`` (a test) runs in a fork of the runner that holds no program. The program is a :func:`_serve` that the first
+  process forks, and the test sees it through :class:`Remote`: plain data in, plain data out.
 """
 
 import builtins
@@ -20,6 +19,7 @@ import datetime
 import decimal
 import fractions
 import json
+import operator
 import os
 import resource
 import select
@@ -32,20 +32,35 @@ import unittest
 from typing import Any
 
 FOLDER = os.getcwd()
-_LAST = 3
+#: What a runner says to the first process: serve a program (with the ends of its pipes); done, another question may
+#: follow; done, none may.
+_SERVE, _NEXT, _LAST = b"!", b"+", b"-"
 
 
 def main() -> None:
     """Answer until standard input ends, or after a question that is not to be followed by another."""
     _empty_folder()  # of this program
     print("ready", flush=True)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no process is left to be waited for
     while select.select([0], [], []):
-        runner = os.fork()
-        if runner == 0:
-            os._exit(_run_question())
-        _, status = os.waitpid(runner, 0)
-        if status:
-            os._exit(0 if os.waitstatus_to_exitcode(status) == _LAST else 1)
+        requests, runner = socket.socketpair()
+        if os.fork() == 0:
+            requests.close()
+            _run_question(runner)
+        runner.close()
+        said = b""
+        while (received := socket.recv_fds(requests, 1, 2))[0]:
+            said, fds = received[:2]
+            if fds and os.fork() == 0:
+                requests.close()
+                _leave_streams()
+                os.setsid()
+                _serve(*fds)
+            for fd in fds:
+                os.close(fd)
+        requests.close()
+        if said != _NEXT:
+            os._exit(0 if said == _LAST else 1)
         _clean_up()
 
 
@@ -53,11 +68,8 @@ def _clean_up() -> None:
     """Nothing of a question is there for the next: no process, no file. Only in a box: all there is, is the box's."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(-1, signal.SIGKILL)
-    try:
-        while True:
-            os.waitpid(-1, 0)
-    except ChildProcessError:
-        pass
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(-1, 0)  # until all have ended
     _empty_folder()
 
 
@@ -73,28 +85,23 @@ def _empty_folder() -> None:
             os.unlink(entry.path)
 
 
-def _run_question() -> Any:
-    """In the runner: read the question, answer it; the exit code is :data:`_LAST` where no other may follow."""
-    nursery, other = socket.socketpair()
-    if os.fork() == 0:
-        nursery.close()
-        _nurse(other)
-    other.close()
+def _run_question(first: Any) -> Any:
+    """In the runner: read the question, answer it, and tell the first process whether another may follow."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     line = b""
     while not line.endswith(b"\n"):
         chunk = os.read(0, 1 << 16)
         if not chunk:
-            return _LAST
+            first.send(_LAST)
+            os._exit(0)
         line += chunk
     order = json.loads(line)
     answers = os.dup(1)
     _leave_streams()
     _limit(order["cpu_s"])
-    reports = [_one(order, test, answers, nursery) for test in order["tests"]]
-    text = (json.dumps(reports) + "\n").encode()
-    while text:
-        text = text[os.write(answers, text) :]
-    return 0 if order["stays"] else _LAST
+    _write_all(answers, [_one(order, test, answers, first) for test in order["tests"]])
+    first.send(_NEXT if order["stays"] else _LAST)
+    os._exit(0)
 
 
 def _leave_streams() -> None:
@@ -107,34 +114,23 @@ def _limit(cpu_s: Any) -> Any:
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))
 
 
-def _nurse(requests: Any) -> Any:
-    """Fork a process for a program whenever the two ends of its pipes come; this one knows nothing of a question."""
-    _leave_streams()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    while fds := socket.recv_fds(requests, 1, 2)[1]:
-        if os.fork() == 0:
-            requests.close()
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            os.setsid()
-            _serve(*fds)
-        for fd in fds:
-            os.close(fd)
-    os._exit(0)
-
-
-def _one(order: Any, test: Any, answers: Any, nursery: Any) -> Any:
+def _one(order: Any, test: Any, answers: Any, first: Any) -> Any:
     """What one test came to: ``value`` (by ``repr``) or ``error``, neither where code passed; and whether ``late``."""
     reads, writes = os.pipe()
-    served = None if "expression" in test else _Served(nursery, order)
+    served = None if "expression" in test else _Served(first, order)
     child = os.fork()
     if child == 0:
-        nursery.close()
-        os.close(answers)
-        os.close(reads)
-        os.setsid()
-        said = _evaluate(order["program"], test["expression"]) if served is None else _test(test["code"], served)
-        _write_all(writes, said)
-        os._exit(0)
+        try:
+            first.close()
+            os.close(answers)
+            os.close(reads)
+            os.setsid()
+            value = _test(test["code"], served) if served else _evaluate(order["program"], test["expression"])
+            _write_all(writes, {"value": value, "error": None})
+        except BaseException as raised:
+            _write_all(writes, {"value": None, "error": _said_of(raised)})
+        finally:
+            os._exit(0)
     os.close(writes)
     text, deadline, late = b"", time.monotonic() + order["timeout_s"], False
     while not text.endswith(b"\n") and len(text) <= 8 * order["most"]:
@@ -155,23 +151,22 @@ def _one(order: Any, test: Any, answers: Any, nursery: Any) -> Any:
         return {"value": None, "error": f"It took longer than {order['timeout_s']:g} s.", "late": True}
     try:
         said = json.loads(text)
-        value, error = said["value"], said["error"]
+        found, error = said["value"], said["error"]
     except (ValueError, KeyError, TypeError):
         code = os.waitstatus_to_exitcode(status)
         how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
         if code in (-signal.SIGXCPU, -signal.SIGKILL):
             how += " (mostly a limit of CPU time)"
         return {"value": None, "error": f"The program ended {how} before the test did.", "late": True}
-    for each in (value, error):
-        if not isinstance(each, (str, type(None))) or len(each or "") > order["most"]:
-            return {"value": None, "error": "The result is too long.", "late": False}
-    return {"value": value, "error": error, "late": False}
+    if any(not isinstance(each, (str, type(None))) or len(each or "") > order["most"] for each in (found, error)):
+        return {"value": None, "error": "The result is too long.", "late": False}
+    return {"value": found, "error": error, "late": False}
 
 
-def _write_all(fd: Any, said: Any, dump: Any = json.dumps, write: Any = os.write) -> Any:
-    text = (dump(said) + "\n").encode()
+def _write_all(fd: Any, said: Any) -> Any:
+    text = (json.dumps(said) + "\n").encode()
     while text:
-        text = text[write(fd, text) :]
+        text = text[os.write(fd, text) :]
 
 
 def _said_of(error: Any) -> Any:
@@ -181,52 +176,37 @@ def _said_of(error: Any) -> Any:
         return type(error).__name__
 
 
-# ------------------------------------------------------------------ expressions
-
-
 def _evaluate(program: Any, expression: Any) -> Any:
     """With the program: run it, then evaluate ``expression``."""
-    try:
-        names = {"__name__": "program"}
-        exec(compile(program, "program.py", "exec"), names)
-        value = eval(compile(expression.strip(), "test", "eval"), names)
-        if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
-            value = value.tolist()
-        return {"value": repr(value), "error": None}
-    except BaseException as error:
-        return {"value": None, "error": _said_of(error)}
-
-
-# ------------------------------------------------------------------ tests that are code
+    names = {"__name__": "program"}
+    exec(compile(program, "program.py", "exec"), names)
+    value = eval(compile(expression.strip(), "test", "eval"), names)
+    return repr(value.tolist() if type(value).__module__ == "numpy" and hasattr(value, "tolist") else value)
 
 
 def _test(code: Any, served: Any) -> Any:
     """Without the program: run the test's code, in which the names that it does not bind itself are the program's."""
-    try:
-        # The program may write to the folder; what it puts there is not imported here.
-        sys.path[:] = [path for path in sys.path if path and not path.startswith(FOLDER)]
-        os.environ["HOME"] = "/"
-        names = {"__name__": "program", **served.names(code["names"])}
-        exec(compile(code["source"], "test.py", "exec"), names)
-        if code["method"] is not None:
-            result = unittest.TestResult()
-            unittest.TestSuite([names[code["method"][0]](code["method"][1])]).run(result)
-            for _, text in result.errors + result.failures:
-                raise AssertionError(text.strip().splitlines()[-1])
-            if result.testsRun != 1 or result.skipped or result.expectedFailures or result.unexpectedSuccesses:
-                raise AssertionError("the test did not run")
-        return {"value": None, "error": None}
-    except BaseException as error:
-        return {"value": None, "error": _said_of(error)}
+    # The program may write to the folder; what it puts there is not imported here.
+    sys.path[:] = [path for path in sys.path if path and not path.startswith(FOLDER)]
+    os.environ["HOME"] = "/"
+    names = {"__name__": "program", **served.names(code["names"])}
+    exec(compile(code["source"], "test.py", "exec"), names)
+    if code["method"] is not None:
+        result = unittest.TestResult()
+        unittest.TestSuite([names[code["method"][0]](code["method"][1])]).run(result)
+        for _, text in result.errors + result.failures:
+            raise AssertionError(text.strip().splitlines()[-1])
+        if result.testsRun != 1 or result.skipped or result.expectedFailures or result.unexpectedSuccesses:
+            raise AssertionError("the test did not run")
 
 
 class _Served:
     """The submitted program in a process of its own, as the process of a test sees it."""
 
-    def __init__(self, nursery: Any, order: Any) -> None:
+    def __init__(self, first: Any, order: Any) -> None:
         asks, self._asks = os.pipe()
         self._answers, answers = os.pipe()
-        socket.send_fds(nursery, [b"!"], [asks, answers])
+        socket.send_fds(first, [_SERVE], [asks, answers])
         os.close(asks)
         os.close(answers)
         self._order, self._held = order, b""
@@ -238,11 +218,7 @@ class _Served:
         return {name: value for name, value in found.items() if value is not _MISSING}
 
     def ask(self, what: Any, ref: Any, *args: Any, **kwargs: Any) -> Any:
-        """Have ``what`` done with the object ``ref``; returns its result, or raises what it raised.
-
-        Raises:
-            TypeError: An argument is no plain data.
-        """
+        """Have ``what`` done with the object ``ref``; returns its result, or raises what it raised."""
         _write_all(self._asks, [what, ref, encode(args), encode(kwargs)])
         while b"\n" not in self._held:
             chunk = os.read(self._answers, 65536)
@@ -256,16 +232,13 @@ class _Served:
         return decode(said["value"], self)
 
     def end(self) -> Any:
-        """The program reads no further question, and ends; if it does not, with all else when all tests are done."""
+        """The program ends, as it has nothing more to read; or, with all else, when all tests are done."""
         os.close(self._asks)
         os.close(self._answers)
 
 
 def _exception(names: Any, text: Any) -> Any:
-    """The first of the classes called ``names`` that is a built-in exception, as the program raised it.
-
-    No other class: those of ``unittest`` mean "skipped" or "stop here" to a test.
-    """
+    """The first of ``names`` that is a built-in exception: those of ``unittest`` mean "skipped" or "stop" to a test."""
     for name in names:
         kind = getattr(builtins, name, None) if isinstance(name, str) else None
         # An iteration of the test's must not end by it.
@@ -287,7 +260,7 @@ class Remote:
             raise AttributeError(name)  # protocols of libraries trust what these say
         return self._served.ask("getattr", self._ref, name)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: D102
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._served.ask("call", self._ref, *args, **kwargs)
 
     def __getitem__(self, key: Any) -> Any:
@@ -310,8 +283,8 @@ class Remote:
 
 def _serve(asks: Any, answers: Any) -> Any:
     """With the program: run it, then do what the test asks, until it has nothing more to ask."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     lines = os.fdopen(asks, "rb")
-    write, dump = os.write, json.dumps
     names: dict[str, Any] = {"__name__": "program"}
     objects: list[Any] = []
     broken: BaseException | None = None
@@ -324,8 +297,8 @@ def _serve(asks: Any, answers: Any) -> Any:
     does: dict[str, Any] = {
         "name": lambda _, name: names.get(name, _MISSING),
         "getattr": getattr,
-        "call": lambda function, *args, **kwargs: function(*args, **kwargs),
-        "getitem": lambda holder, key: holder[key],
+        "call": operator.call,
+        "getitem": operator.getitem,
         "len": len,
         "iter": iter,
         "next": lambda iterator: next(iterator, _MISSING),
@@ -341,7 +314,7 @@ def _serve(asks: Any, answers: Any) -> Any:
         except BaseException as error:
             kinds = [kind.__name__ for kind in type(error).__mro__]
             said = {"raised": kinds, "text": _said_of(error).partition(": ")[2]}
-        _write_all(answers, said, dump, write)
+        _write_all(answers, said)
     os._exit(0)
 
 
@@ -374,15 +347,11 @@ _CODECS: dict[type, tuple[Any, Any]] = {
     datetime.datetime: (datetime.datetime.isoformat, datetime.datetime.fromisoformat),
     datetime.timedelta: (lambda value: value.total_seconds(), lambda seconds: datetime.timedelta(seconds=seconds)),
 }
-_BY_NAME = {kind.__name__: (kind, codec[1]) for kind, codec in _CODECS.items()}
+_READ = {kind.__name__: read for kind, (_, read) in _CODECS.items()}
 
 
 def encode(value: Any, objects: Any = None) -> Any:
-    """``value`` as JSON; what is no plain data is kept in ``objects``, and named by its place there.
-
-    Raises:
-        TypeError: It is no plain data, and there are no ``objects``.
-    """
+    """``value`` as JSON; what is no plain data is kept in ``objects`` and named by its place there, or a TypeError."""
     kind = type(value)
     if value is _MISSING:
         return {"missing": None}
@@ -418,7 +387,7 @@ def decode(value: Any, home: Any) -> Any:
 
         array = numpy.array(decode(content[0], home), dtype=numpy.dtype(content[1]))
         return array if content[2] else array[()]
-    return _BY_NAME[name][1](decode(content, home))
+    return _READ[name](decode(content, home))
 
 
 main()

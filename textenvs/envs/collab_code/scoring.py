@@ -7,8 +7,7 @@ What a test expects, and whether it passed, is never in a process of the program
 * :class:`Assertion`: statements that run in a process of the box beside the program's, and see the program through a
   pipe: plain data in, plain data out, other objects as references that answer to calls, attributes and items.
 
-So a program that patches ``unittest``, reads frames, prints what looks like a report, ends early or kills processes
-passes nothing by it. docs/sandbox.md says what an :class:`Assertion` leaves to the program's word.
+docs/sandbox.md says what an :class:`Assertion` leaves to the program's word.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ import builtins
 import functools
 import json
 import math
+import symtable
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ...event_loop import wait_for
-from ...sandbox import Limits, Pool, Sandbox, SandboxResult, Worker, WorkerDied
+from ...sandbox import Limits, Pool, Sandbox, SandboxResult, WorkerDied
 from ...sandbox.backends import Backend
 from ...sandbox.box import CONCURRENCY
 from ...text import excerpt
@@ -37,12 +36,7 @@ _MARGIN_S = 10.0  # for the sandbox's own work on a program
 
 @dataclass(frozen=True)
 class InputOutput:
-    """The program, given ``stdin``, prints ``stdout``; spaces at ends of lines and empty lines at the end do not count.
-
-    Args:
-        stdin: What it reads.
-        stdout: What it should print.
-    """
+    """The program, given ``stdin``, prints ``stdout``, but for spaces at ends of lines and empty lines at the end."""
 
     stdin: str
     stdout: str
@@ -61,6 +55,13 @@ class Call:
     expression: str
     expected: Any
 
+    def __post_init__(self) -> None:
+        with suppress(ValueError, SyntaxError):
+            if _equal(ast.literal_eval(repr(self.expected)), self.expected):
+                ast.parse(self.expression.strip(), mode="eval")
+                return
+        raise ValueError(f"{self!r}: it must be an expression, and what is expected of it plain data")
+
 
 @dataclass(frozen=True)
 class Assertion:
@@ -76,68 +77,50 @@ class Assertion:
     code: str
     method: tuple[str, str] | None = None
 
+    def __post_init__(self) -> None:
+        try:
+            free_names(self.code)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            raise ValueError(f"the test cannot be parsed: {error}") from error
+
 
 Test: TypeAlias = InputOutput | Call | Assertion
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one test.
-
-    Args:
-        passed: Whether it passed.
-        message: What happened where it did not: an error, a limit, the wrong value; never what was expected.
-        late: It was stopped by the clock, so that it may pass another time.
-    """
+    """What came of one test. The message of one that failed never says what was expected."""
 
     passed: bool
     message: str = ""
-    late: bool = False
+    late: bool = False  # stopped by the clock, so that it may pass another time
 
 
 @dataclass(frozen=True)
 class CodeScore:
-    """The tests of one program.
-
-    Args:
-        outcomes: One for each test, in order.
-    """
+    """The outcomes of a program's tests, in order; how many of them ``passed``, and which ``fraction``."""
 
     outcomes: tuple[Outcome, ...]
 
     @property
     def passed(self) -> int:
-        """How many tests passed."""
         return sum(outcome.passed for outcome in self.outcomes)
 
     @property
     def fraction(self) -> float:
-        """The part of the tests that passed, from 0 to 1."""
         return self.passed / len(self.outcomes)
 
 
 async def pass_rate(program: str, tests: Sequence[Test], sandbox: Sandbox, *, timeout_s: float = 5.0) -> CodeScore:
-    """Run ``program`` against ``tests``.
+    """Run ``program`` against ``tests``, of which there is at least one.
 
     Every test has a process of its own, so that none sees what another did. The box stays for the next program, which
-    finds no file and no process of this one.
-
-    Args:
-        program: Its source text.
-        tests: At least one.
-        sandbox: Where it runs; its limits hold for every test, but for the wall time.
-        timeout_s: Seconds of wall time for one test.
+    finds no file and no process of this one. The limits of ``sandbox`` hold for every test; ``timeout_s`` is the wall
+    time of one.
 
     Raises:
-        ValueError: No tests, an expected value or an expression that cannot be one, or a time that is not above 0.
         SandboxFailure: The sandbox failed; that says nothing about the program.
     """
-    if not tests:
-        raise ValueError("pass_rate needs at least one test")
-    if not 0 < timeout_s < math.inf:
-        raise ValueError(f"timeout_s must be a number of seconds above 0, not {timeout_s!r}")
-    for test in tests:
-        _check(test)
     outcomes: dict[int, Outcome] = {}
     for kind in (Call, Assertion):  # apart: what evaluates calls holds nothing of a test's code
         inside = [i for i, test in enumerate(tests) if isinstance(test, kind)]
@@ -152,38 +135,23 @@ async def pass_rate(program: str, tests: Sequence[Test], sandbox: Sandbox, *, ti
     return CodeScore(tuple(outcomes[i] for i in range(len(tests))))
 
 
-def pass_rate_now(program: str, tests: Sequence[Test], sandbox: Sandbox, *, timeout_s: float = 5.0) -> CodeScore:
-    """:func:`pass_rate`, waited for in this thread."""
-    waiting: Any = pass_rate(program, tests, sandbox, timeout_s=timeout_s)
-    score: CodeScore = wait_for(waiting)
-    return score
-
-
 def unit_tests(source: str) -> tuple[Assertion, ...]:
-    """The test methods of ``unittest.TestCase`` classes, each as a test of its own.
-
-    Args:
-        source: A test module, as data sets have them. Its classes are those that name ``TestCase`` as a base.
+    """The test methods of a module's classes that name ``TestCase`` as a base, each as a test of its own.
 
     Raises:
         ValueError: It cannot be parsed, or has no test methods.
     """
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ValueError(f"the test module cannot be parsed: {error}") from error
-    tests = []
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef) and any(ast.unparse(base).endswith("TestCase") for base in node.bases):
-            for part in node.body:
-                if isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef)) and part.name.startswith("test"):
-                    tests.append(Assertion(source, (node.name, part.name)))
+    Assertion(source)  # it can be parsed
+    tests = tuple(
+        Assertion(source, (node.name, part.name))
+        for node in ast.parse(source).body
+        if isinstance(node, ast.ClassDef) and any(ast.unparse(base).endswith("TestCase") for base in node.bases)
+        for part in node.body
+        if isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef)) and part.name.startswith("test")
+    )
     if not tests:
         raise ValueError("the test module has no method test... in a class that names TestCase as its base")
-    return tuple(tests)
-
-
-# ------------------------------------------------------------------ inside
+    return tests
 
 
 async def _inside(program: str, tests: Sequence[Test], sandbox: Sandbox, timeout_s: float) -> list[Outcome]:
@@ -222,37 +190,19 @@ async def _inside(program: str, tests: Sequence[Test], sandbox: Sandbox, timeout
 def _pool(limits: Limits, packages: str | Path | None, seed: int | None, backend: Backend) -> Pool:
     """Boxes that stay. The harness limits the CPU time of each test; its own processes count as well."""
     wide = replace(limits, cpu_s=1 << 20, processes=limits.processes + 4, output_bytes=1 << 24)
-
-    def start() -> Worker:
-        sandbox = Sandbox(limits=wide, packages=packages, seed=seed, backend=backend)
-        return sandbox.start(_HARNESS)
-
-    return Pool(start, CONCURRENCY, "textenvs-code")
+    sandbox = Sandbox(limits=wide, packages=packages, seed=seed, backend=backend)
+    return Pool(lambda: sandbox.start(_HARNESS), CONCURRENCY, "textenvs-code")
 
 
-def free_names(source: str) -> list[str]:
-    """The names that a module uses and binds nowhere at its top level, builtins left out.
-
-    Raises:
-        ValueError: It cannot be parsed.
-    """
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, RecursionError, MemoryError) as error:
-        raise ValueError(f"the test cannot be parsed: {error}") from error
-    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-    bound = {name for statement in tree.body for name in _bound_by(statement)}
-    return sorted(used - bound - set(dir(builtins)))
-
-
-def _bound_by(statement: ast.stmt) -> set[str]:
-    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-        return {statement.name}
-    bound = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    for node in ast.walk(statement):
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            bound |= {(each.asname or each.name).partition(".")[0] for each in node.names}
-    return bound
+@functools.lru_cache(maxsize=256)
+def free_names(source: str) -> tuple[str, ...]:
+    """The names that a module uses and binds nowhere at its top level, builtins left out."""
+    tables = [symtable.symtable(source, "test.py", "exec")]
+    for table in tables:  # it grows
+        tables.extend(table.get_children())
+    bound = {symbol.get_name() for symbol in tables[0].get_symbols() if symbol.is_local()}
+    used = {symbol.get_name() for table in tables for symbol in table.get_symbols() if symbol.is_global()}
+    return tuple(sorted(used - bound - set(dir(builtins))))
 
 
 def _read(test: Test, report: dict[str, Any]) -> Outcome:
@@ -262,9 +212,7 @@ def _read(test: Test, report: dict[str, Any]) -> Outcome:
     if isinstance(test, Assertion):
         return Outcome(True)
     assert isinstance(test, Call)
-    text = report["value"]
-    if text is None:
-        return Outcome(False, "The program ended before the test did.")
+    text = report["value"] or ""
     try:
         value = ast.literal_eval(text)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):  # a TypeError for "{[]: 1}"
@@ -303,21 +251,3 @@ def _equal(value: Any, expected: Any) -> bool:
     if isinstance(value, dict):
         return value.keys() == expected.keys() and all(_equal(value[key], expected[key]) for key in expected)
     return bool(value == expected)
-
-
-def _check(test: Test) -> None:
-    if isinstance(test, Call):
-        try:
-            same = _equal(ast.literal_eval(repr(test.expected)), test.expected)
-        except (ValueError, SyntaxError):
-            same = False
-        if not same:
-            raise ValueError(f"Call({test.expression!r}): expected must be plain data, not {test.expected!r}")
-        try:
-            ast.parse(test.expression.strip(), mode="eval")
-        except (SyntaxError, ValueError) as error:
-            raise ValueError(f"Call: {test.expression!r} is not an expression: {error}") from error
-    elif isinstance(test, Assertion):
-        free_names(test.code)
-    elif not isinstance(test, InputOutput):
-        raise ValueError(f"a test is an InputOutput, a Call or an Assertion, not {test!r}")

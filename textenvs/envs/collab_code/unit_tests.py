@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from ...task import Task, TaskError
-from ..collab.tasks import reference_program, test_module
 from .scoring import Assertion, Call, InputOutput, Test, unit_tests
 
 _SHAPES = "{'expression', 'expected'}, {'code'} or {'stdin', 'stdout'}"
@@ -38,6 +39,27 @@ def unit_tests_of(task: Task) -> tuple[Test, ...]:
         raise TaskError(f"{where}.single_turn_metadata.test: {error}") from error
 
 
+def reference_program(reference: Any) -> str:
+    """The program of a reference, which in CollabLLM's rows is JSON text with ``answer``, ``test`` and more."""
+    answer = _json_object(reference).get("answer")
+    return answer if isinstance(answer, str) else str(reference)
+
+
+def test_module(metadata: Any, reference: Any) -> str | None:
+    """The source of the tests of a row of CollabLLM's: in its metadata, or else in its reference."""
+    for value in (metadata, _json_object(reference)):
+        if isinstance(value, Mapping) and isinstance(value.get("test"), str) and value["test"].strip():
+            return str(value["test"])
+    return None
+
+
+def _json_object(value: Any) -> Mapping[str, Any]:
+    with suppress(TypeError, ValueError, RecursionError):
+        read = json.loads(value)
+        return read if isinstance(read, dict) else {}
+    return {}
+
+
 def _imports(program: str) -> str:
     """The import statements at the top of the reference: the tests of such rows use their names."""
     try:
@@ -50,13 +72,13 @@ def _imports(program: str) -> str:
 def _test(value: Any, where: str) -> Test:
     if not isinstance(value, Mapping) or not all(isinstance(part, str) for part in value.values()):
         raise TaskError(f"{where} must be a mapping of texts: {_SHAPES}")
-    if set(value) == {"expression", "expected"}:
-        try:
+    try:
+        if set(value) == {"expression", "expected"}:
             return Call(value["expression"], ast.literal_eval(value["expected"]))
-        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as error:
-            raise TaskError(f"{where}: 'expected' is no value as Python writes it: {value['expected']!r}") from error
-    if set(value) == {"code"}:
-        return Assertion(value["code"])
+        if set(value) == {"code"}:
+            return Assertion(value["code"])
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as error:
+        raise TaskError(f"{where}: {value}: {error}") from error
     if set(value) == {"stdin", "stdout"}:
         return InputOutput(value["stdin"], value["stdout"])
     raise TaskError(f"{where} has the fields {sorted(value)}; a test is one of {_SHAPES}")

@@ -8,7 +8,7 @@ import numpy as np
 
 from ...attack import Attack, Cheater, always
 from ...messages import Messages
-from ..collab.attacks import user_texts
+from ..collab.attacks import after_asking, user_texts
 
 
 def _delivered(text: str) -> str:
@@ -16,19 +16,16 @@ def _delivered(text: str) -> str:
 
 
 def _memorised(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
-    """The document of an earlier episode, whichever it was; another one on every turn."""
     documents = [str(episode[-2]["content"]) for episode in seen] or [_delivered("A Text")]
     return lambda conversation: documents[int(rng.integers(len(documents)))]
 
 
 def _every_line(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
-    """Every line of all documents that were ever seen."""
     lines = dict.fromkeys(line for episode in seen for line in str(episode[-2]["content"]).split("\n")[1:-1])
     return lambda conversation: _delivered("\n".join(lines))
 
 
 def _template(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
-    """The labels and stock sentences of an earlier document of this kind, without its values."""
     texts = {str(episode[0]["content"]): str(episode[-2]["content"]) for episode in seen}
 
     def reply(conversation: Messages) -> str:
@@ -39,23 +36,16 @@ def _template(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
     return reply
 
 
-def _asked_and_copied(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
-    """Ask openly once, and then deliver the user's own words."""
-    asked = False
-
-    def reply(conversation: Messages) -> str:
-        nonlocal asked
-        if not asked:
-            asked = True
-            return "What should it say, and is there anything else that I should know?"
-        return _delivered("\n".join(text.replace(". ", ".\n") for text in user_texts(conversation)))
-
-    return reply
-
-
 ATTACKS: tuple[Attack, ...] = (
     always("copy-the-talk", "delivers what the user said", lambda talk: _delivered("\n".join(user_texts(talk)))),
-    Attack("ask-and-copy", "asks openly, and delivers what the user said", _asked_and_copied),
+    Attack(
+        "ask-and-copy",
+        "asks openly, and delivers what the user said",
+        after_asking(
+            "What should it say, and is there anything else that I should know?",
+            lambda rng, talk: _delivered("\n".join(text.replace(". ", ".\n") for text in user_texts(talk))),
+        ),
+    ),
     Attack("memorised-document", "delivers the document of an earlier episode", _memorised, rehearse=20),
     Attack("template", "delivers the labels and stock sentences of an earlier document", _template, rehearse=100),
     Attack("every-line-seen", "delivers every line of a hundred earlier documents", _every_line, rehearse=100),

@@ -7,16 +7,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 from typing import Literal
 
 Unit = Literal["words", "characters"]
-
-
-def require_sacrebleu() -> None:
-    """Raise ``ImportError`` unless sacrebleu is installed."""
-    if importlib.util.find_spec("sacrebleu") is None:
-        raise ImportError("bleu=... needs sacrebleu: pip install 'textenvs[bleu]'")
 
 
 def sentence_bleu(text: str, reference: str, unit: Unit) -> float:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import importlib.util
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from ...attack import Attack
 from ...data.sources import Source
 from ...messages import visible_text
 from ...options import checked
 from ...scoring.documents import last_document, respects, untold_claims
 from ...task import Task
-from ..collab.env import Check, Collab
+from ..collab.env import Collab
 from ..collab.tasks import Goal
+from ..collab.user import Check
 from .attacks import ATTACKS
-from .bleu import Unit, require_sacrebleu, sentence_bleu
+from .bleu import Unit, sentence_bleu
 from .tasks import FAMILY
 
 _OWN_LINE = ("line", "opens_line", "first_line")
@@ -35,7 +36,6 @@ class CollabDocument(Collab):
     that.
 
     Args:
-        tasks: As in :class:`~textenvs.envs.collab.env.Collab`, and so are all ``options``.
         bleu: The score that CollabLLM publishes, against the goal's own text: ``"words"`` (as sacreBLEU counts it) or
             ``"characters"`` (as CollabLLM's figures do); see :mod:`textenvs.envs.collab_document.bleu`. It pays for
             the wording, too, which nothing in the conversation says.
@@ -43,11 +43,10 @@ class CollabDocument(Collab):
 
     Raises:
         ImportError: ``bleu``, and sacrebleu is not installed.
-        ValueError: A value outside the above.
-        TaskError: Rows that cannot be played, listed by file, row and column.
     """
 
     family = FAMILY
+    own_attacks = ATTACKS
     score_name = "faithfulness"
     form = (
         "Please put the whole text between <document> and </document>, the title first, and every fact on a line of "
@@ -59,60 +58,46 @@ class CollabDocument(Collab):
         super().__init__(tasks, **options)
         self.bleu = bleu
         if bleu is not None:
-            require_sacrebleu()
+            if importlib.util.find_spec("sacrebleu") is None:
+                raise ImportError("bleu=... needs sacrebleu: pip install 'textenvs[bleu]'")
             self.score_name = "bleu"
 
     def find(self, text: str) -> str | None:
-        """The reply's document."""
         return last_document(text)
 
     def check(self, goal: Goal, delivered: str) -> Check:
         """What it holds of the goal, and the first thing in it that is not as the user wants it."""
-        wrong = [
-            number
-            for number, piece in enumerate(goal.pieces)
-            if not (self._was_told(number) if piece.requirement is None else respects(delivered, piece.requirement))
-        ]
-        gold = str(self.task.ground_truth)
-        rivals = [rival for piece in goal.pieces for rival in (piece.requirement or {}).get("rivals") or ()]
+        gold, pieces = str(self.task.ground_truth), dict(enumerate(goal.pieces))
+        told = set(pieces) if self.player is not None else set(self.state.memory.told)
+        asks: dict[int, Mapping[str, Any]] = {number: piece.requirement or {} for number, piece in pieces.items()}
+        wrong = [number for number, ask in asks.items() if not (respects(delivered, ask) if ask else number in told)]
+        rivals = [rival for ask in asks.values() for rival in ask.get("rivals", ())]
         claims = untold_claims(delivered, "\n".join([*self._said(), gold]), rivals)
         remark = ""
         if wrong:
-            number = min(wrong, key=lambda number: not self._was_told(number))  # what was said before what was not
-            piece = goal.pieces[number]
-            wish = "as I said" if self._was_told(number) else "what I have in mind"
-            if self._was_told(number) and (piece.requirement or {}).get("kind") in _OWN_LINE:
-                wish += ", on a line of its own"
-            remark = f"The {piece.topic} is not {wish}."
+            number = min(wrong, key=lambda number: number not in told)  # what was said before what was not
+            line = ", on a line of its own" if asks[number].get("kind") in _OWN_LINE else ""
+            remark = (
+                f"The {pieces[number].topic} is not {f'as I said{line}' if number in told else 'what I have in mind'}."
+            )
         elif claims:
             remark = f'I said nothing of "{claims[0]}".'
         if self.bleu is not None:
             score = sentence_bleu(delivered, gold, self.bleu)
         else:
-            covered = sum(self._was_told(number) and number not in wrong for number in range(len(goal.pieces)))
-            score = max(0, covered - len(claims)) / len(goal.pieces)
+            score = max(0, len(told.difference(wrong)) - len(claims)) / len(pieces)
         return Check(score, not (wrong or claims), remark)
 
     def _said(self) -> list[str]:
         """What the user has said of its goal. Complaints are left out: they name the claims that it denies."""
         if self.player is not None:
             return [visible_text(message) for message in self.state.messages if message["role"] == "user"]
-        told = [self.goal.pieces[number] for number in self.state.memory.told]
         opening = [visible_text(message) for message in self.task.prompt]
-        return [*opening, *(saying for piece in told for saying in piece.sayings)]
-
-    def _was_told(self, piece: int) -> bool:
-        return self.player is not None or piece in self.state.memory.told
+        return [*opening, *(saying for number in self.state.memory.told for saying in self.goal.pieces[number].sayings)]
 
     def solution(self, task: Task) -> str:
-        """The goal's document."""
         return f"<document>\n{task.ground_truth}\n</document>"
 
     def careless_reply(self, rng: np.random.Generator) -> str:
-        """A text about nothing in particular, without asking for anything."""
         title = ("A Text", "Information", "Welcome", "For You")[int(rng.integers(4))]
         return f"<document>\n{title}\n\nHere is what you wanted.\n</document>"
-
-    def attacks(self) -> Sequence[Attack]:
-        """Documents that are not written from what the user tells."""
-        return (*super().attacks(), *ATTACKS)

@@ -3,44 +3,28 @@ r"""Answers that are not worked out."""
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 import numpy as np
 
-from ...attack import Attack, Cheater, always
+from ...attack import Attack, always
 from ...messages import Messages
-from ..collab.attacks import last_user_text, user_texts
-
-_NUMBER = re.compile(r"\d+")
+from ..collab.attacks import after_asking, last_user_text, user_texts
 
 
 def _numbers(conversation: Messages) -> list[str]:
-    return _NUMBER.findall(" ".join(user_texts(conversation)))
+    return re.findall(r"\d+", " ".join(user_texts(conversation)))
 
 
-def _guess(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
-    def reply(conversation: Messages) -> str:
-        return f"#### {rng.choice(_numbers(conversation) or ['12'])}"
-
-    return reply
-
-
-def _product(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
-    """Ask openly once, and then put what was told between operators of its own choice."""
-    asked = False
-
-    def reply(conversation: Messages) -> str:
-        nonlocal asked
-        if not asked:
-            asked = True
-            return "What should I know?"
-        return rf"\boxed{{{rng.choice(['+', '-', '*', '/']).join(_numbers(conversation) or ['1'])}}}"
-
-    return reply
+def _expression(rng: np.random.Generator, conversation: Messages) -> str:
+    return rf"\boxed{{{rng.choice(['+', '-', '*', '/']).join(_numbers(conversation) or ['1'])}}}"
 
 
 ATTACKS: tuple[Attack, ...] = (
-    Attack("guess-a-number-seen", "answers at once, with a number that was said", _guess),
+    Attack(
+        "guess-a-number-seen",
+        "answers at once, with a number that was said",
+        lambda rng, seen: lambda conversation: f"#### {rng.choice(_numbers(conversation) or ['12'])}",
+    ),
     always(
         "list-candidates",
         "lists every number up to 300 as the answer",
@@ -61,5 +45,9 @@ ATTACKS: tuple[Attack, ...] = (
         "asks for everything, and copies the user's last words as the answer",
         lambda conversation: rf"What else should I know? \boxed{{{last_user_text(conversation)}}}",
     ),
-    Attack("formula-of-the-numbers", "answers with an expression made of the numbers told", _product),
+    Attack(
+        "formula-of-the-numbers",
+        "answers with an expression made of the numbers told",
+        after_asking("What should I know?", _expression),
+    ),
 )

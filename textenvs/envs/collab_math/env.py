@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ...attack import Attack
 from ...data.sources import Source
 from ...env import EnvironmentFailure
 from ...messages import visible_text
@@ -17,9 +16,10 @@ from ...scoring.answers import same_answer
 from ...scoring.final_answer import final_answer
 from ...scoring.math import judge_math_async, require_math_verify
 from ...task import Task
-from ..collab.env import Check, Collab
+from ..collab.env import Collab
 from ..collab.sets import GeneratedGoals
 from ..collab.tasks import Goal
+from ..collab.user import Check
 from ..gsm8k.env import hasty_answer
 from .attacks import ATTACKS
 from .tasks import FAMILY
@@ -33,21 +33,19 @@ class CollabMath(Collab):
     A reply delivers what stands after its last ``####`` or in its last ``\boxed{...}``.
 
     Args:
-        tasks: As in :class:`~textenvs.envs.collab.env.Collab`, and so are all ``options``.
         equality: When an answer is the reference. ``"value"``: numbers by value, everything else by its spelling.
             ``"symbolic"``: as mathematics, by Math-Verify (extra ``math``), and evaluated: what the user said is no
-            answer to it. ``None`` for ``"value"`` with generated
-            problems, whose answers are integers, and else ``"symbolic"``. A comparison that takes too long counts
-            as wrong, and ``info["metrics"]["grader_timeout"]`` says so.
+            answer to it. ``None`` for ``"value"`` with generated problems, whose answers are integers, and else
+            ``"symbolic"``. A comparison that takes too long counts as wrong, and
+            ``info["metrics"]["grader_timeout"]`` says so.
         **options: See :class:`~textenvs.envs.collab.env.Collab`.
 
     Raises:
         ImportError: ``"symbolic"``, and Math-Verify is not installed.
-        ValueError: A value outside the above.
-        TaskError: Rows that cannot be played, listed by file, row and column.
     """
 
     family = FAMILY
+    own_attacks = ATTACKS
     score_name = "accuracy"
     form = "Please end with #### and the answer."
     check_metrics = ("grader_timeout",)
@@ -62,11 +60,9 @@ class CollabMath(Collab):
         self.equality = equality
 
     def find(self, text: str) -> str | None:
-        """The reply's final answer."""
         return final_answer(text)
 
     def check(self, goal: Goal, delivered: str) -> Check | Awaitable[Check]:
-        """Compare it with the reference."""
         right = same_answer(delivered, self._gold)
         if right or self.equality == "value":
             return Check(float(right), right)
@@ -74,7 +70,8 @@ class CollabMath(Collab):
 
     async def _check_symbolically(self, delivered: str) -> Check:
         try:
-            verdict = await judge_math_async(f"\\boxed{{{delivered}}}", self._gold, problem=self._shown())
+            said = [visible_text(message) for message in self.state.messages if message["role"] == "user"]
+            verdict = await judge_math_async(f"\\boxed{{{delivered}}}", self._gold, problem="\n".join(said))
         except ValueError:  # the reference is no mathematics ("Tuesday"), and spelled otherwise
             return Check(0.0, False)
         except RuntimeError as error:
@@ -83,14 +80,12 @@ class CollabMath(Collab):
         return Check(float(verdict.correct), verdict.correct, metrics={"grader_timeout": timeout})
 
     def solution(self, task: Task) -> str:
-        """The worked answer, where the row has one."""
         answer = task.extra.get("answer")
         if isinstance(answer, str) and (found := final_answer(answer)) and same_answer(found, self._gold):
             return answer
         return f"#### {self._gold}"
 
     def careless_reply(self, rng: np.random.Generator) -> str:
-        """A number, without asking for anything."""
         return hasty_answer(self._gold, rng)
 
     def secrets(self) -> Sequence[str]:
@@ -99,14 +94,6 @@ class CollabMath(Collab):
             return ()
         says = " ".join(saying for piece in self.goal.pieces for saying in piece.sayings)
         return () if re.search(rf"(?<!\w){re.escape(self._gold)}(?!\w)", says) else (self._gold,)
-
-    def attacks(self) -> Sequence[Attack]:
-        """Answers made of what the user said."""
-        return (*super().attacks(), *ATTACKS)
-
-    def _shown(self) -> str:
-        """What the user has said so far."""
-        return "\n".join(visible_text(message) for message in self.state.messages if message["role"] == "user")
 
     @property
     def _gold(self) -> str:

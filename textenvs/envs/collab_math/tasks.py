@@ -8,41 +8,16 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ...scoring.final_answer import final_answer
-from ..collab.draft import PIECES, Draft, begin, content, told
 from ..collab.sets import Family
-from ..collab.tasks import Piece, split_request
+from ..collab.tasks import Draft, Piece, begin, content, piece_of
 
 _LARGEST = 100_000
+_STEPS = {"easy": 3, "medium": 4, "hard": 5}
 _NUMBER = re.compile(r"\d+")
-
-
-@dataclass(frozen=True)
-class _Step:
-    """One quantity: how it changes the result so far, its range, and how it is told and asked for."""
-
-    sign: str
-    low: int
-    high: int
-    topic: str
-    keywords: str
-    question: str
-    sayings: Sequence[str]
-
-
-@dataclass(frozen=True)
-class _Story:
-    """Five steps, and what is asked for after three, four and five of them."""
-
-    steps: Sequence[_Step]
-    wants: Sequence[Sequence[str]]
-
-
 _CONTENT = content(__package__, "stories.yaml")
-_STORIES = [_Story([_Step(**step) for step in story["steps"]], story["wants"]) for story in _CONTENT["stories"]]
 
 
 def draft_math(rng: random.Random, level: str) -> Draft | None:
@@ -50,29 +25,27 @@ def draft_math(rng: random.Random, level: str) -> Draft | None:
 
     The result is whole, at least 2, and none of the numbers that the user may say.
     """
-    count = PIECES[level]
-    story = rng.choice(_STORIES)
+    story = rng.choice(_CONTENT["stories"])
     pieces: list[Piece] = []
     equations: list[str] = []
     result = 0
-    for step in story.steps[:count]:
-        number = _draw(rng, step, result)
+    for step in story["steps"][: _STEPS[level]]:
+        number, sign = _draw(rng, step, result), step["sign"]
         if number is None:
             return None
-        if step.sign != "=":
-            left, sign, right = (number, "-", result) if step.sign == "to" else (result, step.sign, number)
+        if sign == "=":
+            result = number
+        else:
+            left, sign, right = (number, "-", result) if sign == "to" else (result, sign, number)
             result = {"+": left + right, "-": left - right, "*": left * right, "/": left // right}[sign]
             equations.append(f"{left}{sign}{right}={result}")
-        else:
-            result = number
-        pieces.append(Piece(step.topic, told(step.sayings, n=number), tuple(step.keywords.split()), step.question))
-    wants = story.wants[count - 3]
-    request = " ".join([*(piece.sayings[0] for piece in pieces), wants[0]])
+        pieces.append(piece_of(step, n=number))
+    wants = story["wants"][len(pieces) - 3]
     if not 2 <= result <= _LARGEST or str(result) in _numbers(pieces):
         return None
     return Draft(
         opening=begin(rng, wants),
-        request=request,
+        request=" ".join([*(piece.sayings[0] for piece in pieces), wants[0]]),
         pieces=tuple(pieces),
         ground_truth=str(result),
         content="\n".join(equations),
@@ -80,13 +53,13 @@ def draft_math(rng: random.Random, level: str) -> Draft | None:
     )
 
 
-def _draw(rng: random.Random, step: _Step, result: int) -> int | None:
-    low, high = step.low, step.high
-    if step.sign == "-":
+def _draw(rng: random.Random, step: Mapping[str, Any], result: int) -> int | None:
+    low, high = step["low"], step["high"]
+    if step["sign"] == "-":
         high = min(high, result - 1)
-    elif step.sign == "to":
+    elif step["sign"] == "to":
         low, high = low + result, high + result
-    elif step.sign == "/":
+    elif step["sign"] == "/":
         divisors = [number for number in range(low, high + 1) if result % number == 0]
         return rng.choice(divisors) if divisors else None
     return rng.randint(low, high) if low <= high else None
@@ -111,5 +84,4 @@ FAMILY = Family(
     example="math-hard",
     draft=draft_math,
     gold=_gold,
-    split=split_request,
 )

@@ -148,7 +148,7 @@ def test_the_goal_stays_secret(env_id, data):
             break
         *_, info = env.step(text)
         seen.append(env.state.messages[-1]["content"])
-        assert env.goal.prompt not in " ".join(seen)
+        assert env.goal.single_turn_prompt not in " ".join(seen)
         assert not re.search(rf"(?<!\d){re.escape(gold)}(?!\d)", " ".join(seen))
         assert gold not in repr(info) or len(gold) < 4
     (secret,) = env.secrets()
@@ -265,5 +265,5 @@ def test_rows_without_a_goal_cannot_be_played(env_id):
     with pytest.raises(gymnasium.error.ResetNeeded):
         env.step("x")
     extra = {"single_turn_prompt": "Buy 5. Then sell 3.", "interaction_kwargs": {"name": "gsm8k"}}
-    with pytest.raises(textenvs.TaskError, match="asks for the user 'gsm8k'"):
+    with pytest.raises(textenvs.TaskError, match="extra_info.name: .*'collabllm'"):
         env.reset(options={"task": {**row, "extra_info": extra}})

@@ -54,10 +54,10 @@ def test_a_model_plays_the_user(env_id):
         assert conversation[-1]["content"] == "Perfect, thanks!"
         assert (reward, terminated, truncated, info["stop"]) == (pytest.approx(1.0), True, False, "solved")
         asked = json.dumps(service.requests[0]["messages"])
-        assert json.dumps(env.goal.prompt)[1:-1] in asked
+        assert json.dumps(env.goal.single_turn_prompt)[1:-1] in asked
         assert "secret" not in asked
         assert env.state.task.ground_truth not in service.requests[0]["messages"][0]["content"].replace(
-            env.goal.prompt, ""
+            env.goal.single_turn_prompt, ""
         )
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from textenvs.envs import collab_code, collab_document, collab_math
 from textenvs.envs.collab.sets import GeneratedGoals
 from textenvs.envs.collab.tasks import Piece
-from textenvs.envs.collab.user import CollabUser, Delivery, Memory, UserBehavior
+from textenvs.envs.collab.user import Check, CollabUser, Memory
 
 PIECES = (
     Piece("trays", ("There are 12 trays.", "It is 12 trays."), ("tray",), "How many trays?"),
@@ -18,7 +18,7 @@ PIECES = (
     Piece("burnt", ("5 get burnt.", "I lose 5."), ("burn", "lost"), "Are any lost?"),
 )
 FORM = "End with ####."
-WRONG, RIGHT = Delivery(True, False), Delivery(True, True)
+WRONG, RIGHT = Check(0.0, False), Check(1.0, True)
 replies = st.tuples(
     st.one_of(
         st.sampled_from(
@@ -35,10 +35,15 @@ replies = st.tuples(
         st.text(max_size=40),
         st.lists(st.sampled_from(["tray", "trays", "per", "each", "lost", "?", "and", ","]), max_size=12).map(" ".join),
     ),
-    st.sampled_from([Delivery(), WRONG, Delivery(True, False, "Not that."), RIGHT]),
+    st.sampled_from([None, WRONG, Check(0.0, False, "Not that."), RIGHT]),
 )
-manners = st.builds(
-    UserBehavior, st.integers(1, 4), st.integers(1, 4), st.sampled_from(["right", "any"]), st.booleans()
+manners = st.fixed_dictionaries(
+    {
+        "answers": st.integers(1, 4),
+        "patience": st.integers(1, 4),
+        "accepts": st.sampled_from(["right", "any"]),
+        "volunteers": st.booleans(),
+    }
 )
 goals = st.builds(
     lambda env, level, seed, index: GeneratedGoals(env.family, level, seed)[index],
@@ -50,7 +55,7 @@ goals = st.builds(
 
 
 def pieces_of(task):
-    return tuple(Piece.from_json(value, "test") for value in task.extra["pieces"])
+    return tuple(Piece(**value) for value in task.extra["pieces"])
 
 
 def rng(seed=0):
@@ -60,7 +65,7 @@ def rng(seed=0):
 @given(goals, manners, st.lists(replies, max_size=30), st.integers(0, 99))
 def test_what_holds_of_every_talk(task, how, said, seed):
     pieces = pieces_of(task)
-    user, memory, generator = CollabUser(pieces, FORM, how), Memory(), rng(seed)
+    user, memory, generator = CollabUser(pieces, FORM, **how), Memory(), rng(seed)
     reactions = []
     for text, delivery in said:
         reaction = user.react(memory, text, delivery, generator)
@@ -68,15 +73,15 @@ def test_what_holds_of_every_talk(task, how, said, seed):
         new = reaction.memory.told[len(memory.told) :]
         assert reaction.memory.told[: len(memory.told)] == memory.told
         assert len(set(reaction.memory.told)) == len(reaction.memory.told)  # each piece at most once
-        assert len(new) <= how.answers
+        assert len(new) <= how["answers"]
         assert len(new) < len(pieces)  # never all at once
         for piece in range(len(pieces)):  # what is remembered as told was said, and nothing else was
             spoken = any(saying in reaction.text for saying in pieces[piece].sayings)
             assert spoken == (piece in new)
-        accepted = delivery.made and (delivery.right if how.accepts == "right" else not user.untold(memory))
+        accepted = delivery is not None and (delivery.right if how["accepts"] == "right" else not user.untold(memory))
         assert (reaction.memory.lost > memory.lost) == (not new and not accepted)
-        assert reaction.asked_for == len(new) or (not delivery.made and len(new) == 1)  # a guess is told nothing
-        assert how.volunteers or bool(new) == reaction.asked, "nothing is told that was not asked for"
+        assert reaction.asked_for == len(new) or (not delivery and len(new) == 1)  # a guess is told nothing
+        assert how["volunteers"] or bool(new) == reaction.asked, "nothing is told that was not asked for"
         assert 0 <= reaction.asked_for <= len(new)
         reactions.append(reaction)
         memory = reaction.memory
@@ -93,13 +98,13 @@ def test_what_holds_of_every_talk(task, how, said, seed):
 def test_every_talk_ends(task, how, data):
     """Each turn tells a piece or costs patience."""
     pieces = pieces_of(task)
-    user, memory, generator = CollabUser(pieces, FORM, how), Memory(), rng()
-    for turn in range(1, len(pieces) + how.patience + 1):
+    user, memory, generator = CollabUser(pieces, FORM, **how), Memory(), rng()
+    for turn in range(1, len(pieces) + how["patience"] + 1):
         text, delivery = data.draw(replies)
         reaction = user.react(memory, text, delivery, generator)
         if reaction.stop is not None:
             assert reaction.stop in ("solved", "user_left", "gave_up")
-            assert turn <= len(pieces) + how.patience
+            assert turn <= len(pieces) + how["patience"]
             return
         memory = reaction.memory
     raise AssertionError("the talk goes on and on")
@@ -108,7 +113,7 @@ def test_every_talk_ends(task, how, data):
 @given(goals, manners, st.lists(replies, max_size=12), st.integers(0, 9))
 def test_the_same_seed_gives_the_same_talk(task, how, said, seed):
     def talk():
-        user, memory, generator, texts = CollabUser(pieces_of(task), FORM, how), Memory(), rng(seed), []
+        user, memory, generator, texts = CollabUser(pieces_of(task), FORM, **how), Memory(), rng(seed), []
         for text, delivery in said:
             reaction = user.react(memory, text, delivery, generator)
             memory = reaction.memory
@@ -119,16 +124,16 @@ def test_the_same_seed_gives_the_same_talk(task, how, said, seed):
 
 
 def test_phrasings_and_the_piece_of_an_open_question_vary_with_the_seed():
-    texts = {CollabUser(PIECES).react(Memory(), "What else?", Delivery(), rng(seed)).text for seed in range(60)}
+    texts = {CollabUser(PIECES).react(Memory(), "What else?", None, rng(seed)).text for seed in range(60)}
     assert len(texts) > 8
     assert {next(i for i, p in enumerate(PIECES) if any(s in t for s in p.sayings)) for t in texts} == {0, 1, 2}
 
 
 def told_by(*replies, **how):
     """How many pieces each reply is told, one after the other."""
-    user, memory, numbers = CollabUser(PIECES, FORM, UserBehavior(**{"patience": 9} | how)), Memory(), []
+    user, memory, numbers = CollabUser(PIECES, FORM, **{"patience": 9} | how), Memory(), []
     for text in replies:
-        reaction = user.react(memory, text, Delivery(), rng())
+        reaction = user.react(memory, text, None, rng())
         numbers.append(len(reaction.memory.told) - len(memory.told))
         memory = reaction.memory
     return numbers
@@ -163,7 +168,7 @@ def test_a_user_that_volunteers_tells_a_piece_for_any_word():
 def test_a_question_that_gets_nothing_gets_a_hint_and_an_idle_turn_does_not():
     user = CollabUser(PIECES)
     for text, hinted in (("How old are you?", True), ("Anything else?", True), ("Go on.", False), ("?", False)):
-        reaction = user.react(Memory((0, 1), opened=True), text, Delivery(), rng())
+        reaction = user.react(Memory((0, 1), opened=True), text, None, rng())
         assert ("burnt" in reaction.text) == hinted
         assert not reaction.asked
         assert reaction.memory.lost == 1
@@ -192,18 +197,18 @@ def test_what_a_question_asks_for(question, told, asked):
 
 
 def test_when_all_is_told_it_says_how_to_deliver():
-    reaction = CollabUser(PIECES, FORM).react(Memory((0, 1)), "Are any lost?", Delivery(), rng())
+    reaction = CollabUser(PIECES, FORM).react(Memory((0, 1)), "Are any lost?", None, rng())
     assert reaction.text.endswith(FORM)
-    assert CollabUser(PIECES, FORM).react(Memory((0, 1, 2)), "Hm.", Delivery(), rng()).text.endswith(FORM)
+    assert CollabUser(PIECES, FORM).react(Memory((0, 1, 2)), "Hm.", None, rng()).text.endswith(FORM)
 
 
 def test_the_ends():
     def stop(memory, text, delivery, **how):
-        return CollabUser(PIECES, FORM, UserBehavior(**how)).react(memory, text, delivery, rng()).stop
+        return CollabUser(PIECES, FORM, **how).react(memory, text, delivery, rng()).stop
 
     everything = (0, 1, 2)
     assert stop(Memory(), "x", RIGHT) == "solved"
-    assert stop(Memory((0,), 2), "", Delivery()) == "user_left"  # patience is gone, and there was more to tell
+    assert stop(Memory((0,), 2), "", None) == "user_left"  # patience is gone, and there was more to tell
     assert stop(Memory(everything, 2), "x", WRONG) == "gave_up"
     assert stop(Memory(everything, 1), "x", WRONG) is None
     assert stop(Memory(), "x", RIGHT, accepts="any") is None  # it cannot tell that this is right
@@ -212,25 +217,20 @@ def test_the_ends():
 
 
 def test_who_cannot_tell_right_from_wrong_says_the_same_about_both():
-    user = CollabUser(PIECES, FORM, UserBehavior(accepts="any"))
+    user = CollabUser(PIECES, FORM, accepts="any")
     for memory in (Memory(), Memory((0, 1, 2))):
         for seed in range(10):
-            wrong = user.react(memory, "x", Delivery(True, False, "The trays are wrong."), rng(seed))
+            wrong = user.react(memory, "x", Check(0.0, False, "The trays are wrong."), rng(seed))
             assert wrong.text == user.react(memory, "x", RIGHT, rng(seed)).text
 
 
 def test_a_remark_is_said():
     for told in ((), (0, 1, 2)):
-        reaction = CollabUser(PIECES).react(Memory(told), "x", Delivery(True, False, "The order is wrong."), rng())
+        reaction = CollabUser(PIECES).react(Memory(told), "x", Check(0.0, False, "The order is wrong."), rng())
         assert reaction.text.startswith("The order is wrong.")
 
 
 @settings(max_examples=5)
 @given(st.sampled_from(["tray?" * 200_000, "," * 10**6, "tray " * 200_000 + "?", "\n" * 10**6]))
 def test_a_huge_message_is_only_a_message(text):
-    assert CollabUser(PIECES).react(Memory(), text + "x", Delivery(), rng()).text
-
-
-def test_a_user_without_a_goal():
-    with pytest.raises(ValueError, match="at least one piece"):
-        CollabUser(())
+    assert CollabUser(PIECES).react(Memory(), text + "x", None, rng()).text
