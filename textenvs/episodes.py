@@ -22,7 +22,6 @@ import asyncio
 import itertools
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from typing import Any, TypeAlias
 
@@ -31,7 +30,7 @@ import numpy as np
 from .env import TextEnv
 from .gc_tuning import rarely_collected
 from .options import NonNegativeInt, Policy, PositiveInt, Seconds, check_env, checked, resolve
-from .play import Episode, InThreads, play
+from .play import Episode, play
 from .task import Task
 
 #: Which tasks to play: indices, tasks or rows, in order; ``None`` in their place draws one by the episode's seed. A
@@ -75,7 +74,7 @@ def play_episodes(
     """
     check_env("play_episodes", env)
     plan = Plan(policy, tasks, seed, concurrency if buffer is None else buffer, timeout_s)
-    return plan.stream((_fork(env) for _ in range(concurrency)), concurrency if env.blocking else 0)
+    return plan.stream(_fork(env) for _ in range(concurrency))
 
 
 class Plan:
@@ -117,14 +116,8 @@ class Plan:
         self._finished: deque[Episode] = deque()
         self._news = asyncio.Event()
 
-    async def stream(self, envs: Iterable[TextEnv[Any]], blocking: int) -> AsyncGenerator[Episode, None]:
-        """Play, each episode in one of ``envs``.
-
-        Args:
-            envs: As many as may run at a time.
-            blocking: How many of those need a thread.
-        """
-        threads = ThreadPoolExecutor(blocking, "textenvs-episodes") if blocking else None
+    async def stream(self, envs: Iterable[TextEnv[Any]]) -> AsyncGenerator[Episode, None]:
+        """Play, each episode in one of ``envs``: as many as may run at a time."""
         workers: set[asyncio.Task[None]] = set()
         crashed: list[BaseException] = []
 
@@ -136,7 +129,7 @@ class Plan:
 
         try:
             for env, (number, task) in zip(envs, self._jobs, strict=False):  # never takes a task that it has no env for
-                worker = asyncio.ensure_future(self._work(env, number, task, threads if env.blocking else None))
+                worker = asyncio.ensure_future(self._work(env, number, task))
                 worker.add_done_callback(ended)
                 workers.add(worker)
             with rarely_collected(len(workers)):
@@ -156,10 +149,8 @@ class Plan:
             for worker in left:
                 worker.cancel()
             await asyncio.gather(*left, return_exceptions=True)
-            if threads is not None:
-                threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _work(self, env: TextEnv[Any], number: int, task: Any, threads: ThreadPoolExecutor | None) -> None:
+    async def _work(self, env: TextEnv[Any], number: int, task: Any) -> None:
         """One place: this episode, and then whichever is next.
 
         There may be tens of thousands of these, and most of the time they wait.
@@ -169,13 +160,10 @@ class Plan:
         while job is not None:
             number, task = job
             episode = Episode(number, self.seed + number)
-            calls = None if threads is None else InThreads(env, threads)
             clock: asyncio.Timeout | None = None
             try:
                 async with _NO_LIMIT if self.timeout_s is None else asyncio.timeout(self.timeout_s) as clock:
-                    await play(
-                        env, self.policy, seed=episode.seed, options=_options(task), calls=calls, episode=episode
-                    )
+                    await play(env, self.policy, seed=episode.seed, options=_options(task), episode=episode)
             except Exception as error:
                 if isinstance(error, TimeoutError) and clock is not None and clock.expired():
                     error = TimeoutError(f"the episode took longer than {self.timeout_s:g} s")

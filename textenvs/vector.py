@@ -211,7 +211,7 @@ class TextVectorEnv(VectorEnv[Observations, "Sequence[str | Message | None]", ND
         if self._playing:
             raise RuntimeError("these environments are playing episodes already; finish or close that iterator first")
         self._playing, self._ready = True, False
-        stream = plan.stream(self.envs, sum(env.blocking for env in self.envs))
+        stream = plan.stream(self.envs)
         try:
             async for episode in stream:
                 yield episode

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..attack import Attack, always
 from ..env import TextEnv
-from ..evaluate.baselines import has_script, play_attack, play_policy, play_script, split_tasks
+from ..evaluate.baselines import has_script, play_attack, play_policy, play_script, same_tasks, split_tasks
 from ..evaluate.plan import Job, jobs
 from ..evaluate.policies import Policy
 from ..evaluate.records import Record
@@ -145,8 +145,14 @@ def broken(check: str, records: Sequence[Record]) -> Verdict | None:
     return Verdict(check, "fail", f"it makes the environment or its expert fail: {failures[0].failure}", evidence)
 
 
-def judge_attack(env: TextEnv[Any], attack: Attack, records: Sequence[Record], expert: float, floor: float) -> Verdict:
-    """Whether an attack stays below the expert by the environment's margin, and fakes no more than 5 % of solutions."""
+def judge_attack(
+    env: TextEnv[Any], attack: Attack, records: Sequence[Record], experts: Sequence[Record], randoms: Sequence[Record]
+) -> Verdict:
+    """Whether an attack stays below the expert by the environment's margin, and fakes no more than 5 % of solutions.
+
+    All are compared on the tasks that the attack played.
+    """
+    expert, floor = mean(same_tasks(experts, records)), mean(same_tasks(randoms, records))
     earned, limit, faked = mean(records), below_expert(env, expert, floor), solved(records)
     evidence = f"mean return {earned:+.3f}, solved {faked:.1%}; expert {expert:+.3f}, random {floor:+.3f}"
     check = f"attack {attack.name}"

@@ -65,7 +65,7 @@ def own_attacks(subject: Subject) -> Iterator[Verdict]:
         except Stopped as stopped:
             yield Verdict(f"attack {attack.name}", "fail", "it makes the environment fail", str(stopped))
         else:
-            yield judge_attack(subject.env, attack, records, mean(subject.expert), subject.floor)
+            yield judge_attack(subject.env, attack, records, subject.expert, subject.random)
 
 
 def cost(subject: Subject) -> Verdict:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..audit import Subject, Verdict, checks
 from ..audit.earnings import makers
-from ..registry import list_environments
+from ..registry import describe, list_environments
 from ..sandbox import SandboxUnavailable
 from ..text import printable
 from .common import CommandError, open_environment, parse_options
@@ -72,7 +72,11 @@ def _verdicts(env_id: str, options: Mapping[str, Any], arguments: argparse.Names
     except (CommandError, SandboxUnavailable) as error:
         if not arguments.all:
             raise CommandError(str(error), getattr(error, "status", 1)) from error
-        yield "", Verdict("made", "skipped", "it cannot be made here", str(error))
+        absent = isinstance(error.__cause__, ImportError) and bool(describe(env_id).extras)
+        cause = f"it needs {', '.join(describe(env_id).extras)}, absent here" if absent else "it cannot be made here"
+        if not arguments.json:
+            print(f"\n{env_id}\n")
+        yield "", Verdict("made", "skipped" if absent else "fail", cause, str(error))
         return
     for level, make_env in makers(env_id, options).items():
         if not arguments.json:

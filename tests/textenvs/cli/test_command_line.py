@@ -13,6 +13,7 @@ import pytest
 import textenvs
 from textenvs.cli import main
 from textenvs.cli.common import CommandError, Option, options_of, parse_options, show_value
+from textenvs.sandbox import SandboxUnavailable
 from textenvs.text import printable
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -149,6 +150,25 @@ def test_audit_prints_verdicts_and_fails_where_one_does(kind, status, capsys, mo
     assert got == status
     assert {"id", "level", "check", "status", "cause", "evidence", "transcript"} == set(verdicts[0])
     assert any(verdict["status"] == "fail" for verdict in verdicts) == bool(status)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (ImportError("this needs bm25s"), 0, "skipped  made +it needs search, absent here; .*this needs bm25s"),
+        (ValueError("a bug"), 1, "fail +made +it cannot be made here; .*a bug"),
+        (SandboxUnavailable("no sandbox holds"), 1, "fail +made +it cannot be made here; no sandbox holds"),
+    ],
+)
+def test_audit_of_all_fails_where_one_cannot_be_made(error, status, said, capsys, monkeypatch):
+    def broken(*args, **kwargs):
+        raise error
+
+    monkeypatch.setattr("textenvs.cli.audit.list_environments", lambda: ["textenv/search-qa"])
+    monkeypatch.setattr("textenvs.cli.common.make", broken)
+    got, out, _ = command(capsys, "audit", "--all")
+    assert got == status
+    assert re.search(f"^{said}", out, re.MULTILINE)
 
 
 # ------------------------------------------------------------------ mistakes
