@@ -73,7 +73,6 @@ class BestOfN:
         return reply
 
     async def aclose(self) -> None:
-        """Release the policies."""
         await self.policy.aclose()
         if self.futures is not self.policy:
             await self.futures.aclose()

@@ -81,7 +81,6 @@ async def run(
 
     Raises:
         Stopped: Too many failures in a row, or the policy cannot go on.
-        ValueError: ``concurrency`` or ``max_failures`` is below 1, or a time limit is not above 0.
     """
     left = iter(jobs)
     streak: list[Record] = []
@@ -144,14 +143,7 @@ async def play(
     episode_timeout_s: float | None = None,
     stats: Stats | None = None,
 ) -> Record:
-    """Play one episode.
-
-    Args:
-        job: Which one.
-        calls: Of the environment that plays it.
-        policy: Replies.
-        episode_timeout_s: Seconds that it may take; ``None`` for no limit.
-        stats: Counts its turns.
+    """Play one episode, for at most ``episode_timeout_s`` seconds.
 
     Raises:
         Stop: The policy, or a simulated user or judge of the environment, cannot go on.
