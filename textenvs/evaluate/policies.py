@@ -69,6 +69,7 @@ class Policy(Protocol):
 
     async def aclose(self) -> None:
         """Release what the policy holds; by default nothing."""
+        return
 
 
 class ScriptedPolicy(Policy):
