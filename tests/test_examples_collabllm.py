@@ -54,6 +54,7 @@ def program(name: str) -> Any:
     return module
 
 
+sys.path.insert(0, str(EXAMPLE))  # as `python examples/collabllm/build_data.py` has it
 build_data, compare = program("build_data"), program("compare")
 
 

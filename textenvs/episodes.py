@@ -20,7 +20,6 @@ import asyncio
 import itertools
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -30,7 +29,7 @@ import numpy as np
 from .env import TextEnv
 from .gc_tuning import rarely_collected
 from .options import NonNegativeInt, Policy, PositiveInt, Seconds, check_env, checked, resolve
-from .play import Episode, InThreads, play
+from .play import Episode, play
 from .task import Task
 
 #: Which tasks to play: indices, tasks or rows, in order; ``None`` in their place draws one by the episode's seed. A
@@ -85,7 +84,6 @@ def play_episodes(
         int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed,
         timeout_s,
         asyncio.Semaphore(concurrency if buffer is None else buffer),
-        ThreadPoolExecutor(concurrency, "textenvs-episodes") if env.blocking else None,
     )
     return run.stream(concurrency)
 
@@ -98,7 +96,6 @@ class _Run:
     seed: int
     timeout_s: float | None
     room: asyncio.Semaphore  # for finished episodes
-    threads: ThreadPoolExecutor | None
     finished: deque[Episode] = field(default_factory=deque)
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -134,8 +131,6 @@ class _Run:
             for worker in left:
                 worker.cancel()
             await asyncio.gather(*left, return_exceptions=True)
-            if self.threads is not None:
-                self.threads.shutdown(wait=False, cancel_futures=True)
 
     async def _work(self, number: int, task: Any) -> None:
         """One place: this episode, and then whichever is next.
@@ -146,13 +141,10 @@ class _Run:
         for played in itertools.count(1):
             number, task = job
             episode = Episode(number, self.seed + number)
-            calls = None if self.threads is None else InThreads(env, self.threads)
             clock: asyncio.Timeout | None = None
             try:
                 async with _NO_LIMIT if self.timeout_s is None else asyncio.timeout(self.timeout_s) as clock:
-                    await play(
-                        env, self.policy, seed=episode.seed, options=_options(task), calls=calls, episode=episode
-                    )
+                    await play(env, self.policy, seed=episode.seed, options=_options(task), episode=episode)
             except Exception as error:
                 if isinstance(error, TimeoutError) and clock is not None and clock.expired():
                     error = TimeoutError(f"the episode took longer than {self.timeout_s:g} s")

@@ -11,18 +11,16 @@ multiturn-aware reward continues forks with it.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from .env import EnvironmentFailure, ResetResult, StepResult, TextEnv, Turn
-from .event_loop import wait_for
 from .messages import Messages, copy_messages
 from .options import Policy, check_env
+from .threads import Calls
 
 
 @dataclass(slots=True)
@@ -78,38 +76,14 @@ class Episode:
         return self.error is not None or bool(self.info.get("failed"))
 
 
-class Calls(Protocol):
-    """How an environment is called: with a time limit, in a thread, ..."""
+class Calling(Protocol):
+    """How an environment is called; :class:`~textenvs.threads.Calls` is one."""
 
     async def reset(self, seed: int | None, options: dict[str, Any] | None) -> ResetResult:
         """:meth:`TextEnv.reset`."""
 
     async def step(self, action: Any) -> StepResult:
         """:meth:`TextEnv.step`."""
-
-
-class InThreads:
-    """:class:`Calls` of an environment that may block its thread.
-
-    Args:
-        env: The environment.
-        threads: Run its hooks; ``None`` for asyncio's own.
-    """
-
-    def __init__(self, env: TextEnv[Any], threads: Executor | None = None) -> None:
-        self._env = env
-        self._threads = threads
-
-    async def reset(self, seed: int | None, options: dict[str, Any] | None) -> ResetResult:
-        """Start the episode in a thread."""
-        return await self._run(self._env._begin_episode, seed, options)
-
-    async def step(self, action: Any) -> StepResult:
-        """Play the turn in a thread."""
-        return await self._run(self._env._play, action)
-
-    async def _run(self, call: Callable[..., Any], *args: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: wait_for(call(*args)))
 
 
 async def play(
@@ -121,7 +95,7 @@ async def play(
     resume: bool = False,
     turns: int | None = None,
     on_turn: Callable[[StepResult], None] | None = None,
-    calls: Calls | None = None,
+    calls: Calling | None = None,
     episode: Episode | None = None,
 ) -> Episode:
     """Play an episode of ``env`` itself.
@@ -145,7 +119,7 @@ async def play(
     """
     check_env("play", env)
     if calls is None and env.blocking:
-        calls = InThreads(env)
+        calls = Calls(env, undo=False)
     if episode is None:
         episode = Episode(seed=seed)
     # No list: the garbage collector looks at those, and there may be ten thousand episodes.

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from .env import ResetResult, StepResult, TextEnv
-from .event_loop import settle
+from .event_loop import settle, wait_for
 
 #: Carries out a call in a thread, and gives its result.
 InThread: TypeAlias = Callable[[Callable[[], Any]], Awaitable[Any]]
@@ -45,29 +45,10 @@ class Threads:
         Returns:
             The result, when the call has ended. Shield it, because it cannot be cancelled.
         """
-        if not beyond:
-            await self._free.acquire()
-        loop = asyncio.get_running_loop()
-        result: asyncio.Future[Any] = loop.create_future()
-        result.add_done_callback(lambda done: done.cancelled() or done.exception())  # seen, also if nothing waits
-
-        def ended(value: Any, error: Exception | None) -> None:
-            if not beyond:
-                self._free.release()
-            if result.done():  # the loop is ending
-                return
-            if error is None:
-                result.set_result(value)
-            else:
-                result.set_exception(error)
-
-        def work() -> None:
-            outcome = _outcome(call)
-            with suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(ended, *outcome)
-
-        threading.Thread(target=work, name="textenvs-hook", daemon=True).start()
-        return result
+        if beyond:
+            return in_new_thread(call)
+        await self._free.acquire()
+        return in_new_thread(call, self._free.release)
 
     async def result(self, begun: asyncio.Future[Any]) -> Any:
         """The result of what has begun; if this is cancelled, the call goes on and is stuck until it ends."""
@@ -81,6 +62,95 @@ class Threads:
 
     def _ended_late(self, _: asyncio.Future[Any]) -> None:
         self.stuck -= 1
+
+
+class StepTimeoutError(TimeoutError):
+    """An environment took longer over a reset or a step than it may."""
+
+
+class Calls:
+    """How the episodes of one environment are played: on the event loop, or in threads where it may block.
+
+    With a time limit, plain hooks run in threads, too; an asynchronous hook that blocks the event loop has no limit.
+
+    Args:
+        env: The environment.
+        timeout_s: Seconds that a reset or a step may take; ``None`` for no limit.
+        undo: A turn that raises leaves the episode as it was before; without this, as far as it came.
+    """
+
+    def __init__(self, env: TextEnv[Any], timeout_s: float | None = None, *, undo: bool = True) -> None:
+        self.env = env
+        self.hangs = False  # whether a thread was given up that may still be at work in the environment
+        self._timeout_s = timeout_s
+        self._undo = undo
+        self._in_loop = timeout_s is None and not env.blocking
+
+    async def reset(self, seed: int | None, options: dict[str, Any] | None) -> ResetResult:
+        if self._in_loop:
+            return await self.env.areset(seed=seed, options=options)
+        return await self._limited("reset", reset_in_thread(self.env, self._in_thread, seed=seed, options=options))  # type: ignore[no-any-return]
+
+    async def step(self, action: Any) -> StepResult:
+        if self._in_loop:
+            return await self.env.astep(action)
+        if not self._undo:
+            return await self._limited("step", self._in_thread(lambda: wait_for(self.env._play(action))))  # type: ignore[no-any-return]
+        return await self._limited("step", step_in_thread(self.env, self._in_thread, action))  # type: ignore[no-any-return]
+
+    async def close(self, within_s: float = 10.0) -> None:
+        """Close the environment, unless a call hangs in it."""
+        if self.hangs:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await (self._in_thread(self.env.close) if self.env.blocking else self.env.aclose())
+
+    async def _in_thread(self, call: Callable[[], Any]) -> Any:
+        begun = in_new_thread(call)
+        try:
+            return await asyncio.shield(begun)
+        except asyncio.CancelledError:
+            self.hangs = not begun.done()
+            raise
+
+    async def _limited(self, what: str, work: Awaitable[Any]) -> Any:
+        try:
+            async with asyncio.timeout(self._timeout_s) as clock:
+                return await work
+        except TimeoutError as error:
+            if not clock.expired():
+                raise
+            raise StepTimeoutError(f"the environment's {what} took longer than {self._timeout_s:g} s") from error
+
+
+def in_new_thread(call: Callable[[], Any], ended: Callable[[], None] | None = None) -> asyncio.Future[Any]:
+    """Run ``call`` in a thread of its own; ``ended`` is called on the event loop when it is over.
+
+    Returns:
+        The result. Shield it, because the call cannot be cancelled.
+    """
+    loop = asyncio.get_running_loop()
+    result: asyncio.Future[Any] = loop.create_future()
+    result.add_done_callback(lambda done: done.cancelled() or done.exception())  # seen, also if nothing waits
+
+    def tell(value: Any, error: Exception | None) -> None:
+        if ended is not None:
+            ended()
+        if result.done():  # the loop is ending
+            return
+        if error is None:
+            result.set_result(value)
+        else:
+            result.set_exception(error)
+
+    def work() -> None:
+        outcome = _outcome(call)
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(tell, *outcome)
+
+    threading.Thread(target=work, name="textenvs-hook", daemon=True).start()
+    return result
 
 
 async def reset_in_thread(

@@ -22,12 +22,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from best_of_n import BestOfN, preference_pairs, sft_row
+
 from textenvs.cli.common import CommandError, import_from_here, open_environment, parse_options
 from textenvs.cli.policies import add_policy_arguments, check_policy_arguments, policy_of
 from textenvs.data import TaskError
 from textenvs.data.files import write_rows
 from textenvs.env import TextEnv
-from textenvs.evaluate.best_of_n import BestOfN, preference_pairs, sft_row
 from textenvs.evaluate.plan import choose_tasks, fingerprint, jobs
 from textenvs.evaluate.policies import SCRIPTS, FunctionPolicy, Policy, ScriptedPolicy, load_function
 from textenvs.evaluate.records import Folder, FolderError, Record, write_text

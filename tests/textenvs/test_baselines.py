@@ -1,10 +1,14 @@
 """Every environment that ships can be solved, says so, and is worth learning: its scripts against random replies."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 import textenvs
-from textenvs.evaluate.baselines import has_script, play_script
+from textenvs.attack import always
+from textenvs.evaluate.baselines import has_script, play_attack, play_script, same_tasks, split_tasks
+from textenvs.messages import user
 
 EPISODES = 60
 FEWER = {"textenv/collab-code": 20, "textenv/math-python": 20}  # each runs programs in processes of their own
@@ -52,3 +56,27 @@ def test_no_more_episodes_than_tasks_and_no_script_that_is_not_there():
         with pytest.raises(NotImplementedError, match=f"Bare has no script '{script}'"):
             play_script(Bare, script)
     assert len(play_script(Bare, "random", 7)) == 7
+
+
+@pytest.mark.parametrize(("episodes", "others", "played"), [(10, 4, 6), (10, 300, 5), (6, 6, 5), (3, 2, 3), (1, 1, 1)])
+def test_an_attack_that_rehearses_plays_some_of_the_experts_tasks_and_rehearses_others(episodes, others, played):
+    class Ten(textenvs.TextEnv):
+        def __init__(self):
+            tasks = [textenvs.Task(str(index), "ten", (user("Say it."),), ground_truth=index) for index in range(10)]
+            super().__init__(tasks, max_assistant_turns=1)
+
+        def respond(self, reply):  # tasks differ in what they pay
+            return textenvs.Turn(terminated=True, stop="heard", reward=float(self.state.task.ground_truth))
+
+        def demonstration(self, rng):
+            return "it"
+
+    indices, rehearsed = split_tasks(Ten(), episodes, others, seed=3)
+    assert len(indices) == played
+    assert not set(indices) & set(rehearsed)
+    attack = dataclasses.replace(always("say", "says it", "it"), rehearse=others)
+    expert, attacked = play_script(Ten, "expert", episodes, seed=3), play_attack(Ten, attack, episodes, seed=3)
+    compared = same_tasks(expert, attacked)
+    assert [record.task_index for record in compared] == indices
+    assert [record.total for record in compared] == [record.total for record in attacked]
+    assert [record.seed for record in compared] == [record.seed for record in attacked]

@@ -11,14 +11,13 @@ from textenvs import Conversation, Task, TextEnv, TextVectorEnv, ToolEnv, Turn, 
 from textenvs.evaluate.plan import Job
 from textenvs.evaluate.policies import FunctionPolicy
 from textenvs.evaluate.records import Record
-from textenvs.evaluate.runner import TimedCalls
 from textenvs.evaluate.runner import play as play_record
 from textenvs.integrations.rows import Opening, SpecError
 from textenvs.integrations.session import Session
 from textenvs.integrations.spec import EpisodeSpec
 from textenvs.judges.datablock import conversation_data
 from textenvs.messages import clean_messages, image_part, system, text_of, text_part
-from textenvs.threads import Threads
+from textenvs.threads import Calls
 from textenvs.users.leak import leaked
 
 SHOWN = (text_part("What is on"), image_part("https://example.org/a.png"), text_part("this picture?"))
@@ -76,7 +75,7 @@ def test_vector_environments_sessions_and_records_keep_them():
     assert session.start(0)[0]["content"] == SHOWN
     assert session.reply("dog").text == "No."
 
-    calls = TimedCalls(Pictures([task(SHOWN)]), Threads(1))
+    calls = Calls(Pictures([task(SHOWN)]))
     record = asyncio.run(play_record(Job(0, 0, 0, 0), calls, FunctionPolicy(policy)))
     assert record.messages[0]["content"] == SHOWN
     assert Record.from_json(record.to_json()) == record

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..attack import COMMON, Attack
 from ..env import TextEnv
-from ..evaluate.baselines import has_script, play_attack, play_script
+from ..evaluate.baselines import has_script, play_attack, play_script, same_tasks
 from ..evaluate.policies import SCRIPTS, Script, ScriptedPolicy
 from ..evaluate.records import Record
 from ..evaluate.runner import Stopped
@@ -114,11 +114,17 @@ def own_attacks(subject: Subject) -> Iterator[Verdict]:
         if earning.cause:
             yield Verdict(f"attack {attack.name}", "fail", "it makes the environment fail", earning.cause)
         else:
-            yield judge_attack(subject.env, attack, earning.records, mean(subject.expert), subject.floor)
+            yield judge_attack(subject.env, attack, earning.records, subject.expert, subject.random)
 
 
-def judge_attack(env: TextEnv[Any], attack: Attack, records: Sequence[Record], expert: float, floor: float) -> Verdict:
-    """Whether an attack stays below the expert by the environment's margin, and fakes no more than 5 % of solutions."""
+def judge_attack(
+    env: TextEnv[Any], attack: Attack, records: Sequence[Record], experts: Sequence[Record], randoms: Sequence[Record]
+) -> Verdict:
+    """Whether an attack stays below the expert by the environment's margin, and fakes no more than 5 % of solutions.
+
+    All are compared on the tasks that the attack played.
+    """
+    expert, floor = mean(same_tasks(experts, records)), mean(same_tasks(randoms, records))
     limit, faked = below_expert(env, expert, floor), solved(records)
     evidence = f"mean return {mean(records):+.3f}, solved {faked:.1%}; expert {expert:+.3f}, random {floor:+.3f}"
     too_much = f"it {attack.says} and earns more than {limit:+.3f}, the expert's less the margin"

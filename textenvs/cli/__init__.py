@@ -1,8 +1,8 @@
 """The command ``textenvs``: what can be asked for, and how mistakes are answered.
 
-Each command is a module in :mod:`textenvs.cli` with ``add(commands)``, which declares its arguments, and a
-function that does the work. Output is plain text. Exit statuses: 0 done, 1 it could not be done, 2 the command makes no
-sense, 130 interrupted.
+Each command is a module in :mod:`textenvs.cli` with ``add(commands)``, which declares its arguments, and ``run``,
+which does the work; one with an ``id`` takes ``key=value`` options. Exit statuses: 0 done, 1 it could not be done, 2
+the command makes no sense, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -20,14 +20,7 @@ from .common import CommandError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line.
-
-    Args:
-        arguments: Without the program's name; by default those of this process.
-
-    Returns:
-        The exit status.
-    """
+    """Run a command line (by default this process's), and return the exit status."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8 is no reason to fail
@@ -51,7 +44,6 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser of the whole command line."""
     parser = _Parser(
         prog="textenvs",
         description="Multi-turn text tasks as Gymnasium environments.",
@@ -65,7 +57,8 @@ def build_parser() -> argparse.ArgumentParser:
         command.allow_abbrev = False
         command.formatter_class = argparse.RawDescriptionHelpFormatter
         command.add_argument("--traceback", action="store_true", help="show where an error comes from")
-        command.set_defaults(parser=command)
+        takes_options = any(action.dest == "id" for action in command._actions)
+        command.set_defaults(parser=command, run=module.run, takes_options=takes_options)
     return parser
 
 

@@ -11,16 +11,15 @@ from typing import Any
 
 from ..audit import Subject, Verdict, checks
 from ..audit.earnings import makers
-from ..registry import list_environments
+from ..registry import describe, list_environments
 from ..sandbox import SandboxUnavailable
 from ..text import printable
-from .common import CommandError, open_environment, parse_options
+from .common import CommandError, check_least, open_environment, parse_options
 
 _CAUSE = 100  # columns of text
 
 
-def add(commands: Any) -> argparse.ArgumentParser:
-    """Declare the command."""
+def add(commands: Any) -> Any:
     parser = commands.add_parser(
         "audit",
         help="what is wrong with one of them, and what a cheater earns",
@@ -37,15 +36,11 @@ def add(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument("--search", type=int, default=200, metavar="N", help="cheap policies that are tried (200)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of tasks, replies and the search (default 0)")
     parser.add_argument("--json", action="store_true", help="as JSON, one object a verdict")
-    parser.set_defaults(run=run, takes_options=True)
-    return parser  # type: ignore[no-any-return]
+    return parser
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the verdicts; 1 if one fails."""
-    for name, least in (("episodes", 1), ("search", 1), ("seed", 0)):
-        if getattr(arguments, name) < least:
-            raise CommandError(f"--{name} must be at least {least}, not {getattr(arguments, name)}", 2)
+    check_least(arguments, episodes=1, search=1, seed=0)
     if arguments.id is None and not arguments.all:
         raise CommandError("what is audited? Give an id, or --all", 2)
     options = parse_options(arguments.options)
@@ -72,7 +67,11 @@ def _verdicts(env_id: str, options: Mapping[str, Any], arguments: argparse.Names
     except (CommandError, SandboxUnavailable) as error:
         if not arguments.all:
             raise CommandError(str(error), getattr(error, "status", 1)) from error
-        yield "", Verdict("made", "skipped", "it cannot be made here", str(error))
+        absent = isinstance(error.__cause__, ImportError) and bool(describe(env_id).extras)
+        cause = f"it needs {', '.join(describe(env_id).extras)}, absent here" if absent else "it cannot be made here"
+        if not arguments.json:
+            print(f"\n{env_id}\n")
+        yield "", Verdict("made", "skipped" if absent else "fail", cause, str(error))
         return
     for level, make_env in makers(env_id, options).items():
         if not arguments.json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import inspect
 import json
 import os
@@ -34,6 +35,13 @@ class CommandError(Exception):
         self.status = status
 
 
+def check_least(arguments: argparse.Namespace, **least: float) -> None:
+    """Raise ``CommandError`` for a number of the command line that is below its least value."""
+    for name, lowest in least.items():
+        if (value := getattr(arguments, name)) is not None and value < lowest:
+            raise CommandError(f"--{name.replace('_', '-')} must be at least {lowest:g}, not {value}", 2)
+
+
 def import_from_here() -> None:
     """Let ``module:name`` name a module in the current folder, as ``python -m`` does but a console script does not."""
     here = os.getcwd()
@@ -42,11 +50,7 @@ def import_from_here() -> None:
 
 
 def parse_options(words: Iterable[str]) -> dict[str, Any]:
-    """``key=value`` words as keyword arguments; a value is JSON, or ``None``, ``True``, ``False``, or else text.
-
-    Raises:
-        CommandError: A key is not a name, or is there twice.
-    """
+    """``key=value`` words as keyword arguments; a value is JSON, or ``None``, ``True``, ``False``, or else text."""
     options: dict[str, Any] = {}
     for word in words:
         name, _, value = word.partition("=")
@@ -72,11 +76,7 @@ def show_value(value: Any) -> str:
 
 
 def class_of(env_id: str) -> Callable[..., Any]:
-    """What makes the environment ``env_id``: its class, mostly.
-
-    Raises:
-        CommandError: There is no such id, or its module cannot be imported.
-    """
+    """What makes the environment ``env_id``: its class, mostly."""
     module = env_id.rpartition(":")[0]
     if module:
         import_from_here()
@@ -94,24 +94,15 @@ def class_of(env_id: str) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class Option:
-    """An option of an environment's constructor.
-
-    Args:
-        name: The keyword.
-        default: Its value where it is not given; ``inspect.Parameter.empty`` where it must be.
-        doc: What the docstring says about it.
-    """
+    """An option of an environment's constructor."""
 
     name: str
-    default: Any
+    default: Any  # ``inspect.Parameter.empty`` where it must be given
     doc: str
 
 
 def options_of(maker: Callable[..., Any]) -> tuple[dict[str, Option], bool]:
-    """The options of a constructor, and whether that is all of them.
-
-    What a class does not document, one above it may.
-    """
+    """The options of a constructor, and whether that is all of them; what a class does not document, a base may."""
     said: dict[str, str] = {}
     for each in inspect.getmro(maker) if inspect.isclass(maker) else (maker,):
         for param in docstring_parser.parse(inspect.cleandoc(each.__doc__ or "")).params:
@@ -121,17 +112,15 @@ def options_of(maker: Callable[..., Any]) -> tuple[dict[str, Option], bool]:
 
 
 def open_environment(env_id: str, options: Mapping[str, Any]) -> TextEnv[Any]:
-    """Make the environment ``env_id``, with options from the command line.
-
-    Raises:
-        CommandError: There is no such environment or option, or a value is refused.
-    """
+    """Make an environment with options from the command line; what is refused is a ``CommandError``."""
     class_of(env_id)
     try:
         return make(env_id, **options)
     except (ValueError, TypeError, ImportError, OSError, gymnasium.error.Error) as error:
         given = " ".join(f"{name}={show_value(value)}" for name, value in options.items())
-        raise CommandError(f"{env_id}{' ' if given else ''}{given}: {error}", 1 if _outside(error) else 2) from error
+        raise CommandError(
+            f"{env_id}{' ' if given else ''}{given}: {error}", 1 if isinstance(error, (ImportError, OSError)) else 2
+        ) from error
 
 
 def _value(text: str) -> Any:
@@ -141,7 +130,3 @@ def _value(text: str) -> Any:
         return json.loads(text, parse_constant=lambda name: name)  # NaN and Infinity are text
     except ValueError:
         return text
-
-
-def _outside(error: BaseException) -> bool:
-    return isinstance(error, (ImportError, OSError))

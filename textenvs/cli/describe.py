@@ -20,15 +20,14 @@ from ..evaluate.summary import summarize
 from ..messages import transcript
 from ..registry import describe, list_environments
 from ..text import printable
-from .common import CommandError, class_of, open_environment, options_of, parse_options, show_value
+from .common import check_least, class_of, open_environment, options_of, parse_options, show_value
 
 _WIDTH = 100
 _ROLE = re.compile(r":\w+:`~?(?:[\w.]*\.)?(\w+)`")  # Sphinx's :class:`~a.b.Name`
 _CODE = re.compile(r"``([^`]+)``")
 
 
-def add(commands: Any) -> argparse.ArgumentParser:
-    """Declare the command."""
+def add(commands: Any) -> Any:
     parser = commands.add_parser(
         "describe",
         help="what one of them asks and pays",
@@ -41,16 +40,11 @@ def add(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument("id", help="an id of `textenvs list`, or module:id for one of your own")
     parser.add_argument("--episodes", type=int, default=200, metavar="N", help="tasks for the returns (default 200)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of tasks and scripts (default 0)")
-    parser.set_defaults(run=run, takes_options=True)
-    return parser  # type: ignore[no-any-return]
+    return parser
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the description."""
-    if arguments.episodes < 1:
-        raise CommandError(f"--episodes must be at least 1, not {arguments.episodes}", 2)
-    if arguments.seed < 0:
-        raise CommandError(f"--seed must be at least 0, not {arguments.seed}", 2)
+    check_least(arguments, episodes=1, seed=0)
     options = parse_options(arguments.options)
     env = open_environment(arguments.id, options)
     env.close()

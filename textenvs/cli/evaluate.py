@@ -20,7 +20,7 @@ from ..evaluate.runner import run as play_all
 from ..evaluate.summary import summarize
 from ..registry import describe, list_environments
 from ..text import printable
-from .common import CommandError, open_environment, parse_options, show_value
+from .common import CommandError, check_least, open_environment, parse_options, show_value
 from .interrupts import INTERRUPTED, interruptible
 from .policies import add_policy_arguments, check_policy_arguments, policy_of
 
@@ -37,8 +37,7 @@ examples:
 The same command with the same --out resumes: what is finished is not played again."""
 
 
-def add(commands: Any) -> argparse.ArgumentParser:
-    """Declare the command."""
+def add(commands: Any) -> Any:
     parser = commands.add_parser(
         "evaluate",
         help="play many episodes with a policy and report",
@@ -55,29 +54,24 @@ def add(commands: Any) -> argparse.ArgumentParser:
         metavar="N",
         help="how many tasks, or `all` (default 100, or all where there are fewer)",
     )
-    what.add_argument("--samples", type=int, default=1, metavar="K", help="episodes of each task (default 1)")
-    what.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="of the choice of tasks and of all episodes (default 0)"
-    )
-    what.add_argument("--concurrency", type=int, default=16, metavar="N", help="episodes at a time (default 16)")
-    what.add_argument(
-        "--max-failures", type=int, default=8, metavar="N", help="stop after this many failed ones in a row (default 8)"
-    )
-    for name, default, says in (
-        ("--step-timeout", 300.0, "seconds that the environment may take for a reset or a step"),
-        ("--episode-timeout", 3600.0, "seconds that an episode may take, with the replies of the policy"),
+    for flag, metavar, default, text in (
+        ("--samples", "K", 1, "episodes of each task"),
+        ("--seed", "N", 0, "of the choice of tasks and of all episodes"),
+        ("--concurrency", "N", 16, "episodes at a time"),
+        ("--max-failures", "N", 8, "stop after this many failed ones in a row"),
+        ("--step-timeout", "S", 300.0, "seconds that the environment may take for a reset or a step"),
+        ("--episode-timeout", "S", 3600.0, "seconds that an episode may take, with the replies of the policy"),
     ):
-        what.add_argument(name, type=float, default=default, metavar="S", help=f"{says} (default {default:g})")
+        kind, text = type(default), f"{text} (default {default:g})"
+        what.add_argument(flag, type=kind, default=default, metavar=metavar, help=text)
     where = parser.add_argument_group("the results")
     where.add_argument("--out", metavar="DIR", help="keep records and results there")
     where.add_argument("--retry-failed", action="store_true", help="play the failed episodes in DIR again")
     where.add_argument("--quiet", action="store_true", help="no progress on stderr")
-    parser.set_defaults(run=run, takes_options=True)
-    return parser  # type: ignore[no-any-return]
+    return parser
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Play what is missing, and report."""
     _check(arguments)
     state = _State(arguments)
     with interruptible(lambda: f"textenvs evaluate: {state.ended('interrupted')}"):
@@ -120,7 +114,7 @@ def _evaluate(arguments: argparse.Namespace, state: _State) -> int:
         summary = summarize(kept.records.values())
         written = None
         if isinstance(kept, Folder):
-            written = kept.write_results() if _has("pyarrow") else kept.path / EPISODES
+            written = kept.write_results() if importlib.util.find_spec("pyarrow") else kept.path / EPISODES
             kept.write_summary({**configuration, **summary})
     print(printable(_heading(configuration, len(planned))))
     print(printable(report(summary)))
@@ -205,10 +199,7 @@ class _Memory:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    for name, least in (("samples", 1), ("seed", 0), ("concurrency", 1), ("max_failures", 1)):
-        if getattr(arguments, name) < least:
-            flag = name.replace("_", "-")
-            raise CommandError(f"--{flag} must be at least {least}, not {getattr(arguments, name)}", 2)
+    check_least(arguments, samples=1, seed=0, concurrency=1, max_failures=1)
     for name in ("step_timeout", "episode_timeout"):
         if not getattr(arguments, name) > 0:
             raise CommandError(f"--{name.replace('_', '-')} must be above 0, not {getattr(arguments, name)}", 2)
@@ -237,10 +228,6 @@ def _choose(env: TextEnv[Any], arguments: argparse.Namespace) -> tuple[int, ...]
         return choose_tasks(env.tasks, None if wanted == "all" else int(wanted), arguments.seed)
     except ValueError as error:
         raise CommandError(f"--num-tasks {wanted}: {error}", 2) from error
-
-
-def _has(module: str) -> bool:
-    return importlib.util.find_spec(module) is not None
 
 
 def _version(env_id: str) -> int | None:

@@ -10,18 +10,15 @@ from ..evaluate.report import table
 from ..registry import EnvironmentSpec, describe, list_environments, make
 
 
-def add(commands: Any) -> argparse.ArgumentParser:
-    """Declare the command."""
+def add(commands: Any) -> Any:
     parser = commands.add_parser(
         "list", help="the environments", description="List the environments that ship with textenvs."
     )
     parser.add_argument("--json", action="store_true", help="as JSON, one object an environment")
-    parser.set_defaults(run=run)
-    return parser  # type: ignore[no-any-return]
+    return parser
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the list."""
     entries = [entry(describe(env_id)) for env_id in list_environments(with_arguments=True)]
     if arguments.json:
         print(json.dumps(entries, indent=2, ensure_ascii=False))
@@ -45,7 +42,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def entry(spec: EnvironmentSpec) -> dict[str, Any]:
-    """All that is known about an environment without playing it, as JSON values."""
     known: dict[str, Any] = {
         "id": spec.id,
         "version": spec.version,

@@ -31,8 +31,7 @@ to have it in textenvs itself: move it to textenvs/envs/, and add to envs_regist
     description: "One line for people."''')
 
 
-def add(commands: Any) -> argparse.ArgumentParser:
-    """Declare the command."""
+def add(commands: Any) -> Any:
     parser = commands.add_parser(
         "new",
         help="an environment of your own to start from",
@@ -40,12 +39,10 @@ def add(commands: Any) -> argparse.ArgumentParser:
     )
     parser.add_argument("name", help="for example word-chain")
     parser.add_argument("-o", "--out", default=".", metavar="DIR", help="the folder (default: this one)")
-    parser.set_defaults(run=run)
-    return parser  # type: ignore[no-any-return]
+    return parser
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the two files."""
     name, folder = arguments.name, Path(arguments.out).expanduser()
     if not _NAME.fullmatch(name):
         raise CommandError(f"{name!r} is no name: lower-case letters and digits, with hyphens, as in word-chain", 2)

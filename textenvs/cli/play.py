@@ -16,7 +16,7 @@ from ..evaluate.baselines import has_script
 from ..evaluate.runner import tools_of
 from ..messages import Message, assistant, transcript
 from ..text import printable
-from .common import CommandError, open_environment, parse_options
+from .common import CommandError, check_least, open_environment, parse_options
 
 #: Begins and ends a reply of several lines.
 FENCE = '"""'
@@ -34,8 +34,7 @@ An empty line is ignored; {FENCE}{FENCE} is the empty reply.
 A reply that begins with a colon is typed with two of them."""
 
 
-def add(commands: Any) -> argparse.ArgumentParser:
-    """Declare the command."""
+def add(commands: Any) -> Any:
     parser = commands.add_parser(
         "play",
         help="play one yourself",
@@ -45,16 +44,13 @@ def add(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument("id", help="an id of `textenvs list`, or module:id for one of your own")
     parser.add_argument("--seed", type=int, metavar="N", help="of the first episode; later ones follow from it")
     parser.add_argument("--task-index", type=int, metavar="N", help="play this task (the same one after :next)")
-    parser.set_defaults(run=run, takes_options=True)
-    return parser  # type: ignore[no-any-return]
+    return parser
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Play until the person leaves."""
     with suppress(ImportError):
         import readline  # noqa: F401  line editing and history in input()
-    if arguments.seed is not None and arguments.seed < 0:
-        raise CommandError(f"--seed must be at least 0, not {arguments.seed}", 2)
+    check_least(arguments, seed=0)
     env = open_environment(arguments.id, parse_options(arguments.options))
     try:
         Game(env, task_index=arguments.task_index).play(arguments.seed)
@@ -66,13 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class Game:
-    """A person's episodes in one environment.
-
-    Args:
-        env: The environment.
-        task_index: The task of every episode; ``None`` to let the seed choose.
-        read: Shows a prompt and returns a line, or raises ``EOFError`` when there are no more.
-    """
+    """A person's episodes in one environment.; ``read`` shows a prompt and returns a line, or raises ``EOFError``."""
 
     def __init__(self, env: TextEnv[Any], *, task_index: int | None = None, read: Callable[[str], str] = input) -> None:
         self.env = env
@@ -84,13 +74,7 @@ class Game:
         self._calls = 0
 
     def play(self, seed: int | None) -> None:
-        """Play until the person leaves.
-
-        Raises:
-            EOFError: The input has ended.
-            KeyboardInterrupt: The person pressed Ctrl-C.
-            CommandError: An episode cannot be opened.
-        """
+        """Play until the person leaves."""
         self._open(seed)
         while True:
             line = self._read_reply()

@@ -17,7 +17,6 @@ _FLAGS = {"max_tokens": "max_response_length"}
 
 
 def add_policy_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options that say who replies."""
     who = parser.add_argument_group("the policy")
     who.add_argument("--policy", metavar="POLICY", help=f"{', '.join(SCRIPTS)}, or module:function of yours")
     who.add_argument("--model", metavar="NAME", help="a model behind an OpenAI-compatible service")
@@ -66,15 +65,9 @@ def check_policy_arguments(arguments: argparse.Namespace) -> None:
 
 
 def policy_of(env: TextEnv[Any], env_id: str, arguments: argparse.Namespace) -> tuple[Policy, dict[str, Any]]:
-    """The policy that the words ask for, and what of it may change a result.
+    """The policy that the arguments name, and what of it may change a result.
 
-    Args:
-        env: It will play there, or in another of its kind.
-        env_id: The environment's id, for errors.
-        arguments: Parsed, with ``concurrency``: how many replies may be wanted at a time.
-
-    Raises:
-        CommandError: It cannot be had.
+    ``arguments.concurrency`` is how many replies may be wanted at a time.
     """
     if arguments.model is not None:
         return _endpoint(arguments)

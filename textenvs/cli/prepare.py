@@ -21,8 +21,7 @@ from .common import CommandError
 _LISTED = 50
 
 
-def add(commands: Any) -> argparse.ArgumentParser:
-    """Declare the command."""
+def add(commands: Any) -> Any:
     parser = commands.add_parser(
         "prepare",
         help="rows from files or the Hub, checked, as Parquet",
@@ -42,12 +41,10 @@ def add(commands: Any) -> argparse.ArgumentParser:
         help=f"put after a question that does not say how to answer; '' for nothing (default: {INSTRUCTION})",
     )
     parser.add_argument("--skip-bad", action="store_true", help="write the good rows, and say which are left out")
-    parser.set_defaults(run=run)
-    return parser  # type: ignore[no-any-return]
+    return parser
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Check and write."""
     folder = Path(arguments.out).expanduser()
     if arguments.source.startswith("hub:"):
         splits: tuple[str, ...] = SPLITS if arguments.split is None else (arguments.split,)

@@ -15,8 +15,7 @@ from ..trust import person_only
 from .common import CommandError, open_environment, parse_options
 
 
-def add(commands: Any) -> argparse.ArgumentParser:
-    """Declare the command."""
+def add(commands: Any) -> Any:
     parser = commands.add_parser(
         "rows",
         help="episodes as another library's dataset",
@@ -32,12 +31,10 @@ def add(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument("-o", "--out", required=True, metavar="FILE", help="the Parquet file")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the first episode (default 0)")
     parser.add_argument("--split", choices=SPLITS, default="train", help="noted in the rows (default train)")
-    parser.set_defaults(run=run, takes_options=True)
-    return parser  # type: ignore[no-any-return]
+    return parser
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the file."""
     options = parse_options(arguments.options)
     open_environment(arguments.id, options).close()  # mistakes are named here
     try:

@@ -39,21 +39,14 @@ third waits for nothing."""
 
 @dataclass(frozen=True)
 class Served:
-    """One environment of the command line.
+    """One environment of the command line."""
 
-    Args:
-        name: What clients call it.
-        env_id: Its id.
-        options: For its constructor.
-    """
-
-    name: str
+    name: str  # what clients call it
     env_id: str
     options: Mapping[str, Any]
 
 
-def add(commands: Any) -> argparse.ArgumentParser:
-    """Declare the command."""
+def add(commands: Any) -> Any:
     parser = commands.add_parser(
         "serve",
         help="offer environments over HTTP",
@@ -92,12 +85,10 @@ def add(commands: Any) -> argparse.ArgumentParser:
     ):
         text = f"{text} (default {default:g})"
         limits.add_argument(flag, type=_number(kind, zero=flag == "--drain"), default=default, metavar="N", help=text)
-    parser.set_defaults(run=run)
-    return parser  # type: ignore[no-any-return]
+    return parser
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serve until a signal."""
     served = read_served(arguments.what)
     tokens = read_tokens(arguments.token_file)
     if not tokens and not arguments.no_token and not is_loopback(arguments.bind):
@@ -120,11 +111,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def read_served(words: Sequence[str]) -> list[Served]:
-    """The environments of a command line: ``[NAME@]ID`` and the ``key=value`` after each.
-
-    Raises:
-        CommandError: An option before the first id, a name that is there twice, or a malformed option.
-    """
+    """The environments of a command line: ``[NAME@]ID`` and the ``key=value`` after each."""
     groups: list[tuple[str, list[str]]] = []
     for word in words:
         if "=" not in word:
@@ -144,11 +131,7 @@ def read_served(words: Sequence[str]) -> list[Served]:
 
 
 def read_tokens(path: str | None) -> dict[str, str]:
-    """Tokens by name: those of a file, or that of the environment variable.
-
-    Raises:
-        CommandError: The file cannot be read, or is not one token a line.
-    """
+    """Tokens by name: those of a file, or that of the environment variable."""
     if path is None:
         token = os.environ.get(TOKEN_VARIABLE, "").strip()
         return {"token": token} if token else {}

@@ -55,17 +55,14 @@ def play_script(
 def play_attack(
     make_env: Callable[[], TextEnv[Any]], attack: Attack, episodes: int = 200, *, seed: int = 0
 ) -> list[Record]:
-    """Let an attack play, each episode another task.
+    """Let an attack play the episodes of :func:`play_script` with the same seed.
 
     Args:
         make_env: Makes the environment.
         attack: One of the environment's :meth:`~textenvs.TextEnv.attacks`. What it rehearses are episodes of the
-            expert's on other tasks: where the set is too small for both, the attack plays half of it.
+            expert's on other tasks: a set that is too small for both is divided (see :func:`split_tasks`).
         episodes: How many, at most as many as there are tasks.
-        seed: Decides tasks and randomness: with the same seed, the tasks of :func:`play_script`.
-
-    Returns:
-        The episodes' records, in order.
+        seed: Decides tasks and randomness.
 
     Raises:
         Stopped: Episodes in a row failed.
@@ -77,28 +74,28 @@ def play_attack(
 
 
 def split_tasks(env: TextEnv[Any], episodes: int, others: int, seed: int) -> tuple[list[int], list[int]]:
-    """Indices of tasks to play, those of :func:`play_script` with this seed, and of ``others`` that are not among them.
+    """Indices of tasks to play, and of ``others`` that are not among them, as far as there are so many.
 
-    Args:
-        env: Whose tasks.
-        episodes: How many to play; at most as many as there are, and at most half of them where ``others`` is above 0.
-        others: How many more, as far as there are.
-        seed: Decides the draw.
+    The first are those of :func:`play_script` with this seed; in a set too small for both, some of them, at least half.
     """
     size = env.tasks.size
-    if size is not None:
-        episodes = min(episodes, size)
-        if others:
-            episodes = min(episodes, max(1, size // 2, size - others))
-    played = choose_tasks(env.tasks, episodes, seed)
+    played = list(choose_tasks(env.tasks, episodes if size is None else min(episodes, size), seed))
     if not others:
-        return list(played), []
+        return played, []
+    rng = np.random.default_rng([seed, 7])
     if size is not None:
+        most = max(1, size // 2, size - others)
+        played = sorted(int(index) for index in rng.permutation(played)[:most])
         left = sorted(set(range(size)) - set(played))
-        chosen = np.random.default_rng([seed, 7]).permutation(left)[:others]
-        return list(played), sorted(int(index) for index in chosen)
+        return played, sorted(int(index) for index in rng.permutation(left)[:others])
     more = choose_tasks(env.tasks, episodes + others, seed + 1_000_003)
-    return list(played), [index for index in more if index not in set(played)][:others]
+    return played, [index for index in more if index not in set(played)][:others]
+
+
+def same_tasks(records: Iterable[Record], others: Iterable[Record]) -> list[Record]:
+    """Those of ``records`` whose tasks are among those of ``others``: only these can be compared with them."""
+    indices = {record.task_index for record in others}
+    return [record for record in records if record.task_index in indices]
 
 
 def has_script(env: TextEnv[Any], script: Script) -> bool:

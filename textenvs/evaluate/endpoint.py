@@ -28,7 +28,6 @@ class EndpointPolicy:
         self.request_seed = request_seed
 
     def start(self, env: TextEnv[Any], seed: int) -> Player:
-        """A player that knows the episode's seed and counts its turns."""
         turns = 0
 
         async def play(conversation: Messages, tools: ToolSchemas) -> Reply:
@@ -60,5 +59,4 @@ class EndpointPolicy:
         return play
 
     async def aclose(self) -> None:
-        """Close the client."""
         await self.client.aclose()

@@ -21,19 +21,12 @@ _ENDLESS = 2**31 - 1
 
 @dataclass(frozen=True)
 class Job:
-    """One episode to play.
+    """One episode to play."""
 
-    Args:
-        task: The task's number in the evaluation, from 0.
-        sample: Which of the task's episodes, from 0.
-        task_index: The task's index in the task set.
-        seed: For the environment's reset and for the policy, different for every episode.
-    """
-
-    task: int
-    sample: int
-    task_index: int
-    seed: int
+    task: int  # its number in the evaluation, from 0
+    sample: int  # which of the task's episodes, from 0
+    task_index: int  # in the task set
+    seed: int  # for the environment's reset and for the policy, different for every episode
 
     @property
     def place(self) -> tuple[int, int]:
@@ -42,12 +35,7 @@ class Job:
 
 
 def choose_tasks(tasks: TaskSet, count: int | None, seed: int) -> tuple[int, ...]:
-    """The indices of the tasks to play, in ascending order.
-
-    Args:
-        tasks: The task set.
-        count: How many tasks, drawn without repeats; ``None`` for all, which an endless set does not have.
-        seed: Decides the draw.
+    """The indices of the tasks to play, in ascending order: ``count`` of them without repeats, or all (``None``).
 
     Raises:
         ValueError: ``count`` is below 1 or more than there are, or ``None`` for an endless set.
@@ -73,13 +61,7 @@ def choose_tasks(tasks: TaskSet, count: int | None, seed: int) -> tuple[int, ...
 
 
 def jobs(indices: Sequence[int], samples: int, seed: int) -> Iterator[Job]:
-    """All episodes, those of one task one after the other.
-
-    Args:
-        indices: The tasks' indices.
-        samples: Episodes of each task, at least 1.
-        seed: Decides the seed of every episode.
-    """
+    """All episodes, those of one task one after the other."""
     for task, index in enumerate(indices):
         for sample in range(samples):
             (drawn,) = np.random.SeedSequence([seed, 1, index, sample]).generate_state(1)

@@ -28,23 +28,14 @@ ToolSchemas = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Reply:
-    """What a policy says in one turn, and what that took.
+    """What a policy says in one turn, and what that took."""
 
-    Args:
-        action: The assistant's text or message.
-        prompt_tokens: Tokens read; ``None`` where it is not known.
-        completion_tokens: Tokens written; ``None`` where it is not known.
-        cut: The reply ended because its length did.
-        cost: In US dollars; ``None`` where it is not known.
-        notes: What the policy wants kept of this turn, as JSON.
-    """
-
-    action: str | Message
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    cut: bool = False
-    cost: float | None = None
-    notes: Any = None
+    action: str | Message  # the assistant's text or message
+    prompt_tokens: int | None = None  # tokens read; ``None`` where it is not known
+    completion_tokens: int | None = None  # tokens written; ``None`` where it is not known
+    cut: bool = False  # the reply ended because its length did
+    cost: float | None = None  # in US dollars; ``None`` where it is not known
+    notes: Any = None  # what the policy wants kept of this turn, as JSON
 
 
 #: Replies to a conversation, given the schemas of the tools that may be called (none where the conversation itself says
@@ -77,11 +68,11 @@ class Policy(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Release what the policy holds."""
-        ...
+        """Release what the policy holds; by default nothing."""
+        return
 
 
-class ScriptedPolicy:
+class ScriptedPolicy(Policy):
     """The environment's own script.
 
     Args:
@@ -102,7 +93,6 @@ class ScriptedPolicy:
         self.careless_rate = careless_rate
 
     def start(self, env: TextEnv[Any], seed: int) -> Player:
-        """A player with randomness of its own, apart from the environment's."""
         rng, space = np.random.default_rng([seed, 2]), copy.deepcopy(env.action_space)
         space.seed(seed)
 
@@ -116,17 +106,9 @@ class ScriptedPolicy:
 
         return play
 
-    async def aclose(self) -> None:
-        """Nothing to release."""
 
-
-class AttackPolicy:
-    """An environment's attack.
-
-    Args:
-        attack: The cheap policy.
-        rehearsed: Conversations of the expert in other episodes, for an attack that remembers.
-    """
+class AttackPolicy(Policy):
+    """An environment's attack, with conversations of the expert in other episodes for one that remembers."""
 
     def __init__(self, attack: Attack, rehearsed: Sequence[Messages] = ()) -> None:
         self.attack = attack
@@ -141,11 +123,8 @@ class AttackPolicy:
 
         return play
 
-    async def aclose(self) -> None:
-        """Nothing to release."""
 
-
-class FunctionPolicy:
+class FunctionPolicy(Policy):
     """A function of the conversation.
 
     Args:
@@ -160,24 +139,15 @@ class FunctionPolicy:
         self._takes_tools = len(positional) > 1 or any(p.kind == p.VAR_POSITIONAL for p in parameters)
 
     def start(self, env: TextEnv[Any], seed: int) -> Player:
-        """The function itself; it knows no episodes."""
-
         async def play(conversation: Messages, tools: ToolSchemas) -> Reply:
             reply = self.function(conversation, tools) if self._takes_tools else self.function(conversation)
             return Reply(await reply if inspect.isawaitable(reply) else reply)
 
         return play
 
-    async def aclose(self) -> None:
-        """Nothing to release."""
-
 
 def load_function(name: str) -> Callable[..., Any]:
-    """The function that ``module:function`` names.
-
-    Raises:
-        ValueError: The name has another form, there is no such module or no such function.
-    """
+    """The function that ``module:function`` names.; a ``ValueError`` where there is none."""
     if not all(name.partition(":")):
         raise ValueError(f"a policy is {', '.join(SCRIPTS)} or module:function, not {name!r}")
     return resolve("policy", name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import time
+from dataclasses import dataclass
 from typing import TextIO
 
 from ..text import printable
@@ -14,30 +15,24 @@ from .records import Record
 ON_TERMINAL_S, ELSEWHERE_S = 0.5, 30.0
 
 
+@dataclass
 class Stats:
-    """Counts of an evaluation; the runner adds to them.
+    """Counts of an evaluation; the runner adds to them."""
 
-    Args:
-        total: How many episodes are to be played.
-    """
-
-    def __init__(self, total: int = 0) -> None:
-        self.total = total
-        self.running = 0
-        self.turns = 0
-        self.completion_tokens = 0
-        self.episodes = 0
-        self.solved = 0
-        self.failed = 0
+    total: int = 0  # how many episodes are to be played
+    running: int = 0
+    turns: int = 0
+    completion_tokens: int = 0
+    episodes: int = 0
+    solved: int = 0
+    failed: int = 0
 
     def finished(self, record: Record) -> None:
-        """Count an episode that is over."""
         self.episodes += 1
         self.solved += record.success
         self.failed += record.failed
 
     def line(self, seconds: float) -> str:
-        """One line, for ``seconds`` since the start."""
         parts = [f"{self.episodes}/{self.total} episodes", f"{self.running} running", f"{self.turns} turns"]
         if self.completion_tokens:
             parts.append(f"{self.completion_tokens / max(seconds, 1e-3):.0f} tokens/s")
@@ -49,13 +44,7 @@ class Stats:
 
 
 class StatusLine:
-    """Shows the counts: one line that is written over on a terminal, and else a line now and then.
-
-    Args:
-        stats: What is shown.
-        stream: Where.
-        quiet: Show nothing.
-    """
+    """Shows the counts: one line that is written over on a terminal, and else a line now and then."""
 
     def __init__(self, stats: Stats, stream: TextIO | None = None, *, quiet: bool = False) -> None:
         self.stats = stats
@@ -71,7 +60,6 @@ class StatusLine:
         return ON_TERMINAL_S if self._terminal else ELSEWHERE_S
 
     def show(self) -> None:
-        """Write the line."""
         if self.quiet:
             return
         line = printable(self.stats.line(time.monotonic() - self._started))

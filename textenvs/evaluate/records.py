@@ -19,11 +19,9 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from ..messages import Messages, copy_messages
-from .locks import lock
 
 MANIFEST = "manifest.json"
 EPISODES = "episodes.jsonl"
@@ -41,61 +39,35 @@ class FolderError(ValueError):
 
 @dataclass(frozen=True)
 class Record:
-    """One finished episode.
+    """One finished episode."""
 
-    Args:
-        task: The task's number in the evaluation, from 0.
-        sample: Which of the task's episodes, from 0.
-        seed: The seed of the environment's reset.
-        task_index: The task's index in the task set.
-        task_key: Its name there.
-        data_source: Where it comes from.
-        success: The environment ended the episode as solved.
-        turn_rewards: The reward of each turn.
-        terms: The reward's named parts, each summed over the turns.
-        metrics: The last value of each of the environment's metrics.
-        assistant_turns: Replies of the policy.
-        user_turns: Messages of the user after the opening.
-        tool_calls: Calls of tools, those that could not be read or run among them; ``None`` where there are no tools.
-        tool_errors: Those among them that did not return a result.
-        terminated: The task was over.
-        truncated: A budget ran out, or something failed.
-        stop: Why the episode ended.
-        failed: Machinery failed, not the policy: the episode says nothing about it, and no mean counts it.
-        failure: What failed, in words; ``None`` unless ``failed``.
-        prompt_tokens: Tokens the policy's service read, over all turns; ``None`` where it is not known.
-        completion_tokens: Tokens it wrote.
-        cut_replies: Replies that ended at the limit of their length.
-        cost: In US dollars; ``None`` where it is not known.
-        messages: The conversation.
-        notes: What the policy kept of each turn; empty where it kept nothing of any.
-    """
-
-    task: int
-    sample: int
-    seed: int
-    task_index: int
-    task_key: str
-    data_source: str
-    success: bool = False
-    turn_rewards: tuple[float, ...] = ()
-    terms: Mapping[str, float] = field(default_factory=dict)
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    assistant_turns: int = 0
-    user_turns: int = 0
+    task: int  # the task's number in the evaluation, from 0
+    sample: int  # which of the task's episodes, from 0
+    seed: int  # the seed of the environment's reset
+    task_index: int  # the task's index in the task set
+    task_key: str  # its name there
+    data_source: str  # where it comes from
+    success: bool = False  # the environment ended the episode as solved
+    turn_rewards: tuple[float, ...] = ()  # the reward of each turn
+    terms: Mapping[str, float] = field(default_factory=dict)  # the reward's named parts, each summed over the turns
+    metrics: Mapping[str, float] = field(default_factory=dict)  # the last value of each of the environment's metrics
+    assistant_turns: int = 0  # replies of the policy
+    user_turns: int = 0  # messages of the user after the opening
+    # Calls of tools, those that could not be read or run among them; ``None`` where there are no tools.
     tool_calls: int | None = None
-    tool_errors: int | None = None
-    terminated: bool = False
-    truncated: bool = False
-    stop: str | None = None
-    failed: bool = False
-    failure: str | None = None
+    tool_errors: int | None = None  # those among them that did not return a result
+    terminated: bool = False  # the task was over
+    truncated: bool = False  # a budget ran out, or something failed
+    stop: str | None = None  # why the episode ended
+    failed: bool = False  # machinery failed, not the policy: the episode says nothing about it, and no mean counts it
+    failure: str | None = None  # what failed, in words; ``None`` unless ``failed``
+    # Tokens the policy's service read, over all turns; ``None`` where it is not known.
     prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    cut_replies: int = 0
-    cost: float | None = None
-    messages: Messages = ()
-    notes: tuple[Any, ...] = ()
+    completion_tokens: int | None = None  # tokens it wrote
+    cut_replies: int = 0  # replies that ended at the limit of their length
+    cost: float | None = None  # in US dollars; ``None`` where it is not known
+    messages: Messages = ()  # the conversation
+    notes: tuple[Any, ...] = ()  # what the policy kept of each turn; empty where it kept nothing of any
 
     @property
     def place(self) -> tuple[int, int]:
@@ -108,7 +80,6 @@ class Record:
         return float(sum(self.turn_rewards))
 
     def to_json(self) -> str:
-        """One line of JSON, without the line's end."""
         value = asdict(self)
         if not self.notes:
             del value["notes"]
@@ -116,11 +87,7 @@ class Record:
 
     @classmethod
     def from_json(cls, line: str) -> Self:
-        """The inverse of :meth:`to_json`.
-
-        Raises:
-            ValueError: Not such a line.
-        """
+        """The inverse of :meth:`to_json`; a ``ValueError`` for what is no such line."""
         value = json.loads(line)
         if not isinstance(value, dict) or {*value, "notes"} != {each.name for each in fields(cls)}:
             raise ValueError("not a record of an episode")
@@ -144,10 +111,8 @@ class Record:
 class Folder:
     """The folder of one evaluation, held by one process at a time; use it as a context manager.
 
-    Args:
-        path: The folder; it is made. An earlier run of the same evaluation in it is resumed.
-        configuration: What is evaluated, as JSON values: all that may change a result.
-        retry_failed: Forget the failed episodes of the earlier run, so that they are played again.
+    An earlier run of the same evaluation (``configuration`` has all that may change a result, as JSON values) is
+    resumed; ``retry_failed`` forgets its failed episodes, so that they are played again.
 
     Raises:
         FolderError: The folder belongs to another evaluation or another process, or a line of it is damaged.
@@ -173,11 +138,7 @@ class Folder:
             raise
 
     def add(self, record: Record) -> None:
-        """Append a record; when this returns, killing the process no longer loses it.
-
-        Raises:
-            ValueError: The episode has a record already.
-        """
+        """Append a record; when this returns, killing the process no longer loses it."""
         if record.place in self.records:
             raise ValueError(f"task {record.task}, sample {record.sample} has a record already")
         line = (record.to_json() + "\n").encode()
@@ -188,20 +149,14 @@ class Folder:
             self.sync()
 
     def sync(self) -> None:
-        """Wait until everything added is on the disk."""
         os.fsync(self._file)
         self._synced = time.monotonic()
 
     def write_summary(self, summary: Mapping[str, Any]) -> Path:
-        """Write ``summary.json``, whole or not at all."""
         return write_json(self.path / SUMMARY, summary)
 
     def write_results(self) -> Path:
-        """Write ``results.parquet``, a row an episode, ordered by task and sample, whole or not at all.
-
-        Raises:
-            ImportError: pyarrow is not installed.
-        """
+        """Write ``results.parquet``, a row an episode, ordered by task and sample, whole or not at all."""
         from ..data.files import write_rows
 
         return write_rows([record.to_row() for _, record in sorted(self.records.items())], self.path / RESULTS)
@@ -216,12 +171,8 @@ class Folder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
-
-    # ------------------------------------------------------------------ inside
 
     def _check_manifest(self, configuration: Mapping[str, Any]) -> None:
         path = self.path / MANIFEST
@@ -289,6 +240,20 @@ class Folder:
         os.close(self._file)
         self._file = -1
         self._open()
+
+
+def lock(descriptor: int) -> None:
+    """Take the lock of an open file until it is closed; do without on a system that has no such locks.
+
+    Raises:
+        BlockingIOError: Another process has it.
+        OSError: The file system has no locks.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows has other locks; there, one process at a time is up to the user
+        return
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> Path:

@@ -26,13 +26,7 @@ def report(summary: Mapping[str, Any]) -> str:
 
 
 def table(rows: Sequence[Sequence[str]], header: Sequence[str] = (), right: Sequence[int] | range = ()) -> str:
-    """Columns of text, two spaces apart.
-
-    Args:
-        rows: The cells.
-        header: Names of the columns, underlined; may be left out.
-        right: The columns that are aligned to the right.
-    """
+    """Columns of text, two spaces apart, those of ``right`` aligned to the right; the header is underlined."""
     lines = [list(header), *map(list, rows)] if header else [list(row) for row in rows]
     if not lines:
         return ""
@@ -114,11 +108,7 @@ def _sources(sources: Mapping[str, Any]) -> str:
 
 
 def failures(numbers: Mapping[str, Any]) -> str:
-    """How many episodes failed, and of what.
-
-    Args:
-        numbers: What :func:`~textenvs.evaluate.summary.summarize` makes of episodes, for one data source or all.
-    """
+    """How many episodes failed, and of what; ``numbers`` are those of one data source, or of all."""
     lines = [f"{numbers['failed']} of {numbers['episodes']} episodes FAILED and are in none of the numbers above:"]
     causes = list(numbers["failures"].items())
     lines += [f"  {count} x {cause}" for cause, count in causes[:_CAUSES]]

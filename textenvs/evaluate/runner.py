@@ -11,8 +11,8 @@ environment, and its worker gets a new one. An asynchronous hook that blocks the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -22,7 +22,7 @@ from ..messages import Message, Messages, clean_text, copy_messages
 from ..options import PositiveInt, Seconds, checked
 from ..play import play as play_episode
 from ..text import excerpt, quoted
-from ..threads import Threads, reset_in_thread, step_in_thread
+from ..threads import Calls, StepTimeoutError
 from ..tool_env import ToolState
 from .plan import Job
 from .policies import OutOfContext, Player, Policy, PolicyFailure, Reply, Stop, ToolSchemas
@@ -41,7 +41,6 @@ ENV_FAILED, POLICY_FAILED, TIMED_OUT = "env_failed", "policy_failed", "timed_out
 MAX_CONTEXT = "max_context"
 
 _FAILURE_CHARS = 1000  # of the words for what failed
-_CLOSE_S = 10.0  # how long an environment may take to close
 
 # A turn's own numbers among the metrics of environments with tools; a record has the episode's.
 _TOOL_COUNTS = {"tool_calls", "tool_errors"}
@@ -82,11 +81,9 @@ async def run(
 
     Raises:
         Stopped: Too many failures in a row, or the policy cannot go on.
-        ValueError: ``concurrency`` or ``max_failures`` is below 1, or a time limit is not above 0.
     """
     left = iter(jobs)
     streak: list[Record] = []
-    threads = Threads(concurrency)
     stats = Stats() if stats is None else stats
     stopping = False
 
@@ -104,7 +101,7 @@ async def run(
             raise Stopped(f"{len(streak)} episodes in a row failed; the last one: {record.stop}: {record.failure}")
 
     async def work(first: Job) -> None:
-        calls = TimedCalls(make_env(), threads, step_timeout_s)
+        calls = Calls(make_env(), step_timeout_s)
         try:
             job: Job | None = first
             while job is not None:
@@ -118,7 +115,7 @@ async def run(
                 finished(record)
                 job = next(left, None)
                 if calls.hangs and job is not None:
-                    calls = TimedCalls(make_env(), threads, step_timeout_s)
+                    calls = Calls(make_env(), step_timeout_s)
                 await asyncio.sleep(0)  # scripts never wait, and others have a turn
         finally:
             await calls.close()
@@ -138,78 +135,15 @@ async def run(
         await asyncio.gather(*workers, return_exceptions=True)
 
 
-class TimedCalls:
-    """The calls of one environment: on the event loop, or in threads where they may block or have a time limit.
-
-    Args:
-        env: The environment.
-        threads: The threads of the evaluation.
-        timeout_s: Seconds that a reset or a step may take; ``None`` for no limit.
-    """
-
-    def __init__(self, env: TextEnv[Any], threads: Threads, timeout_s: float | None = None) -> None:
-        self.env = env
-        self.hangs = False  # whether a thread was given up that may still be at work in the environment
-        self._threads = threads
-        self._timeout_s = timeout_s
-
-    async def reset(self, seed: int | None, options: dict[str, Any] | None) -> Any:
-        """:meth:`TextEnv.reset`."""
-        if self._timeout_s is None and not self.env.blocking:
-            return await self.env.areset(seed=seed, options=options)
-        return await self._limited("reset", reset_in_thread(self.env, self._in_thread, seed=seed, options=options))
-
-    async def step(self, action: Any) -> Any:
-        """:meth:`TextEnv.step`."""
-        if self._timeout_s is None and not self.env.blocking:
-            return await self.env.astep(action)
-        return await self._limited("step", step_in_thread(self.env, self._in_thread, action))
-
-    async def close(self) -> None:
-        """Close the environment, unless a call hangs in it."""
-        if self.hangs:
-            return
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_CLOSE_S):
-                if self.env.blocking:
-                    await self._in_thread(self.env.close)
-                else:
-                    await self.env.aclose()
-
-    async def _in_thread(self, call: Callable[[], Any]) -> Any:
-        begun = await self._threads.begin(call, beyond=True)  # each worker has one call at a time
-        try:
-            return await asyncio.shield(begun)
-        except asyncio.CancelledError:
-            self.hangs = not begun.done()
-            raise
-
-    async def _limited(self, what: str, work: Awaitable[Any]) -> Any:
-        try:
-            async with asyncio.timeout(self._timeout_s) as clock:
-                return await work
-        except TimeoutError as error:
-            if not clock.expired():
-                raise
-            raise _Over(ENV_FAILED, f"the environment's {what} took longer than {self._timeout_s:g} s") from error
-
-
 async def play(
     job: Job,
-    calls: TimedCalls,
+    calls: Calls,
     policy: Policy,
     *,
     episode_timeout_s: float | None = None,
     stats: Stats | None = None,
 ) -> Record:
-    """Play one episode.
-
-    Args:
-        job: Which one.
-        calls: Of the environment that plays it.
-        policy: Replies.
-        episode_timeout_s: Seconds that it may take; ``None`` for no limit.
-        stats: Counts its turns.
+    """Play one episode, for at most ``episode_timeout_s`` seconds.
 
     Raises:
         Stop: The policy, or a simulated user or judge of the environment, cannot go on.
@@ -243,7 +177,7 @@ class _Over(Exception):
 class _Episode:
     """A record while it grows, and the environment's calls with their errors as data."""
 
-    def __init__(self, job: Job, calls: TimedCalls, policy: Policy, stats: Stats) -> None:
+    def __init__(self, job: Job, calls: Calls, policy: Policy, stats: Stats) -> None:
         self.env = env = calls.env
         self.record = Record(job.task, job.sample, job.seed, job.task_index, task_key="", data_source="")
         self._calls = calls
@@ -337,10 +271,10 @@ def _environments_errors() -> Iterator[None]:
         yield
     except (BudgetExceeded, CacheError) as error:
         raise Stop(f"a simulated user or judge cannot go on: {error}") from error
+    except StepTimeoutError as error:
+        raise _Over(ENV_FAILED, str(error)) from error
     except EnvironmentFailure as failure:
         raise _Over(failure.stop, failure.reason) from failure
-    except _Over:
-        raise
     except Exception as error:
         raise _Over(ENV_FAILED, describe_error(error)) from error
 

@@ -29,13 +29,7 @@ def pass_hat_k(successes: int, episodes: int, k: int) -> float:
 
     Source: tau-bench, arXiv 2406.12045, where it is written pass^k.
 
-    Args:
-        successes: ``c``, how many of the episodes played succeeded.
-        episodes: ``n``, how many were played.
-        k: From 1 to ``n``.
-
-    Raises:
-        ValueError: ``k`` or ``successes`` is out of range.
+    ``c`` of ``n`` episodes succeeded; ``k`` is from 1 to ``n``.
     """
     _check(successes, episodes, k)
     return math.comb(successes, k) / math.comb(episodes, k)
@@ -46,13 +40,7 @@ def pass_at_k(successes: int, episodes: int, k: int) -> float:
 
     Source: arXiv 2107.03374, section 2.1.
 
-    Args:
-        successes: ``c``, how many of the episodes played succeeded.
-        episodes: ``n``, how many were played.
-        k: From 1 to ``n``.
-
-    Raises:
-        ValueError: ``k`` or ``successes`` is out of range.
+    ``c`` of ``n`` episodes succeeded; ``k`` is from 1 to ``n``.
     """
     _check(successes, episodes, k)
     return 1.0 - math.comb(episodes - successes, k) / math.comb(episodes, k)
@@ -61,13 +49,7 @@ def pass_at_k(successes: int, episodes: int, k: int) -> float:
 def wilson(successes: float, trials: float, confidence: float = CONFIDENCE) -> Interval:
     """Wilson's score interval of a rate; it stays inside [0, 1] and is honest at 0 and at 1.
 
-    Args:
-        successes: How many of the trials succeeded; need not be whole (see :func:`rate_interval`).
-        trials: How many there were, above 0; need not be whole.
-        confidence: The level, in (0, 1).
-
-    Raises:
-        ValueError: No trials, or successes outside ``[0, trials]``.
+    Neither number need be an integer (see :func:`rate_interval`).
     """
     if not 0 <= successes <= trials or trials <= 0:
         raise ValueError(f"{successes} successes in {trials} trials is no rate")
@@ -94,9 +76,6 @@ def rate_interval(
         groups: For each task its values, at least one; outcomes of episodes, for example.
         worth: How many independent trials the values are at most; by default, as many as there are.
         confidence: The level, in (0, 1).
-
-    Raises:
-        ValueError: No task, a task without values, or a mean outside [0, 1].
     """
     sums, counts = _sums(groups)
     tasks, total = len(groups), float(counts.sum())
@@ -115,14 +94,6 @@ def mean_interval(groups: Sequence[Sequence[float]], confidence: float = CONFIDE
 
     The same numbers give the same interval: the resamples depend on ``seed`` alone. One task says nothing about how
     tasks differ, so it has no interval (``None``).
-
-    Args:
-        groups: For each task the values of its episodes, at least one.
-        confidence: The level, in (0, 1).
-        seed: Of the resampling.
-
-    Raises:
-        ValueError: No task, or a task without episodes.
     """
     sums, counts = _sums(groups)
     tasks = len(groups)

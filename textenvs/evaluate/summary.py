@@ -22,9 +22,6 @@ def summarize(records: Iterable[Record]) -> dict[str, Any]:
     An estimate is ``{"value", "low", "high"}``: a 95% interval, clustered by task (see :mod:`.statistics`); the ends
     are ``None`` where one task is all there is.
 
-    Args:
-        records: Any records, failed ones included.
-
     Returns:
         ``confidence``; ``all``, the numbers of all episodes; and ``data_sources``, the same for each source. The
         numbers: ``tasks``, ``episodes`` and ``failed`` (counts), ``stops`` (counts of all episodes by their end),

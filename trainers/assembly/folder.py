@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from textenvs.evaluate.locks import lock
+from textenvs.evaluate.records import lock
 
 from ..checkpoints import Checkpoint, CheckpointError, Checkpoints, load
 from ..config.load import render

@@ -404,7 +404,7 @@ def test_a_full_disk_is_told(capsys, monkeypatch):
 
 
 def test_without_pyarrow_there_are_json_lines(capsys, monkeypatch):
-    monkeypatch.setattr("textenvs.cli.evaluate._has", lambda name: False)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     words = (*BASE, "--policy", "expert", "--num-tasks", "3", "--out", "run")
     status, out, _ = command(capsys, *words)
     assert status == 0

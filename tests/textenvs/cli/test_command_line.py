@@ -13,6 +13,7 @@ import pytest
 import textenvs
 from textenvs.cli import main
 from textenvs.cli.common import CommandError, Option, options_of, parse_options, show_value
+from textenvs.sandbox import SandboxUnavailable
 from textenvs.text import printable
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -90,10 +91,13 @@ def test_list_where_an_extra_is_missing(capsys, monkeypatch):
 
 @pytest.mark.parametrize("env_id", textenvs.list_environments())
 def test_describe_says_everything_about_every_environment(env_id, capsys):
-    status, out, err = command(capsys, "describe", env_id, "--episodes", "2")
-    assert (status, err) == (0, "")
-    spec = textenvs.describe(env_id)
     env = textenvs.make(env_id)
+    # All levels of one are enough: the others are audited level by level.
+    level = [f"level={env.levels[0]}"] if env.levels and env_id != "textenv/gsm8k" else []
+    status, out, err = command(capsys, "describe", env_id, *level, "--episodes", "2")
+    assert (status, err) == (0, "")
+    assert re.findall(r"^Level (\w+), ", out, re.MULTILINE) == ([] if level else list(env.levels))
+    spec = textenvs.describe(env_id)
     assert out.startswith(f"{env_id}, version {spec.version}\n")
     options, complete = options_of(type(env))
     assert complete
@@ -149,6 +153,25 @@ def test_audit_prints_verdicts_and_fails_where_one_does(kind, status, capsys, mo
     assert got == status
     assert {"id", "level", "check", "status", "cause", "evidence", "transcript"} == set(verdicts[0])
     assert any(verdict["status"] == "fail" for verdict in verdicts) == bool(status)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (ImportError("this needs bm25s"), 0, "skipped  made +it needs search, absent here; .*this needs bm25s"),
+        (ValueError("a bug"), 1, "fail +made +it cannot be made here; .*a bug"),
+        (SandboxUnavailable("no sandbox holds"), 1, "fail +made +it cannot be made here; no sandbox holds"),
+    ],
+)
+def test_audit_of_all_fails_where_one_cannot_be_made(error, status, said, capsys, monkeypatch):
+    def broken(*args, **kwargs):
+        raise error
+
+    monkeypatch.setattr("textenvs.cli.audit.list_environments", lambda: ["textenv/search-qa"])
+    monkeypatch.setattr("textenvs.cli.common.make", broken)
+    got, out, _ = command(capsys, "audit", "--all")
+    assert got == status
+    assert re.search(f"^{said}", out, re.MULTILINE)
 
 
 # ------------------------------------------------------------------ mistakes

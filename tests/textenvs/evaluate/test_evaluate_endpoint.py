@@ -15,8 +15,8 @@ from fake_service import FakeService, Reply, status  # noqa: E402
 from textenvs.chat import ChatSpec  # noqa: E402
 from textenvs.evaluate.endpoint import EndpointPolicy  # noqa: E402
 from textenvs.evaluate.plan import Job, jobs  # noqa: E402
-from textenvs.evaluate.runner import Stopped, TimedCalls, play, run  # noqa: E402
-from textenvs.threads import Threads  # noqa: E402
+from textenvs.evaluate.runner import Stopped, play, run  # noqa: E402
+from textenvs.threads import Calls  # noqa: E402
 
 
 def spec(service, **options):
@@ -178,7 +178,7 @@ def test_play_alone_is_enough_for_one_episode():
     async def main(service):
         policy = EndpointPolicy(spec(service))
         try:
-            return await play(Job(0, 0, 4, 0), TimedCalls(Say(), Threads(1)), policy)
+            return await play(Job(0, 0, 4, 0), Calls(Say()), policy)
         finally:
             await policy.aclose()
 
@@ -198,7 +198,7 @@ async def test_null_content_is_asked_for_again_and_then_a_failure_of_the_endpoin
             service.answer = null
         policy = EndpointPolicy(spec(service, max_retries=1))
         try:
-            record = await play(Job(0, 0, 4, 0), TimedCalls(Say(), Threads(1)), policy)
+            record = await play(Job(0, 0, 4, 0), Calls(Say()), policy)
         finally:
             await policy.aclose()
         assert len(service.requests) == 2

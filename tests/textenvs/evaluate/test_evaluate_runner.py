@@ -23,10 +23,10 @@ from textenvs.evaluate.policies import (
     load_function,
 )
 from textenvs.evaluate.progress import Stats, StatusLine
-from textenvs.evaluate.runner import Stopped, TimedCalls, play, run, tools_of
+from textenvs.evaluate.runner import Stopped, play, run, tools_of
 from textenvs.evaluate.summary import summarize
 from textenvs.messages import assistant, user
-from textenvs.threads import Threads
+from textenvs.threads import Calls
 
 KINDS = (Say, AsyncSay, BlockingSay)
 
@@ -38,7 +38,7 @@ def played(planned, make_env, policy, **options):
 
 
 def calls(env):
-    return TimedCalls(env, Threads(1))
+    return Calls(env)
 
 
 def by_place(records):

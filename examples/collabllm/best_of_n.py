@@ -1,7 +1,7 @@
 """Best of N by looking ahead: a policy that proposes several replies and says the one with the best future.
 
 Each turn, ``candidates`` replies are proposed; each is played in a fork of the episode and scored by its
-multiturn-aware reward (:mod:`textenvs.lookahead`); the best is said. What was proposed, and what it was worth, stands
+multiturn-aware reward (`textenvs.lookahead`); the best is said. What was proposed, and what it was worth, stands
 in the turn's notes, from which :func:`sft_row` and :func:`preference_pairs` make training data: CollabLLM's way from
 single-turn tasks to conversations (arXiv 2502.00640).
 
@@ -19,17 +19,17 @@ from typing import Any
 
 import numpy as np
 
-from ..chat.errors import BudgetExceeded, CacheError
-from ..env import EnvironmentFailure, TextEnv
-from ..lookahead import FAILURES, Lookahead, MultiturnReward
-from ..lookahead import Player as FuturePlayer
-from ..messages import Message, Messages, assistant, clean_messages, clean_text, copy_messages
-from ..options import PositiveInt, checked
-from ..play import play
-from ..text import quoted
-from .policies import OutOfContext, Player, Policy, PolicyFailure, Reply, Stop, ToolSchemas
-from .records import Record
-from .runner import tools_of
+from textenvs.chat.errors import BudgetExceeded, CacheError
+from textenvs.env import EnvironmentFailure, TextEnv
+from textenvs.evaluate.policies import OutOfContext, Player, Policy, PolicyFailure, Reply, Stop, ToolSchemas
+from textenvs.evaluate.records import Record
+from textenvs.evaluate.runner import tools_of
+from textenvs.lookahead import FAILURES, Lookahead, MultiturnReward
+from textenvs.lookahead import Player as FuturePlayer
+from textenvs.messages import Message, Messages, assistant, clean_messages, clean_text, copy_messages
+from textenvs.options import PositiveInt, checked
+from textenvs.play import play
+from textenvs.text import quoted
 
 
 class BestOfN:
@@ -73,7 +73,6 @@ class BestOfN:
         return reply
 
     async def aclose(self) -> None:
-        """Release the policies."""
         await self.policy.aclose()
         if self.futures is not self.policy:
             await self.futures.aclose()

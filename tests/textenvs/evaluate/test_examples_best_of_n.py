@@ -1,7 +1,9 @@
-"""Best of N: what is said is the best that was proposed, the episode does not notice, and what can fail is told."""
+"""examples/collabllm/best_of_n.py: the best proposal is said, the episode does not notice, failures are named."""
 
 import asyncio
 import json
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,12 +11,14 @@ from evaluate_envs import Say
 
 import textenvs
 from textenvs.chat.errors import BudgetExceeded
-from textenvs.evaluate.best_of_n import BestOfN, preference_pairs, sft_row
 from textenvs.evaluate.plan import Job, jobs
 from textenvs.evaluate.policies import OutOfContext, PolicyFailure, Reply, ScriptedPolicy
 from textenvs.evaluate.records import Record
 from textenvs.evaluate.runner import Stopped, run
 from textenvs.messages import assistant
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "examples" / "collabllm"))
+from best_of_n import BestOfN, preference_pairs, sft_row  # noqa: E402
 
 
 class Draws:
