@@ -28,6 +28,8 @@ from ..text import excerpt
 from .protocol import ERRORS, PASSING, PREFIX, Json, decode, encode
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
+#: Spreads retries; apart from the process's global generator, whose draws belong to the caller.
+_JITTER = random.Random()
 _CONNECT_S = 10.0
 #: Connections at a time; more requests wait for one.
 _CONNECTIONS = 512
@@ -119,7 +121,7 @@ class Client:
                     raise
                 now = time.monotonic()
                 since = now if since is None else since
-                wait = max(error.retry_after_s, pause) * random.uniform(0.75, 1.25)
+                wait = max(error.retry_after_s, pause) * _JITTER.uniform(0.75, 1.25)
                 if now + wait > since + self.retry_s:
                     raise RemoteError(f"{error} (tried for {now - since:.1f} s)", error.kind) from error
             await asyncio.sleep(wait)
