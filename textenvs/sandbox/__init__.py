@@ -6,6 +6,16 @@ See docs/sandbox.md for what each backend guarantees, and what it does not.
 from .box import Sandbox
 from .limits import Limits
 from .result import SandboxFailure, SandboxResult, SandboxUnavailable
-from .worker import Pool, Worker, WorkerDied
+from .worker import CORES, Pool, Worker, WorkerDied
 
-__all__ = ["Limits", "Pool", "Sandbox", "SandboxFailure", "SandboxResult", "SandboxUnavailable", "Worker", "WorkerDied"]
+__all__ = [
+    "CORES",
+    "Limits",
+    "Pool",
+    "Sandbox",
+    "SandboxFailure",
+    "SandboxResult",
+    "SandboxUnavailable",
+    "Worker",
+    "WorkerDied",
+]

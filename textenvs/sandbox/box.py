@@ -19,11 +19,11 @@ from .backends import BACKENDS, Backend, Box, choose
 from .limits import Limits
 from .process import Run, launch, launcher_environment
 from .result import SandboxFailure, SandboxResult, SandboxUnavailable
-from .worker import Worker
+from .worker import CORES, Worker
 
 #: How many runs there are at once in one process. More would only slow each other into their limits of wall time; a
 #: run that waits for its turn has not begun.
-CONCURRENCY = 2 * (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+CONCURRENCY = 2 * CORES
 
 _MOST_FILES = 256
 # Room in the box's folder for what the kernel itself keeps there.

@@ -26,6 +26,8 @@ from . import usage
 from .process import START_S
 from .result import SandboxFailure
 
+#: Cores that this process may use.
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 _CHUNK = 65_536
 #: Seconds between two looks at the memory of a program.
 _LOOK_S = 0.1

@@ -196,28 +196,13 @@ def test_taking_apart_and_telling_names_stay_quick(word):
 
 
 @needs_math_verify
-def test_flexible_reads_percent_and_relations_as_well():
-    for reply in ("so we get 4%", r"answer: 4\%", r"The answer is $4\%$.", "$5=4$"):
-        assert not judge_math(reply, "4", method="flexible", timeout_s=30).correct, reply
-    for reply in ("$x=4$", "$3+1=4$", "so x = 4."):
-        assert judge_math(reply, "4", method="flexible", timeout_s=30).correct, reply
-
-
-@needs_math_verify
-def test_flexible_looks_in_the_whole_reply():
-    assert judge_math("The answer is $\\frac{2}{4}$.", "0.5", method="flexible", timeout_s=30).correct
-    assert judge_math("nothing here", "0.5", method="flexible", timeout_s=30).reason == "no_answer"
-    assert judge_math("The answer is 0.5.", "0.5").reason == "no_answer"
-
-
-@needs_math_verify
 def test_an_endless_comparison_is_killed_and_costs_no_other():
     """GEM's worker is never killed: after one such answer every later one scores 0."""
     judge_math(r"\boxed{2/4}", "1/2", timeout_s=60)
     for endless in ENDLESS:
         assert judge_math(f"\\boxed{{{endless}}}", "5", timeout_s=0.3).reason == "timeout"
         assert judge_math(r"\boxed{2/4}", "1/2", timeout_s=60).reason == "equal"
-    assert len(scoring._pool.workers) <= scoring.CONCURRENCY
+    assert len(scoring._pool.workers) <= scoring.CORES
     assert all(worker.process.poll() is None for worker in scoring._pool.workers)
 
 
@@ -275,11 +260,6 @@ def alive(pid: int) -> bool:
 def test_what_cannot_be_compared_is_an_error_not_a_zero():
     with pytest.raises(ValueError, match="ground truth .* cannot be read"):
         judge_math(r"\boxed{5}", "", timeout_s=60)
-    with pytest.raises(ValueError, match="method must be"):
-        judge_math("5", "5", method="loose")
-    for bad in (0, -1, float("nan"), float("inf"), True):
-        with pytest.raises(ValueError, match="timeout_s"):
-            judge_math("5", "5", timeout_s=bad)
 
 
 def test_a_missing_library_is_named(monkeypatch):
