@@ -12,14 +12,13 @@ import os
 import platform
 import shutil
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from . import layout, seccomp
-from .limits import Limits
-from .process import Command, Run, launcher_environment
-from .result import SandboxFailure, SandboxUnavailable
+from .process import Command, Run
+from .result import Limits, SandboxFailure, SandboxUnavailable
 
 Backend = Literal["bubblewrap", "namespaces", "unsafe"]
 
@@ -42,49 +41,41 @@ To run code without isolation, on a machine that holds nothing of worth: Sandbox
 
 @dataclass(frozen=True)
 class Box:
-    """A backend with what it shows to the code."""
+    """A backend with the packages that it shows to the code."""
 
     backend: Backend
     packages: tuple[str, ...]
 
-    def job(self, limits: Limits) -> dict[str, Any]:
-        """What every run of the box has in common, for :mod:`.container_init`."""
-        job: dict[str, Any] = {"mode": self.backend, "rlimits": limits.rlimits(), "files": {}, "stdin": b""}
+    def job(self, limits: Limits, program: bytes, stdin: bytes | None) -> dict[str, Any]:
+        """All that :mod:`.container_init` must know of a run; without ``stdin``, the code has the launcher's."""
+        job = {"mode": self.backend, "rlimits": limits.rlimits(), "program": program, "stdin": stdin, "user": _USER}
         if self.backend == "unsafe":
             start = str(Path(__file__).resolve().parent / "start")
             environment = layout.environment("", self.packages, start=start) | {"PATH": "/usr/bin:/bin"}
             environment["LD_LIBRARY_PATH"] = os.environ.get("LD_LIBRARY_PATH", "")
-            return job | {"argv": [layout.interpreter()], "environment": environment, "user": _USER}
-        shown = layout.layout(self.packages)
+            return job | {"argv": [layout.interpreter(), "-s", layout.PROGRAM], "environment": environment}
         root = os.geteuid() == 0
         outside = _unprivileged() if root else None
         if not root:  # what makes the box is the same user's, and counts: its first process, and the launcher
             most = limits.processes + (1 if self.backend == "bubblewrap" else 2)
             job["rlimits"]["RLIMIT_NPROC"] = (most, most)
-        return job | {
-            "argv": [layout.PYTHON],
-            "environment": shown.environment,
-            "folder": layout.FOLDER,
-            "disk": limits.disk_mb << 20,
-            "inodes": _INODES,
-            "binds": shown.binds,
-            "hidden": shown.hidden,
-            "links": shown.links,
-            "devices": layout.DEVICES,
-            "filter": seccomp.build(platform.machine()),
-            "user": outside if self.backend == "bubblewrap" and outside is not None else _USER,
-            "outside_user": outside,
-        }
+        if self.backend == "bubblewrap" and outside is not None:
+            job["user"] = outside
+        return (
+            job
+            | layout.layout(self.packages)
+            | {
+                "argv": [layout.PYTHON, "-s", layout.PROGRAM],
+                "disk": limits.disk_mb << 20,
+                "inodes": _INODES,
+                "filter": seccomp.build(platform.machine()),
+                "outside_user": outside,
+            }
+        )
 
     def command(self, job: dict[str, Any]) -> Command:
         """How to start a run with ``job``."""
-        if self.backend == "bubblewrap":
-            return functools.partial(_bubblewrap, job)
-        return _launcher
-
-    def run(self, job: dict[str, Any], limits: Limits) -> Run:
-        """Start a run."""
-        return Run(self.command(job), job, limits, launcher_environment())
+        return functools.partial(_bubblewrap, job) if self.backend == "bubblewrap" else _launcher
 
 
 def _launcher(job_fd: int, status_fd: int, pid_fd: int) -> list[str]:
@@ -128,8 +119,8 @@ _runs = itertools.count()
 def _unprivileged() -> tuple[int, int] | None:
     """A user and a group of the host's for one run of root's code; ``None`` where root is the only one there is.
 
-    Another one for every run that is there at the same time: what the kernel counts a user, it counts for all boxes in
-    which he is. Neither has to have a name; the upper half of the numbers mostly has none.
+    Another one for every run that is there at the same time: what the kernel counts for a user, it counts over all of
+    its boxes. Neither has to have a name; the upper half of the numbers mostly has none.
     """
     turn = os.getpid() * 257 + next(_runs)
     ids = []
@@ -162,8 +153,6 @@ def choose(packages: tuple[str, ...], backend: Backend | None) -> Box:
 @functools.cache
 def _problem_with(backend: Backend, user: int) -> str | None:
     """Why ``backend`` cannot be used here; found out once a process and user."""
-    if backend == "unsafe":
-        return None
     if sys.platform != "linux":
         return f"needs Linux, and this is {platform.system()}"
     if platform.machine() not in seccomp.MACHINES:
@@ -224,16 +213,11 @@ print("; ".join(problems) or "it holds")
 
 
 def prove(box: Box) -> str | None:
-    """Run code in ``box`` that tries to break out, and say what it could do; ``None`` when the box holds.
-
-    Raises:
-        SandboxFailure: The box could not even be made.
-    """
-    limits = replace(Limits(), processes=4, memory_mb=256)
-    job = box.job(limits)
-    job["files"] = {layout.PROGRAM: _PROOF.encode()}
-    job["argv"] = [*job["argv"], "-s", layout.PROGRAM, str(limits.memory_mb), ",".join(job["environment"])]
-    result = box.run(job, limits).finish()
+    """Run code in ``box`` that tries to break out, and say what it could do; ``None`` when the box holds."""
+    limits = Limits(processes=4, memory_mb=256)
+    job = box.job(limits, _PROOF.encode(), b"")
+    job["argv"] += [str(limits.memory_mb), ",".join(job["environment"])]
+    result = Run(box.command(job), job, limits).finish()
     if result.stdout.strip() == "it holds":
         return None
     if result.status == "ok":

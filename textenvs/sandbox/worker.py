@@ -23,14 +23,11 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from . import usage
-from .process import START_S
+from .process import CHUNK, LOOK_S, START_S
 from .result import SandboxFailure
 
 #: Cores that this process may use.
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-_CHUNK = 65_536
-#: Seconds between two looks at the memory of a program.
-_LOOK_S = 0.1
 T = TypeVar("T")
 
 
@@ -61,35 +58,32 @@ class Worker:
         lines: Mapping[str, int] | None = None,
         memory_mb: int | None = None,
     ) -> None:
-        self._max_bytes, self._memory = max_bytes, None if memory_mb is None else memory_mb << 20
-        self._held = b""
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
         self.process, self._lines = process, dict(lines or {})
+        self._questions, self._answers, self._errors = process.stdin, process.stdout, process.stderr
+        self._max_bytes, self._memory_mb = max_bytes, memory_mb
+        self._held = b""
         try:
             ready = self._line(time.monotonic() + START_S)
-        except WorkerDied:
-            ready = None
+        except (WorkerDied, TimeoutError):
+            ready = ""
         if ready != "ready":
             self._kill()
             raise SandboxFailure(f"the program does not start: {self._last_words()}")
-        # A full pipe would stop the program, and what it complains of is not read from here on.
-        assert self.process.stderr is not None
-        self.process.stderr.close()
+        self._errors.close()  # a full pipe would stop the program, and this one is not read from here on
 
     def ask(self, question: Any, timeout_s: float) -> Any:
-        """The program's answer.
-
-        Args:
-            question: As JSON.
-            timeout_s: Seconds that it may take. After that, the worker is of no more use.
+        """The program's answer to ``question``; both are JSON.
 
         Raises:
-            TimeoutError: There was none in time.
+            TimeoutError: There was none in ``timeout_s``. The worker is of no more use then.
             WorkerDied: The program ended, used too much memory, or answered what is not JSON or too long.
         """
-        assert self.process.stdin is not None
         deadline = time.monotonic() + timeout_s
         text = memoryview(json.dumps(question).encode() + b"\n")
-        fd = self.process.stdin.fileno()
+        fd = self._questions.fileno()
         os.set_blocking(fd, False)
         with selectors.DefaultSelector() as selector:
             selector.register(fd, selectors.EVENT_WRITE)
@@ -100,47 +94,37 @@ class Worker:
                     text = text[os.write(fd, text) :]
                 except OSError as error:
                     raise WorkerDied(f"the program ended: {error}") from error
-        line = self._line(deadline)
-        if line is None:
-            raise TimeoutError
         try:
-            return json.loads(line)
+            return json.loads(self._line(deadline))
         except ValueError as error:
             raise WorkerDied("the program answered what is not JSON") from error
 
     def close(self) -> None:
         """End the program, and everything in its box; safe to call twice."""
         self._kill()
-        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
-            if stream is not None:
-                with suppress(OSError):
-                    stream.close()
+        for stream in (self._questions, self._answers, self._errors):
+            with suppress(OSError):
+                stream.close()
         while self._lines:
             os.close(self._lines.popitem()[1])
 
-    def _line(self, deadline: float) -> str | None:
-        assert self.process.stdout is not None
-        fd = self.process.stdout.fileno()
+    def _line(self, deadline: float) -> str:
+        fd = self._answers.fileno()
         with selectors.DefaultSelector() as selector:
             selector.register(fd, selectors.EVENT_READ)
             while b"\n" not in self._held:
                 left = deadline - time.monotonic()
-                if not selector.select(max(0.0, min(left, _LOOK_S))):
-                    if left <= _LOOK_S:
-                        return None
-                    if self._too_much_memory():
-                        raise WorkerDied("the program used too much memory")
-                    continue
-                chunk = os.read(fd, _CHUNK)
-                self._held += chunk
-                if not chunk or len(self._held) > self._max_bytes:
-                    raise WorkerDied("the program ended" if not chunk else "its answer is too long")
+                if selector.select(max(0.0, min(left, LOOK_S))):
+                    chunk = os.read(fd, CHUNK)
+                    self._held += chunk
+                    if not chunk or len(self._held) > self._max_bytes:
+                        raise WorkerDied("the program ended" if not chunk else "its answer is too long")
+                elif left <= LOOK_S:
+                    raise TimeoutError
+                elif self._memory_mb is not None and usage.exceeds(self.process.pid, self._memory_mb << 20):
+                    raise WorkerDied("the program used too much memory")
         line, _, self._held = self._held.partition(b"\n")
         return line.decode("utf-8", "replace")
-
-    def _too_much_memory(self) -> bool:
-        root, most = self.process.pid, self._memory
-        return most is not None and usage.resident(root) > most and usage.memory(root) > most
 
     def _kill(self) -> None:
         """End its process group; the first process of a box dies with it, and the kernel kills what is below that."""
@@ -150,15 +134,49 @@ class Worker:
         self.process.wait()
 
     def _last_words(self) -> str:
-        assert self.process.stderr is not None
-        said = self.process.stderr.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
+        said = self._errors.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
         status = os.read(self._lines["status"], 4096).decode("utf-8", "replace") if "status" in self._lines else ""
         failed = next((line.removeprefix("failed ") for line in status.splitlines() if line.startswith("failed ")), "")
         self.close()
         return failed or said or "it ended at once, or took too long"
 
 
-class Pool:
+class Turns:
+    """How much is done at the same time in one process, and threads to wait in.
+
+    Args:
+        size: At most so many at once: ``with turns:``.
+        name: Of the threads, which are apart from asyncio's own: a hundred that wait must not hold up everything else.
+    """
+
+    def __init__(self, size: int, name: str) -> None:
+        self.size, self._name = size, name
+        self.forget()
+        _all.add(self)
+
+    def __enter__(self) -> None:
+        self._turns.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self._turns.release()
+
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """What ``work`` returns, which waits, without holding up the event loop."""
+        with self._lock:
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(self.size, thread_name_prefix=self._name)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def close(self) -> None:
+        """End what runs."""
+
+    def forget(self) -> None:
+        """A forked child has none of the threads, and perhaps a lock that no thread will release."""
+        self._lock, self._turns = threading.Lock(), threading.BoundedSemaphore(self.size)
+        self._threads: ThreadPoolExecutor | None = None
+
+
+class Pool(Turns):
     """Workers of one kind, started as they are needed and used again; any thread may ask.
 
     Args:
@@ -168,13 +186,8 @@ class Pool:
     """
 
     def __init__(self, start: Callable[[], Worker], size: int, name: str) -> None:
-        self._start, self.size, self._name = start, size, name
-        self._threads: ThreadPoolExecutor | None = None
-        self._idle: list[Worker] = []
-        #: All that run.
-        self.workers: set[Worker] = set()
-        self._forget()
-        _pools.add(self)
+        super().__init__(size, name)
+        self._start = start
 
     def ask(self, question: Any, timeout_s: float) -> Any:
         """The answer of one of the workers.
@@ -188,7 +201,7 @@ class Pool:
             WorkerDied: A worker that was started for this question ended, or gave no proper answer.
             SandboxFailure: None could be started.
         """
-        with self._turns:
+        with self:
             while True:
                 with self._lock:
                     worker = self._idle.pop() if self._idle else None
@@ -210,13 +223,6 @@ class Pool:
                     self._idle.append(worker)
                 return answer
 
-    async def in_thread(self, work: Callable[[], T]) -> T:
-        """What ``work`` returns, which asks and waits, without holding up the event loop."""
-        with self._lock:
-            if self._threads is None:
-                self._threads = ThreadPoolExecutor(self.size, thread_name_prefix=self._name)
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
-
     def close(self) -> None:
         """End all workers; the next question starts another."""
         with self._lock:
@@ -224,24 +230,26 @@ class Pool:
         for worker in ended:
             worker.close()
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
         """A forked child shares no worker with its parent: two readers of one pipe would get each other's answers."""
-        self._lock, self._turns = threading.Lock(), threading.BoundedSemaphore(self.size)
-        self._threads, self._idle, self.workers = None, [], set()
+        super().forget()
+        self._idle: list[Worker] = []
+        #: All that run.
+        self.workers: set[Worker] = set()
 
 
-_pools: weakref.WeakSet[Pool] = weakref.WeakSet()
+_all: weakref.WeakSet[Turns] = weakref.WeakSet()
 
 
 @atexit.register
 def _close_all() -> None:
-    for pool in tuple(_pools):
-        pool.close()
+    for turns in tuple(_all):
+        turns.close()
 
 
 def _forget_after_fork() -> None:
-    for pool in tuple(_pools):
-        pool._forget()
+    for turns in tuple(_all):
+        turns.forget()
 
 
 if hasattr(os, "register_at_fork"):

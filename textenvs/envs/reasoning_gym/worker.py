@@ -1,7 +1,7 @@
 """Runs in the sandbox, as a program that stays: calls reasoning-gym's scorers on text that they evaluate.
 
-It runs on its own (see :mod:`.sandbox`). A question is JSON with ``opening`` (name, config, seed and size of a dataset),
-``answer`` and ``entry`` (what to score), and ``timeout_s``. The answer to it is ``{"score": x}`` or ``{"error": text}``.
+It runs on its own (see :mod:`.sandbox`). A question is JSON: ``opening`` (name, config, seed and size of a dataset),
+``answer`` and ``entry`` (what to score), ``timeout_s``. The answer to it is ``{"score": x}`` or ``{"error": text}``.
 Every question is scored in a process of its own: nothing that an answer does is there for the next.
 """
 
