@@ -48,7 +48,8 @@ class Box:
 
     def job(self, limits: Limits, program: bytes, stdin: bytes | None) -> dict[str, Any]:
         """All that :mod:`.container_init` must know of a run; without ``stdin``, the code has the launcher's."""
-        job = {"mode": self.backend, "rlimits": limits.rlimits(), "program": program, "stdin": stdin, "user": _USER}
+        rlimits = limits.rlimits()
+        job = {"mode": self.backend, "rlimits": rlimits, "program": program, "stdin": stdin, "user": _USER}
         if self.backend == "unsafe":
             start = str(Path(__file__).resolve().parent / "start")
             environment = layout.environment("", self.packages, start=start) | {"PATH": "/usr/bin:/bin"}
@@ -58,7 +59,7 @@ class Box:
         outside = _unprivileged() if root else None
         if not root:  # what makes the box is the same user's, and counts: its first process, and the launcher
             most = limits.processes + (1 if self.backend == "bubblewrap" else 2)
-            job["rlimits"]["RLIMIT_NPROC"] = (most, most)
+            rlimits["RLIMIT_NPROC"] = (most, most)
         if self.backend == "bubblewrap" and outside is not None:
             job["user"] = outside
         return (

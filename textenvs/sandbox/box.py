@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 import warnings
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,11 @@ from . import layout
 from .backends import BACKENDS, Backend, Box, choose
 from .process import Run, launch
 from .result import Limits, SandboxResult, SandboxUnavailable
-from .worker import CORES, Turns, Worker
+from .worker import CORES, Worker, threads
 
 #: How many runs there are at once in one process. More would only slow each other into their limits of wall time; a
 #: run that waits for its turn has not begun.
 CONCURRENCY = 2 * CORES
-_turns = Turns(CONCURRENCY, "textenvs-sandbox")
-
 # Room in the box's folder for what the kernel itself keeps there.
 _SPARE = 9 << 13
 
@@ -123,7 +122,7 @@ class Sandbox:
         if isinstance(run, SandboxResult):
             return run
         try:
-            return await _turns.in_thread(lambda: self._finish(run))
+            return await asyncio.get_running_loop().run_in_executor(_threads(), self._finish, run)
         except asyncio.CancelledError:
             run.cancel()
             raise
@@ -131,7 +130,13 @@ class Sandbox:
     def run_now(self, code: str, *, stdin: str = "", limits: Limits | None = None) -> SandboxResult:
         """:meth:`run`, waited for in this thread."""
         run = self._run(code, stdin, limits or self.limits)
-        return run if isinstance(run, SandboxResult) else self._finish(run)
+        if isinstance(run, SandboxResult):
+            return run
+        try:
+            return _threads().submit(self._finish, run).result()
+        except KeyboardInterrupt:
+            run.cancel()
+            raise
 
     def start(self, code: str) -> Worker:
         """Start a program that stays, and answers questions; the caller closes it.
@@ -196,10 +201,13 @@ class Sandbox:
         return Run(self._find_box().command(job), job, limits)
 
     def _finish(self, run: Run) -> SandboxResult:
-        with _turns:
-            if self.backend != "unsafe":
-                return run.finish()
-            with tempfile.TemporaryDirectory(prefix="textenvs-unsafe-", ignore_cleanup_errors=True) as folder:
-                run.job["environment"] |= {"HOME": folder, "TMPDIR": folder}
-                run.job["folder"] = folder
-                return run.finish()
+        if self.backend != "unsafe":
+            return run.finish()
+        with tempfile.TemporaryDirectory(prefix="textenvs-unsafe-", ignore_cleanup_errors=True) as folder:
+            run.job["environment"] |= {"HOME": folder, "TMPDIR": folder}
+            run.job["folder"] = folder
+            return run.finish()
+
+
+def _threads() -> ThreadPoolExecutor:
+    return threads(CONCURRENCY, "textenvs-sandbox")

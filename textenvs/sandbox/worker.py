@@ -8,18 +8,17 @@ process for each, for example).
 from __future__ import annotations
 
 import asyncio
-import atexit
+import functools
 import json
 import os
 import selectors
 import signal
 import subprocess
-import threading
 import time
-import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from queue import LifoQueue
 from typing import Any, TypeVar
 
 from . import usage
@@ -141,42 +140,17 @@ class Worker:
         return failed or said or "it ended at once, or took too long"
 
 
-class Turns:
-    """How much is done at the same time in one process, and threads to wait in.
-
-    Args:
-        size: At most so many at once: ``with turns:``.
-        name: Of the threads, which are apart from asyncio's own: a hundred that wait must not hold up everything else.
-    """
-
-    def __init__(self, size: int, name: str) -> None:
-        self.size, self._name = size, name
-        self.forget()
-        _all.add(self)
-
-    def __enter__(self) -> None:
-        self._turns.acquire()
-
-    def __exit__(self, *error: object) -> None:
-        self._turns.release()
-
-    async def in_thread(self, work: Callable[[], T]) -> T:
-        """What ``work`` returns, which waits, without holding up the event loop."""
-        with self._lock:
-            if self._threads is None:
-                self._threads = ThreadPoolExecutor(self.size, thread_name_prefix=self._name)
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
-
-    def close(self) -> None:
-        """End what runs."""
-
-    def forget(self) -> None:
-        """A forked child has none of the threads, and perhaps a lock that no thread will release."""
-        self._lock, self._turns = threading.Lock(), threading.BoundedSemaphore(self.size)
-        self._threads: ThreadPoolExecutor | None = None
+def threads(size: int, name: str) -> ThreadPoolExecutor:
+    """Threads to wait in, apart from asyncio's own: a hundred that wait must not hold up everything else."""
+    return _threads(size, name, os.getpid())
 
 
-class Pool(Turns):
+@functools.cache
+def _threads(size: int, name: str, pid: int) -> ThreadPoolExecutor:  # a forked child has none of its parent's
+    return ThreadPoolExecutor(size, thread_name_prefix=name)
+
+
+class Pool:
     """Workers of one kind, started as they are needed and used again; any thread may ask.
 
     Args:
@@ -186,8 +160,8 @@ class Pool(Turns):
     """
 
     def __init__(self, start: Callable[[], Worker], size: int, name: str) -> None:
-        super().__init__(size, name)
-        self._start = start
+        self._start, self._size, self._name = start, size, name
+        self._slots: dict[int, LifoQueue[Worker | None]] = {}
 
     def ask(self, question: Any, timeout_s: float) -> Any:
         """The answer of one of the workers.
@@ -201,56 +175,38 @@ class Pool(Turns):
             WorkerDied: A worker that was started for this question ended, or gave no proper answer.
             SandboxFailure: None could be started.
         """
-        with self:
-            while True:
-                with self._lock:
-                    worker = self._idle.pop() if self._idle else None
-                fresh = worker is None
-                if worker is None:
-                    worker = self._start()
-                    with self._lock:
-                        self.workers.add(worker)
+        slots = self.slots()
+        worker = slots.get()
+        try:
+            if worker is not None:
                 try:
-                    answer = worker.ask(question, timeout_s)
-                except BaseException as error:
+                    return worker.ask(question, timeout_s)
+                except WorkerDied:  # it may have ended before this question
                     worker.close()
-                    with self._lock:
-                        self.workers.discard(worker)
-                    if isinstance(error, WorkerDied) and not fresh:
-                        continue  # it may have ended before this question
-                    raise
-                with self._lock:
-                    self._idle.append(worker)
-                return answer
+            worker = None
+            worker = self._start()
+            return worker.ask(question, timeout_s)
+        except BaseException:
+            if worker is not None:
+                worker.close()
+            worker = None
+            raise
+        finally:
+            slots.put(worker)
 
-    def close(self) -> None:
-        """End all workers; the next question starts another."""
-        with self._lock:
-            ended, self.workers, self._idle = self.workers, set(), []
-        for worker in ended:
-            worker.close()
+    def slots(self) -> LifoQueue[Worker | None]:
+        """All workers that are not being asked; ``None`` for one that is not started.
 
-    def forget(self) -> None:
-        """A forked child shares no worker with its parent: two readers of one pipe would get each other's answers."""
-        super().forget()
-        self._idle: list[Worker] = []
-        #: All that run.
-        self.workers: set[Worker] = set()
+        A forked child shares no worker with its parent: two readers of one pipe would get each other's answers.
+        """
+        pid = os.getpid()
+        if pid not in self._slots:
+            slots: LifoQueue[Worker | None] = LifoQueue()
+            for _ in range(self._size):
+                slots.put(None)
+            self._slots = {pid: self._slots.setdefault(pid, slots)}  # one queue, however many threads come first
+        return self._slots[pid]
 
-
-_all: weakref.WeakSet[Turns] = weakref.WeakSet()
-
-
-@atexit.register
-def _close_all() -> None:
-    for turns in tuple(_all):
-        turns.close()
-
-
-def _forget_after_fork() -> None:
-    for turns in tuple(_all):
-        turns.forget()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_after_fork)
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """What ``work`` returns, which asks and waits, without holding up the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(threads(self._size, self._name), work)

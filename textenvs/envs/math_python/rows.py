@@ -29,7 +29,7 @@ def from_problem(row: Mapping[str, Any], key: str, where: str, data_source: str)
             raise TaskError(f"{where}: column {name!r} must be text, not {type(value).__name__}")
     if not problem.strip():
         raise TaskError(f"{where}: column 'problem' is empty")
-    stated = boxed(solution or "")
+    stated = boxed(solution) if solution is not None else None
     if answer is None:
         if stated is None:
             raise TaskError(f"{where}: column 'solution' has no \\boxed{{...}} with the answer")
@@ -39,7 +39,7 @@ def from_problem(row: Mapping[str, Any], key: str, where: str, data_source: str)
     if not (truth := str(answer).strip()):
         raise TaskError(f"{where}: column 'answer' is empty")
     extra: dict[str, Any] = {name: columns[name] for name in ("level", "type", "subject", "id") if name in columns}
-    if stated is not None:
+    if solution is not None and stated is not None:
         extra["solution"] = clean_text(solution).strip()
     own = columns.get("data_source")
     return Task(
