@@ -190,15 +190,11 @@ def _tmpfs(target: str, options: str) -> None:
     _call(f"mount({target}, tmpfs)", done)
 
 
-class _MountAttributes(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_uint64) for name in ("set", "clear", "propagation", "user_namespace")]
-
-
 def _read_only(target: str, recursive: int = 0) -> None:
-    attributes = _MountAttributes(set=_ATTR_RDONLY | _ATTR_NOSUID | _ATTR_NODEV)
+    # struct mount_attr: attributes to set, to clear, propagation, user namespace.
+    attributes = (ctypes.c_uint64 * 4)(_ATTR_RDONLY | _ATTR_NOSUID | _ATTR_NODEV, 0, 0, 0)
     size = ctypes.c_size_t(ctypes.sizeof(attributes))
-    path = os.fsencode(target)
-    done = _libc.syscall(_SYS_MOUNT_SETATTR, _AT_FDCWD, path, recursive, ctypes.byref(attributes), size)
+    done = _libc.syscall(_SYS_MOUNT_SETATTR, _AT_FDCWD, os.fsencode(target), recursive, attributes, size)
     _call(f"mount_setattr({target}, read-only)", done)
 
 

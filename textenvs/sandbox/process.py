@@ -38,13 +38,7 @@ Command = Callable[[int, int, int], Sequence[str]]
 def launch(
     command: Command, job: Mapping[str, Any], *, stdin: int = subprocess.DEVNULL, group: cgroup.Group | None = None
 ) -> tuple[subprocess.Popen[bytes], dict[str, int]]:
-    """Start a box.
-
-    Args:
-        command: Starts the program of :mod:`.container_init` in some box.
-        job: What that program reads.
-        stdin: As of :class:`subprocess.Popen`; the code has it where the job's ``stdin`` is ``None``.
-        group: The control group that it enters first.
+    """Start :mod:`.container_init` by ``command``, to read ``job``; the code has ``stdin`` where the job's is ``None``.
 
     Returns:
         The process, and the file descriptors of its ``status`` and ``pid`` lines; the caller closes them.
@@ -84,13 +78,7 @@ def launch(
 
 
 class Run:
-    """A run, from its start to its end.
-
-    Args:
-        command: As of :func:`launch`.
-        job: As of :func:`launch`.
-        limits: What is kept from here: wall time, output, memory of all processes.
-    """
+    """A run, from its start to its end; ``limits`` on wall time, output and memory of all processes are kept here."""
 
     def __init__(self, command: Command, job: dict[str, Any], limits: Limits) -> None:
         self.job = job

@@ -88,11 +88,8 @@ def _where(
 ) -> list[tuple[int, int, int, int]]:
     """Instructions that end call ``number`` with ``result`` where its arguments pass all tests, and go on otherwise.
 
-    Args:
-        number: Of the system call; the accumulator holds the number of the examined call, before and after.
-        tests: Of each: which argument (low 32 bits), the kind of jump, the values, and whether one of these must match
-            or none may.
-        result: What the filter returns.
+    A test: which argument (low 32 bits), the kind of jump, the values, and whether one of these must match or none may.
+    The accumulator holds the number of the examined call, before and after.
     """
     body: list[tuple[int, int, int, int]] = []
     end = sum(1 + len(values) + 1 for _, _, values, _ in tests) + 1  # how long the body is, with its return
