@@ -7,7 +7,7 @@ import sys
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from textenvs.scoring import math as scoring
@@ -18,8 +18,8 @@ from textenvs.scoring.relations import claims_of, is_name
 needs_math_verify = pytest.mark.skipif(
     scoring.importlib.util.find_spec("math_verify") is None, reason="needs the extra 'math'"
 )
-# SymPy works on each of these for longer than anybody waits.
-ENDLESS = (r"9^{9^{9^9}}", r"(10^{11})!")
+# SymPy works on this for longer than anybody waits.
+ENDLESS = r"9^{9^{9^9}}"
 
 
 # ------------------------------------------------------------------ the box
@@ -55,14 +55,10 @@ plain = st.text(st.characters(exclude_characters="\\{}", codec="utf-8"), max_siz
 nested = st.recursive(plain, lambda inner: st.builds("{}{{{}}}{}".format, plain, inner, plain), max_leaves=4)
 
 
+@settings(max_examples=30)
 @given(before=plain, content=nested, after=plain)
 def test_any_balanced_content_is_found_whole(before, content, after):
     assert boxed(f"{before}\\boxed{{{content}}}{after}") == (content.strip() or None)
-
-
-def test_boxes_are_found_in_linear_time():
-    for text in (r"\boxed{" * 100_000, "{" * 10**6, r"\boxed{}" * 100_000, r"\boxed" * 100_000, "\\" * 10**6):
-        boxed(text)
 
 
 # ------------------------------------------------------------------ equality
@@ -203,15 +199,14 @@ def idle():
 def test_an_endless_comparison_is_killed_and_costs_no_other():
     """GEM's worker is never killed: after one such answer every later one scores 0."""
     judge_math(r"\boxed{2/4}", "1/2", timeout_s=60)
-    for endless in ENDLESS:
-        assert judge_math(f"\\boxed{{{endless}}}", "5", timeout_s=0.3).reason == "timeout"
-        assert judge_math(r"\boxed{2/4}", "1/2", timeout_s=60).reason == "equal"
+    assert judge_math(f"\\boxed{{{ENDLESS}}}", "5", timeout_s=0.3).reason == "timeout"
+    assert judge_math(r"\boxed{2/4}", "1/2", timeout_s=60).reason == "equal"
     assert all(worker.process.poll() is None for worker in idle())
 
 
 @needs_math_verify
 async def test_other_answers_are_compared_while_one_hangs():
-    hanging = asyncio.create_task(judge_math_async(f"\\boxed{{{ENDLESS[0]}}}", "5", timeout_s=1))
+    hanging = asyncio.create_task(judge_math_async(f"\\boxed{{{ENDLESS}}}", "5", timeout_s=1))
     others = await asyncio.gather(*(judge_math_async(f"\\boxed{{{i}/2}}", str(i / 2), timeout_s=60) for i in range(6)))
     assert [verdict.reason for verdict in others] == ["equal"] * 6
     assert (await hanging).reason == "timeout"
@@ -231,7 +226,7 @@ def test_no_process_outlives_its_parent_even_while_it_hangs():
         "import threading, time\n"
         "from textenvs.scoring import math as s\n"
         "s.judge_math(r'\\boxed{2/4}', '1/2', timeout_s=60)\n"
-        f"ask = lambda: s.judge_math(r'\\boxed{{{ENDLESS[0]}}}', '5', timeout_s=0.5)\n"
+        f"ask = lambda: s.judge_math(r'\\boxed{{{ENDLESS}}}', '5', timeout_s=0.5)\n"
         "print(*(w.process.pid for w in s._pool.slots().queue if w), flush=True)\n"
         "threading.Thread(target=ask).start()\n"
         "time.sleep(60)\n"
