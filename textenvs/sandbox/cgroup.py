@@ -45,11 +45,10 @@ class Group:
 
     def ran_out(self) -> bool:
         """Whether the kernel ended the group because its memory was used up."""
-        try:
-            lines = (self.path / "memory.events").read_text().splitlines()
-        except OSError:
-            return False
-        return any(int(count) > 0 for name, count in map(str.split, lines) if name in ("oom_kill", "oom_group_kill"))
+        with suppress(OSError):
+            events = dict(map(str.split, (self.path / "memory.events").read_text().splitlines()))
+            return any(int(events.get(name, 0)) for name in ("oom_kill", "oom_group_kill"))
+        return False
 
     def close(self) -> None:
         """End what is left in the group, and remove it."""

@@ -38,15 +38,9 @@ _CAPABILITY_VERSION_3 = 0x20080522
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class _Failed(Exception):
-    """The box could not be made; the text says which step and why."""
-
-
-def _call(what: str, result: int) -> int:
+def _call(what: str, result: int) -> None:
     if result == -1:
-        number = ctypes.get_errno()
-        raise _Failed(f"{what}: {os.strerror(number)} (errno {number})")
-    return result
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), what)
 
 
 def _say(status_fd: int, line: str) -> None:
@@ -68,7 +62,7 @@ def main() -> NoReturn:
             os.set_inheritable(pid_fd, False)
             _launch(job, pid_fd)
         _init(job, status_fd)
-    except (_Failed, OSError, ValueError) as error:
+    except (OSError, ValueError) as error:
         _say(status_fd, f"failed {error}")
     os._exit(1)
 
@@ -92,7 +86,7 @@ def _launch(job: dict[str, Any], pid_fd: int) -> None:
     problem = os.read(told[0], 4096)
     os.waitpid(helper, 0)
     if problem != b"ok":
-        raise _Failed(problem.decode())
+        raise OSError(problem.decode())
     _die_with_parent()
     if os.getppid() != job["host"]:
         os._exit(1)  # the host died before the line above
@@ -148,7 +142,7 @@ def _mount(job: dict[str, Any]) -> None:
     _call("mount(/, private)", _libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None))
     base = next((path for path in ("/tmp", "/mnt", "/var", "/run") if os.path.isdir(path)), None)
     if base is None:
-        raise _Failed("none of /tmp, /mnt, /var, /run exists to mount the box on")
+        raise OSError("none of /tmp, /mnt, /var, /run exists to mount the box on")
     _tmpfs(base, "mode=0755,size=1m,nr_inodes=1k")
     os.chdir(base)
     os.mkdir(".host")
@@ -225,17 +219,12 @@ def _init(job: dict[str, Any], status_fd: int) -> NoReturn:
     if not unsafe:
         _drop_capabilities()
     if problem := os.read(trouble[0], 4096):
-        raise _Failed(problem.decode(errors="replace"))
+        raise OSError(problem.decode(errors="replace"))
     _say(status_fd, "started")
-    while True:
-        try:
-            pid, ended, usage = os.wait4(-1, 0)
-        except InterruptedError:
-            continue
-        if pid == code:
-            break
-    seconds = usage.ru_utime + usage.ru_stime
-    _say(status_fd, f"ended {os.waitstatus_to_exitcode(ended)} {seconds:.6f}")
+    while (child := os.wait4(-1, 0))[0] != code:
+        pass
+    _, ended, usage = child
+    _say(status_fd, f"ended {os.waitstatus_to_exitcode(ended)} {usage.ru_utime + usage.ru_stime:.6f}")
     if unsafe:
         _end_children()
     os._exit(0)
@@ -318,11 +307,8 @@ def _drop_capabilities() -> None:
     _call("capset", _libc.capset(header, nothing))
 
 
-class _Program(ctypes.Structure):
-    _fields_ = [("length", ctypes.c_ushort), ("instructions", ctypes.c_void_p)]
-
-
 def _filter_calls(instructions: bytes) -> None:
     held = ctypes.create_string_buffer(instructions, len(instructions))
-    program = _Program(len(instructions) // 8, ctypes.cast(held, ctypes.c_void_p))
-    _call("prctl(PR_SET_SECCOMP)", _libc.prctl(_PR_SET_SECCOMP, 2, ctypes.byref(program), 0, 0))
+    # struct sock_fprog: a short (and padding), a pointer; both machines are little-endian.
+    program = (ctypes.c_uint64 * 2)(len(instructions) // 8, ctypes.addressof(held))
+    _call("prctl(PR_SET_SECCOMP)", _libc.prctl(_PR_SET_SECCOMP, 2, program, 0, 0))
