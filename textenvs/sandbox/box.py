@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from . import layout
-from .backends import BACKENDS, Backend, Box, choose
-from .process import Run, launch
+from .backends import BACKENDS, Backend, choose, make_job
+from .launch import launch
+from .process import Run
 from .result import Limits, SandboxResult, SandboxUnavailable
 from .worker import CORES, Worker, threads
 
@@ -70,8 +71,8 @@ class Sandbox:
         self.allow_unsafe = bool(allow_unsafe)
         self._asked = backend
         self._folders = layout.package_folders(packages)
-        self._box: Box | None = None
-        self._box = self._find_box()
+        self._found: Backend | None = None
+        self._found = self.backend
 
     @classmethod
     def of(cls, given: Sandbox | Mapping[str, Any] | None) -> Sandbox:
@@ -99,7 +100,20 @@ class Sandbox:
     @property
     def backend(self) -> Backend:
         """What confines the code: ``"bubblewrap"``, ``"namespaces"``, or ``"unsafe"`` for nothing but limits."""
-        return self._find_box().backend
+        if self._found is None:
+            try:
+                self._found = choose(self._asked)
+            except SandboxUnavailable as refusal:
+                if not self.allow_unsafe or self._asked is not None:
+                    raise
+                warnings.warn(
+                    "NO SANDBOX: programs of the model run with the files, the network and the rights of this "
+                    f"process (allow_unsafe=True). {refusal}",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+                self._found = "unsafe"
+        return self._found
 
     async def run(self, code: str, *, stdin: str = "", limits: Limits | None = None) -> SandboxResult:
         """Run a program.
@@ -151,11 +165,10 @@ class Sandbox:
             SandboxUnavailable: There is no isolation (``allow_unsafe``): such a program is not started.
             SandboxFailure: The box could not be made, or the program did not start.
         """
-        box = self._find_box()
-        if box.backend == "unsafe":
+        if self.backend == "unsafe":
             raise SandboxUnavailable("a program that stays is started only in a sandbox that isolates it")
         job = self._job(code, self.limits)
-        process, lines = launch(box.command(job), job, stdin=subprocess.PIPE)
+        process, lines = launch(job, stdin=subprocess.PIPE)
         return Worker(process, max_bytes=self.limits.output_bytes, lines=lines, memory_mb=self.limits.memory_mb)
 
     def __repr__(self) -> str:
@@ -163,29 +176,13 @@ class Sandbox:
         return f"Sandbox(backend={self.backend!r}, limits={self.limits!r}, packages={self.packages!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        """The settings; another machine looks for its own box."""
-        return {**self.__dict__, "_box": None}
+        """The settings; another machine looks for its own backend."""
+        return {**self.__dict__, "_found": None}
 
     # ------------------------------------------------------------------ inside
 
-    def _find_box(self) -> Box:
-        if self._box is None:
-            try:
-                self._box = choose(self._folders, self._asked)
-            except SandboxUnavailable as refusal:
-                if not self.allow_unsafe or self._asked is not None:
-                    raise
-                warnings.warn(
-                    "NO SANDBOX: programs of the model run with the files, the network and the rights of this "
-                    f"process (allow_unsafe=True). {refusal}",
-                    RuntimeWarning,
-                    stacklevel=2,
-                )
-                self._box = Box("unsafe", self._folders)
-        return self._box
-
     def _job(self, code: str, limits: Limits, stdin: bytes | None = None) -> dict[str, Any]:
-        job = self._find_box().job(limits, code.encode("utf-8", "replace"), stdin)
+        job = make_job(self.backend, self._folders, limits, code.encode("utf-8", "replace"), stdin)
         if self.seed is not None:
             job["environment"] |= {"SANDBOX_SEED": str(self.seed)}
         return job
@@ -198,7 +195,7 @@ class Sandbox:
             if program > room // 2:  # whoever wrote the program is to hear of it
                 return SandboxResult("error", "", f"The program is too long: {program} bytes.", None)
             raise ValueError(f"stdin has {given} bytes; limits.disk_mb={limits.disk_mb} has no room")
-        return Run(self._find_box().command(job), job, limits)
+        return Run(job, limits)
 
     def _finish(self, run: Run) -> SandboxResult:
         if self.backend != "unsafe":

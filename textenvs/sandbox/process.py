@@ -7,20 +7,18 @@ run from outside is always one signal, to process 1 of the box: the kernel then 
 from __future__ import annotations
 
 import json
-import marshal
 import os
 import selectors
 import signal
 import subprocess
-import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
 from . import cgroup, usage
+from .launch import launch
 from .result import Limits, SandboxFailure, SandboxResult, Status
 
 #: Seconds that making the box may take; no code runs meanwhile.
@@ -31,58 +29,12 @@ _END_S = 5.0
 LOOK_S = 0.1
 CHUNK = 65_536
 
-#: From the file descriptors of the job, the status line and the pid line to a command.
-Command = Callable[[int, int, int], Sequence[str]]
-
-
-def launch(
-    command: Command, job: Mapping[str, Any], *, stdin: int = subprocess.DEVNULL, group: cgroup.Group | None = None
-) -> tuple[subprocess.Popen[bytes], dict[str, int]]:
-    """Start :mod:`.container_init` by ``command``, to read ``job``; the code has ``stdin`` where the job's is ``None``.
-
-    Returns:
-        The process, and the file descriptors of its ``status`` and ``pid`` lines; the caller closes them.
-
-    Raises:
-        SandboxFailure: The command could not be started.
-    """
-    # The code has an environment of its own; this is that of the host's interpreter.
-    library_path = "LD_LIBRARY_PATH" if sys.platform == "linux" else "DYLD_LIBRARY_PATH"
-    status_in, status_out = os.pipe()
-    pid_in, pid_out = os.pipe()
-    entry = None if group is None else group.entry
-    try:
-        with tempfile.TemporaryFile() as file:
-            marshal.dump({**job, "host": os.getpid(), "group": entry}, file)
-            file.flush()
-            passed = (file.fileno(), status_out, pid_out)
-            process = subprocess.Popen(
-                command(*passed),
-                stdin=stdin,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                bufsize=0,
-                pass_fds=passed if entry is None else (*passed, entry),
-                env={library_path: os.environ[library_path]} if library_path in os.environ else {},
-                cwd="/",
-                start_new_session=True,
-            )
-    except OSError as error:
-        os.close(status_in)
-        os.close(pid_in)
-        raise SandboxFailure(f"the sandbox could not be started: {error}") from error
-    finally:
-        os.close(status_out)
-        os.close(pid_out)
-    return process, {"status": status_in, "pid": pid_in}
-
 
 class Run:
     """A run, from its start to its end; ``limits`` on wall time, output and memory of all processes are kept here."""
 
-    def __init__(self, command: Command, job: dict[str, Any], limits: Limits) -> None:
-        self.job = job
-        self._command, self._limits = command, limits
+    def __init__(self, job: dict[str, Any], limits: Limits) -> None:
+        self.job, self._limits = job, limits
         self._lock = threading.Lock()
         self._cancelled = False
         self._process: subprocess.Popen[bytes] | None = None  # from the start of the box to its end
@@ -113,7 +65,7 @@ class Run:
             with self._lock:
                 if self._cancelled:
                     return SandboxResult("killed", "", "", None, "Cancelled before it began.")
-                self._process, lines = launch(self._command, self.job, group=group)
+                self._process, lines = launch(self.job, group=group)
             try:
                 self._watch(self._process, lines)
                 if self._stopped is None and group is not None and group.ran_out():

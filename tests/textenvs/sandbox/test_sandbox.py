@@ -285,13 +285,13 @@ def test_a_box_that_does_not_hold_is_refused(box, monkeypatch):
     from textenvs.sandbox import backends
 
     monkeypatch.setattr(backends, "_problem_with", backends._problem_with.__wrapped__)
-    job = backends.Box.job
+    make_job = backends.make_job
 
-    def without_that_limit(self, *given):
-        made = job(self, *given)
+    def without_that_limit(*given):
+        made = make_job(*given)
         return made | {"rlimits": {name: pair for name, pair in made["rlimits"].items() if name != "RLIMIT_NPROC"}}
 
-    monkeypatch.setattr(backends.Box, "job", without_that_limit)
+    monkeypatch.setattr(backends, "make_job", without_that_limit)
     monkeypatch.setattr(backends, "_PROOF", backends._PROOF.replace("most = resource", "most = 9 or resource"))
     with pytest.raises(SandboxUnavailable, match="can start more processes than it may"):
         Sandbox()
