@@ -42,7 +42,7 @@ def make_job(
 ) -> dict[str, Any]:
     """All that :mod:`.container_init` must know of a run; without ``stdin``, the code has the launcher's."""
     rlimits = limits.rlimits()
-    job = {"mode": backend, "rlimits": rlimits, "program": program, "stdin": stdin, "user": _USER}
+    job: dict[str, Any] = {"mode": backend, "rlimits": rlimits, "program": program, "stdin": stdin, "user": _USER}
     if backend == "unsafe":
         start = str(Path(__file__).resolve().parent / "start")
         environment = layout.environment("", packages, start=start) | {"PATH": "/usr/bin:/bin"}
