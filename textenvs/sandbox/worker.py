@@ -8,6 +8,7 @@ process for each, for example).
 from __future__ import annotations
 
 import asyncio
+import atexit
 import functools
 import json
 import os
@@ -15,6 +16,7 @@ import selectors
 import signal
 import subprocess
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -161,7 +163,8 @@ class Pool:
 
     def __init__(self, start: Callable[[], Worker], size: int, name: str) -> None:
         self._start, self._size, self._name = start, size, name
-        self._slots: dict[int, LifoQueue[Worker | None]] = {}
+        self.renew()
+        _pools.add(self)
 
     def ask(self, question: Any, timeout_s: float) -> Any:
         """The answer of one of the workers.
@@ -175,7 +178,7 @@ class Pool:
             WorkerDied: A worker that was started for this question ended, or gave no proper answer.
             SandboxFailure: None could be started.
         """
-        slots = self.slots()
+        slots = self.slots
         worker = slots.get()
         try:
             if worker is not None:
@@ -194,19 +197,32 @@ class Pool:
         finally:
             slots.put(worker)
 
-    def slots(self) -> LifoQueue[Worker | None]:
-        """All workers that are not being asked; ``None`` for one that is not started.
-
-        A forked child shares no worker with its parent: two readers of one pipe would get each other's answers.
-        """
-        pid = os.getpid()
-        if pid not in self._slots:
-            slots: LifoQueue[Worker | None] = LifoQueue()
-            for _ in range(self._size):
-                slots.put(None)
-            self._slots = {pid: self._slots.setdefault(pid, slots)}  # one queue, however many threads come first
-        return self._slots[pid]
+    def renew(self) -> None:
+        """A forked child shares no worker with its parent: two readers of one pipe would get each other's answers."""
+        #: The workers that are not being asked; ``None`` for one that is not started.
+        self.slots: LifoQueue[Worker | None] = LifoQueue()
+        for _ in range(self._size):
+            self.slots.put(None)
 
     async def in_thread(self, work: Callable[[], T]) -> T:
         """What ``work`` returns, which asks and waits, without holding up the event loop."""
         return await asyncio.get_running_loop().run_in_executor(threads(self._size, self._name), work)
+
+
+_pools: weakref.WeakSet[Pool] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for worker in (worker for pool in tuple(_pools) for worker in pool.slots.queue):
+        if worker is not None:
+            worker.close()
+
+
+def _renew_after_fork() -> None:
+    for pool in tuple(_pools):
+        pool.renew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_after_fork)

@@ -192,7 +192,7 @@ def test_taking_apart_and_telling_names_stay_quick(word):
 
 
 def idle():
-    return [worker for worker in scoring._pool.slots().queue if worker is not None]
+    return [worker for worker in scoring._pool.slots.queue if worker is not None]
 
 
 @needs_math_verify
@@ -227,7 +227,7 @@ def test_no_process_outlives_its_parent_even_while_it_hangs():
         "from textenvs.scoring import math as s\n"
         "s.judge_math(r'\\boxed{2/4}', '1/2', timeout_s=60)\n"
         f"ask = lambda: s.judge_math(r'\\boxed{{{ENDLESS}}}', '5', timeout_s=0.5)\n"
-        "print(*(w.process.pid for w in s._pool.slots().queue if w), flush=True)\n"
+        "print(*(w.process.pid for w in s._pool.slots.queue if w), flush=True)\n"
         "threading.Thread(target=ask).start()\n"
         "time.sleep(60)\n"
     )
