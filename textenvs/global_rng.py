@@ -1,10 +1,8 @@
-"""Call into packages that read or change what the whole process shares, without letting it in or out.
+"""Call into packages that draw from global generators, set the precision of decimals, print or warn.
 
-Some packages seed and draw from the global generators of ``random`` and NumPy, set the precision of decimals, print, or
-warn. Inside :func:`contained` the global generators are in a state of the caller's choosing, and afterwards as they
-were before; decimals have Python's default context; what this thread prints goes nowhere; warnings are ignored. One
-call at a time, in the whole process: the generators are shared by all threads. Another thread that draws from them
-meanwhile sees the borrowed state.
+Inside :func:`contained` the global generators of ``random`` and NumPy are in a state of the caller's choosing, and
+afterwards as they were before; decimals have Python's default context; what this thread prints goes nowhere; warnings
+are ignored. One call at a time in the whole process; another thread that draws meanwhile sees the borrowed state.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TextIO
 
@@ -26,17 +24,13 @@ _LOCK = threading.RLock()
 
 @dataclass
 class RandomState:
-    """The state of the global generators of ``random`` and NumPy; picklable.
-
-    :func:`contained` sets it to how the call left them.
-    """
+    """The state of the global generators of ``random`` and NumPy; :func:`contained` sets it to how they ended."""
 
     python: tuple[Any, ...]
     numpy: tuple[Any, ...] | dict[str, Any]
 
     @classmethod
     def current(cls) -> RandomState:
-        """As they are now."""
         return cls(random.getstate(), np.random.get_state())  # noqa: NPY002
 
     @classmethod
@@ -46,24 +40,20 @@ class RandomState:
         return cls(random.Random(seed).getstate(), np.random.RandomState(words).get_state())  # noqa: NPY002
 
     def install(self) -> None:
-        """Put the global generators in this state."""
         random.setstate(self.python)
         np.random.set_state(self.numpy)  # noqa: NPY002
 
 
 @contextmanager
 def contained(start: RandomState) -> Iterator[None]:
-    """Run a block with the global generators in the state ``start``, and leave no trace of it.
-
-    Args:
-        start: Where the block's draws begin. Afterwards it holds where they ended, so that a later block can go on.
-    """
-    with _LOCK, ExitStack() as stack:
-        stack.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("ignore")
-        stack.enter_context(decimal.localcontext(decimal.DefaultContext))
-        stack.enter_context(_unprinted("stdout"))
-        stack.enter_context(_unprinted("stderr"))
+    """Run a block whose draws begin at ``start``, which afterwards holds where they ended for a later block."""
+    with (
+        _LOCK,
+        warnings.catch_warnings(action="ignore"),
+        decimal.localcontext(decimal.DefaultContext),
+        _unprinted("stdout"),
+        _unprinted("stderr"),
+    ):
         outside = RandomState.current()
         start.install()
         try:

@@ -4,8 +4,17 @@ See docs/sandbox.md for what each backend guarantees, and what it does not.
 """
 
 from .box import Sandbox
-from .limits import Limits
-from .result import SandboxFailure, SandboxResult, SandboxUnavailable
-from .worker import Pool, Worker, WorkerDied
+from .result import Limits, SandboxFailure, SandboxResult, SandboxUnavailable
+from .worker import CORES, Pool, Worker, WorkerDied
 
-__all__ = ["Limits", "Pool", "Sandbox", "SandboxFailure", "SandboxResult", "SandboxUnavailable", "Worker", "WorkerDied"]
+__all__ = [
+    "CORES",
+    "Limits",
+    "Pool",
+    "Sandbox",
+    "SandboxFailure",
+    "SandboxResult",
+    "SandboxUnavailable",
+    "Worker",
+    "WorkerDied",
+]

@@ -1,6 +1,6 @@
 """The boxes there are, how each is started, and the proof that it holds on this machine.
 
-A backend is not believed because its program is installed: before the first run :func:`prove` runs code in it that
+A backend is not believed because its program is installed: before the first run :func:`choose` runs code in it that
 tries what it must not be able to do. What fails that is refused, and the refusal says why and what to do.
 """
 
@@ -12,21 +12,18 @@ import os
 import platform
 import shutil
 import sys
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from . import layout, seccomp
-from .limits import Limits
-from .process import Command, Run, launcher_environment
-from .result import SandboxFailure, SandboxUnavailable
+from .process import Run
+from .result import Limits, SandboxFailure, SandboxUnavailable
 
 Backend = Literal["bubblewrap", "namespaces", "unsafe"]
 
 #: The boxes that confine, in the order in which they are tried.
 BACKENDS: tuple[Backend, ...] = ("bubblewrap", "namespaces")
 
-_BOOT = "import sys; sys.path.insert(0, sys.argv.pop()); import container_init; container_init.main()"
 _INODES = 4096
 _USER = (1000, 1000)
 
@@ -40,86 +37,27 @@ To make a sandbox possible, one of:
 To run code without isolation, on a machine that holds nothing of worth: Sandbox(allow_unsafe=True)."""
 
 
-@dataclass(frozen=True)
-class Box:
-    """A backend with what it shows to the code."""
-
-    backend: Backend
-    packages: tuple[str, ...]
-
-    def job(self, limits: Limits) -> dict[str, Any]:
-        """What every run of the box has in common, for :mod:`.container_init`."""
-        job: dict[str, Any] = {"mode": self.backend, "rlimits": limits.rlimits(), "files": {}, "stdin": b""}
-        if self.backend == "unsafe":
-            start = str(Path(__file__).resolve().parent / "start")
-            environment = layout.environment("", self.packages, start=start) | {"PATH": "/usr/bin:/bin"}
-            environment["LD_LIBRARY_PATH"] = os.environ.get("LD_LIBRARY_PATH", "")
-            return job | {"argv": [layout.interpreter()], "environment": environment, "user": _USER}
-        shown = layout.layout(self.packages)
-        root = os.geteuid() == 0
-        outside = _unprivileged() if root else None
-        if not root:  # what makes the box is the same user's, and counts: its first process, and the launcher
-            most = limits.processes + (1 if self.backend == "bubblewrap" else 2)
-            job["rlimits"]["RLIMIT_NPROC"] = (most, most)
-        return job | {
-            "argv": [layout.PYTHON],
-            "environment": shown.environment,
-            "folder": layout.FOLDER,
-            "disk": limits.disk_mb << 20,
-            "inodes": _INODES,
-            "binds": shown.binds,
-            "hidden": shown.hidden,
-            "links": shown.links,
-            "devices": layout.DEVICES,
-            "filter": seccomp.build(platform.machine()),
-            "user": outside if self.backend == "bubblewrap" and outside is not None else _USER,
-            "outside_user": outside,
-        }
-
-    def command(self, job: dict[str, Any]) -> Command:
-        """How to start a run with ``job``."""
-        if self.backend == "bubblewrap":
-            return functools.partial(_bubblewrap, job)
-        return _launcher
-
-    def run(self, job: dict[str, Any], limits: Limits) -> Run:
-        """Start a run."""
-        return Run(self.command(job), job, limits, launcher_environment())
-
-
-def _launcher(job_fd: int, status_fd: int, pid_fd: int) -> list[str]:
-    here = str(Path(__file__).resolve().parent)
-    return [layout.interpreter(), "-I", "-S", "-c", _BOOT, str(job_fd), str(status_fd), str(pid_fd), here]
-
-
-def _bubblewrap(job: dict[str, Any], job_fd: int, status_fd: int, pid_fd: int) -> list[str]:
-    program = shutil.which("bwrap")
-    if program is None:
-        raise OSError("bwrap is not installed")
-    argv = [program, "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
-    if os.geteuid() == 0:  # as root it needs no user namespace, and the code changes to an unprivileged user
-        argv += ["--cap-drop", "ALL"]
-        for name in ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP"):
-            argv += ["--cap-add", name]
-    else:
-        argv += ["--unshare-user", "--uid", str(job["user"][0]), "--gid", str(job["user"][1])]
-    argv += ["--hostname", "sandbox", "--die-with-parent", "--new-session", "--as-pid-1"]
-    targets = [*(inside for _, inside in job["binds"]), *job["devices"], *(path for _, path in job["links"])]
-    # It would make the folders above a target for itself alone, and the code may be another user.
-    for folder in sorted({str(parent) for target in targets for parent in Path(target).parents} - {"/"}):
-        argv += ["--perms", "0755", "--dir", folder]
-    for source, inside in job["binds"]:
-        argv += ["--ro-bind", source, inside]
-    for inside in job["hidden"]:
-        argv += ["--size", "4096", "--tmpfs", inside, "--remount-ro", inside]
-    for device in job["devices"]:
-        argv += ["--dev-bind", device, device]
-    for target, path in job["links"]:
-        argv += ["--symlink", target, path]
-    argv += ["--perms", "1777", "--size", str(job["disk"]), "--tmpfs", job["folder"], "--remount-ro", "/"]
-    argv += ["--setenv", "LD_LIBRARY_PATH", job["environment"]["LD_LIBRARY_PATH"]]
-    argv += ["--info-fd", str(pid_fd), "--chdir", "/", "--"]
-    return [*argv, layout.PYTHON, "-I", "-S", "-c", _BOOT, str(job_fd), str(status_fd), "-1", layout.TOOLS]
+def make_job(
+    backend: Backend, packages: tuple[str, ...], limits: Limits, program: bytes, stdin: bytes | None
+) -> dict[str, Any]:
+    """All that :mod:`.container_init` must know of a run; without ``stdin``, the code has the launcher's."""
+    rlimits = limits.rlimits()
+    job: dict[str, Any] = {"mode": backend, "rlimits": rlimits, "program": program, "stdin": stdin, "user": _USER}
+    if backend == "unsafe":
+        start = str(Path(__file__).resolve().parent / "start")
+        environment = layout.environment("", packages, start=start) | {"PATH": "/usr/bin:/bin"}
+        environment["LD_LIBRARY_PATH"] = os.environ.get("LD_LIBRARY_PATH", "")
+        return job | {"argv": [layout.interpreter(), "-s", layout.PROGRAM], "environment": environment}
+    outside = None
+    if os.geteuid() == 0:
+        outside = _unprivileged()
+        if backend == "bubblewrap" and outside is not None:
+            job["user"] = outside
+    else:  # what makes the box is the same user's, and counts: its first process, and the launcher
+        most = limits.processes + (1 if backend == "bubblewrap" else 2)
+        rlimits["RLIMIT_NPROC"] = (most, most)
+    job |= {"argv": [layout.PYTHON, "-s", layout.PROGRAM], "disk": limits.disk_mb << 20, "inodes": _INODES}
+    return job | layout.layout(packages) | {"filter": seccomp.build(platform.machine()), "outside_user": outside}
 
 
 _runs = itertools.count()
@@ -128,8 +66,8 @@ _runs = itertools.count()
 def _unprivileged() -> tuple[int, int] | None:
     """A user and a group of the host's for one run of root's code; ``None`` where root is the only one there is.
 
-    Another one for every run that is there at the same time: what the kernel counts a user, it counts for all boxes in
-    which he is. Neither has to have a name; the upper half of the numbers mostly has none.
+    Another one for every run that is there at the same time: what the kernel counts for a user, it counts over all of
+    its boxes. Neither has to have a name; the upper half of the numbers mostly has none.
     """
     turn = os.getpid() * 257 + next(_runs)
     ids = []
@@ -144,8 +82,8 @@ def _unprivileged() -> tuple[int, int] | None:
 # ------------------------------------------------------------------ proof
 
 
-def choose(packages: tuple[str, ...], backend: Backend | None) -> Box:
-    """The first box that holds on this machine, or the one that is named, if it does.
+def choose(backend: Backend | None) -> Backend:
+    """The first backend that holds on this machine, or the one that is named, if it does.
 
     Raises:
         SandboxUnavailable: None does; the message has the reason of each, and the remedies.
@@ -154,7 +92,7 @@ def choose(packages: tuple[str, ...], backend: Backend | None) -> Box:
     for name in BACKENDS if backend is None else (backend,):
         problem = _problem_with(name, os.geteuid())
         if problem is None:
-            return Box(name, packages)
+            return name
         reasons.append(f"- {name}: {problem}")
     raise SandboxUnavailable("\n".join(["No Python sandbox holds on this machine:", *reasons, _REMEDY]))
 
@@ -162,8 +100,6 @@ def choose(packages: tuple[str, ...], backend: Backend | None) -> Box:
 @functools.cache
 def _problem_with(backend: Backend, user: int) -> str | None:
     """Why ``backend`` cannot be used here; found out once a process and user."""
-    if backend == "unsafe":
-        return None
     if sys.platform != "linux":
         return f"needs Linux, and this is {platform.system()}"
     if platform.machine() not in seccomp.MACHINES:
@@ -171,7 +107,7 @@ def _problem_with(backend: Backend, user: int) -> str | None:
     if backend == "bubblewrap" and shutil.which("bwrap") is None:
         return "not installed (no bwrap on the PATH)"
     try:
-        return prove(Box(backend, ()))
+        return _prove(backend)
     except (SandboxFailure, OSError) as error:
         return str(error)
 
@@ -223,17 +159,12 @@ print("; ".join(problems) or "it holds")
 """
 
 
-def prove(box: Box) -> str | None:
-    """Run code in ``box`` that tries to break out, and say what it could do; ``None`` when the box holds.
-
-    Raises:
-        SandboxFailure: The box could not even be made.
-    """
-    limits = replace(Limits(), processes=4, memory_mb=256)
-    job = box.job(limits)
-    job["files"] = {layout.PROGRAM: _PROOF.encode()}
-    job["argv"] = [*job["argv"], "-s", layout.PROGRAM, str(limits.memory_mb), ",".join(job["environment"])]
-    result = box.run(job, limits).finish()
+def _prove(backend: Backend) -> str | None:
+    """Run code that tries to break out, and say what it could do; ``None`` when the box holds."""
+    limits = Limits(processes=4, memory_mb=256)
+    job = make_job(backend, (), limits, _PROOF.encode(), b"")
+    job["argv"] += [str(limits.memory_mb), ",".join(job["environment"])]
+    result = Run(job, limits).finish()
     if result.stdout.strip() == "it holds":
         return None
     if result.status == "ok":

@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
 import subprocess
 import tempfile
-import threading
 import warnings
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from . import layout
-from .backends import BACKENDS, Backend, Box, choose
-from .limits import Limits
-from .process import Run, launch, launcher_environment
-from .result import SandboxFailure, SandboxResult, SandboxUnavailable
-from .worker import Worker
+from .backends import BACKENDS, Backend, choose, make_job
+from .launch import launch
+from .process import Run
+from .result import Limits, SandboxResult, SandboxUnavailable
+from .worker import CORES, Worker, threads
 
 #: How many runs there are at once in one process. More would only slow each other into their limits of wall time; a
 #: run that waits for its turn has not begun.
-CONCURRENCY = 2 * (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-
-_MOST_FILES = 256
+CONCURRENCY = 2 * CORES
 # Room in the box's folder for what the kernel itself keeps there.
-_SPARE = 1 << 16
+_SPARE = 9 << 13
 
 
 class Sandbox:
@@ -67,7 +63,7 @@ class Sandbox:
             raise ValueError(f"limits must be a Limits, not {limits!r}; for example Limits(cpu_s=5)")
         if backend is not None and backend not in BACKENDS:
             raise ValueError(f"backend must be None or one of {', '.join(BACKENDS)}, not {backend!r}")
-        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 1 << 32):
+        if seed is not None and (type(seed) is not int or not 0 <= seed < 1 << 32):
             raise ValueError(f"seed must be None or an integer from 0 to 2**32 - 1, not {seed!r}")
         self.limits = limits if limits is not None else Limits()
         self.packages = packages
@@ -75,8 +71,8 @@ class Sandbox:
         self.allow_unsafe = bool(allow_unsafe)
         self._asked = backend
         self._folders = layout.package_folders(packages)
-        self._box: Box | None = None
-        self._box = self._find_box()
+        self._found: Backend | None = None
+        self._found = self.backend
 
     @classmethod
     def of(cls, given: Sandbox | Mapping[str, Any] | None) -> Sandbox:
@@ -94,28 +90,32 @@ class Sandbox:
             return given
         if given is not None and not isinstance(given, Mapping):
             raise ValueError(f"sandbox must be a Sandbox, a mapping of its options or None, not {given!r}")
+        own, of_limits = ("packages", "seed", "backend", "allow_unsafe"), [field.name for field in fields(Limits)]
         options = dict(given or {})
-        limits = {name: options.pop(name) for name in Limits.__dataclass_fields__ if name in options}
-        known = ("packages", "seed", "backend", "allow_unsafe")
-        if unknown := sorted(set(options) - set(known)):
-            raise ValueError(
-                f"sandbox has no option {unknown[0]!r}; it has {', '.join((*known, *Limits.__dataclass_fields__))}"
-            )
-        return cls(limits=Limits(**limits), **options)
+        if unknown := sorted(set(options) - {*own, *of_limits}):
+            raise ValueError(f"sandbox has no option {unknown[0]!r}; it has {', '.join((*own, *of_limits))}")
+        limits = Limits(**{name: options.pop(name) for name in of_limits if name in options})
+        return cls(limits=limits, **options)
 
     @property
     def backend(self) -> Backend:
         """What confines the code: ``"bubblewrap"``, ``"namespaces"``, or ``"unsafe"`` for nothing but limits."""
-        return self._find_box().backend
+        if self._found is None:
+            try:
+                self._found = choose(self._asked)
+            except SandboxUnavailable as refusal:
+                if not self.allow_unsafe or self._asked is not None:
+                    raise
+                warnings.warn(
+                    "NO SANDBOX: programs of the model run with the files, the network and the rights of this "
+                    f"process (allow_unsafe=True). {refusal}",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+                self._found = "unsafe"
+        return self._found
 
-    async def run(
-        self,
-        code: str,
-        *,
-        stdin: str = "",
-        files: Mapping[str, str | bytes] | None = None,
-        limits: Limits | None = None,
-    ) -> SandboxResult:
+    async def run(self, code: str, *, stdin: str = "", limits: Limits | None = None) -> SandboxResult:
         """Run a program.
 
         A cancelled call kills the run.
@@ -123,7 +123,6 @@ class Sandbox:
         Args:
             code: Its source text; it runs as ``main.py`` in the box's folder.
             stdin: What it reads from standard input.
-            files: Further files for the folder, by their names, as ``"data/table.csv"``.
             limits: What this run may use, where that is not what the sandbox's runs may.
 
         Returns:
@@ -131,28 +130,27 @@ class Sandbox:
 
         Raises:
             SandboxFailure: The box could not be made.
-            ValueError: Files with names that are not allowed, or more than ``limits.disk_mb`` holds.
+            ValueError: More in ``stdin`` than ``limits.disk_mb`` holds.
         """
-        limits = limits or self.limits
-        job = self._job(code, stdin, files, limits)
-        waiting = _Waiting()
+        run = self._run(code, stdin, limits or self.limits)
+        if isinstance(run, SandboxResult):
+            return run
         try:
-            return await asyncio.get_running_loop().run_in_executor(_executor(), self._work, job, limits, waiting)
+            return await asyncio.get_running_loop().run_in_executor(_threads(), self._finish, run)
         except asyncio.CancelledError:
-            waiting.cancel()
+            run.cancel()
             raise
 
-    def run_now(
-        self,
-        code: str,
-        *,
-        stdin: str = "",
-        files: Mapping[str, str | bytes] | None = None,
-        limits: Limits | None = None,
-    ) -> SandboxResult:
+    def run_now(self, code: str, *, stdin: str = "", limits: Limits | None = None) -> SandboxResult:
         """:meth:`run`, waited for in this thread."""
-        limits = limits or self.limits
-        return self._work(self._job(code, stdin, files, limits), limits, _Waiting())
+        run = self._run(code, stdin, limits or self.limits)
+        if isinstance(run, SandboxResult):
+            return run
+        try:
+            return _threads().submit(self._finish, run).result()
+        except KeyboardInterrupt:
+            run.cancel()
+            raise
 
     def start(self, code: str) -> Worker:
         """Start a program that stays, and answers questions; the caller closes it.
@@ -169,132 +167,44 @@ class Sandbox:
         """
         if self.backend == "unsafe":
             raise SandboxUnavailable("a program that stays is started only in a sandbox that isolates it")
-        box, job = self._find_box(), self._job(code, "", None, self.limits)
-        if isinstance(job, SandboxResult):
-            raise SandboxFailure(job.stderr)
-        job["stdin"] = None
-        process, lines = launch(box.command(job), job, launcher_environment(), stdin=subprocess.PIPE)
-        memory = self.limits.memory_mb
-        return Worker(process, max_bytes=self.limits.output_bytes, lines=lines, memory_mb=memory)
+        job = self._job(code, self.limits)
+        process, lines = launch(job, stdin=subprocess.PIPE)
+        return Worker(process, max_bytes=self.limits.output_bytes, lines=lines, memory_mb=self.limits.memory_mb)
 
     def __repr__(self) -> str:
         """The settings."""
         return f"Sandbox(backend={self.backend!r}, limits={self.limits!r}, packages={self.packages!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        """The settings; another machine looks for its own box."""
-        return {**self.__dict__, "_box": None}
+        """The settings; another machine looks for its own backend."""
+        return {**self.__dict__, "_found": None}
 
     # ------------------------------------------------------------------ inside
 
-    def _find_box(self) -> Box:
-        if self._box is None:
-            if self.allow_unsafe and self._asked is None:
-                try:
-                    self._box = choose(self._folders, None)
-                except SandboxUnavailable as refusal:
-                    warnings.warn(
-                        "NO SANDBOX: programs of the model run with the files, the network and the rights of this "
-                        f"process (allow_unsafe=True). {refusal}",
-                        RuntimeWarning,
-                        stacklevel=2,
-                    )
-                    self._box = Box("unsafe", self._folders)
-            else:
-                self._box = choose(self._folders, self._asked)
-        return self._box
-
-    def _job(
-        self, code: str, stdin: str, files: Mapping[str, str | bytes] | None, limits: Limits
-    ) -> dict[str, Any] | SandboxResult:
-        contents = {layout.PROGRAM: _bytes(code)}
-        for name, content in (files or {}).items():
-            _check_name(name)
-            contents[name] = content if isinstance(content, bytes) else _bytes(content)
-        if len(contents) > _MOST_FILES:
-            raise ValueError(f"files: {len(contents)} files; a run takes at most {_MOST_FILES}")
-        given = _bytes(stdin)
-        room = (limits.disk_mb << 20) - _SPARE - sum(len(name) + 8192 for name in contents)
-        size = len(given) + sum(map(len, contents.values()))
-        if size > room:
-            if len(contents[layout.PROGRAM]) > room // 2:  # whoever wrote the program is to hear of it
-                text = f"The program is too long: {len(contents[layout.PROGRAM])} bytes."
-                return SandboxResult("error", "", text, None)
-            raise ValueError(f"files and stdin have {size} bytes; limits.disk_mb={limits.disk_mb} has no room")
-        job = self._find_box().job(limits)
+    def _job(self, code: str, limits: Limits, stdin: bytes | None = None) -> dict[str, Any]:
+        job = make_job(self.backend, self._folders, limits, code.encode("utf-8", "replace"), stdin)
         if self.seed is not None:
-            job["environment"] = {**job["environment"], "SANDBOX_SEED": str(self.seed)}
-        return {**job, "files": contents, "stdin": given, "argv": [*job["argv"], "-s", layout.PROGRAM]}
+            job["environment"] |= {"SANDBOX_SEED": str(self.seed)}
+        return job
 
-    def _work(self, job: dict[str, Any] | SandboxResult, limits: Limits, waiting: _Waiting) -> SandboxResult:
-        if isinstance(job, SandboxResult):
-            return job
-        with _turns:
-            if job["mode"] != "unsafe":
-                return waiting.start(self._find_box(), job, limits)
-            folder = tempfile.mkdtemp(prefix="textenvs-unsafe-")
-            environment = {**job["environment"], "HOME": folder, "TMPDIR": folder}
-            try:
-                return waiting.start(self._find_box(), {**job, "folder": folder, "environment": environment}, limits)
-            finally:
-                shutil.rmtree(folder, ignore_errors=True)
+    def _run(self, code: str, stdin: str, limits: Limits) -> Run | SandboxResult:
+        job = self._job(code, limits, stdin.encode("utf-8", "replace"))
+        room = (limits.disk_mb << 20) - _SPARE
+        program, given = len(job["program"]), len(job["stdin"])
+        if program + given > room:
+            if program > room // 2:  # whoever wrote the program is to hear of it
+                return SandboxResult("error", "", f"The program is too long: {program} bytes.", None)
+            raise ValueError(f"stdin has {given} bytes; limits.disk_mb={limits.disk_mb} has no room")
+        return Run(job, limits)
 
-
-class _Waiting:
-    """The link between one who waits for a run (and may give up) and the thread that does it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._run: Run | None = None
-        self._cancelled = False
-
-    def start(self, box: Box, job: dict[str, Any], limits: Limits) -> SandboxResult:
-        with self._lock:
-            if self._cancelled:
-                return SandboxResult("killed", "", "", None, "Cancelled before it began.")
-            self._run = box.run(job, limits)
-        return self._run.finish()
-
-    def cancel(self) -> None:
-        with self._lock:
-            self._cancelled = True
-            if self._run is not None:
-                self._run.cancel()
+    def _finish(self, run: Run) -> SandboxResult:
+        if self.backend != "unsafe":
+            return run.finish()
+        with tempfile.TemporaryDirectory(prefix="textenvs-unsafe-", ignore_cleanup_errors=True) as folder:
+            run.job["environment"] |= {"HOME": folder, "TMPDIR": folder}
+            run.job["folder"] = folder
+            return run.finish()
 
 
-def _bytes(text: str) -> bytes:
-    return text.encode("utf-8", "replace")
-
-
-def _check_name(name: str) -> None:
-    parts = name.split("/") if isinstance(name, str) else []
-    if not parts or "\0" in name or len(name) > 200 or any(part in ("", ".", "..") for part in parts):
-        raise ValueError(f"files: {name!r} must be a relative path without '..', as 'data/table.csv'")
-    if name == layout.PROGRAM:
-        raise ValueError(f"files: {name!r} is the program's own file; give the file another name")
-
-
-# ------------------------------------------------------------------ turns
-
-_turns = threading.BoundedSemaphore(CONCURRENCY)
-_threads: ThreadPoolExecutor | None = None
-_lock = threading.Lock()
-
-
-def _executor() -> ThreadPoolExecutor:
-    """Threads that wait for runs, apart from asyncio's own: a hundred runs must not hold up everything else."""
-    global _threads
-    with _lock:
-        if _threads is None:
-            _threads = ThreadPoolExecutor(CONCURRENCY, thread_name_prefix="textenvs-sandbox")
-        return _threads
-
-
-def _forget_after_fork() -> None:
-    """A forked child has none of the threads, and perhaps a lock that nobody will release."""
-    global _threads, _turns, _lock
-    _threads, _turns, _lock = None, threading.BoundedSemaphore(CONCURRENCY), threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_after_fork)
+def _threads() -> ThreadPoolExecutor:
+    return threads(CONCURRENCY, "textenvs-sandbox")

@@ -1,10 +1,9 @@
 """A control group for a run, where this machine lets one be made (cgroup v2).
 
 It closes what resource limits leave open: the kernel's own memory (socket and pipe buffers, file locks) counts, and the
-memory of all processes together has a hard limit that needs no looking. The files are those of the kernel's
-documentation (admin-guide/cgroup-v2). A group can be made below an ancestor of this process's own group that gives its
-children the controllers ``memory`` and ``pids`` and that this user may write: as root nearly always, otherwise in a
-delegated subtree (``systemd-run --user --scope -p Delegate=yes``).
+memory of all processes together has a hard limit that needs no looking. A group can be made below an ancestor of this
+process's own group that gives its children the controllers ``memory`` and ``pids`` and that this user may write: as
+root nearly always, otherwise in a delegated subtree (``systemd-run --user --scope -p Delegate=yes``).
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from .limits import Limits
+from .result import Limits
 
 #: MiB for what is in the group and is not the code: the launcher, process 1, and the kernel's records of the box.
 _OVERHEAD_MB = 96
@@ -26,15 +25,7 @@ _OVERHEAD_PROCESSES = 8
 
 
 class Group:
-    """One run's control group, from the start of the run to its end.
-
-    Args:
-        parent: The folder of the group in which it is made.
-        limits: Whose memory and processes it holds to.
-
-    Raises:
-        OSError: It cannot be made here.
-    """
+    """One run's control group, from the start of the run to its end; an OSError where it cannot be made."""
 
     def __init__(self, parent: Path, limits: Limits) -> None:
         # Not by the process id alone: an earlier process that had it may have left its groups.
@@ -54,11 +45,10 @@ class Group:
 
     def ran_out(self) -> bool:
         """Whether the kernel ended the group because its memory was used up."""
-        try:
-            lines = (self.path / "memory.events").read_text().splitlines()
-        except OSError:
-            return False
-        return any(int(count) > 0 for name, count in map(str.split, lines) if name in ("oom_kill", "oom_group_kill"))
+        with suppress(OSError):
+            events = dict(map(str.split, (self.path / "memory.events").read_text().splitlines()))
+            return any(int(events.get(name, 0)) for name in ("oom_kill", "oom_group_kill"))
+        return False
 
     def close(self) -> None:
         """End what is left in the group, and remove it."""

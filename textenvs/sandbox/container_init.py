@@ -1,8 +1,8 @@
 """What runs on the other side: makes the box, then becomes its first process, and starts the code in it.
 
-This file is a program of its own, started by :mod:`.process` in a fresh interpreter without site packages; it imports
-only what starts fast. It knows no policy: what to mount, which limits, which system calls are refused all come in the
-job. The processes, from the outside in:
+A program of its own, started by :mod:`.process` in a fresh interpreter without site packages; it imports only what
+starts fast. It knows no policy: what to mount, which limits, which system calls are refused all come in the job. The
+processes, from the outside in:
 
 * the *launcher* (backend ``namespaces`` only) leaves the host's namespaces and waits for the next one;
 * the *init* is process 1 of its own PID namespace: when it ends, the kernel kills whatever is left of the code;
@@ -24,7 +24,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
-_CLONE = {"mnt": 0x20000, "uts": 0x4000000, "ipc": 0x8000000, "user": 0x10000000, "pid": 0x20000000, "net": 0x40000000}
+_NAMESPACES = 0x20000 | 0x4000000 | 0x8000000 | 0x10000000 | 0x20000000 | 0x40000000  # mnt, uts, ipc, user, pid, net
 _MS_NOSUID, _MS_NODEV, _MS_BIND, _MS_REC, _MS_PRIVATE = 2, 4, 4096, 16384, 1 << 18
 _MNT_DETACH = 2
 _AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
@@ -38,32 +38,19 @@ _CAPABILITY_VERSION_3 = 0x20080522
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class _Failed(Exception):
-    """The box could not be made; the text says which step and why."""
-
-
-def _call(what: str, result: int) -> int:
+def _call(what: str, result: int) -> None:
     if result == -1:
-        number = ctypes.get_errno()
-        raise _Failed(f"{what}: {os.strerror(number)} (errno {number})")
-    return result
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), what)
 
 
-class _Status:
-    """The line to the host: one line a fact."""
-
-    def __init__(self, fd: int) -> None:
-        os.set_inheritable(fd, False)
-        self.fd = fd
-
-    def say(self, line: str) -> None:
-        os.write(self.fd, line.replace("\n", " ").encode() + b"\n")
+def _say(status_fd: int, line: str) -> None:
+    os.write(status_fd, line.replace("\n", " ").encode() + b"\n")
 
 
 def main() -> NoReturn:
     """Read the job from a file descriptor, and do it; ``argv`` is the job's, the status line's and the pid line's."""
     job_fd, status_fd, pid_fd = map(int, sys.argv[1:4])
-    status = _Status(status_fd)
+    os.set_inheritable(status_fd, False)
     try:
         with os.fdopen(job_fd, "rb") as file:
             file.seek(0)
@@ -73,21 +60,18 @@ def main() -> NoReturn:
             os.close(job["group"])
         if job["mode"] == "namespaces":
             os.set_inheritable(pid_fd, False)
-            _launch(job, status, pid_fd)
-        _init(job, status)
-    except (_Failed, OSError, ValueError) as error:
-        status.say(f"failed {error}")
+            _launch(job, pid_fd)
+        _init(job, status_fd)
+    except (OSError, ValueError) as error:
+        _say(status_fd, f"failed {error}")
     os._exit(1)
 
 
 # ------------------------------------------------------------------ the launcher
 
 
-def _launch(job: dict[str, Any], status: _Status, pid_fd: int) -> None:
+def _launch(job: dict[str, Any], pid_fd: int) -> None:
     """Leave the host's namespaces; return in process 1 of the new ones."""
-    flags = 0
-    for flag in _CLONE.values():
-        flags |= flag
     asks, told = os.pipe(), os.pipe()
     helper = os.fork()
     if helper == 0:
@@ -97,12 +81,12 @@ def _launch(job: dict[str, Any], status: _Status, pid_fd: int) -> None:
     os.close(told[1])
     if os.geteuid() == 0:
         os.setgroups([])
-    _call("unshare(user, mount, pid, net, ipc, uts namespaces)", _libc.unshare(flags))
+    _call("unshare(user, mount, pid, net, ipc, uts namespaces)", _libc.unshare(_NAMESPACES))
     os.write(asks[1], b"!")
     problem = os.read(told[0], 4096)
     os.waitpid(helper, 0)
     if problem != b"ok":
-        raise _Failed(problem.decode())
+        raise OSError(problem.decode())
     _die_with_parent()
     if os.getppid() != job["host"]:
         os._exit(1)  # the host died before the line above
@@ -158,7 +142,7 @@ def _mount(job: dict[str, Any]) -> None:
     _call("mount(/, private)", _libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None))
     base = next((path for path in ("/tmp", "/mnt", "/var", "/run") if os.path.isdir(path)), None)
     if base is None:
-        raise _Failed("none of /tmp, /mnt, /var, /run exists to mount the box on")
+        raise OSError("none of /tmp, /mnt, /var, /run exists to mount the box on")
     _tmpfs(base, "mode=0755,size=1m,nr_inodes=1k")
     os.chdir(base)
     os.mkdir(".host")
@@ -200,22 +184,18 @@ def _tmpfs(target: str, options: str) -> None:
     _call(f"mount({target}, tmpfs)", done)
 
 
-class _MountAttributes(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_uint64) for name in ("set", "clear", "propagation", "user_namespace")]
-
-
 def _read_only(target: str, recursive: int = 0) -> None:
-    attributes = _MountAttributes(set=_ATTR_RDONLY | _ATTR_NOSUID | _ATTR_NODEV)
+    # struct mount_attr: attributes to set, to clear, propagation, user namespace.
+    attributes = (ctypes.c_uint64 * 4)(_ATTR_RDONLY | _ATTR_NOSUID | _ATTR_NODEV, 0, 0, 0)
     size = ctypes.c_size_t(ctypes.sizeof(attributes))
-    path = os.fsencode(target)
-    done = _libc.syscall(_SYS_MOUNT_SETATTR, _AT_FDCWD, path, recursive, ctypes.byref(attributes), size)
+    done = _libc.syscall(_SYS_MOUNT_SETATTR, _AT_FDCWD, os.fsencode(target), recursive, attributes, size)
     _call(f"mount_setattr({target}, read-only)", done)
 
 
 # ------------------------------------------------------------------ the first process
 
 
-def _init(job: dict[str, Any], status: _Status) -> NoReturn:
+def _init(job: dict[str, Any], status_fd: int) -> NoReturn:
     """Start the code, wait for it, say how it ended, and leave; the kernel kills what it left behind."""
     # Process 1 gets no signal it has no handler for, and Python has one for SIGINT.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -239,17 +219,12 @@ def _init(job: dict[str, Any], status: _Status) -> NoReturn:
     if not unsafe:
         _drop_capabilities()
     if problem := os.read(trouble[0], 4096):
-        raise _Failed(problem.decode(errors="replace"))
-    status.say("started")
-    while True:
-        try:
-            pid, ended, usage = os.wait4(-1, 0)
-        except InterruptedError:
-            continue
-        if pid == code:
-            break
-    seconds = usage.ru_utime + usage.ru_stime
-    status.say(f"ended {os.waitstatus_to_exitcode(ended)} {seconds:.6f}")
+        raise OSError(problem.decode(errors="replace"))
+    _say(status_fd, "started")
+    while (child := os.wait4(-1, 0))[0] != code:
+        pass
+    _, ended, usage = child
+    _say(status_fd, f"ended {os.waitstatus_to_exitcode(ended)} {usage.ru_utime + usage.ru_stime:.6f}")
     if unsafe:
         _end_children()
     os._exit(0)
@@ -274,6 +249,7 @@ def _end_children() -> NoReturn:
 
 
 def _become_code(job: dict[str, Any]) -> NoReturn:
+    """Take the code's user, folder, standard input, limits and filter, and run it."""
     confined = job["mode"] != "unsafe"
     if confined:
         os.setsid()
@@ -287,11 +263,8 @@ def _become_code(job: dict[str, Any]) -> NoReturn:
     os.chdir(job["folder"])
     if job["stdin"] is not None:  # without one, it is the pipe that the host holds
         _take_stdin(job["stdin"])
-    for name, content in job["files"].items():
-        if folder := os.path.dirname(name):
-            os.makedirs(folder, exist_ok=True)
-        with open(name, "wb") as file:
-            file.write(content)
+    with open(job["argv"][2], "wb") as file:
+        file.write(job["program"])
     for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     if sys.platform == "linux":
@@ -308,14 +281,12 @@ def _become_code(job: dict[str, Any]) -> NoReturn:
 
 def _take_stdin(content: bytes) -> None:
     """Make ``content`` the standard input: a file without a name, so that nobody has to feed a pipe."""
-    if not content:
-        fd = os.open("/dev/null", os.O_RDONLY)
-    else:
-        name = ".stdin"
-        with open(name, "xb") as file:
+    if content:
+        with open(".stdin", "xb") as file:
             file.write(content)
-        fd = os.open(name, os.O_RDONLY)
-        os.unlink(name)
+    fd = os.open(".stdin" if content else "/dev/null", os.O_RDONLY)
+    if content:
+        os.unlink(".stdin")
     os.dup2(fd, 0)
 
 
@@ -336,11 +307,8 @@ def _drop_capabilities() -> None:
     _call("capset", _libc.capset(header, nothing))
 
 
-class _Program(ctypes.Structure):
-    _fields_ = [("length", ctypes.c_ushort), ("instructions", ctypes.c_void_p)]
-
-
 def _filter_calls(instructions: bytes) -> None:
     held = ctypes.create_string_buffer(instructions, len(instructions))
-    program = _Program(len(instructions) // 8, ctypes.cast(held, ctypes.c_void_p))
-    _call("prctl(PR_SET_SECCOMP)", _libc.prctl(_PR_SET_SECCOMP, 2, ctypes.byref(program), 0, 0))
+    # struct sock_fprog: a short (and padding), a pointer; both machines are little-endian.
+    program = (ctypes.c_uint64 * 2)(len(instructions) // 8, ctypes.addressof(held))
+    _call("prctl(PR_SET_SECCOMP)", _libc.prctl(_PR_SET_SECCOMP, 2, program, 0, 0))

@@ -17,11 +17,11 @@ import os
 import sys
 import sysconfig
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-#: Where code may write, and where it starts.
-FOLDER = "/tmp"
+# Where code may write, and where it starts.
+_FOLDER = "/tmp"
 #: The name of the code's own file in it.
 PROGRAM = "main.py"
 #: The interpreter inside.
@@ -29,25 +29,8 @@ PYTHON = "/python/bin/python3"
 #: Where this package lies inside, for the program that becomes process 1.
 TOOLS = "/python/sandbox"
 
-DEVICES: tuple[str, ...] = tuple(f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom"))
+_DEVICES: tuple[str, ...] = tuple(f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom"))
 _PACKAGES = "/python/packages"
-
-
-@dataclass(frozen=True)
-class Layout:
-    """The root of the box.
-
-    Args:
-        binds: What is mounted read-only: (path on the host, path inside).
-        hidden: Folders in these that are covered by an empty one.
-        links: Symbolic links: (target, path inside).
-        environment: The environment variables of the code.
-    """
-
-    binds: tuple[tuple[str, str], ...]
-    hidden: tuple[str, ...]
-    links: tuple[tuple[str, str], ...]
-    environment: dict[str, str]
 
 
 def interpreter() -> str:
@@ -56,11 +39,7 @@ def interpreter() -> str:
 
 
 def package_folders(packages: str | Path | None) -> tuple[str, ...]:
-    """The host's folders that ``packages`` of :class:`~.box.Sandbox` names.
-
-    Raises:
-        ValueError: It names no folder.
-    """
+    """The host's folders that ``packages`` of :class:`~.box.Sandbox` names; a ValueError where it names none."""
     if packages is None:
         return ()
     if packages == "installed":
@@ -77,8 +56,14 @@ def package_folders(packages: str | Path | None) -> tuple[str, ...]:
     return (folder,)
 
 
-def layout(packages: Sequence[str]) -> Layout:
-    """The root of the box, for this machine's interpreter."""
+def layout(packages: Sequence[str]) -> dict[str, Any]:
+    """The root of the box, for this machine's interpreter.
+
+    Returns:
+        ``binds``, what is mounted read-only: (path on the host, path inside); ``hidden``, folders in these that are
+        covered by an empty one; ``links``: (target, path inside); ``devices``; the ``folder`` to write in; and the
+        ``environment`` of the code.
+    """
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     prefix, library = os.path.realpath(sys.base_prefix), sys.platlibdir
     binds = [(interpreter(), PYTHON), (str(Path(__file__).resolve().parent), TOOLS)]
@@ -87,7 +72,7 @@ def layout(packages: Sequence[str]) -> Layout:
     else:  # shared libraries that belong to the interpreter lie beside its library
         folders = {f"{prefix}/{name}": f"/python/{name}" for name in ("lib", library)}
     binds += [(os.path.realpath(source), inside) for source, inside in folders.items() if os.path.isdir(source)]
-    links = [(FOLDER, "/dev/shm")]  # POSIX semaphores live there
+    links = [(_FOLDER, "/dev/shm")]  # POSIX semaphores live there
     for path in _library_folders():
         top = path[: path.index("/", 1)] if path.count("/") > 1 else path
         if os.path.islink(top):  # /lib -> usr/lib, and the like
@@ -103,20 +88,18 @@ def layout(packages: Sequence[str]) -> Layout:
                     hidden.append(inside + found.removeprefix(source))
     inside_packages = [f"{_PACKAGES}{number or ''}" for number in range(len(packages))]
     binds += zip(packages, inside_packages, strict=True)
-    return Layout(
-        tuple(dict.fromkeys(binds)),
-        tuple(dict.fromkeys(hidden)),
-        tuple(dict.fromkeys(links)),
-        environment(FOLDER, inside_packages),
-    )
+    return {
+        "binds": tuple(dict.fromkeys(binds)),
+        "hidden": tuple(dict.fromkeys(hidden)),
+        "links": tuple(dict.fromkeys(links)),
+        "devices": _DEVICES,
+        "folder": _FOLDER,
+        "environment": environment(_FOLDER, inside_packages),
+    }
 
 
 def _library_folders() -> list[str]:
-    """Where the dynamic linker and its libraries are, by the system's conventions.
-
-    Debian keeps them apart from everything else that is in ``/usr/lib``; Fedora and openSUSE have ``/usr/lib64``; on
-    others they lie in ``/usr/lib`` itself.
-    """
+    """Where the dynamic linker and its libraries are: on Debian, on Fedora and openSUSE, on others."""
     machine = getattr(sys.implementation, "_multiarch", None) or f"{os.uname().machine}-linux-gnu"
     if os.path.isdir(f"/usr/lib/{machine}"):
         return [f"/lib/{machine}", "/lib64", f"/usr/lib/{machine}", "/usr/lib64"]
@@ -126,13 +109,7 @@ def _library_folders() -> list[str]:
 
 
 def environment(folder: str, packages: Sequence[str], *, start: str = TOOLS + "/start") -> dict[str, str]:
-    """The environment of the code: nothing of the host's.
-
-    Args:
-        folder: Its home.
-        packages: Folders that it can import from, as it sees them.
-        start: The folder with ``sitecustomize.py``, as it sees it.
-    """
+    """The environment of the code: nothing of the host's. All paths are as the code sees them."""
     return {
         "HOME": folder,
         "TMPDIR": folder,
@@ -146,7 +123,5 @@ def environment(folder: str, packages: Sequence[str], *, start: str = TOOLS + "/
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONUTF8": "1",
         # A thread counts as a process, and each takes address space.
-        "OMP_NUM_THREADS": "1",
-        "OPENBLAS_NUM_THREADS": "1",
-        "MKL_NUM_THREADS": "1",
+        **{f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")},
     }

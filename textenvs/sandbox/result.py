@@ -1,12 +1,11 @@
-"""What a run came to, and how to say it to a model."""
+"""What a run may use, what it came to, and how to say it to a model."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
-from .limits import Limits
-
+_MIB = 1 << 20
 Status = Literal["ok", "error", "timeout", "memory", "output", "killed"]
 
 
@@ -16,6 +15,72 @@ class SandboxUnavailable(RuntimeError):
 
 class SandboxFailure(RuntimeError):
     """The box could not be made: no code ran. Once code runs, however its box ends is that code's result."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What code may use; what it gets when it wants more is in its result, in words.
+
+    Args:
+        cpu_s: CPU seconds of one process. This is the limit that a loop meets: unlike ``wall_s`` it hardly depends on
+            what else the machine does.
+        wall_s: Seconds from start to end, of all processes. It stops what waits without computing.
+        memory_mb: MiB of address space of one process, and of memory of all of them together (see docs/sandbox.md).
+        processes: How many processes and threads there may be at once.
+        disk_mb: MiB of all files together, and of each.
+        open_files: How many files a process may have open.
+        output_bytes: Bytes of standard output, and of standard error, before the run is stopped.
+
+    Raises:
+        ValueError: A limit that is not a number of at least its least value.
+    """
+
+    cpu_s: int = 5
+    wall_s: float = 10.0
+    memory_mb: int = 512
+    processes: int = 16
+    disk_mb: int = 16
+    open_files: int = 128
+    output_bytes: int = 65_536
+
+    def __post_init__(self) -> None:
+        # Python itself needs some 40 MiB of address space, its standard streams and a few files.
+        least = {"memory_mb": 64, "open_files": 16, "wall_s": 0.1}
+        for field in fields(self):
+            value, at_least = getattr(self, field.name), least.get(field.name, 1)
+            kinds = (int, float) if field.name == "wall_s" else (int,)
+            if type(value) not in kinds or not at_least <= value < 1 << 31:
+                kind = "a number" if field.name == "wall_s" else "an integer"
+                raise ValueError(f"Limits: {field.name} must be {kind} of at least {at_least}, not {value!r}")
+
+    def rlimits(self) -> dict[str, tuple[int, int]]:
+        """The part that the kernel's ``RLIMIT_*`` keep, as (soft, hard) by name."""
+        equal = {
+            "AS": self.memory_mb * _MIB,
+            "NPROC": self.processes,
+            "FSIZE": self.disk_mb * _MIB,
+            "NOFILE": self.open_files,
+            "STACK": 8 * _MIB,
+            "SIGPENDING": 256,
+            **dict.fromkeys(("CORE", "MEMLOCK", "MSGQUEUE", "NICE", "RTPRIO"), 0),
+        }
+        # Of CPU time the first is a signal that code may ignore, the second is not.
+        return {"RLIMIT_CPU": (self.cpu_s, self.cpu_s + 1)} | {f"RLIMIT_{name}": (n, n) for name, n in equal.items()}
+
+    def says(self, kind: str, **more: object) -> str:
+        """The sentence for what ended a run, with the limit it met."""
+        return _REASONS[kind].format(**{**vars(self), **more})
+
+
+_REASONS = {
+    "cpu": "Stopped: it used more than {cpu_s} s of CPU time. Look for an endless loop, or compute less.",
+    "wall": "Stopped: it ran for more than {wall_s:g} s. Look for an endless loop, or for something it waits for.",
+    "address space": "Out of memory: a process may have {memory_mb} MiB. Keep less in memory at once.",
+    "memory": "Stopped: its processes used more than {memory_mb} MiB of memory together. Keep less in memory at once.",
+    "output": "Stopped: it printed more than {output_bytes} bytes. Print less.",
+    "broken": "Stopped: the sandbox ended before the program did, which a program that leaves it alone does not cause.",
+    "signal": "Ended by signal {number} ({name}).",
+}
 
 
 @dataclass(frozen=True)
@@ -65,20 +130,3 @@ def _shortened(text: str, most: int) -> str:
         return text
     head, tail = (most + 1) // 2, most // 2
     return f"{text[:head]}\n[... {len(text) - head - tail} characters left out ...]\n{text[len(text) - tail :]}"
-
-
-#: What is said where a limit ended the run.
-REASONS = {
-    "cpu": "Stopped: it used more than {cpu_s} s of CPU time. Look for an endless loop, or compute less.",
-    "wall": "Stopped: it ran for more than {wall_s:g} s. Look for an endless loop, or for something it waits for.",
-    "address space": "Out of memory: a process may have {memory_mb} MiB. Keep less in memory at once.",
-    "memory": "Stopped: its processes used more than {memory_mb} MiB of memory together. Keep less in memory at once.",
-    "output": "Stopped: it printed more than {output_bytes} bytes. Print less.",
-    "broken": "Stopped: the sandbox ended before the program did, which a program that leaves it alone does not cause.",
-    "signal": "Ended by signal {number} ({name}).",
-}
-
-
-def reason(kind: str, limits: Limits, **more: object) -> str:
-    """The sentence for what ended a run, with the limits it met."""
-    return REASONS[kind].format(**{**vars(limits), **more})

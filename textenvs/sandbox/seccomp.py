@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import errno
 import struct
+from pathlib import Path
 
 _LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _KILL, _ERRNO, _ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
@@ -30,82 +31,11 @@ _UNIX = 1
 # setsockopt(SOL_SOCKET, ...): SO_SNDBUF, SO_RCVBUF, SO_SNDBUFFORCE, SO_RCVBUFFORCE.
 _SOL_SOCKET, _BUFFER_SIZES = 1, (7, 8, 32, 33)
 
-# name: (x86_64, aarch64); None where the machine has no such call.
-_REFUSED: dict[str, tuple[int | None, int | None]] = {
-    # other processes
-    "ptrace": (101, 117),
-    "process_vm_readv": (310, 270),
-    "process_vm_writev": (311, 271),
-    "process_madvise": (440, 440),
-    "pidfd_getfd": (438, 438),
-    "kcmp": (312, 272),
-    # memory that no limit counts
-    "shmget": (29, 194),
-    "shmat": (30, 196),
-    "shmctl": (31, 195),
-    "msgget": (68, 186),
-    "semget": (64, 190),
-    "inotify_init": (253, None),
-    "inotify_init1": (294, 26),
-    "memfd_create": (319, 279),
-    "memfd_secret": (447, 447),
-    "vmsplice": (278, 75),
-    # namespaces, mounts
-    "unshare": (272, 97),
-    "setns": (308, 268),
-    "mount": (165, 40),
-    "umount2": (166, 39),
-    "pivot_root": (155, 41),
-    "chroot": (161, 51),
-    "open_tree": (428, 428),
-    "move_mount": (429, 429),
-    "fsopen": (430, 430),
-    "fsconfig": (431, 431),
-    "fsmount": (432, 432),
-    "fspick": (433, 433),
-    "mount_setattr": (442, 442),
-    "name_to_handle_at": (303, 264),
-    "open_by_handle_at": (304, 265),
-    "quotactl": (179, 60),
-    "quotactl_fd": (443, 443),
-    # the kernel itself
-    "bpf": (321, 280),
-    "perf_event_open": (298, 241),
-    "userfaultfd": (323, 282),
-    "io_uring_setup": (425, 425),
-    "io_uring_enter": (426, 426),
-    "io_uring_register": (427, 427),
-    "add_key": (248, 217),
-    "request_key": (249, 218),
-    "keyctl": (250, 219),
-    "fanotify_init": (300, 262),
-    "lookup_dcookie": (212, 18),
-    "syslog": (103, 116),
-    "acct": (163, 89),
-    "swapon": (167, 224),
-    "swapoff": (168, 225),
-    "reboot": (169, 142),
-    "kexec_load": (246, 104),
-    "kexec_file_load": (320, 294),
-    "init_module": (175, 105),
-    "finit_module": (313, 273),
-    "delete_module": (176, 106),
-    "settimeofday": (164, 170),
-    "clock_settime": (227, 112),
-    "clock_adjtime": (305, 266),
-    "adjtimex": (159, 171),
-    "sethostname": (170, 161),
-    "setdomainname": (171, 162),
-    "vhangup": (153, 58),
-    "personality": (135, 92),
-    "mbind": (237, 235),
-    "set_mempolicy": (238, 237),
-    "migrate_pages": (256, 238),
-    "move_pages": (279, 239),
-    "iopl": (172, None),
-    "ioperm": (173, None),
-    "modify_ldt": (154, None),
-    "uselib": (134, None),
+_TABLE = Path(__file__).with_name("refused_calls.txt").read_text("utf-8")
+#: Calls that are refused whatever their arguments: name, and the number on each of the machines.
+_REFUSED = {
+    name: tuple(None if number == "-" else int(number) for number in numbers)
+    for name, *numbers in (line.split() for line in _TABLE.splitlines() if line and line[0] != "#")
 }
 _CLONE = (56, 220)
 _CLONE3 = (435, 435)
@@ -158,11 +88,8 @@ def _where(
 ) -> list[tuple[int, int, int, int]]:
     """Instructions that end call ``number`` with ``result`` where its arguments pass all tests, and go on otherwise.
 
-    Args:
-        number: Of the system call; the accumulator holds the number of the examined call, before and after.
-        tests: Of each: which argument (low 32 bits), the kind of jump, the values, and whether one of these must match
-            or none may.
-        result: What the filter returns.
+    A test: which argument (low 32 bits), the kind of jump, the values, and whether one of these must match or none may.
+    The accumulator holds the number of the examined call, before and after.
     """
     body: list[tuple[int, int, int, int]] = []
     end = sum(1 + len(values) + 1 for _, _, values, _ in tests) + 1  # how long the body is, with its return

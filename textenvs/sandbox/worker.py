@@ -9,26 +9,26 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import functools
 import json
 import os
 import selectors
 import signal
 import subprocess
-import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from queue import LifoQueue
 from typing import Any, TypeVar
 
 from . import usage
-from .process import START_S
+from .process import CHUNK, LOOK_S, START_S
 from .result import SandboxFailure
 
-_CHUNK = 65_536
-#: Seconds between two looks at the memory of a program.
-_LOOK_S = 0.1
+#: Cores that this process may use.
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 T = TypeVar("T")
 
 
@@ -59,35 +59,32 @@ class Worker:
         lines: Mapping[str, int] | None = None,
         memory_mb: int | None = None,
     ) -> None:
-        self._max_bytes, self._memory = max_bytes, None if memory_mb is None else memory_mb << 20
-        self._held = b""
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
         self.process, self._lines = process, dict(lines or {})
+        self._questions, self._answers, self._errors = process.stdin, process.stdout, process.stderr
+        self._max_bytes, self._memory_mb = max_bytes, memory_mb
+        self._held = b""
         try:
             ready = self._line(time.monotonic() + START_S)
-        except WorkerDied:
-            ready = None
+        except (WorkerDied, TimeoutError):
+            ready = ""
         if ready != "ready":
             self._kill()
             raise SandboxFailure(f"the program does not start: {self._last_words()}")
-        # A full pipe would stop the program, and what it complains of is not read from here on.
-        assert self.process.stderr is not None
-        self.process.stderr.close()
+        self._errors.close()  # a full pipe would stop the program, and this one is not read from here on
 
     def ask(self, question: Any, timeout_s: float) -> Any:
-        """The program's answer.
-
-        Args:
-            question: As JSON.
-            timeout_s: Seconds that it may take. After that, the worker is of no more use.
+        """The program's answer to ``question``; both are JSON.
 
         Raises:
-            TimeoutError: There was none in time.
+            TimeoutError: There was none in ``timeout_s``. The worker is of no more use then.
             WorkerDied: The program ended, used too much memory, or answered what is not JSON or too long.
         """
-        assert self.process.stdin is not None
         deadline = time.monotonic() + timeout_s
         text = memoryview(json.dumps(question).encode() + b"\n")
-        fd = self.process.stdin.fileno()
+        fd = self._questions.fileno()
         os.set_blocking(fd, False)
         with selectors.DefaultSelector() as selector:
             selector.register(fd, selectors.EVENT_WRITE)
@@ -98,47 +95,37 @@ class Worker:
                     text = text[os.write(fd, text) :]
                 except OSError as error:
                     raise WorkerDied(f"the program ended: {error}") from error
-        line = self._line(deadline)
-        if line is None:
-            raise TimeoutError
         try:
-            return json.loads(line)
+            return json.loads(self._line(deadline))
         except ValueError as error:
             raise WorkerDied("the program answered what is not JSON") from error
 
     def close(self) -> None:
         """End the program, and everything in its box; safe to call twice."""
         self._kill()
-        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
-            if stream is not None:
-                with suppress(OSError):
-                    stream.close()
+        for stream in (self._questions, self._answers, self._errors):
+            with suppress(OSError):
+                stream.close()
         while self._lines:
             os.close(self._lines.popitem()[1])
 
-    def _line(self, deadline: float) -> str | None:
-        assert self.process.stdout is not None
-        fd = self.process.stdout.fileno()
+    def _line(self, deadline: float) -> str:
+        fd = self._answers.fileno()
         with selectors.DefaultSelector() as selector:
             selector.register(fd, selectors.EVENT_READ)
             while b"\n" not in self._held:
                 left = deadline - time.monotonic()
-                if not selector.select(max(0.0, min(left, _LOOK_S))):
-                    if left <= _LOOK_S:
-                        return None
-                    if self._too_much_memory():
-                        raise WorkerDied("the program used too much memory")
-                    continue
-                chunk = os.read(fd, _CHUNK)
-                self._held += chunk
-                if not chunk or len(self._held) > self._max_bytes:
-                    raise WorkerDied("the program ended" if not chunk else "its answer is too long")
+                if selector.select(max(0.0, min(left, LOOK_S))):
+                    chunk = os.read(fd, CHUNK)
+                    self._held += chunk
+                    if not chunk or len(self._held) > self._max_bytes:
+                        raise WorkerDied("the program ended" if not chunk else "its answer is too long")
+                elif left <= LOOK_S:
+                    raise TimeoutError
+                elif self._memory_mb is not None and usage.exceeds(self.process.pid, self._memory_mb << 20):
+                    raise WorkerDied("the program used too much memory")
         line, _, self._held = self._held.partition(b"\n")
         return line.decode("utf-8", "replace")
-
-    def _too_much_memory(self) -> bool:
-        root, most = self.process.pid, self._memory
-        return most is not None and usage.resident(root) > most and usage.memory(root) > most
 
     def _kill(self) -> None:
         """End its process group; the first process of a box dies with it, and the kernel kills what is below that."""
@@ -148,12 +135,21 @@ class Worker:
         self.process.wait()
 
     def _last_words(self) -> str:
-        assert self.process.stderr is not None
-        said = self.process.stderr.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
+        said = self._errors.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
         status = os.read(self._lines["status"], 4096).decode("utf-8", "replace") if "status" in self._lines else ""
         failed = next((line.removeprefix("failed ") for line in status.splitlines() if line.startswith("failed ")), "")
         self.close()
         return failed or said or "it ended at once, or took too long"
+
+
+def threads(size: int, name: str) -> ThreadPoolExecutor:
+    """Threads to wait in, apart from asyncio's own: a hundred that wait must not hold up everything else."""
+    return _threads(size, name, os.getpid())
+
+
+@functools.cache
+def _threads(size: int, name: str, pid: int) -> ThreadPoolExecutor:  # a forked child has none of its parent's
+    return ThreadPoolExecutor(size, thread_name_prefix=name)
 
 
 class Pool:
@@ -166,12 +162,8 @@ class Pool:
     """
 
     def __init__(self, start: Callable[[], Worker], size: int, name: str) -> None:
-        self._start, self.size, self._name = start, size, name
-        self._threads: ThreadPoolExecutor | None = None
-        self._idle: list[Worker] = []
-        #: All that run.
-        self.workers: set[Worker] = set()
-        self._forget()
+        self._start, self._size, self._name = start, size, name
+        self.renew()
         _pools.add(self)
 
     def ask(self, question: Any, timeout_s: float) -> Any:
@@ -186,46 +178,35 @@ class Pool:
             WorkerDied: A worker that was started for this question ended, or gave no proper answer.
             SandboxFailure: None could be started.
         """
-        with self._turns:
-            while True:
-                with self._lock:
-                    worker = self._idle.pop() if self._idle else None
-                fresh = worker is None
-                if worker is None:
-                    worker = self._start()
-                    with self._lock:
-                        self.workers.add(worker)
+        slots = self.slots
+        worker = slots.get()
+        try:
+            if worker is not None:
                 try:
-                    answer = worker.ask(question, timeout_s)
-                except BaseException as error:
+                    return worker.ask(question, timeout_s)
+                except WorkerDied:  # it may have ended before this question
                     worker.close()
-                    with self._lock:
-                        self.workers.discard(worker)
-                    if isinstance(error, WorkerDied) and not fresh:
-                        continue  # it may have ended before this question
-                    raise
-                with self._lock:
-                    self._idle.append(worker)
-                return answer
+            worker = None
+            worker = self._start()
+            return worker.ask(question, timeout_s)
+        except BaseException:
+            if worker is not None:
+                worker.close()
+            worker = None
+            raise
+        finally:
+            slots.put(worker)
+
+    def renew(self) -> None:
+        """A forked child shares no worker with its parent: two readers of one pipe would get each other's answers."""
+        #: The workers that are not being asked; ``None`` for one that is not started.
+        self.slots: LifoQueue[Worker | None] = LifoQueue()
+        for _ in range(self._size):
+            self.slots.put(None)
 
     async def in_thread(self, work: Callable[[], T]) -> T:
         """What ``work`` returns, which asks and waits, without holding up the event loop."""
-        with self._lock:
-            if self._threads is None:
-                self._threads = ThreadPoolExecutor(self.size, thread_name_prefix=self._name)
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
-
-    def close(self) -> None:
-        """End all workers; the next question starts another."""
-        with self._lock:
-            ended, self.workers, self._idle = self.workers, set(), []
-        for worker in ended:
-            worker.close()
-
-    def _forget(self) -> None:
-        """A forked child shares no worker with its parent: two readers of one pipe would get each other's answers."""
-        self._lock, self._turns = threading.Lock(), threading.BoundedSemaphore(self.size)
-        self._threads, self._idle, self.workers = None, [], set()
+        return await asyncio.get_running_loop().run_in_executor(threads(self._size, self._name), work)
 
 
 _pools: weakref.WeakSet[Pool] = weakref.WeakSet()
@@ -233,14 +214,15 @@ _pools: weakref.WeakSet[Pool] = weakref.WeakSet()
 
 @atexit.register
 def _close_all() -> None:
-    for pool in tuple(_pools):
-        pool.close()
+    for worker in (worker for pool in tuple(_pools) for worker in pool.slots.queue):
+        if worker is not None:
+            worker.close()
 
 
-def _forget_after_fork() -> None:
+def _renew_after_fork() -> None:
     for pool in tuple(_pools):
-        pool._forget()
+        pool.renew()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_after_fork)
+    os.register_at_fork(after_in_child=_renew_after_fork)

@@ -1,8 +1,8 @@
 """A program that compares mathematical expressions: one question a line, one answer a line.
 
-It runs on its own (see :mod:`.math`), so that it can be killed. A line of standard input is JSON with ``gold``,
-``target`` and ``timeout_s``; the answer is a JSON list of ``equal``, ``different``, ``no_answer``, ``unreadable`` or
-``bad gold``, and of the text that was compared.
+It runs on its own (see :mod:`.math`), so that it can be killed. A line of standard input is a JSON list: the reference
+and the answer, both in boxes, and the seconds after which the program ends itself. A line of standard output is
+``"equal"``, ``"different"``, ``"unreadable"`` or ``"bad gold"``.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _MEMORY = 4 << 30
 
 def main() -> None:
     """Answer until standard input ends."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what a library prints is no answer
+    answers, nowhere = os.fdopen(os.dup(1), "w"), open(os.devnull, "w")  # noqa: SIM115  (for as long as it runs)
+    os.dup2(nowhere.fileno(), 1)  # what a library prints is no answer
     with contextlib.suppress(ImportError, ValueError, OSError):  # where there is no such limit, there is none
         import resource
 
@@ -41,24 +41,22 @@ def main() -> None:
         return expression.xreplace({percent: Rational(1, 100)}) if hasattr(expression, "xreplace") else expression
 
     logging.disable(logging.CRITICAL)  # Math-Verify warns that it is asked not to watch the time
-    nowhere = open(os.devnull, "w")  # noqa: SIM115  (for as long as the program runs)
     verify(parse("\\boxed{x^2}", parsing_timeout=None), parse("$1/2$", parsing_timeout=None), timeout_seconds=None)
     # What is loaded at first use is loaded now, outside anybody's time.
     print("ready", file=answers, flush=True)
     os.dup2(nowhere.fileno(), 2)  # nobody reads it from here on, and a full pipe would stop this program
     for line in sys.stdin:
-        question, read = json.loads(line), ""
+        reference, answer, timeout_s = json.loads(line)
         # Not a Python thread: it ends the process even while SymPy holds the interpreter.
-        faulthandler.dump_traceback_later(question["timeout_s"], exit=True, file=nowhere)
+        faulthandler.dump_traceback_later(timeout_s, exit=True, file=nowhere)
         try:
-            gold = parse(question["gold"], parsing_timeout=None)
-            target = parse(question["target"], parsing_timeout=None) if gold else []
+            gold = parse(reference, parsing_timeout=None)
+            target = parse(answer, parsing_timeout=None) if gold else []
             if not gold:
                 said = "bad gold"
             elif not target:
-                said = "unreadable" if "\\boxed" in question["target"] else "no_answer"
+                said = "unreadable"
             else:
-                read = str(target[-1])
                 if not has_percent(gold) and has_percent(target):
                     # Math-Verify also takes the number in front of a percent sign for the answer.
                     target = [without_percent(each) for each in target if not isinstance(each, str)]
@@ -66,7 +64,7 @@ def main() -> None:
         except (RecursionError, MemoryError):
             said = "unreadable"
         faulthandler.cancel_dump_traceback_later()
-        print(json.dumps([said, read]), file=answers, flush=True)
+        print(json.dumps(said), file=answers, flush=True)
 
 
 if __name__ == "__main__":

@@ -28,29 +28,22 @@ _GROUP = rf"{_WORDS}\{{(?!\d)[^{{}}]*\}}"
 _COMMAND = r"\\(?!(?:pi|infty|frac|dfrac|tfrac|sqrt|cdot|times|div|pm|mp)(?![a-zA-Z]))[a-zA-Z]+(?![a-zA-Z{])"
 _ATOM = rf"(?:{_GROUP}|{_COMMAND}|[^\W\d_]|\[[A-Z]+\])'*+(?:_(?:\{{[^{{}}]*\}}|[^\W_]))?'*+(?:\([^()]*\))?"
 _NAME = re.compile(rf"(?:{_ATOM})+(?:[+*/-](?:{_ATOM})+)*")
-
-
 _LEVELS = 8  # of brackets around an answer that are taken off
 
 
 @dataclass(frozen=True)
 class Claims:
-    r"""An answer taken apart.
+    """An answer taken apart."""
 
-    Args:
-        chains: For each item of a list that is separated by commas, the sides of its relations; one side where there
-            is no relation.
-        hidden: A relation stands inside something that it is no part of, as in ``\frac{5=4}{1}``.
-        wrapped: The whole answer stood in brackets.
-    """
-
+    #: For each item of a list that is separated by commas, the sides of its relations; one side where there is none.
     chains: tuple[tuple[str, ...], ...]
+    #: A relation stands inside something that it is no part of, as in ``\\frac{5=4}{1}``.
     hidden: bool
+    #: The whole answer stood in brackets.
     wrapped: bool
 
     @property
     def relations(self) -> int:
-        """How many relations there are."""
         return sum(len(chain) - 1 for chain in self.chains) + self.hidden
 
 
@@ -63,9 +56,8 @@ def claims_of(answer: str) -> Claims:
         text, wrapped = inner, True
     chains: list[tuple[str, ...]] = []
     sides: list[str] = []
-    depth, start, hidden, before = 0, 0, False, ""
+    start, skip, hidden, before = 0, 0, False, ""
     allowed: list[bool] = []  # for each open bracket: may a relation stand in it?
-    skip = 0
     for token in _TOKEN.finditer(text):
         at, word = token.start(), token[0]
         if at < skip:
@@ -73,20 +65,18 @@ def claims_of(answer: str) -> Claims:
         if word in _OPEN:
             # Of sums and limits, of texts, and of functions: P(X = 2).
             allowed.append(before in ("_", "^") or (word == "(" and (before.isalpha() or before[:1] == "\\")))
-            depth += 1
-        elif word in _CLOSE and depth:
+        elif word in _CLOSE and allowed:
             allowed.pop()
-            depth -= 1
         elif (unequal := _NOT_EQUAL.match(text, at)) is not None:
             skip = unequal.end()
         elif (relation := _RELATION.match(text, at)) is not None:
             skip = relation.end()
-            if not depth:
+            if not allowed:
                 sides.append(text[start:at])
                 start = skip
             elif not all(allowed):
                 hidden = True
-        elif word in ",;" and not depth and not text[at - 1 : at + 2].replace(word, "0").isdigit():
+        elif word in ",;" and not allowed and not text[at - 1 : at + 2].replace(word, "0").isdigit():
             chains.append((*sides, text[start:at]))
             sides, start = [], at + 1
         if not word.isspace():

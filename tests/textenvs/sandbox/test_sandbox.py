@@ -61,28 +61,13 @@ def test_a_program_that_is_too_long_is_its_writers_mistake(box):
     assert "too long" in result.describe()
 
 
-def test_standard_input_and_files(box):
-    code = "import sys, helper\nprint(sys.stdin.read(), open('data/t.csv').read(), open('b', 'rb').read(), helper.x)"
-    files = {"data/t.csv": "1,2é", "b": b"\xff\0", "helper.py": "x = 5"}
-    result = box.run_now(code, stdin="line\n" * 3, files=files)
-    assert result.stdout == "line\nline\nline\n 1,2é b'\\xff\\x00' 5\n"
-    assert box.run_now("import sys; print(repr(sys.stdin.read()))").stdout == "''\n"
+def test_standard_input(box):
+    code = "import sys; print(repr(sys.stdin.read()))"
+    assert box.run_now(code, stdin="line é\n" * 3).stdout == "'line é\\nline é\\nline é\\n'\n"
+    assert box.run_now(code).stdout == "''\n"
     big = "x" * (2 << 20)  # more than a pipe holds
     assert box.run_now("import sys; print(len(sys.stdin.read()))", stdin=big).stdout == f"{2 << 20}\n"
-
-
-@pytest.mark.parametrize("name", ["", "/etc/x", "../x", "a/../../x", "a//b", "./x", "a\0b", "main.py", "x" * 300, 5])
-def test_files_outside_the_folder_are_refused(box, name):
-    with pytest.raises(ValueError, match="files: "):
-        box.run_now("pass", files={name: ""})
-
-
-def test_too_much_to_bring_along_is_refused(box):
-    with pytest.raises(ValueError, match="disk_mb=4"):
-        box.run_now("pass", files={"big": "x" * (5 << 20)})
-    with pytest.raises(ValueError, match="257 files"):
-        box.run_now("pass", files={f"f{i}": "" for i in range(256)})
-    with pytest.raises(ValueError, match="stdin"):
+    with pytest.raises(ValueError, match="stdin has .*disk_mb=4"):
         box.run_now("pass", stdin="x" * (5 << 20))
 
 
@@ -300,13 +285,13 @@ def test_a_box_that_does_not_hold_is_refused(box, monkeypatch):
     from textenvs.sandbox import backends
 
     monkeypatch.setattr(backends, "_problem_with", backends._problem_with.__wrapped__)
-    job = backends.Box.job
+    make_job = backends.make_job
 
-    def without_that_limit(self, limits):
-        made = job(self, limits)
+    def without_that_limit(*given):
+        made = make_job(*given)
         return made | {"rlimits": {name: pair for name, pair in made["rlimits"].items() if name != "RLIMIT_NPROC"}}
 
-    monkeypatch.setattr(backends.Box, "job", without_that_limit)
+    monkeypatch.setattr(backends, "make_job", without_that_limit)
     monkeypatch.setattr(backends, "_PROOF", backends._PROOF.replace("most = resource", "most = 9 or resource"))
     with pytest.raises(SandboxUnavailable, match="can start more processes than it may"):
         Sandbox()
@@ -337,7 +322,7 @@ ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
 
 @pytest.mark.parametrize("machine", seccomp.MACHINES)
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(data=st.data())
 def test_the_filter_refuses_what_is_listed_and_nothing_else(machine, data):
     column = seccomp.MACHINES.index(machine)

@@ -535,7 +535,7 @@ def test_whoever_breaks_the_box_is_scored_all_the_same(box, token, monkeypatch):
 
     def take(self, line, chunk):
         kill_soon(self, line, chunk)
-        if b"started" in self._status_text and self._init is not None:
+        if self._started and self._init is not None:
             signal.pidfd_send_signal(self._init, signal.SIGKILL)
 
     monkeypatch.setattr(process.Run, "_take", take)

@@ -60,6 +60,8 @@ def test_no_text_breaks_it(text):
         "#" * 10**6,
         "{" * 10**6,
         "\\boxed" * 10**5,
+        "\\boxed{}" * 10**5,
+        "\\" * 10**6,
         "answer is" * 10**5,
         "answer " * 10**5,
     ],

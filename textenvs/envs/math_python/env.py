@@ -28,14 +28,9 @@ from .attacks import ATTACKS
 from .rows import COLUMNS, from_problem
 from .tasks import LEVELS, ComputingLevel, GeneratedComputing
 
-#: The tool's name.
-TOOL = "python"
-
-#: What the policy is told by default.
-SYSTEM_PROMPT = f"Use the tool {TOOL} to compute. When you know the answer, end with \\boxed{{the answer}}."
-
+_SYSTEM_PROMPT = "Use the tool python to compute. When you know the answer, end with \\boxed{the answer}."
 #: How a row's answer is checked (``extra_info.grader``): as a number, or by Math-Verify, which is the default.
-GRADERS: tuple[str, ...] = ("number", "math-verify")
+_GRADERS = ("number", "math-verify")
 
 
 def _generated(level: str, split: Split, seed: int) -> GeneratedComputing:
@@ -49,7 +44,7 @@ class MathState(ToolState):
     computed: bool = False
 
 
-READER = Reader(_generated, LEVELS, from_problem, COLUMNS, "Maxwell-Jia/AIME_2024")
+_READER = Reader(_generated, LEVELS, from_problem, COLUMNS, "Maxwell-Jia/AIME_2024")
 
 
 class MathPython(ToolEnv[MathState]):
@@ -109,15 +104,15 @@ class MathPython(ToolEnv[MathState]):
         max_output_chars: int = 2000,
         call_format: str = "hermes",
         max_assistant_turns: int | None = 6,
-        system_prompt: str | None = SYSTEM_PROMPT,
+        system_prompt: str | None = _SYSTEM_PROMPT,
         **options: Any,
     ) -> None:
-        opened = open_source(tasks, READER, level=level, split=split, seed=seed)
+        opened = open_source(tasks, _READER, level=level, split=split, seed=seed)
         if not isinstance(opened, GeneratedComputing):
             require_math_verify()
         super().__init__(
             opened,
-            [python_tool(Sandbox.of(sandbox), name=TOOL, max_chars=max_output_chars)],
+            [python_tool(Sandbox.of(sandbox), max_chars=max_output_chars)],
             call_format=call_format,
             max_assistant_turns=max_assistant_turns,
             system_prompt=system_prompt,
@@ -132,9 +127,11 @@ class MathPython(ToolEnv[MathState]):
 
     def opening(self, task: Task) -> Sequence[Message]:
         """The row's prompt, once it is known how its answer is checked."""
-        grader, truth = _grader(task), str(task.ground_truth)
-        if grader not in GRADERS:
-            raise TaskError(f"task {task.key}: extra_info.grader is {grader!r}; it must be one of {', '.join(GRADERS)}")
+        grader, truth = task.extra.get("grader", "math-verify"), str(task.ground_truth)
+        if grader not in _GRADERS:
+            raise TaskError(
+                f"task {task.key}: extra_info.grader is {grader!r}; it must be one of {', '.join(_GRADERS)}"
+            )
         if grader == "number" and normalize(truth) is None:
             raise TaskError(
                 f"task {task.key}: ground_truth {quoted(truth)} is not a number, and extra_info.grader wants one"
@@ -151,13 +148,12 @@ class MathPython(ToolEnv[MathState]):
 
     def answer(self, reply: Message) -> Turn | Awaitable[Turn]:
         """Judge the answer that ends the episode; ask for one where there is none."""
-        task = self.task
-        given, truth = final_answer(self.said(reply)), str(task.ground_truth)
+        given, truth = final_answer(self.said(reply)), str(self.task.ground_truth)
         if given is None:
-            text = f"Use {TOOL}, or end with \\boxed{{the answer}}."
+            text = "Use python, or end with \\boxed{the answer}."
             return Turn([user(text)], terms=self.terms(), metrics=_metrics(None))
         number, gold = normalize(given), normalize(truth)
-        if _grader(task) == "number" or (number is not None and number == gold):
+        if self.task.extra.get("grader") == "number" or (number is not None and number == gold):
             return self._conclude_with(MathVerdict("equal" if number == gold else "different", given))
         return self._compare(given, truth)
 
@@ -179,24 +175,19 @@ class MathPython(ToolEnv[MathState]):
 
     def demonstration(self, rng: np.random.Generator) -> str | Message:
         """The problem's program, until one has printed the answer; then that. Where a row has none, its solution."""
-        task = self.task
-        program = task.extra.get("program")
+        truth, extra = self.task.ground_truth, self.task.extra
+        program, solution = extra.get("program"), extra.get("solution")
         if isinstance(program, str) and not self.state.computed:
-            return self.format.write("", [call(TOOL, code=program)])
-        solution = task.extra.get("solution")
-        if isinstance(solution, str) and boxed(solution) == task.ground_truth:
+            return self.format.write("", [call("python", code=program)])
+        if isinstance(solution, str) and boxed(solution) == truth:
             return self.format.write(solution)
-        return self.format.write(f"\\boxed{{{task.ground_truth}}}")
+        return self.format.write(f"\\boxed{{{truth}}}")
 
     def careless_reply(self, rng: np.random.Generator) -> str | Message:
         """A number near the answer, given in haste; for an answer that is no number, any small one."""
-        task = self.task
-        near = hasty_answer(task.ground_truth, rng) if normalize(task.ground_truth) else f"#### {rng.integers(10)}"
-        return self.format.write(f"\\boxed{{{near[5:]}}}")
-
-
-def _grader(task: Task) -> Any:
-    return task.extra.get("grader", "math-verify")
+        truth = self.task.ground_truth
+        near = hasty_answer(truth, rng).removeprefix("#### ") if normalize(truth) else rng.integers(10)
+        return self.format.write(f"\\boxed{{{near}}}")
 
 
 def _metrics(verdict: MathVerdict | None) -> dict[str, float]:

@@ -19,18 +19,7 @@ COLUMNS = "'problem', and 'answer' or a 'solution' with its answer in \\boxed{..
 
 
 def from_problem(row: Mapping[str, Any], key: str, where: str, data_source: str) -> Task:
-    r"""A task from a row.
-
-    Args:
-        row: Needs ``problem``, and ``answer`` (text or a number) or a ``solution`` with ``\boxed{...}``; where there
-            are both, ``answer`` counts. ``level``, ``type``, ``subject`` and ``id`` are kept in ``extra``.
-        key: The task's key.
-        where: Named in errors, for example ``row 7``.
-        data_source: The task's data source, where the row has none.
-
-    Raises:
-        TaskError: A column is missing or malformed, or there is no answer.
-    """
+    """A task from a row; ``answer`` counts before the box of ``solution``, and ``where`` is named in errors."""
     columns = {str(name).lower(): value for name, value in row.items() if value is not None}
     problem, solution, answer = columns.get("problem"), columns.get("solution"), columns.get("answer")
     if problem is None or (solution is None and answer is None):
@@ -40,18 +29,17 @@ def from_problem(row: Mapping[str, Any], key: str, where: str, data_source: str)
             raise TaskError(f"{where}: column {name!r} must be text, not {type(value).__name__}")
     if not problem.strip():
         raise TaskError(f"{where}: column 'problem' is empty")
+    stated = boxed(solution) if solution is not None else None
     if answer is None:
-        truth = boxed(solution or "")
-        if truth is None:
+        if stated is None:
             raise TaskError(f"{where}: column 'solution' has no \\boxed{{...}} with the answer")
-    elif isinstance(answer, (str, int, float)) and not isinstance(answer, bool):
-        truth = str(answer).strip()
-    else:
+        answer = stated
+    elif not isinstance(answer, (str, int, float)) or isinstance(answer, bool):
         raise TaskError(f"{where}: column 'answer' must be text or a number, not {type(answer).__name__}")
-    if not truth:
+    if not (truth := str(answer).strip()):
         raise TaskError(f"{where}: column 'answer' is empty")
     extra: dict[str, Any] = {name: columns[name] for name in ("level", "type", "subject", "id") if name in columns}
-    if isinstance(solution, str) and boxed(solution) is not None:
+    if solution is not None and stated is not None:
         extra["solution"] = clean_text(solution).strip()
     own = columns.get("data_source")
     return Task(

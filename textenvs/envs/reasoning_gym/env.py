@@ -24,6 +24,7 @@ from .tasks import INSTRUCTION, ReasoningGymTasks, entry_of
 AnswerFormat = Literal["tag", "text"]
 Scoring = Literal["strict", "partial"]
 Threshold = Annotated[float, Field(gt=0, le=1)]
+Seed = Annotated[int, Field(ge=0, le=2**30)]
 
 
 @dataclass
@@ -75,8 +76,8 @@ class ReasoningGym(TextEnv[ReasoningGymState]):
         *,
         config: Mapping[str, Any] | None = None,
         split: Split = "train",
-        seed: int = 0,
-        size: int = 10_000,
+        seed: Seed = 0,
+        size: PositiveInt = 10_000,
         answer_format: AnswerFormat = "tag",
         instruction: str | None = None,
         scoring: Scoring = "strict",
@@ -102,7 +103,7 @@ class ReasoningGym(TextEnv[ReasoningGymState]):
                 raise ValueError(
                     f"the scorer of {dataset!r} evaluates text, so it runs in the sandbox only. {error}"
                 ) from error
-            self._sandboxed = SandboxedScorer(*self.tasks.opening())
+            self._sandboxed = SandboxedScorer(self.tasks.opening())
         self.answer_format = answer_format
         self.scoring = scoring
         self.threshold = float(threshold)
@@ -122,9 +123,9 @@ class ReasoningGym(TextEnv[ReasoningGymState]):
     def respond(self, reply: Message) -> Turn | Awaitable[Turn]:
         """Score the reply's answer, where the scorer evaluates text in the sandbox."""
         answer = self._answer_in(visible_text(reply))
-        if answer is None:
-            return self._turn(None)
-        return self._turn(self._score(answer)) if self._sandboxed is None else self._respond_later(answer)
+        if answer is None or self._sandboxed is None:
+            return self._turn(None if answer is None else self._score(answer))
+        return self._respond_later(answer)
 
     async def _respond_later(self, answer: str) -> Turn:
         return self._turn(await POOL.in_thread(lambda: self._score(answer)))
@@ -141,10 +142,10 @@ class ReasoningGym(TextEnv[ReasoningGymState]):
 
     def _turn(self, result: Score | None) -> Turn:
         state = self.state
-        metrics = {"score": 0.0, "well_formed": float(result is not None), "refused": 0.0, "unread": 0.0}
-        if result is not None:
-            metrics |= {"score": result.value, "refused": float(result.refused), "unread": float(result.unread)}
-        value = metrics["score"]
+        read = result or Score(0.0)
+        metrics = {"score": read.value, "well_formed": float(result is not None)}
+        metrics |= {"refused": float(read.refused), "unread": float(read.unread)}
+        value = read.value
         solved = value >= self.threshold
         earned = max(value - state.best, 0.0) if self.scoring == "partial" else float(solved)
         state.best = max(state.best, value)
@@ -166,19 +167,11 @@ class ReasoningGym(TextEnv[ReasoningGymState]):
         return {"accuracy": float(self.state.best >= self.threshold)}
 
     def demonstration(self, rng: np.random.Generator) -> str:
-        """The dataset's right answer.
-
-        Raises:
-            NotImplementedError: The dataset does not say one.
-        """
+        """The dataset's right answer; a NotImplementedError where it does not say one."""
         return self._reply_with(self.task)
 
     def careless_reply(self, rng: np.random.Generator) -> str:
-        """The right answer of another task of the dataset.
-
-        Raises:
-            NotImplementedError: The dataset does not say one.
-        """
+        """The right answer of another task of the dataset; a NotImplementedError where it does not say one."""
         return self._reply_with(self.tasks[int(rng.integers(self.tasks.size))])
 
     def _answer_in(self, text: str) -> str | None:

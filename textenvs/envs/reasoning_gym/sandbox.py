@@ -1,9 +1,8 @@
 """Which of reasoning-gym's scorers evaluate text, and how these are called: in the sandbox.
 
 A scorer that passes a part of an answer, or of a row, to ``eval`` or to sympy runs whatever code it holds. The guard of
-:mod:`.reasoning_gym` looks at that text first, and these scorers are called in the sandbox besides, in a process that
-stays (a call takes milliseconds, a start seconds). Where no sandbox holds, datasets with such scorers are refused; the
-others only compare, and are scored in this process anywhere.
+:mod:`.scoring` looks at that text first, and these scorers are called in the sandbox besides, in a process that stays
+(a call takes milliseconds, a start seconds). The others only compare, and are scored in this process anywhere.
 """
 
 from __future__ import annotations
@@ -11,19 +10,16 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
-import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...sandbox import Limits, Pool, Sandbox, Worker, WorkerDied
+from ...sandbox import CORES, Limits, Pool, Sandbox, Worker, WorkerDied
 
 #: Seconds that one score may take.
 TIMEOUT_S = 10.0
-#: How many scores are worked out at the same time in one process.
-CONCURRENCY = max(1, min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1))
 # The process that stays, and the one that scores. cpu_s is of the former; the latter has its own limit.
 _LIMITS = Limits(cpu_s=1 << 20, wall_s=1 << 20, memory_mb=1536, processes=2)
 
@@ -50,31 +46,19 @@ def evaluates(dataset: Any) -> bool:
 
 @functools.cache
 def _evaluates(module: str) -> bool:
-    for node in ast.walk(ast.parse(inspect.getsource(sys.modules[module]))):
-        if isinstance(node, ast.Name) and node.id in _CALLS:
-            return True
-        if isinstance(node, ast.Import) and any(each.name.partition(".")[0] in _MODULES for each in node.names):
-            return True
-        if isinstance(node, ast.ImportFrom) and not node.level and (node.module or "").partition(".")[0] in _MODULES:
-            return True
-    return False
+    nodes = list(ast.walk(ast.parse(inspect.getsource(sys.modules[module]))))
+    imported = [each.name for node in nodes if isinstance(node, ast.Import) for each in node.names]
+    imported += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]
+    called = {node.id for node in nodes if isinstance(node, ast.Name)}
+    return bool(called & _CALLS or {name.partition(".")[0] for name in imported} & _MODULES)
 
 
 @dataclass(frozen=True)
 class SandboxedScorer:
-    """A dataset's scorer, called in the sandbox; the methods may be called from any thread.
+    """A dataset's scorer, called in the sandbox; any thread may call it."""
 
-    Args:
-        dataset: Its name.
-        config: Its options, as JSON text.
-        seed: Of the dataset.
-        size: How many items it has.
-    """
-
-    dataset: str
-    config: str
-    seed: int
-    size: int
+    #: What the dataset is opened with: :meth:`~.tasks.ReasoningGymTasks.opening`.
+    opening: tuple[str, str, int, int]
 
     def score_answer(self, answer: str | None, entry: dict[str, Any]) -> float:
         """As of the dataset.
@@ -84,25 +68,20 @@ class SandboxedScorer:
             SandboxFailure: The sandbox itself failed.
             SandboxUnavailable: No sandbox holds on this machine.
         """
-        about = {"dataset": self.dataset, "config": self.config, "seed": self.seed, "size": self.size}
-        question = {**about, "answer": answer, "entry": entry, "timeout_s": TIMEOUT_S}
+        question = {"opening": self.opening, "answer": answer, "entry": entry, "timeout_s": TIMEOUT_S}
         try:
             said = POOL.ask(question, TIMEOUT_S + 5.0)
         except TimeoutError:
-            said = {"late": True}
+            said = {"error": "it took too long"}
         except WorkerDied:
             said = {"error": "the scorer ended its process"}
         if "score" in said:
             return float(said["score"])
-        raise ScoringFailed("it took too long" if said.get("late") else str(said.get("error")))
+        raise ScoringFailed(said["error"])
 
 
 def sandbox() -> Sandbox:
-    """The sandbox that scorers run in.
-
-    Raises:
-        SandboxUnavailable: None holds on this machine; the message says what to do.
-    """
+    """The sandbox that scorers run in; raises SandboxUnavailable where none holds."""
     return Sandbox(packages="installed", limits=_LIMITS)
 
 
@@ -111,4 +90,4 @@ def _start() -> Worker:
 
 
 #: The processes that score.
-POOL = Pool(_start, CONCURRENCY, "textenvs-scorer")
+POOL = Pool(_start, min(4, CORES), "textenvs-scorer")

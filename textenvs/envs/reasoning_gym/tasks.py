@@ -16,7 +16,7 @@ import functools
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,11 +40,7 @@ _EXAMPLES = {
 
 
 def datasets() -> tuple[str, ...]:
-    """The names of reasoning-gym's datasets.
-
-    Raises:
-        ImportError: reasoning-gym is not installed.
-    """
+    """The names of reasoning-gym's datasets; raises ImportError where it is not installed."""
     return tuple(sorted(_registered()))
 
 
@@ -61,8 +57,8 @@ class ReasoningGymTasks:
         instruction: Put after every question, on a line of its own; empty for none.
 
     Raises:
-        ValueError: A value outside the above, an unknown dataset or option (the message names the nearest), or a
-            configuration that the dataset refuses.
+        ValueError: An unknown dataset or option (the message names the nearest), or a configuration that the dataset
+            refuses.
         ImportError: reasoning-gym is not installed.
     """
 
@@ -74,24 +70,14 @@ class ReasoningGymTasks:
     instruction: str = INSTRUCTION
 
     def __post_init__(self) -> None:
-        if self.split not in SPLITS:
-            raise ValueError(f"split must be one of {', '.join(SPLITS)}, not {self.split!r}")
-        for name, value, least, most in (("size", self.size, 1, 10**9), ("seed", self.seed, 0, 2**30)):
-            if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-                raise ValueError(f"{name} must be an integer from {least} to {most}, not {value!r}")
-        if not isinstance(self.instruction, str):
-            raise ValueError(f"instruction must be text, not {self.instruction!r}")
         known = datasets()
         if self.dataset not in known:
-            near = difflib.get_close_matches(str(self.dataset), known, n=3, cutoff=0.5)
-            meant = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+            meant = _meant(self.dataset, known)
             raise ValueError(f"reasoning-gym has no dataset {self.dataset!r}.{meant} It has {', '.join(known)}")
         try:
             object.__setattr__(self, "config", json.loads(json.dumps(dict(self.config))))
         except (TypeError, ValueError) as error:
             raise ValueError(f"config must be a mapping as in JSON, not {self.config!r}: {error}") from error
-        if reserved := {"size", "seed"} & set(self.config):
-            raise ValueError(f"config must not have {' or '.join(sorted(reserved))}: it is an option of its own")
         self.opened()
         if self.dataset in _SET_ORDER and os.environ.get("PYTHONHASHSEED", "random") == "random":
             log.warning(
@@ -152,11 +138,7 @@ def right_answer(entry: Mapping[str, Any]) -> str | None:
 
 
 def entry_of(task: Task, dataset: str) -> dict[str, Any]:
-    """The item that a task was made from, as reasoning-gym's scorers want it.
-
-    Raises:
-        TaskError: The task is not one of a reasoning-gym dataset, or of another one.
-    """
+    """The item that a task was made from, as reasoning-gym's scorers want it; a TaskError where it is of no dataset."""
     metadata = task.extra.get("metadata")
     if not isinstance(metadata, Mapping) or "source_dataset" not in metadata:
         raise TaskError(f"task {task.key}: extra_info.metadata must be reasoning-gym's, with its 'source_dataset'")
@@ -170,13 +152,11 @@ def entry_of(task: Task, dataset: str) -> dict[str, Any]:
 def _open(name: str, config: str, seed: int, size: int) -> Any:
     import reasoning_gym
 
-    config_type = _registered()[name][1]
     options = json.loads(config)
-    known = [each.name for each in dataclasses.fields(config_type) if each.name not in ("size", "seed")]
-    if unknown := sorted(set(options) - set(known)):
-        near = difflib.get_close_matches(unknown[0], known, n=1)
-        meant = f" Did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"config: {name!r} has no option {unknown[0]!r}.{meant} It has {', '.join(known)}")
+    known = {each.name for each in dataclasses.fields(_registered()[name][1])} - {"size", "seed"}
+    if unknown := sorted(set(options) - known):
+        meant = _meant(unknown[0], known)
+        raise ValueError(f"config: {name!r} has no option {unknown[0]!r}.{meant} It has {', '.join(sorted(known))}")
     try:
         if name == "composite":
             from reasoning_gym.composite import DatasetSpec
@@ -189,6 +169,11 @@ def _open(name: str, config: str, seed: int, size: int) -> Any:
             f"reasoning-gym's {name!r} refuses config={json.loads(config)} with {size} items "
             f"(train and test, so twice the option size): {error}"
         ) from error
+
+
+def _meant(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, sorted(known), n=3, cutoff=0.5)
+    return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
 @functools.cache

@@ -1,9 +1,8 @@
 """Runs in the sandbox, as a program that stays: calls reasoning-gym's scorers on text that they evaluate.
 
-It runs on its own (see :mod:`.reasoning_gym_sandbox`). A question is JSON with ``dataset``, ``config``, ``seed`` and
-``size`` (which dataset to open), ``answer`` and ``entry`` (what to score), and ``timeout_s``. The answer to it is JSON:
-``{"score": x}``, ``{"error": "Class: message"}`` or ``{"late": true}``. Every question is scored in a process of its
-own, which ends with it: nothing that an answer does is there for the next.
+It runs on its own (see :mod:`.sandbox`). A question is JSON: ``opening`` (name, config, seed and size of a dataset),
+``answer`` and ``entry`` (what to score), ``timeout_s``. The answer to it is ``{"score": x}`` or ``{"error": text}``.
+Every question is scored in a process of its own: nothing that an answer does is there for the next.
 """
 
 from __future__ import annotations
@@ -18,11 +17,10 @@ import resource
 import select
 import signal
 import sys
-import time
 from typing import Any
 
-#: Bytes that a score or an error may have.
-_MOST = 4096
+#: Bytes that a score or an error may have; so many a pipe takes at once.
+_MOST = select.PIPE_BUF
 
 
 def main() -> None:
@@ -39,9 +37,9 @@ def main() -> None:
     for line in sys.stdin:
         question = json.loads(line)
         try:
-            dataset = _open(question["dataset"], question["config"], question["seed"], question["size"])
+            dataset = _open(*question["opening"])
         except Exception as error:
-            said: dict[str, Any] = {"error": _told(error)}
+            said = {"error": _told(error)}
         else:
             said = _in_a_process(dataset, question, answers.fileno())
         print(json.dumps(said), file=answers, flush=True)
@@ -67,28 +65,21 @@ def _in_a_process(dataset: Any, question: dict[str, Any], answers: int) -> dict[
             os.close(fd)
         _score(dataset, question, writes)
     os.close(writes)
-    text, deadline, late = b"", time.monotonic() + question["timeout_s"], False
-    while len(text) <= _MOST:
-        late = not select.select([reads], [], [], max(0.0, deadline - time.monotonic()))[0]
-        chunk = b"" if late else os.read(reads, _MOST)
-        if not chunk:
-            break
-        text += chunk
+    late = not select.select([reads], [], [], question["timeout_s"])[0]
+    text = b"" if late else os.read(reads, _MOST)  # written at once
     os.close(reads)
     with contextlib.suppress(ProcessLookupError):
         os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     if late:
-        return {"late": True}
+        return {"error": "it took too long"}
     try:
         said = json.loads(text)
-    except ValueError:
+        if "score" in said and math.isfinite(said["score"]):
+            return {"score": float(said["score"])}
+        return {"error": str(said.get("error", "the scorer gave no number"))}
+    except (ValueError, TypeError, AttributeError, OverflowError):  # cut off, or written by the code of an answer
         return {"error": "the scorer ended its process"}
-    score = said.get("score") if isinstance(said, dict) else None
-    if isinstance(score, (int, float)) and math.isfinite(score):
-        return {"score": float(score)}
-    error = said.get("error") if isinstance(said, dict) else None
-    return {"error": error if isinstance(error, str) else "the scorer gave no number"}
 
 
 def _score(dataset: Any, question: dict[str, Any], writes: int) -> None:

@@ -11,7 +11,6 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # each import here would be paid for by every run
-    from importlib.machinery import ModuleSpec
     from typing import Any
 
 
@@ -22,8 +21,7 @@ class _Seeding:
         self.seed = seed
         self.left = {"random", "numpy.random"}
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """The spec of a module to seed; ``None`` for all others."""
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name not in self.left:
             return None
         from importlib.machinery import PathFinder

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 import pickle
 import random
 import subprocess
@@ -35,9 +34,9 @@ def test_every_dataset_can_be_played(dataset, capsys):
     outside = random.getstate(), pickle.dumps(np.random.get_state())
     env = make(dataset, attempts=2)
     env.reset(options={"task_index": 2})
-    task = env.state.task
+    task, before = env.state.task, env.snapshot()
     for garbage in ("", "xyzzy", "None", f"<answer>{'lorem ' * 9}</answer>", "<answer></answer>"):
-        env.reset(options={"task_index": 2})
+        env.restore(before)
         assert env.step(garbage)[1] == 0.0, garbage
     if dataset in NO_ANSWER:
         with pytest.raises(NotImplementedError, match=f"{dataset!r} does not say a right answer"):
@@ -72,13 +71,9 @@ def test_items_are_the_same_in_every_process():
         "print(json.dumps({name: repr(ReasoningGymTasks(name, size=5)[1].prompt) for name in sys.argv[1:]}))\n"
     )
     names = sorted(set(datasets()) - SLOW - _SET_ORDER - set(CONFIGS))[::4]
-    seen = []
-    for seed in ("1", "2"):
-        environment = {**os.environ, "PYTHONHASHSEED": seed}
-        ran = subprocess.run([sys.executable, "-c", code, *names], env=environment, capture_output=True, text=True)
-        assert ran.returncode == 0, ran.stderr
-        seen.append(json.loads(ran.stdout))
-    assert seen[0] == seen[1]
+    ran = subprocess.run([sys.executable, "-c", code, *names], capture_output=True, text=True)  # hashes of its own
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout) == {name: repr(ReasoningGymTasks(name, size=5)[1].prompt) for name in names}
 
 
 def test_a_dataset_that_depends_on_the_process_says_so(caplog, monkeypatch):
@@ -212,7 +207,7 @@ def test_several_datasets_in_one():
         ({"dataset": "chain_sums"}, "no dataset 'chain_sums'. Did you mean 'chain_sum'"),
         ({"dataset": 3}, "dataset should be a valid string, not 3"),
         ({"config": {"min_term": 3}}, "'chain_sum' has no option 'min_term'. Did you mean 'min_terms'"),
-        ({"config": {"seed": 3}}, "config must not have seed"),
+        ({"config": {"seed": 3}}, "'chain_sum' has no option 'seed'"),
         ({"config": {"min_terms": 0}}, "refuses config=.*min_terms"),
         ({"config": {"min_terms": "x"}}, "refuses config="),
         ({"config": {"f": print}}, "config must be a mapping as in JSON"),
@@ -220,8 +215,8 @@ def test_several_datasets_in_one():
         ({"dataset": "composite"}, "refuses config={}.*at least one dataset"),
         ({"dataset": "composite", "config": {"datasets": [{"nam": "x"}]}}, "refuses config="),
         ({"dataset": "word_ladder", "size": 20_000}, "with 40000 items .*too large"),
-        ({"size": 0}, "size must be an integer from 1"),
-        ({"seed": -1}, "seed must be an integer from 0"),
+        ({"size": 0}, "size .*greater than or equal to 1"),
+        ({"seed": -1}, "seed .*greater than or equal to 0"),
         ({"split": "val"}, "split should be 'train' or 'test'"),
         ({"instruction": 3}, "instruction should be a valid string, not 3"),
         ({"answer_format": "json"}, "answer_format .*'tag' or 'text'"),

@@ -68,7 +68,7 @@ def test_code_that_passes_the_guard_runs_in_the_sandbox_and_not_here(dataset, tm
     """The second wall: without the guard, the code has neither the host's files nor a second process."""
     proof = tmp_path / "proof"
     tasks = ReasoningGymTasks(dataset, size=5)
-    scorer = SandboxedScorer(*tasks.opening())
+    scorer = SandboxedScorer(tasks.opening())
     entry = entry_of(tasks[0], dataset)
     for field in ("problem", "integrand"):
         entry["metadata"][field] = f"({TOUCH.format(str(proof))}, 1)[1]"
@@ -93,13 +93,13 @@ def test_a_scorer_that_does_not_end_is_stopped(monkeypatch):
     entry = entry_of(tasks[0], "bitwise_arithmetic")
     entry["metadata"]["problem"] = "9**9**9**9"
     with pytest.raises(ScoringFailed, match="too long"):
-        SandboxedScorer(*tasks.opening()).score_answer("0x1", entry)
+        SandboxedScorer(tasks.opening()).score_answer("0x1", entry)
 
 
 @pytest.mark.parametrize("dataset", EVALUATED)
 def test_what_the_dataset_makes_passes_the_guard_and_scores_as_in_the_package(dataset):
     tasks = ReasoningGymTasks(dataset, size=5)
-    scorer = SandboxedScorer(*tasks.opening())
+    scorer = SandboxedScorer(tasks.opening())
     for index in range(2):
         entry = entry_of(tasks[index], dataset)
         assert check_entry(entry) == dataset
