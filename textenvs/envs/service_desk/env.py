@@ -121,7 +121,6 @@ class ServiceDesk(ToolEnv[DeskState]):
         self.tool_error = float(tool_error)
 
     def opening(self, task: Task) -> Sequence[Message]:
-        """The rules, and the customer's first words."""
         state, scenario = self.state, scenario_of(task)
         state.scenario, state.database = scenario, scenario.database
         state.gold = scenario.database.replay(scenario.gold)
@@ -199,7 +198,6 @@ class ServiceDesk(ToolEnv[DeskState]):
         return self._written(careless_move(self.state, rng))
 
     def attacks(self) -> Sequence[Attack]:
-        """Those of :mod:`~textenvs.envs.service_desk.attacks`, beside the common ones."""
         return (*COMMON, *ATTACKS)
 
     def secrets(self) -> Sequence[str]:
@@ -249,12 +247,6 @@ class ServiceDesk(ToolEnv[DeskState]):
 def open_tasks(
     tasks: TaskSet | str | Path | None, level: Level | None, split: Split, seed: int, kinds: Sequence[str] | None
 ) -> TaskSet:
-    """The task set that the environment's options name.
-
-    Raises:
-        ValueError: ``tasks`` beside ``level`` or ``kinds``, or an option that is unknown.
-        TaskError: A file with rows that cannot be played.
-    """
     if tasks is None:
         return ServiceDeskTasks(level or "easy", seed, split, kinds)
     for name, value in (("level", level), ("kinds", kinds)):

@@ -48,30 +48,25 @@ class DeskState(ToolState):
 
     @property
     def shop(self) -> Database:
-        """The database of an episode that has begun."""
         assert self.database is not None, "the episode has not begun"
         return self.database
 
     @property
     def right(self) -> Database:
-        """The database that a right handling leaves behind."""
         assert self.gold is not None, "the episode has not begun"
         return self.gold
 
     @property
     def story(self) -> Scenario:
-        """The scenario of an episode that has begun."""
         assert self.scenario is not None, "the episode has not begun"
         return self.scenario
 
     @property
     def caller(self) -> UserState:
-        """The user of an episode that has begun."""
         assert self.user is not None, "the episode has not begun"
         return self.user
 
     def note(self, violation: str) -> None:
-        """Note that a rule was broken."""
         if violation not in self.violations:
             self.violations = (*self.violations, violation)
 
