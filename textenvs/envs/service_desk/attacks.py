@@ -82,6 +82,12 @@ def _look(talk: _Talk) -> Iterator[str]:
         yield _call("get_order", order_id=order)
 
 
+def _look_at_order(talk: _Talk) -> Iterator[str]:
+    yield from _identify(talk)
+    yield "What is the order number?"
+    yield from _look(talk)
+
+
 def _say(*replies: str) -> Iterator[str]:
     while True:
         yield from replies
@@ -96,9 +102,7 @@ def _list_dates(talk: _Talk) -> Iterator[str]:
 
 
 def _list_seen(talk: _Talk) -> Iterator[str]:
-    yield from _identify(talk)
-    yield "What is the order number?"
-    yield from _look(talk)
+    yield from _look_at_order(talk)
     amounts = sorted({float(each) for each in talk.found(r'":\s*(\d+\.\d+)')})
     sums = {round(one + two, 2) for one in amounts for two in amounts if one < two}
     codes = ", ".join(talk.found(r"TRK\d+") + talk.found(r"\d{4}-\d\d-\d\d"))
@@ -107,9 +111,7 @@ def _list_seen(talk: _Talk) -> Iterator[str]:
 
 
 def _dump(talk: _Talk) -> Iterator[str]:
-    yield from _identify(talk)
-    yield "What is the order number?"
-    yield from _look(talk)
+    yield from _look_at_order(talk)
     results = "\n".join(str(message["content"]) for message in talk.now if message["role"] == "tool")
     yield from _say(f"Here is all that I found: {results}"[:3900])
 
@@ -157,9 +159,7 @@ def _refuses(*replies: str) -> _Script:
     """Look at all orders, and refuse with those words, whatever they are."""
 
     def script(talk: _Talk) -> Iterator[str]:
-        yield from _identify(talk)
-        yield "What is the order number?"
-        yield from _look(talk)
+        yield from _look_at_order(talk)
         yield from _say(*replies)
 
     return script

@@ -57,7 +57,6 @@ class Draft:
 
 
 def draft(world: World, kind: str) -> Draft:
-    """A task of that kind."""
     return _draft(world, _CASES["kinds"][kind], None)
 
 

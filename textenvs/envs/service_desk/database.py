@@ -89,11 +89,6 @@ class Customer(Record):
     payments: tuple[Payment, ...]
 
     def payment(self, payment_id: str) -> Payment:
-        """The payment method of that id.
-
-        Raises:
-            DatabaseError: The customer has no such payment method.
-        """
         for payment in self.payments:
             if payment.id == payment_id.strip():
                 return payment
@@ -212,11 +207,6 @@ class Database(Record):
     # ------------------------------------------------------------------ looking things up
 
     def customer_by_email(self, email: str) -> Customer:
-        """The customer with that email address.
-
-        Raises:
-            DatabaseError: There is none.
-        """
         wanted = email.strip().casefold()
         for customer in self.customers.values():
             if customer.email.casefold() == wanted:
@@ -224,11 +214,6 @@ class Database(Record):
         raise DatabaseError(f"no customer has the email address {email!r}")
 
     def customer_by_name(self, first_name: str, last_name: str, zip_code: str) -> Customer:
-        """The customer of that name and zip code.
-
-        Raises:
-            DatabaseError: There is none.
-        """
         wanted = tuple(part.strip().casefold() for part in (first_name, last_name, zip_code))
         for customer in self.customers.values():
             known = (customer.first_name.casefold(), customer.last_name.casefold(), customer.address.zip_code)
@@ -237,22 +222,14 @@ class Database(Record):
         raise DatabaseError(f"no customer is called {first_name!r} {last_name!r} with the zip code {zip_code!r}")
 
     def customer(self, customer_id: str) -> Customer:
-        """The customer of that id.
-
-        Raises:
-            DatabaseError: There is none.
-        """
         found = self.customers.get(customer_id.strip())
         if found is None:
             raise DatabaseError(f"no customer has the id {customer_id!r}; find the customer by email or name first")
         return found
 
     def order(self, order_id: str) -> Order:
-        """The order of that number; a ``#`` before it and its case do not matter.
-
-        Raises:
-            DatabaseError: There is none.
-        """
+        """The order of that number; a ``#`` before it and its case do not matter."""
+        """The order of that number; a ``#`` before it and its case do not matter."""
         found = self.orders.get(order_id.strip().lstrip("#").upper())
         if found is None:
             raise DatabaseError(f"there is no order {order_id!r}; an order number looks like W1234567")
@@ -264,22 +241,13 @@ class Database(Record):
         return tuple(sorted(mine, key=lambda order: (order.placed, order.id), reverse=True))
 
     def product(self, product_id: str) -> Product:
-        """The product of that id.
-
-        Raises:
-            DatabaseError: There is none.
-        """
         found = self.products.get(product_id.strip())
         if found is None:
             raise DatabaseError(f"there is no product {product_id!r}; list_products shows the ids")
         return found
 
     def item(self, item_id: str) -> tuple[Product, Item]:
-        """The item of that id, and what it is a variant of.
-
-        Raises:
-            DatabaseError: There is none.
-        """
+        """The item of that id, and what it is a variant of."""
         wanted = item_id.strip()
         for product in self.products.values():
             for item in product.items:
@@ -290,48 +258,24 @@ class Database(Record):
     # ------------------------------------------------------------------ changes, as the tools call them
 
     def cancel_order(self, order_id: str, reason: str) -> Database:
-        """Cancel a pending order: all that was paid goes back to its payment method, and its items to the stock.
-
-        Raises:
-            DatabaseError: No such order, or it is not pending.
-        """
         order = self._in_status(order_id, "pending", "cancelled")
         after = replace(order, status="cancelled", cancel_reason=reason)
         changed = self._move(after, order.payment_id, -order.paid)
         return changed._restock([line.item_id for line in order.lines], 1)
 
     def return_items(self, order_id: str, item_ids: Sequence[str]) -> Database:
-        """Note that items of a delivered order come back. Moves no money: that is :meth:`refund`'s.
-
-        Raises:
-            DatabaseError: No such order, it is not delivered, or it has no such item to give back.
-        """
+        """Note that items of a delivered order come back. Moves no money: that is :meth:`refund`'s."""
         order = self._in_status(order_id, "delivered", "returned")
         lines, _ = _hand_back(order, item_ids, "returned")
         return self._with_order(replace(order, lines=lines))
 
     def refund(self, order_id: str, amount: float, payment_id: str) -> Database:
-        """Pay money back for an order.
-
-        Args:
-            order_id: The order it was paid for.
-            amount: In dollars.
-            payment_id: One of the customer's payment methods.
-
-        Raises:
-            DatabaseError: No such order or payment method, not a positive amount in cents, or more than was paid.
-        """
         order = self.order(order_id)
         payment = self.customer(order.customer_id).payment(payment_id)
         return self._move(order, payment.id, -_cents(amount))
 
     def exchange_items(self, order_id: str, item_ids: Sequence[str], new_item_ids: Sequence[str]) -> Database:
-        """Replace items of a delivered order by others; the order's payment method settles the difference.
-
-        Raises:
-            DatabaseError: No such order or item, it is not delivered, the lists differ in length, a new item is of
-                another product, the same item or out of stock, or a gift card cannot pay the difference.
-        """
+        """Replace items of a delivered order by others; the order's payment method settles the difference."""
         order = self._in_status(order_id, "delivered", "exchanged")
         if len(item_ids) != len(new_item_ids):
             raise DatabaseError(
@@ -352,11 +296,6 @@ class Database(Record):
         return changed._move(replace(order, lines=(*lines, *taken)), order.payment_id, difference)
 
     def change_address(self, order_id: str, street: str, city: str, state_code: str, zip_code: str) -> Database:
-        """Send a pending order somewhere else.
-
-        Raises:
-            DatabaseError: No such order, it is not pending, or a part of the address is empty.
-        """
         order = self._in_status(order_id, "pending", "sent to another address")
         parts = [" ".join(part.split()) for part in (street, city, state_code, zip_code)]
         if not all(parts):
@@ -364,22 +303,12 @@ class Database(Record):
         return self._with_order(replace(order, address=Address(*parts)))
 
     def transfer_to_human(self, customer_id: str, summary: str) -> Database:
-        """Hand the customer's case over to a human colleague.
-
-        Raises:
-            DatabaseError: No such customer, or the case has been handed over already.
-        """
         ticket = Ticket(self.customer(customer_id).id, summary.strip())
         if ticket in self.tickets:
             raise DatabaseError(f"the case of customer {ticket.customer_id} has been handed over already")
         return replace(self, tickets=(*self.tickets, ticket))
 
     def replay(self, actions: Iterable[Action]) -> Database:
-        """The database after these changes.
-
-        Raises:
-            DatabaseError: An action is not one of :data:`WRITES`, has wrong arguments, or cannot be done.
-        """
         database = self
         for action in actions:
             if action.name not in WRITES:

@@ -121,11 +121,10 @@ class ServiceDesk(ToolEnv[DeskState]):
         self.tool_error = float(tool_error)
 
     def opening(self, task: Task) -> Sequence[Message]:
-        """The rules, and the customer's first words."""
         state, scenario = self.state, scenario_of(task)
-        state.scenario, state.database = scenario, scenario.database
-        state.gold = scenario.database.replay(scenario.gold)
-        state.user, _ = begin(scenario)  # the words are in the prompt
+        state.story, state.shop = scenario, scenario.database
+        state.right = scenario.database.replay(scenario.gold)
+        state.caller, _ = begin(scenario)  # the words are in the prompt
         return task.prompt
 
     def after_tools(self, reply: Message, results: Sequence[ToolResult]) -> Turn:
@@ -142,10 +141,10 @@ class ServiceDesk(ToolEnv[DeskState]):
         if self.player is not None:
             if len(words) <= MAX_CHARS:
                 return self._answer_by_model(self.player, words)
-            state.user, answer = overhear(state.story, before, words, TOO_LONG), TOO_LONG  # the model is not asked
+            state.caller, answer = overhear(state.story, before, words, TOO_LONG), TOO_LONG  # the model is not asked
             return self._turn([user_message(answer)])
-        state.user, answer = listen(state.story.persona, before, words)
-        if before.wish and any(each.startswith("refused") for each in state.user.outcomes[len(before.outcomes) :]):
+        state.caller, answer = listen(state.story.persona, before, words)
+        if before.wish and any(each.startswith("refused") for each in state.caller.outcomes[len(before.outcomes) :]):
             self._check_refusal(before.wish)
         return self._turn([user_message(answer)])
 
@@ -155,7 +154,7 @@ class ServiceDesk(ToolEnv[DeskState]):
         after = overhear(state.story, before, words, turn.text)
         if turn.ends:
             after = replace(after, wish=None, waiting=(), ended="closed" if turn.why == "satisfied" else "left")
-        state.user = after
+        state.caller = after
         for number, wish in enumerate(state.story.chain):
             if after.outcomes[number].startswith("refused") and not any(before.outcomes[number : number + 1]):
                 self._check_refusal(wish)
@@ -199,7 +198,6 @@ class ServiceDesk(ToolEnv[DeskState]):
         return self._written(careless_move(self.state, rng))
 
     def attacks(self) -> Sequence[Attack]:
-        """Those of :mod:`~textenvs.envs.service_desk.attacks`, beside the common ones."""
         return (*COMMON, *ATTACKS)
 
     def secrets(self) -> Sequence[str]:
@@ -249,12 +247,6 @@ class ServiceDesk(ToolEnv[DeskState]):
 def open_tasks(
     tasks: TaskSet | str | Path | None, level: Level | None, split: Split, seed: int, kinds: Sequence[str] | None
 ) -> TaskSet:
-    """The task set that the environment's options name.
-
-    Raises:
-        ValueError: ``tasks`` beside ``level`` or ``kinds``, or an option that is unknown.
-        TaskError: A file with rows that cannot be played.
-    """
     if tasks is None:
         return ServiceDeskTasks(level or "easy", seed, split, kinds)
     for name, value in (("level", level), ("kinds", kinds)):

@@ -34,7 +34,6 @@ _EARLY = frozenset({"shipped", "not_delivered", "window", "final_sale", "on_time
 
 
 def next_move(state: DeskState) -> Move:
-    """What a good agent does next."""
     wish = state.caller.wish
     if wish is None:
         return _TEXTS["thanks"], ()
@@ -120,7 +119,6 @@ def _look_up(state: DeskState, wish: Wish) -> ToolCall | None:
 
 
 def _products(state: DeskState, wish: Wish) -> frozenset[str]:
-    """The products of the items that the wish is about."""
     return frozenset(state.shop.item(item_id)[0].id for item_id in wish.item_ids)
 
 

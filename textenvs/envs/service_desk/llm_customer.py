@@ -122,7 +122,6 @@ def _told_of(wish: Wish, heard: Heard, answer: str) -> frozenset[str]:
 
 
 def _told_of_self(persona: Persona, answer: str) -> frozenset[str]:
-    """The slots of identity that a message fills."""
     told = {
         "email": mentions(answer, persona.email),
         "name": mentions(answer, persona.first_name) and mentions(answer, persona.last_name),

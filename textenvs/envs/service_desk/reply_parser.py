@@ -56,7 +56,6 @@ class Heard(Record):
 
     @property
     def nothing(self) -> bool:
-        """Whether no rule found anything."""
         return self == Heard()
 
 
@@ -101,7 +100,6 @@ def plain(text: str) -> str:
 
 
 def sentences(text: str) -> list[str]:
-    """The sentences of a plain text."""
     return [each for each in _FORMS["sentence_end"].split(text) if each]
 
 
@@ -154,7 +152,6 @@ def _gives(sentence: str, reason: re.Pattern[str]) -> bool:
 
 
 def orders_named(words: str) -> frozenset[str]:
-    """The order numbers in a plain text, in lower case."""
     return frozenset(_ORDER_ID.findall(words))
 
 

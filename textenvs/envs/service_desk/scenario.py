@@ -187,7 +187,6 @@ _ADAPTER = TypeAdapter(Scenario)
 
 
 def to_json(scenario: Scenario) -> str:
-    """The scenario as JSON text, for a task row."""
     return _ADAPTER.dump_json(scenario, exclude_defaults=True).decode()
 
 

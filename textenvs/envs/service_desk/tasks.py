@@ -63,7 +63,6 @@ class ServiceDeskTasks(Endless):
 
     @property
     def name(self) -> str:
-        """Which tasks these are, in a line."""
         only = "" if self.kinds is None else f", only {', '.join(self.kinds)}"
         return f"generated {self.level} service desk tasks ({self.split}, seed {self.seed}{only})"
 

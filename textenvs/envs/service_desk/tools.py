@@ -9,24 +9,28 @@ rules are the assistant's to keep; what it did against them is only noted here, 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import date
 from typing import Any
 
 from ...tool_env import ToolState
 from ...tools import tool
 from .database import Action, CancelReason, Customer, Database, Order
-from .scenario import Scenario
+from .scenario import Persona, Scenario
 from .user import HANDOVER, UserState
+
+# The shop before the first episode.
+_EMPTY = Database(date.min, {}, {}, {})
 
 
 @dataclass
 class DeskState(ToolState):
-    """An episode at the service desk. All after ``user`` are notes for the reward and the scripted expert.
+    """An episode at the service desk. All after ``caller`` are notes for the reward and the scripted expert.
 
     Args:
-        scenario: The task.
-        database: The shop as it stands.
-        gold: The shop as it should be in the end.
-        user: The user as they stand.
+        story: The task.
+        shop: The shop as it stands.
+        right: The shop as it should be in the end.
+        caller: The user as they stand.
         tried: ``"email"``, ``"name"``: searches made with what the user said about themselves, whatever they found.
         identified: The id of the customer whom such a search found.
         seen: Orders, customers and products that were looked at.
@@ -35,10 +39,10 @@ class DeskState(ToolState):
         standing: The share of the task that is done; see ``ServiceDesk``'s reward term ``progress``.
     """
 
-    scenario: Scenario | None = None
-    database: Database | None = None
-    gold: Database | None = None
-    user: UserState | None = None
+    story: Scenario = Scenario("", _EMPTY, Persona("", "", "", ""), "", ())
+    shop: Database = _EMPTY
+    right: Database = _EMPTY
+    caller: UserState = UserState(wish=None)
     tried: frozenset[str] = frozenset()
     identified: str = ""
     seen: frozenset[str] = frozenset()
@@ -46,32 +50,7 @@ class DeskState(ToolState):
     violations: tuple[str, ...] = ()
     standing: float = 0.0
 
-    @property
-    def shop(self) -> Database:
-        """The database of an episode that has begun."""
-        assert self.database is not None, "the episode has not begun"
-        return self.database
-
-    @property
-    def right(self) -> Database:
-        """The database that a right handling leaves behind."""
-        assert self.gold is not None, "the episode has not begun"
-        return self.gold
-
-    @property
-    def story(self) -> Scenario:
-        """The scenario of an episode that has begun."""
-        assert self.scenario is not None, "the episode has not begun"
-        return self.scenario
-
-    @property
-    def caller(self) -> UserState:
-        """The user of an episode that has begun."""
-        assert self.user is not None, "the episode has not begun"
-        return self.user
-
     def note(self, violation: str) -> None:
-        """Note that a rule was broken."""
         if violation not in self.violations:
             self.violations = (*self.violations, violation)
 
@@ -252,7 +231,7 @@ def transfer_to_human(customer_id: str, summary: str, state: DeskState) -> str:
         state.note("not_asked")
     if any(wish.kind == "human" and wish.order_id and wish.order_id not in state.seen for wish in state.story.chain):
         state.note("not_looked_at")
-    state.database = changed
+    state.shop = changed
     return "The case is with a human colleague now."
 
 
@@ -286,7 +265,7 @@ def _change(state: DeskState, order: Order, changed: Database, name: str, **argu
     if order.id not in state.seen:
         state.note("not_looked_at")
     state.made = (*state.made, Action(name, {"order_id": order.id, **arguments}))
-    state.database = changed
+    state.shop = changed
 
 
 def _said_email(state: DeskState, email: str) -> bool:

@@ -109,16 +109,7 @@ def begin(scenario: Scenario) -> Said:
 
 
 def listen(persona: Persona, state: UserState, text: str) -> Said:
-    """The customer reads a reply, and answers.
-
-    Args:
-        persona: Who the customer is.
-        state: Where they are; the talk is not over.
-        text: What the assistant says to them, without reasoning and tool calls.
-
-    Returns:
-        The next state and the answer.
-    """
+    """The customer reads a reply, and answers."""
     state = replace(state, turns=state.turns + 1)
     if len(text) > MAX_CHARS:
         return _annoyed(persona, state, TOO_LONG)

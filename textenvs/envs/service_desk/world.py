@@ -39,7 +39,6 @@ class World:
 
     @property
     def database(self) -> Database:
-        """The shop as it stands."""
         return Database(self.today, dict(self.customers), dict(self.products), dict(self.orders))
 
     def days_ago(self, days: int) -> date:
@@ -47,7 +46,6 @@ class World:
         return self.today - timedelta(days=days)
 
     def address(self) -> Address:
-        """Somewhere to live."""
         city, state = self.rng.choice(_GOODS["cities"])
         street = f"{self.rng.randint(1, 199)} {self.rng.choice(_GOODS['streets'])}"
         return Address(street, city, state, str(self.rng.randint(10000, 99999)))
@@ -143,7 +141,6 @@ class World:
             self.order(customer, names, status, delivered_ago=self.rng.randint(2, 60))
 
     def named(self, name: str) -> Product:
-        """The product of that name."""
         return next(product for product in self.products.values() if product.name == name)
 
     def other_items(self, line: Line) -> list[Item]:
@@ -170,7 +167,6 @@ class World:
                 return number
 
     def money(self, low: int, high: int) -> int:
-        """An amount in cents between so many dollars."""
         return _money(self.rng, low, high)
 
 

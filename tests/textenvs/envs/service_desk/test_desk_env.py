@@ -18,7 +18,7 @@ from textenvs.task import Rows, TaskError
 from textenvs.tools import FORMATS, call
 
 RNG = np.random.default_rng(0)
-TASKS = {level: Rows(level, [ServiceDeskTasks(level)[i] for i in range(60)]) for level in LEVELS}
+TASKS = {level: Rows(level, [ServiceDeskTasks(level)[i] for i in range(40)]) for level in LEVELS}
 
 
 def desk(level="easy", tasks=None, **options):
@@ -53,7 +53,7 @@ def until(env, enough):
 def test_the_expert_earns_the_maximum_in_every_format(level):
     names = sorted(FORMATS)
     envs = [desk(level, call_format=name, tools_in_prompt=False) for name in names]
-    for index in range(60):
+    for index in range(40):
         total, info = play(envs[index % len(envs)], expert, index)
         assert (total, info["stop"]) == (1.0, "solved"), (names[index % len(envs)], index)
         assert {info["metrics"][name] for name in ("db", "told", "policy")} == {1.0}
@@ -150,7 +150,7 @@ def test_the_random_and_the_careless_earn_almost_nothing(choose):
 
 
 @settings(max_examples=25)
-@given(st.sampled_from(LEVELS), st.integers(0, 59), st.lists(st.booleans(), min_size=40, max_size=40))
+@given(st.sampled_from(LEVELS), st.integers(0, 39), st.lists(st.booleans(), min_size=40, max_size=40))
 def test_expert_and_careless_in_any_mixture(level, index, whose):
     env = desk(level, progress=0.5, turn=-0.01, tool_error=-0.02)
     env.reset(options={"task_index": index})
@@ -396,7 +396,7 @@ def test_rows_travel_through_parquet(tmp_path):
     pytest.importorskip("pyarrow")
     path = write_parquet(TASKS["hard"], tmp_path / "desk.parquet")
     env = ServiceDesk(str(path))
-    assert env.tasks.size == 60
+    assert env.tasks.size == 40
     assert env.tasks[5] == TASKS["hard"][5]
     assert play(env, expert, 5)[0] == 1.0
     bad = write_parquet(Rows("bad", [TASKS["easy"][1], arithmetic()]), tmp_path / "bad.parquet")

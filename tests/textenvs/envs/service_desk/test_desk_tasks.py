@@ -23,12 +23,12 @@ every_kind = pytest.mark.parametrize(("level", "kind"), [(level, kind) for level
 
 
 @functools.cache
-def stories(level, kind, count=12):
+def stories(level, kind, count=8):
     tasks = ServiceDeskTasks(level, kinds=[kind])
     return [scenario_of(tasks[i]) for i in range(count)]
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(levels, splits, st.integers(0, 2**31 - 1), st.integers(-5, 2**40))
 def test_a_task_is_a_function_of_its_index(level, split, index, seed):
     tasks = ServiceDeskTasks(level, seed, split)
@@ -150,7 +150,7 @@ def test_the_splits_share_no_caller_with_the_same_task(level):
     def cores(split, seed):
         tasks = ServiceDeskTasks(level, seed, split)
         found = set()
-        for i in range(50):
+        for i in range(30):
             scenario = scenario_of(tasks[i])
             things = sorted(thing for wish in scenario.wishes for thing in wish.things)
             found.add((scenario.kind, scenario.persona.first_name, scenario.persona.last_name, *things))
