@@ -2,12 +2,11 @@
 
     python benchmarks/asking.py [--families collab-math,clarify] [--seeds 0] [--folder FOLDER] [key=value ...]
 
-For each family and seed a tiny policy is warmed up on scripts that sometimes ask and sometimes do not. From it PPO
-starts twice. On `collab-math` (problems whose answer is told in three digits: asking decides, not arithmetic) the start
-asks in about half of its turns and else says "Go on."; one run has today's user (`asks`), the other
-`user_volunteers=true` (`control`). On `clarify` the start mostly answers at once; in the control every question costs
-more than an answer earns. Printed, and drawn in one figure with a panel a family: the share of turns that ask, on
-held-out tasks at temperature 1, over the iterations.
+For each family and seed a tiny policy is warmed up on scripts that ask in half of their turns and else say "Go on.",
+half of them with either user. From it PPO starts twice: with today's user (`asks`), and with one that tells what it
+held back after any reply (`control`). On `collab-math` a digit is held back, which is the answer: asking decides, not
+arithmetic. On `clarify` it is a part of an order. Printed, and drawn in one figure with a panel a family: the share of
+held-out conversations, at temperature 1, whose first reply asks for what is missing, over the iterations.
 
 The folder keeps starts, runs and `asking.json`, `asking.png`; a run that is there is not repeated, so the command
 resumes where it was stopped.
@@ -16,11 +15,12 @@ resumes where it was stopped.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import platform
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,39 +28,70 @@ import gymnasium
 import numpy as np
 from learning import ppo
 
+from textenvs.env import Turn
+from textenvs.envs.clarify.env import Clarify
+from textenvs.envs.clarify.tasks import Request
+from textenvs.envs.collab.env import CollabState
 from textenvs.envs.collab.user import CollabUser
 from textenvs.envs.collab_math import CollabMath
-from textenvs.messages import user
+from textenvs.messages import Message, user
 from trainers.checkpoints import Checkpoints
 from trainers.report.loggers import METRICS_FILE, read_jsonl
+
+START = (
+    *("warm_start.mistake_rate=0", "warm_start.careless_steps=0"),
+    *("trainer.total_iterations=1", "trainer.val_before_train=false", "trainer.keep_last_n=2", "data.val_size=1"),
+)
+TRAIN = ("trainer.total_iterations=60", "trainer.test_freq=5", "data.val_size=128")
 
 #: For each family: the environment of the warm start, of PPO, what is measured, and how the runs differ.
 FAMILIES: dict[str, dict[str, Any]] = {
     "collab-math": {
         "start": (
-            *("env.id=asking:asking/half-asking-v0", "warm_start.steps=1500", "warm_start.batch_size=32"),
-            *("warm_start.demonstrations=48000", "warm_start.mistake_rate=0", "warm_start.careless_steps=0"),
+            "env.id=asking:asking/collab-math-start-v0",
+            "warm_start.steps=600",
+            "warm_start.demonstrations=20000",
         ),
-        "train": ("env.id=textenv/collab-math", "trainer.total_iterations=30", "trainer.test_freq=5"),
         "both": ("env.kwargs.equality=value", "rollout.max_response_length=64", "engine.max_context=512"),
-        "measure": "val/metrics/asked",
-        "runs": {"asks": (), "control": ("env.kwargs.user_volunteers=true",)},
+        "measure": "val/metrics/asked_first",
+        "runs": {
+            "asks": ("env.id=asking:asking/collab-math-v0",),
+            "control": ("env.id=asking:asking/collab-math-v0", "env.kwargs.user_volunteers=true"),
+        },
     },
     "clarify": {
-        "start": (
-            *("env.id=textenv/clarify", "warm_start.steps=1600", "warm_start.demonstrations=40000"),
-            *("warm_start.careless_steps=200", "warm_start.careless_rate=0.88"),
-        ),
-        "train": ("env.id=textenv/clarify", "trainer.total_iterations=40", "trainer.test_freq=5"),
-        "both": (),
+        "start": ("env.id=asking:asking/clarify-start-v0", "warm_start.steps=800", "warm_start.demonstrations=20000"),
+        "both": ("env.kwargs.kinds=[cap,taxi,haircut,tulips]", "env.kwargs.ambiguous=1.0"),
         "measure": "val/metrics/asked_when_needed",
-        "runs": {"asks": (), "control": ("env.kwargs.question=-1", "env.kwargs.needless=-1")},
+        "runs": {"asks": ("env.id=textenv/clarify",), "control": ("env.id=asking:asking/clarify-volunteering-v0",)},
     },
 }
 COLOURS = {"asks": "tab:blue", "control": "tab:orange"}
 
 
-class HalfAsking(CollabMath):
+@dataclass
+class MeasuredState(CollabState):
+    """With what the first reply was."""
+
+    asked_first: bool = False
+
+
+class MeasuredCollabMath(CollabMath):
+    """`collab-math` with one metric more: whether the first reply asked for something."""
+
+    state_type = MeasuredState
+
+    def respond(self, reply: Message) -> Turn:
+        """As `collab-math` does with its scripted user, which needs no waiting."""
+        turn, state = super().respond(reply), self.state
+        assert isinstance(turn, Turn)
+        assert isinstance(state, MeasuredState)
+        if state.assistant_turns == 1:
+            state.asked_first = bool(state.asked)
+        return replace(turn, metrics={**turn.metrics, "asked_first": float(state.asked_first)})
+
+
+class CollabMathStart(MeasuredCollabMath):
     """Problems whose scripted expert asks in half of its turns, with either user."""
 
     @property
@@ -75,34 +106,59 @@ class HalfAsking(CollabMath):
         return "Go on." if idle else super().demonstration(rng)
 
 
-def locks(path: Path, numbers: Sequence[int]) -> Path:
-    """A file of problems whose answer is three digits that the user holds back: asking decides, not arithmetic."""
-    names = ("first", "second", "third")
+class VolunteeringClarify(Clarify):
+    """Requests whose user tells what is missing after any reply that is not an answer."""
+
+    def respond(self, reply: Message) -> Turn:
+        """As with the question that the expert would ask, except that whether the reply asked is kept as it is."""
+        turn = super().respond(reply)
+        request, state = Request.from_task(self.task), self.state
+        untold = [slot for slot in request.kind.slots if slot.name in request.missing and slot.name not in state.told]
+        if turn.terminated or not untold:
+            return turn
+        state.told = (*state.told, untold[0].name)
+        return replace(turn, messages=(user(request.telling(untold[0])),))
+
+
+class ClarifyStart(VolunteeringClarify):
+    """Requests whose scripted expert asks in half of its turns, with either user."""
+
+    def respond(self, reply: Message) -> Turn:
+        """As a user that volunteers in every other task."""
+        volunteers = sum(self.task.key.encode()) % 2 == 0
+        return super().respond(reply) if volunteers else Clarify.respond(self, reply)
+
+    def demonstration(self, rng: np.random.Generator) -> str:
+        """A question, or "Go on."; when everything is told, the answer."""
+        idle = set(self.task.extra["missing"]) - set(self.state.told) and rng.random() < 0.5
+        return "Go on." if idle else super().demonstration(rng)
+
+
+def locks(path: Path, rooms: Sequence[int]) -> Path:
+    """A file of problems whose answer is a digit that the user holds back: asking decides, not arithmetic."""
     with path.open("w", encoding="utf-8") as file:
-        for number in numbers:
-            pieces = [
-                {"topic": f"{name} digit", "keywords": [name], "question": f"What is the {name} digit?"}
-                | {"sayings": [f"The {name} digit is {digit}.", f"The {name} one is {digit}."]}
-                for name, digit in zip(names, str(number), strict=True)
-            ]
-            request = " ".join(["What is the code of my lock?", *(piece["sayings"][0] for piece in pieces)])
-            row: dict[str, Any] = {"data_source": "asking/locks", "prompt": [user("What is the code of my lock?")]}
-            row |= {"reward_model": {"style": "rule", "ground_truth": str(number)}}
-            row |= {"extra_info": {"single_turn_prompt": request, "pieces": pieces, "index": number}}
-            file.write(json.dumps(row) + "\n")
+        for room, digit in itertools.product(rooms, range(10)):
+            request, said = f"Please open the lock of room {room}.", f"The code is {digit}."
+            piece = {"topic": "code", "keywords": ["code"], "question": "What is the code?", "sayings": [said]}
+            row: dict[str, Any] = {"data_source": "asking/locks", "prompt": [user(request)]}
+            row |= {"reward_model": {"style": "rule", "ground_truth": str(digit)}}
+            extra = {"single_turn_prompt": f"{request} {said}", "pieces": [piece], "index": 10 * room + digit}
+            file.write(json.dumps(row | {"extra_info": extra}) + "\n")
     return path
 
 
 def tasks_of(family: str, folder: Path) -> list[str]:
-    """The keys that name a family's tasks; no number of the held-out ones is trained on."""
+    """The keys that name a family's tasks; no room of the held-out ones is trained on."""
     if family != "collab-math":
         return []
-    numbers = [int(number) for number in np.random.default_rng(0).permutation(np.arange(100, 1000))]
-    train, held_out = locks(folder / "train.jsonl", numbers[128:]), locks(folder / "val.jsonl", numbers[:128])
+    train, held_out = locks(folder / "train.jsonl", range(20, 60)), locks(folder / "val.jsonl", range(60, 73))
     return [f"data.train_files={train}", f"data.val_files={held_out}"]
 
 
-gymnasium.register("asking/half-asking-v0", entry_point=HalfAsking)
+gymnasium.register("asking/collab-math-v0", entry_point=MeasuredCollabMath)
+gymnasium.register("asking/collab-math-start-v0", entry_point=CollabMathStart)
+gymnasium.register("asking/clarify-start-v0", entry_point=ClarifyStart)
+gymnasium.register("asking/clarify-volunteering-v0", entry_point=VolunteeringClarify)
 
 
 def run(family: str, kind: str, seed: int, folder: Path, overrides: list[str]) -> dict[str, Any]:
@@ -112,12 +168,11 @@ def run(family: str, kind: str, seed: int, folder: Path, overrides: list[str]) -
     start = folder / f"{family}-start{seed}"
     model = start / "checkpoints" / "iteration_000000" / "model"
     if not model.exists():
-        once = ["trainer.total_iterations=1", "trainer.val_before_train=false", "trainer.keep_last_n=2"]
-        ppo(seed, start, [*settings["start"], *both, *once, "data.val_size=1"])
+        ppo(seed, start, [*START, *settings["start"], *both])
     place = folder / f"{family}-{kind}{seed}"
     done = place / "done.json"
     if not done.exists():
-        ppo(seed, place, [*settings["train"], *both, f"model.path={model}", *settings["runs"][kind], *overrides])
+        ppo(seed, place, [*TRAIN, *both, f"model.path={model}", *settings["runs"][kind], *overrides])
         last = Checkpoints(place / "checkpoints", keep=1).newest()
         assert last is not None
         curve = [
@@ -133,7 +188,7 @@ def run(family: str, kind: str, seed: int, folder: Path, overrides: list[str]) -
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
-    """The share of turns that ask over the iterations: a panel a family, a line a run."""
+    """The share of first replies that ask over the iterations: a panel a family, a line a run."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -153,7 +208,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
                 axis.plot(*zip(*points, strict=True), color=COLOURS[row["run"]], label=label)
         axis.set(title=family, xlabel="iteration", ylim=(0, 1.02))
         axis.legend()
-    axes[0][0].set_ylabel("share of turns that ask")
+    axes[0][0].set_ylabel("share of first replies that ask")
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
 
@@ -179,7 +234,7 @@ def main() -> int:
                 machine = {"machine": f"{platform.machine()}, CPU", "python": platform.python_version()}
                 (arguments.folder / "asking.json").write_text(json.dumps(machine | {"runs": rows}, indent=1) + "\n")
                 draw(rows, arguments.folder / "asking.png")
-    print("\nfamily       seed  run      turns that ask      solved              PPO")
+    print("\nfamily       seed  run      first asks          solved              PPO")
     rise: dict[tuple[str, int, str], float] = {}
     for row in rows:
         first, last = row["curve"][0], row["curve"][-1]
