@@ -1,1 +1,1 @@
-"""The environments, one file a family."""
+"""The environments, one folder a family."""

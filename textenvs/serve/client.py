@@ -29,8 +29,6 @@ from ..text import excerpt
 from .protocol import ERRORS, PASSING, PREFIX, Json, decode, encode
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
-#: Spreads retries; apart from the process's global generator, whose draws belong to the caller.
-_JITTER = random.Random()
 _CONNECT_S = 10.0
 # Not the global generator: a thread that draws from it changes what seeded code elsewhere in the process draws.
 _JITTER = random.Random()

@@ -38,8 +38,9 @@ TaskReward = Literal["final", "increment"]
 
 @dataclass
 class CollabState(EpisodeState):
-    """A collaboration in progress."""
+    """A collaboration in progress; ``goal`` is what the user wants, as the task says."""
 
+    goal: Goal | None = None
     memory: Memory = field(default_factory=Memory)
     score: float = 0.0  # of what was delivered last
     right: bool = False  # whether that is what the user wants
@@ -125,7 +126,6 @@ class Collab(TextEnv[CollabState], ABC):
         self.task_reward = task_reward
         self.player = None if user is None else make_of("user", LLMUser, user)
         self.judge = None if judge is None else make_of("judge", InteractivityJudge, judge)
-        self._known: tuple[Task | None, Goal | None] = (None, None)  # the goal read last; it follows from the task
         source = open_source(tasks, self.family.reader, level=level, split=split, seed=seed)
         super().__init__(source, max_assistant_turns=max_assistant_turns, **options)
 
@@ -142,7 +142,7 @@ class Collab(TextEnv[CollabState], ABC):
         """The scripted expert's delivery, as it writes it."""
 
     def opening(self, task: Task) -> Sequence[Message]:
-        self.family.goal(task)  # one that cannot be played raises TaskError here
+        self.state.goal = self.family.goal(task)
         return task.prompt
 
     def respond(self, reply: Message) -> Turn | Awaitable[Turn]:
@@ -214,11 +214,8 @@ class Collab(TextEnv[CollabState], ABC):
 
     @property
     def goal(self) -> Goal:
-        task, goal = self._known
-        if goal is None or task is not self.task:
-            goal = self.family.goal(self.task)
-            self._known = (self.task, goal)
-        return goal
+        assert self.state.goal is not None  # once there is an episode
+        return self.state.goal
 
     @property
     def user(self) -> CollabUser:

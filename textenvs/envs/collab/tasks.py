@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from importlib import resources
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import BaseModel, Field, StringConstraints, TypeAdapter, ValidationError
@@ -67,6 +67,9 @@ class Goal(BaseModel, frozen=True):
     single_turn_prompt: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
     task_desc: str = ""
     pieces: Annotated[tuple[Piece, ...], Field(min_length=1)]
+
+    def __deepcopy__(self, memo: object = None) -> Self:
+        return self  # nothing in it changes
 
 
 @dataclass(frozen=True)

@@ -173,6 +173,11 @@ class MathExpression(ToolEnv[ExpressionState]):
         a, b = (_as_json(value(side, self.state.made_up)) for side in (step.left, step.right))
         return self.format.write(f"First {write(step)}.", [call(_NAMES[step.sign], a=a, b=b)])
 
+    def secrets(self) -> Sequence[str]:
+        """The value, until an operation was carried out: a tool's results are there to be read."""
+        untouched = self.state.left == expression_of(self.task.extra)[0]
+        return super().secrets() if untouched else ()
+
     def careless_reply(self, rng: np.random.Generator) -> str | Message:
         return self.format.write(hasty_answer(self.task.ground_truth, rng))
 

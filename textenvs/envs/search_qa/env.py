@@ -165,7 +165,8 @@ class SearchQA(ToolEnv[SearchState]):
         return self.format.write(f"Answer: {wrong}")
 
     def secrets(self) -> Sequence[str]:
-        return answers_of(self.task)
+        """Every right answer, until something was searched for: what is found is there to be read."""
+        return () if self.state.searched else answers_of(self.task)
 
     def attacks(self) -> Sequence[Attack]:
         return (*COMMON, *ATTACKS)
