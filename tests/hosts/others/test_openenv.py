@@ -13,7 +13,8 @@ from openenv_kit import served
 import textenvs
 from textenvs.env import EnvironmentFailure
 from textenvs.envs.clarify.env import Clarify
-from textenvs.integrations.openenv import TextAction, TextEnvClient, TextEnvironment, create_app, main
+from textenvs.integrations.openenv import TextAction, TextEnvClient, TextEnvironment, create_app
+from textenvs.integrations.openenv.__main__ import main
 from textenvs.messages import assistant
 
 CALL = {"id": "call_0", "type": "function", "function": {"name": "calc_gsm8k_reward", "arguments": '{"answer": 7}'}}

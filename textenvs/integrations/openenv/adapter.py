@@ -1,29 +1,20 @@
-"""OpenEnv: a text environment behind an OpenEnv server, and the client for it.
+"""A text environment behind an OpenEnv server, and the client for it.
 
-``python -m textenvs.integrations.openenv textenv/clarify`` serves one; :func:`create_app` is the same as an ASGI
-application. What OpenEnv's own models have no place for (messages, truncation, the turn's terms) is declared in
+What OpenEnv's own models have no place for (messages, truncation, the turn's terms) is declared in
 :class:`TextObservation`, and so survives the wire.
 """
 
 from __future__ import annotations
 
-import argparse
 import functools
-import json
-import sys
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-import gymnasium
-
-from .. import registry
-from ..env import as_reply
-from ..messages import Message, Messages, text_of
-from ..text import reader_may_leave
-from .session import Session, text_of_all
-
-_PROGRAM = "python -m textenvs.integrations.openenv"
+from ... import registry
+from ...env import as_reply
+from ...messages import Message, Messages, text_of
+from ..session import Session, text_of_all
 
 try:
     from fastapi import FastAPI
@@ -33,11 +24,7 @@ try:
     from openenv.core.env_server.types import Action, ConcurrencyConfig, EnvironmentMetadata, Observation, State
     from pydantic import Field
 except ImportError as error:
-    missing = "this needs OpenEnv and what its server imports: pip install openenv"
-    if __name__ == "__main__":
-        print(f"{_PROGRAM}: {missing}", file=sys.stderr)
-        sys.exit(2)
-    raise ImportError(missing) from error
+    raise ImportError("this needs OpenEnv and what its server imports: pip install openenv") from error
 
 __all__ = ["TextAction", "TextEnvClient", "TextEnvironment", "TextObservation", "TextState", "create_app"]
 
@@ -221,43 +208,3 @@ class TextEnvClient(EnvClient[TextAction | Message | str, TextObservation, TextS
 
     def _parse_state(self, payload: dict[str, Any]) -> TextState:
         return TextState.model_validate(payload)
-
-
-# ------------------------------------------------------------------ the command
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Serve an environment until interrupted."""
-    parser = argparse.ArgumentParser(prog=_PROGRAM, description=main.__doc__)
-    parser.add_argument("env", help="the environment's id")
-    parser.add_argument("--env-kwargs", type=_mapping, default={}, metavar="JSON", help="arguments of its constructor")
-    parser.add_argument("--host", default="127.0.0.1", help="the address to listen at (%(default)s)")
-    parser.add_argument("--port", type=int, default=8000, help="the port, 0 for any that is free (%(default)s)")
-    parser.add_argument("--max-sessions", type=int, default=256, help="sessions at a time (%(default)s)")
-    parser.add_argument("--session-timeout", type=float, default=1800.0, help="idle seconds (%(default)s)")
-    with reader_may_leave():
-        given = parser.parse_args(arguments)
-    limits = {"max_concurrent_envs": given.max_sessions, "session_timeout": given.session_timeout}
-    try:
-        if not 0 <= given.port < 2**16:
-            raise ValueError(f"--port must be from 0 to 65535, not {given.port}")
-        app = create_app(given.env, given.env_kwargs, **limits)
-    except (ValueError, TypeError, ImportError, OSError, gymnasium.error.Error) as error:
-        parser.exit(2, f"{parser.prog}: {' '.join(str(error).split())}\n")
-    import uvicorn
-
-    uvicorn.run(app, host=given.host, port=given.port)
-
-
-def _mapping(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError as problem:
-        raise argparse.ArgumentTypeError(f"not JSON: {problem}") from None
-    if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f"a JSON object is expected, not {text}")
-    return value
-
-
-if __name__ == "__main__":
-    main()
