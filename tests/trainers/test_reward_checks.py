@@ -266,7 +266,7 @@ def judged(url: str, *more: str) -> list[str]:
     ("answer", "said"),
     [
         ("I would give this an 8 of 10.", "gave no verdict"),
-        (status(404, "no such model"), "check the model's name ('m')"),
+        (status(404, "no such model"), "check the model's name"),
         (status(401, "who are you"), "check the key"),
         (status(500), "the judge could not be asked"),
     ],

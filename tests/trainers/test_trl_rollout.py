@@ -534,7 +534,7 @@ def test_a_dataset_carries_its_episodes():
     assert [EpisodeSpec.from_row({name: row[name] for name in columns}) for row in dataset] == specs
     for row, spec in zip(dataset, specs, strict=True):
         said = [{"role": m["role"], "content": m["content"]} for m in row["prompt"]]
-        assert said == [dict(message) for message in spec.make().reset(seed=spec.seed)[0]]
+        assert said == [dict(message) for message in spec.make().reset(seed=spec.seed, options=spec.options)[0]]
         assert [m.get(KEY) is not None for m in row["prompt"]] == [False] * (len(said) - 1) + [True]
     with pytest.raises(SpecError, match="no episode"):
         dataset_of([])

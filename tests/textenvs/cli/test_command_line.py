@@ -213,7 +213,7 @@ def test_audit_of_all_fails_where_one_cannot_be_made(error, status, said, capsys
         (
             ["play", "textenv/gsm8k", "--task-index", "-1"],
             2,
-            "the episode cannot be opened: options['task_index'] must be at least 0, not -1",
+            "the episode cannot be opened: options['task_index'] must be an integer of at least 0, not -1",
         ),
         (["new", "Word"], 2, "'Word' is no name"),
         (["new", "random"], 2, "would hide the Python module"),

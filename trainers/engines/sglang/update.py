@@ -110,7 +110,7 @@ class Updater:
         Raises:
             EngineError: It did not.
         """
-        answer = await self._client.request("POST", path, body, timeout=self._options.update_timeout_s)
+        answer = await self._client.request("POST", path, body, timeout=self._options.update_timeout_s, alone=True)
         if answer.status == 404 and missing_ok:
             return None
         if answer.status != 200 or not succeeded(answer.body):
@@ -180,7 +180,11 @@ class Updater:
     async def _checksums(self) -> Any:
         """The server's checksums, or ``None`` where it has none to give (older versions)."""
         answer = await self._client.request(
-            "POST", "/weights_checker", {"action": "checksum"}, timeout=self._options.update_timeout_s
+            "POST",
+            "/weights_checker",
+            {"action": "checksum"},
+            timeout=self._options.update_timeout_s,
+            alone=True,
         )
         return answer.body if answer.status == 200 and succeeded(answer.body) else None
 
