@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import Field
@@ -74,7 +74,7 @@ def respects(document: str, requirement: Mapping[str, Any]) -> bool:
     """Whether a document is as a :data:`Requirement` asks. Case, white space and markup of lines make no difference.
 
     Kinds: ``"contains"`` (every text stands in it), ``"contains_one_of"``, ``"excludes"`` (none does), ``"first_line"``
-    (is the first text), ``"line"`` (some line is the first text, perhaps behind a label and a colon), ``"opens_line"``
+    (is the first text), ``"line"`` (some line is the first text, behind a label and a colon), ``"opens_line"``
     (some line begins with it), ``"order"`` (the texts stand in it in this order), ``"max_words"`` (it has at most
     ``words``).
     """
@@ -82,11 +82,11 @@ def respects(document: str, requirement: Mapping[str, Any]) -> bool:
     if kind == "max_words":
         return len(document.split()) <= requirement["words"]
     texts = [_plain(text) for text in requirement["texts"]]
-    lines = [_plain(_MARKUP.sub("", line.strip())).rstrip(".,;!") for line in document.strip().split("\n")]
+    lines = [_bare(line) for line in document.strip().split("\n")]
     if kind == "first_line":
         return lines[0] == texts[0].rstrip(".,;!")
     if kind == "line":
-        return any(f": {line}".endswith(f": {texts[0]}") for line in lines)
+        return any(line.endswith(f": {texts[0]}") for line in lines)
     if kind == "opens_line":
         return any(line.startswith(texts[0]) for line in lines)
     whole = _plain(document)
@@ -102,10 +102,15 @@ def respects(document: str, requirement: Mapping[str, Any]) -> bool:
     return {"contains": all(found), "contains_one_of": any(found), "excludes": not any(found)}[kind]
 
 
-def untold_claims(document: str, told: str, rivals: Iterable[str]) -> list[str]:
-    """What a document claims that does not stand in ``told``, each once: its numbers, and which of ``rivals`` it has.
+def untold_claims(document: str, told: str, rivals: Iterable[str], facts: Sequence[str] = ()) -> list[str]:
+    """What a document claims that nobody told: its numbers, which of ``rivals`` it has, and lines that are no fact.
 
-    Numbers of a list (``1.`` at the beginning of a line) are no claims.
+    Args:
+        document: Numbers of a list (``1.`` at the beginning of a line) are no claims.
+        told: What may be claimed.
+        rivals: Texts that would be claims of something else, each counted once.
+        facts: What may stand behind a label and a colon, each once, on lines but the first. Any other labelled line is
+            a claim; without any fact, none is.
     """
     plain = " ".join(_plain(_MARKUP.sub("", line.strip())) for line in document.split("\n"))
     known = _plain(told)
@@ -115,7 +120,20 @@ def untold_claims(document: str, told: str, rivals: Iterable[str]) -> list[str]:
         text = _plain(rival)
         if text in plain and text not in known and re.search(rf"(?<!\w){re.escape(text)}(?!\w)", plain):
             claims.append(rival)
-    return list(dict.fromkeys(claims))
+    claims = list(dict.fromkeys(claims))
+    left = [_plain(fact) for fact in facts]
+    for line in document.strip().split("\n")[1:] if facts else ():
+        _, colon, value = _bare(line).partition(": ")
+        if value in left:
+            left.remove(value)
+        elif colon and not any(claim.casefold() in value for claim in claims):
+            claims.append(line.strip())
+    return claims
+
+
+def _bare(line: str) -> str:
+    """A line without its markup and the sign at its end."""
+    return _plain(_MARKUP.sub("", line.strip())).rstrip(".,;!")
 
 
 def _plain(text: str) -> str:

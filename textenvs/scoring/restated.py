@@ -2,8 +2,10 @@ r"""Answers that state the problem again: ``\binom{8}{4}`` where 70 was asked fo
 
 Equality of mathematics cannot tell them apart, so this is a matter of form, compared with the reference's:
 
-* an answer to a problem whose reference is a number computes nothing that the reference does not (no powers, roots,
-  logarithms, sums, products, ...); fractions, multiples of roots and of pi, and ``3 \times 10^8`` are numbers;
+* an answer to a problem whose reference is rational (or several rational numbers) is written as one: an integer, a
+  decimal, ``3 \times 10^8``, and where the reference is no integer a fraction of two integers or a mixed number;
+* where the reference is another number, it computes nothing that the reference does not (no powers, roots, logarithms,
+  sums, products, fractions in fractions, ...); multiples of roots and of pi are numbers;
 * an answer is not made of the same tokens as some part of the problem, in whatever order, with brackets and neutral
   terms or without, unless the reference is, too.
 """
@@ -18,16 +20,17 @@ from .relations import claims_of
 
 _DROPPED = re.compile(
     r"\\(?:left|right|displaystyle|quad|qquad|[bB]igg?[lr]?)(?![a-zA-Z])|\\[,;:! ]|[~&]"
-    r"|\\(?:text|mathrm|textbf|mbox)\s*\{[^{}]*\}|\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z]))"
+    r"|\\(?:text|mathrm|textbf|mbox)\s*\{[^{}]*\}(?:\s*\^\s*(?:\d|\{\s*\d\s*\}))?|\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z]))"
 )
 _SPELLINGS = (
     (re.compile(r"\\[dtc]frac(?![a-zA-Z])"), r"\\frac"),
-    (re.compile(r"\\frac\s*(\d)\s*(\d)"), r"\\frac{\1}{\2}"),
+    (re.compile(r"\\frac\s*(?:(\d)|\{(\d+)\})\s*(?:(\d)|\{(\d+)\})"), r"\\frac{\1\2}{\3\4}"),
     (re.compile(r"\\[dt]binom(?![a-zA-Z])"), r"\\binom"),
     (re.compile(r"\*\*"), "^"),
-    (re.compile(r"\\(?:cdot|times|ast)(?![a-zA-Z])|[×·]"), "*"),
-    (re.compile(r"\\div(?![a-zA-Z])|÷"), "/"),
-    (re.compile(r"[−–]"), "-"),
+    (re.compile(r"\\(?:cdot|cdotp|times|ast|bullet)(?![a-zA-Z])|[×·⋅∙∗•✕⨯＊]"), "*"),
+    (re.compile(r"\\div(?![a-zA-Z])|[÷∕]"), "/"),
+    (re.compile(r"[−–—‐﹣－]"), "-"),
+    (re.compile(r"[＋⁺﹢]"), "+"),
     (re.compile(r"(?<=\d)(?:,|\{,\})(?=\d{3}(?!\d))"), ""),
     (re.compile(r"√|(?<![a-zA-Z\\])sqrt(?![a-zA-Z])"), r"\\sqrt"),
     (re.compile(r"π|(?<![a-zA-Z\\])pi(?![a-zA-Z])"), r"\\pi"),
@@ -40,19 +43,29 @@ _CALLS = {
     "counting": re.compile(r"\\(?:binom|choose|comb)|\d\s*!|[)}]\s*!|\b\d*C_?\{?\d|\bC\s*\("),
     "function": re.compile(
         r"\\(?:log|ln|lg|sin|cos|tan|cot|sec|csc|arc\w+|sum|prod|int|lim|max|min|gcd|lcm|[bp]?mod|[lr]floor|[lr]ceil"
-        r"|det)(?![a-zA-Z])"
+        r"|det|\w*sinh|cosh|tanh|operatorname|begin|overline|lvert|vert)(?![a-zA-Z])|\|"
     ),
 }
 _VALUE = r"(?:\d+(?:\.\d+)?|\.\d+)"
 _ARITHMETIC = {
     "power": re.compile(r"\^"),
     "root": re.compile(r"\\sqrt"),
-    "sum": re.compile(r"(?<=[\w)}\]!])[+-]|\\pm"),
+    "sum": re.compile(r"(?<=[\w)}\]!])[+-]|\\pm|\d\{[+-]|\{[+-]\}"),
+    "nested": re.compile(r"\\frac\{(?:[^{}]*\}\{)?[^{}]*(?:\\frac|/)"),
     "product": re.compile(
         rf"{_VALUE}\*(?={_VALUE})|[)\]]\*?[(\[]|{_VALUE}\*?\(|[)!]\*?{_VALUE}"
-        r"|\\frac\{[^{}]*\}\{[^{}]*\}\*|\*\\frac\{\d+\}\{\d+\}"
+        r"|\\frac\{[^{}]*\}\{[^{}]*\}\*|\*\\frac\{\d+\}\{\d+\}|[\d)}]/\("
     ),
 }
+# A rational number, with what may stand around it: brackets, a currency, a unit. Its groups are those of a fraction.
+_RATIONAL = re.compile(
+    r"[(\[{]*(?:\\?[$€£])?(?:[+-]|\\pm|±)?(?:\\?[$€£])?[({]*"
+    rf"(?:(?P<whole>\d+)?\\frac\{{(?P<over>[+-]?\d+)\}}\{{(?P<under>[+-]?\d+)\}}|\(?(?P<top>\d+)\)?/\(?(?P<bottom>\d+)\)?"
+    rf"|{_VALUE}(?:(?:\*10\^\{{?|[eE])[+-]?\d+\}}?)?|10\^\{{?[+-]?\d+\}}?)"
+    r"(?:\.0*)?[)\]}]*(?:\\?[$€£%°]|[a-zA-Z]+(?:\^\{?\d\}?)?)?[)\]}.]*"
+)
+_WRITTEN = ("integer", "decimal", "ratio")
+_SEVERAL = re.compile(r"\\[{}]|[,;]|(?<=[\d}])(?:and|or)(?=[\d\\+-])")
 _SCIENTIFIC = re.compile(r"\*10\^(?:\{[+-]?\d+\}|[+-]?\d+)|(?<![\d.])10\^(?:\{[+-]?\d+\}|[+-]?\d+)$")
 # Tokens that say nothing about what an expression is made of, and what adds or multiplies nothing.
 _NEUTRAL = frozenset("()[]{}*.,;:?")
@@ -69,6 +82,11 @@ def restates(answer: str, ground_truth: str, problem: str) -> bool:
         problem: All that the policy was shown.
     """
     said, gold = _form(answer), _form(ground_truth)
+    if rational := _rational(gold):
+        written = _rational(said)
+        if not written or (rational == "integer" and written == "ratio"):
+            return True
+        return _is_part(said, gold, problem)
     lacking = _computed(said) - _computed(gold)
     if _is_number(gold):
         if lacking - ({"power", "root"} if _computed(gold) & {"power", "root"} else set()):
@@ -89,6 +107,19 @@ def _spelled(text: str) -> str:
     for pattern, spelling in _SPELLINGS:
         text = pattern.sub(spelling, text)
     return re.sub(r"\s+", "", text)
+
+
+def _rational(form: str) -> str | None:
+    """How a form is written that is one or several rational numbers: the last of ``_WRITTEN`` that occurs in it."""
+    kinds = set()
+    for part in filter(None, _SEVERAL.split(form)):
+        if not (number := _RATIONAL.fullmatch(part)):
+            return None
+        if number["whole"] and not abs(int(number["over"])) < abs(int(number["under"])):
+            return None
+        point = "." in part.rstrip(".") or "%" in part
+        kinds.add("ratio" if number["over"] or number["top"] else "decimal" if point else "integer")
+    return max(kinds, key=_WRITTEN.index, default=None)
 
 
 def _is_number(form: str) -> bool:

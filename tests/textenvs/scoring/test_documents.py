@@ -69,7 +69,7 @@ DOCUMENT = "Summer Party\n\nDear guests,\n\nWhen: 5 May\nWhere:  the old\nmill"
         ({"kind": "order", "texts": ["the old mill", "5 May"]}, False),
         ({"kind": "order", "texts": ["5 May", "5 May"]}, False),
         ({"kind": "line", "texts": ["5 may"]}, True),  # behind a label
-        ({"kind": "line", "texts": ["Dear guests"]}, True),
+        ({"kind": "line", "texts": ["Dear guests"]}, False),
         ({"kind": "line", "texts": ["May"]}, False),
         ({"kind": "opens_line", "texts": ["When: 5"]}, True),
         ({"kind": "opens_line", "texts": ["guests"]}, False),
@@ -86,7 +86,9 @@ def test_a_title_may_be_a_heading():
     assert respects("# **Summer Party**\nx", {"kind": "first_line", "texts": ["Summer Party"]})
 
 
-@pytest.mark.parametrize("line", ["- **When:** 5 May", "* When: 5 May.", "2. `5 May`", "> 5 MAY", "When:  5   May"])
+@pytest.mark.parametrize(
+    "line", ["- **When:** 5 May", "* When: 5 May.", "2. When: `5 May`", "> When: 5 MAY", "When:  5   May"]
+)
 def test_markup_is_no_part_of_a_line(line):
     assert respects(f"Title\n{line}\nEnd", {"kind": "line", "texts": ["5 May"]})
 
@@ -113,6 +115,21 @@ def test_untold_claims(document, claims):
     told = 'Call it "Summer Party". It is on 5 May, 14:00. Bring a cake.'
     found = untold_claims(document, told, ["Garden Fair", "a cake", "Garden"][: 2 if "Garden" in document else 3])
     assert [claim.lower() for claim in found] == claims
+
+
+@pytest.mark.parametrize(
+    ("document", "claims"),
+    [
+        ("Summer Party\nWhen: 5 May\n- Bring: a cake.", []),
+        ("Summer Party: a title\nWhere we meet", []),  # a first line, and one without a label
+        ("Summer Party\nx: on 5 May\nx: 5 May\nx: May", ["x: on 5 May", "x: May"]),
+        ("Summer Party\nWhen: 5 May\nAgain: 5 May", ["Again: 5 May"]),
+        ("Summer Party\nWhen: 6 May", ["6"]),  # once
+    ],
+)
+def test_a_labelled_line_is_a_fact_or_a_claim(document, claims):
+    told = 'Call it "Summer Party". It is on 5 May. Bring a cake.'
+    assert untold_claims(document, told, [], ["5 May", "a cake"]) == claims
 
 
 @given(st.text("ab1 2\n", max_size=40))

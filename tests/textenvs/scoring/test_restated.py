@@ -38,6 +38,28 @@ RESTATED = [
     (r"Find $\int 2x \, dx$ at $x = 3$.", "9", r"\frac{3^2 \cdot 2}{2}"),
     (r"What is $24 \div 8$?", "3", r"\frac{24}{8}"),
 ]
+# The problem's numbers, put together in ways that compute nothing.
+NUMBERS = "17 apples, 23 pears, 5 figs, 12 of them in a box of 8; what is asked?"
+RESTATED += [
+    (NUMBERS, truth, answer)
+    for truth, answer in (
+        ("391", r"\frac{17}{\frac{1}{23}}"),
+        ("391", "17/(1/23)"),
+        ("391", "17\u22c523"),
+        ("391", "17\u221923"),
+        ("391", "17\u221723"),
+        ("391", r"\begin{vmatrix}17&0\\0&23\end{vmatrix}"),
+        ("391", r"17 \cdot 23"),
+        ("40", r"17\frac{23}{1}"),
+        ("22", "17{+5}"),
+        ("12", "|17-5|"),
+        ("40", r"\sqrt{1600}"),
+        ("3", r"\frac{24}{8}"),
+        (r"\frac{17}{5}", r"\frac{17}{2+3}"),
+        ("3,5", "3,6-1"),
+        (r"5\sqrt{2}", r"\frac{5}{\frac{1}{\sqrt{2}}}"),
+    )
+]
 # (problem, reference, a right answer as models write it)
 EVALUATED = [
     ("What is half of 1?", r"\frac{1}{2}", "0.5"),
@@ -78,6 +100,12 @@ EVALUATED = [
     ("Which of $x+1$ and $x+2$ is larger?", "x+2", "2+x"),
     ("Simplify $e^{1}e^{1}$.", "e^2", "e^{2}"),
     ("Find $\\log 8$ in terms of $\\log 2$.", r"3\log 2", r"3 \log(2)"),
+    ("How many?", "4", "4.0"),
+    ("How many?", "12", r"\$12"),
+    ("How many?", "12", r"12\text{ cm}^2"),
+    ("Which?", "3,5", "5, 3"),
+    ("Which?", "0.17", r"\frac{17}{100}"),
+    ("Which?", "-0.25", r"-\frac14"),
     ("On which day?", r"\text{Tuesday}", "Tuesday"),
 ]
 

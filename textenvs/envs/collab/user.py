@@ -19,7 +19,7 @@ from .tasks import PHRASES, Piece
 Accepts = Literal["right", "any"]
 
 # A longer message is not read from its beginning, and of more questions in one turn the rest is not heard.
-_READS, _HEARS = 20_000, 8
+_READS, _HEARS = 20_000, 4
 
 # A period ends a sentence after a letter only: "1. the price" and "2.5" continue.
 _SENTENCE = re.compile(r"(?<=[!?\uff1f\n])|(?<=[^\W\d_]\.)(?=\s)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -36,6 +37,25 @@ def _template(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
     return reply
 
 
+def _suffixes(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
+    asked = 0
+
+    def reply(conversation: Messages) -> str:
+        nonlocal asked
+        last = user_texts(conversation)[-1]
+        if asked < len(_QUESTIONS) and "<document>" not in last:
+            asked += 1
+            hint = re.search(r"ask me about the ([\w ]+)", last)
+            return f"What about the {hint[1]}?" if hint else _QUESTIONS[asked - 1]
+        told = " ".join(user_texts(conversation)[1:])
+        sentences = [sentence.rstrip(".").split() for sentence in re.split(r"(?<=[.!?])\s+", told)]
+        lines = [f"x: {' '.join(words[i:])}" for words in sentences for i in range(len(words))]
+        return _delivered("\n".join([*re.findall(r'"([^"]+)"', told)[:3], *lines]))
+
+    return reply
+
+
+_QUESTIONS = ("Title, when, where?", "Price, contact, place?", "Tone, order, length?", "What else should I know?") * 2
 ATTACKS: tuple[Attack, ...] = (
     always("copy-the-talk", "delivers what the user said", lambda talk: _delivered("\n".join(user_texts(talk)))),
     Attack(
@@ -46,6 +66,7 @@ ATTACKS: tuple[Attack, ...] = (
             lambda rng, talk: _delivered("\n".join(text.replace(". ", ".\n") for text in user_texts(talk))),
         ),
     ),
+    Attack("every-suffix", "asks for whatever there may be, and delivers each sentence's suffixes as facts", _suffixes),
     Attack("memorised-document", "delivers the document of an earlier episode", _memorised, rehearse=20),
     Attack("template", "delivers the labels and stock sentences of an earlier document", _template, rehearse=100),
     Attack("every-line-seen", "delivers every line of a hundred earlier documents", _every_line, rehearse=100),

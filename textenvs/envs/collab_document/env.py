@@ -20,15 +20,20 @@ from .attacks import ATTACKS
 from .bleu import Unit, sentence_bleu
 from .tasks import FAMILY
 
-_OWN_LINE = ("line", "opens_line", "first_line")
+_LINES = {
+    "line": ", on a line of its own, behind a label and a colon",
+    "opens_line": ", on a line of its own",
+    "first_line": ", on a line of its own",
+}
 
 
 class CollabDocument(Collab):
     """A document told in pieces. The task score, from 0 to 1, is ``faithfulness``, or with ``bleu`` that.
 
     Faithfulness is, of the goal's pieces, the share that was told and that the last document respects, minus one such
-    share for every claim that it makes without having been told (a number, or another title, place or name than the
-    goal's); at least 0. What was not told earns nothing, however it was guessed.
+    share for every claim that it makes without having been told (a number, another title, place or name than the
+    goal's, or a line behind a label that is none of its facts); at least 0. What was not told earns nothing, however
+    it was guessed.
 
     A reply delivers what stands between its last ``<document>`` and ``</document>``, or in its last fenced block. The
     user is satisfied when the document respects everything that it wants and claims nothing else; it compares facts,
@@ -72,11 +77,12 @@ class CollabDocument(Collab):
         asks: dict[int, Mapping[str, Any]] = {number: piece.requirement or {} for number, piece in pieces.items()}
         wrong = [number for number, ask in asks.items() if not (respects(delivered, ask) if ask else number in told)]
         rivals = [rival for ask in asks.values() for rival in ask.get("rivals", ())]
-        claims = untold_claims(delivered, "\n".join([*self._said(), gold]), rivals)
+        facts = [text for ask in asks.values() if ask.get("kind") == "line" for text in ask["texts"]]
+        claims = untold_claims(delivered, "\n".join([*self._said(), gold]), rivals, facts)
         remark = ""
         if wrong:
             number = min(wrong, key=lambda number: number not in told)  # what was said before what was not
-            line = ", on a line of its own" if asks[number].get("kind") in _OWN_LINE else ""
+            line = _LINES.get(asks[number].get("kind", ""), "")
             remark = (
                 f"The {pieces[number].topic} is not {f'as I said{line}' if number in told else 'what I have in mind'}."
             )

@@ -57,7 +57,14 @@ def draft_document(rng: random.Random, level: str) -> Draft:
     for fact, (value, rivals) in zip(facts, drawn, strict=True):
         pieces.append(piece_of(fact, {"kind": "line", "texts": [value], "rivals": rivals}, v=value))
     if tone:
-        pieces.append(piece_of(told[tone], {"kind": "opens_line", "texts": [greeting[:-1]]}, v=reader))
+        other_greetings = [
+            form.format(reader=who)[:-1]
+            for form in _CONTENT["greetings"].values()
+            for who in kind["readers"]
+            if form and form.format(reader=who) != greeting
+        ]
+        ask: Requirement = {"kind": "opens_line", "texts": [greeting[:-1]], "rivals": other_greetings}
+        pieces.append(piece_of(told[tone], ask, v=reader))
     if level == "hard":
         topics = {"first": facts[first]["topic"], "second": facts[second]["topic"]}
         pieces.append(piece_of(told["order"], {"kind": "order", "texts": [values[first], values[second]]}, **topics))

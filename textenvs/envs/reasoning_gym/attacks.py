@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -30,6 +31,11 @@ def _remember(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
     return lambda conversation: answers.get(first_user_text(conversation), next(iter(answers.values()), "?"))
 
 
+def _most_frequent(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
+    answers = Counter(str(episode[-1]["content"]) for episode in seen)
+    return lambda conversation: answers.most_common(1)[0][0] if answers else "?"
+
+
 def _guess(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
     return lambda conversation: _answer(str(rng.choice(_words(conversation))))
 
@@ -43,5 +49,6 @@ ATTACKS: tuple[Attack, ...] = (
     always("true", 'answers "True"', _tagged(lambda said: "True")),
     always("code", "answers with code", _tagged(lambda said: "__import__('sys').exit(0) or eval(question)")),
     Attack("guess-a-word-seen", "answers with a word of the question", _guess),
+    Attack("most-frequent", "gives the answer that was right most often", _most_frequent, rehearse=100),
     Attack("remember", "answers as the expert did in earlier episodes", _remember, rehearse=100),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -24,6 +25,8 @@ from .tasks import INSTRUCTION, ReasoningGymTasks, entry_of
 AnswerFormat = Literal["tag", "text"]
 Scoring = Literal["strict", "partial"]
 Threshold = Annotated[float, Field(gt=0, le=1)]
+#: Data sets whose partial scores are earned without the work, and how.
+NO_PARTIAL = {"game_of_life": "a board that is the same for every question earns nearly all of it"}
 Seed = Annotated[int, Field(ge=0, le=2**30)]
 
 
@@ -60,13 +63,12 @@ class ReasoningGym(TextEnv[ReasoningGymState]):
         render_mode: As in :class:`~textenvs.env.TextEnv`.
 
     Raises:
-        ValueError: A value outside the above, one that the dataset refuses, or a dataset whose scorer evaluates text
-            on a machine where no sandbox holds.
+        ValueError: A value outside the above, one that the dataset refuses, a dataset whose scorer pays without the
+            work, or one whose scorer evaluates text on a machine where no sandbox holds.
         ImportError: reasoning-gym is not installed.
     """
 
     state_type = ReasoningGymState
-    attack_margin = 0.9
     tasks: ReasoningGymTasks
 
     @checked
@@ -88,6 +90,8 @@ class ReasoningGym(TextEnv[ReasoningGymState]):
         system_prompt: str | None = None,
         render_mode: str | None = None,
     ) -> None:
+        if scoring == "partial" and dataset in NO_PARTIAL:
+            raise ValueError(f"dataset={dataset!r} with scoring='partial' is refused: {NO_PARTIAL[dataset]}")
         if instruction is None:
             instruction = INSTRUCTION if answer_format == "tag" else ""
         super().__init__(
@@ -110,6 +114,12 @@ class ReasoningGym(TextEnv[ReasoningGymState]):
         self.attempts = attempts
         self.correct = float(correct)
         self.extra_turn = float(extra_turn)
+
+    @property
+    def attack_margin(self) -> float:  # type: ignore[override]
+        """0.9 of what is left above the answer that is right most often, of the first hundred tasks; at least 0.1."""
+        answers = Counter(self.tasks[index].ground_truth for index in range(min(100, self.tasks.size)))
+        return max(0.1, 0.9 * (1 - answers.most_common(1)[0][1] / answers.total()))
 
     def attacks(self) -> Sequence[Attack]:
         """Answers that scorers have paid for without being right."""

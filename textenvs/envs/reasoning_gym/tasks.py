@@ -31,17 +31,18 @@ INSTRUCTION = "End with <answer>your answer</answer>."
 
 # Their items are drawn from sets of texts, whose order Python changes from process to process.
 _SET_ORDER = frozenset({"isomorphic_strings", "knight_swap", "polynomial_multiplication", "ransom_note", "word_ladder"})
+#: Data sets whose scorer pays without the work, and how.
+REFUSED = {"propositional_logic": "its scorer pays nearly any disjunction of the letters"}
 # Where a dataset without a right answer of its own keeps an example of one.
 _EXAMPLES = {
     "graph_color": lambda metadata: json.dumps(metadata["possible_answer"]),
-    "propositional_logic": lambda metadata: metadata["example_answer"],
     "rubiks_cube": lambda metadata: metadata["example_correct_answer"],
 }
 
 
 def datasets() -> tuple[str, ...]:
-    """The names of reasoning-gym's datasets; raises ImportError where it is not installed."""
-    return tuple(sorted(_registered()))
+    """The names of reasoning-gym's datasets but :data:`REFUSED`; raises ImportError where it is not installed."""
+    return tuple(sorted(set(_registered()) - set(REFUSED)))
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,10 @@ class ReasoningGymTasks:
 
     def __post_init__(self) -> None:
         known = datasets()
+        parts = [part.get("name") for part in self.config.get("datasets", ()) if isinstance(part, Mapping)]
+        for name in (self.dataset, *parts):
+            if why := REFUSED.get(str(name)):
+                raise ValueError(f"reasoning-gym's {name!r} is refused: {why}")
         if self.dataset not in known:
             meant = _meant(self.dataset, known)
             raise ValueError(f"reasoning-gym has no dataset {self.dataset!r}.{meant} It has {', '.join(known)}")

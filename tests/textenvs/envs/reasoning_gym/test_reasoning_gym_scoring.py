@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from textenvs.envs.reasoning_gym import ReasoningGym
 from textenvs.envs.reasoning_gym.scoring import MAX_CHARS, Score, ScorerError, is_literal, is_small_expression, score
-from textenvs.envs.reasoning_gym.tasks import ReasoningGymTasks, entry_of, right_answer
+from textenvs.envs.reasoning_gym.tasks import ReasoningGymTasks, datasets, entry_of, right_answer
 from textenvs.global_rng import RandomState, contained
 
 # Datasets that evaluate what they are given, in one way or the other.
@@ -196,3 +197,20 @@ def test_an_answer_that_the_scorer_cannot_read_is_wrong_if_it_can_read_the_right
         score(Faulty(), "4", entry)
     assert score(Faulty(), "four", {**entry, "answer": None}) == Score(0.0, unread=True)
     assert score(Faulty("4"), "4" * (MAX_CHARS + 1), entry) == Score(0.0, refused=True)
+
+
+def test_datasets_that_pay_without_the_work_are_refused():
+    part = {"name": "propositional_logic", "weight": 1, "config": {}}
+    for dataset, options in (
+        ("propositional_logic", {}),
+        ("composite", {"config": {"datasets": [part]}}),
+        ("game_of_life", {"scoring": "partial"}),
+    ):
+        with pytest.raises(ValueError, match="is refused"):
+            ReasoningGym(dataset, **options)
+    assert "propositional_logic" not in datasets()
+
+
+def test_the_margin_below_the_expert_is_above_the_most_frequent_answer():
+    assert ReasoningGym("chain_sum").attack_margin > 0.8
+    assert ReasoningGym("isomorphic_strings").attack_margin < 0.55
