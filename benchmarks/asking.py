@@ -49,7 +49,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "collab-math": {
         "start": (
             "env.id=asking:asking/collab-math-start-v0",
-            "warm_start.steps=600",
+            "warm_start.steps=500",
             "warm_start.demonstrations=20000",
         ),
         "both": ("env.kwargs.equality=value", "rollout.max_response_length=64", "engine.max_context=512"),
@@ -98,7 +98,7 @@ class CollabMathStart(MeasuredCollabMath):
     def user(self) -> CollabUser:
         """Volunteering in every other task."""
         volunteers = sum(self.task.key.encode()) % 2 == 0
-        return replace(super().user, volunteers=volunteers)
+        return replace(super().user, behavior=replace(self.behavior, volunteers=volunteers))
 
     def demonstration(self, rng: np.random.Generator) -> str:
         """A question, or "Go on."; when everything is told, the answer."""
