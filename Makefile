@@ -26,6 +26,9 @@ BIN    := $(VENV)/bin
 PIP_OPTIONS := --disable-pip-version-check --quiet --no-compile
 PIP    := $(BIN)/python -m pip install $(PIP_OPTIONS)
 
+# Tests, engines and Ray start hundreds of processes; without compiled modules each would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help venv venv-vllm venv-sglang venv-verl venv-hosts dev train test test-light test-slow lint bench lock docs clean
 .DELETE_ON_ERROR:
