@@ -59,10 +59,11 @@ _ARITHMETIC = {
 }
 # A rational number, with what may stand around it: brackets, a currency, a unit. Its groups are those of a fraction.
 _RATIONAL = re.compile(
-    r"[(\[{]*(?:\\?[$€£])?(?:[+-]|\\pm|±)?(?:\\?[$€£])?[({]*"
-    rf"(?:(?P<whole>\d+)?\\frac\{{(?P<over>[+-]?\d+)\}}\{{(?P<under>[+-]?\d+)\}}|\(?(?P<top>\d+)\)?/\(?(?P<bottom>\d+)\)?"
+    r"[(\[{]{0,3}(?:\\?[$€£])?(?:[+-]|\\pm|±)?(?:\\?[$€£])?[({]{0,3}"
+    r"(?:(?P<whole>\d{1,99})?\\frac\{(?P<over>[+-]?\d{1,99})\}\{(?P<under>[+-]?\d{1,99})\}"
+    r"|\(?(?P<top>\d+)\)?/\(?(?P<bottom>\d+)\)?"
     rf"|{_VALUE}(?:(?:\*10\^\{{?|[eE])[+-]?\d+\}}?)?|10\^\{{?[+-]?\d+\}}?)"
-    r"(?:\.0*)?[)\]}]*(?:\\?[$€£%°]|[a-zA-Z]+(?:\^\{?\d\}?)?)?[)\]}.]*"
+    r"(?:\.0*)?[)\]}]{0,3}(?:\\?[$€£%°]|[a-zA-Z]{1,20}(?:\^\{?\d\}?)?)?[)\]}.]{0,3}"
 )
 _WRITTEN = ("integer", "decimal", "ratio")
 _SEVERAL = re.compile(r"\\[{}]|[,;]|(?<=[\d}])(?:and|or)(?=[\d\\+-])")

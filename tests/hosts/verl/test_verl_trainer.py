@@ -20,6 +20,7 @@ from textenvs.integrations import EpisodeSpec
 from textenvs.integrations.rows import write_episodes
 
 SIBLINGS = 3
+pytestmark = pytest.mark.timeout(400)  # each of verl's actors imports all of verl, beside the rest of the suite
 
 
 @pytest.fixture(scope="module")

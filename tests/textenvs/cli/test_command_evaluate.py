@@ -44,6 +44,7 @@ def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delitem(sys.modules, "evaluate_policies", raising=False)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # the file is rewritten within a second, to the same size
     return tmp_path
 
 

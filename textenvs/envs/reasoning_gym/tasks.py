@@ -72,17 +72,17 @@ class ReasoningGymTasks:
 
     def __post_init__(self) -> None:
         known = datasets()
-        parts = [part.get("name") for part in self.config.get("datasets", ()) if isinstance(part, Mapping)]
-        for name in (self.dataset, *parts):
-            if why := REFUSED.get(str(name)):
-                raise ValueError(f"reasoning-gym's {name!r} is refused: {why}")
-        if self.dataset not in known:
+        if self.dataset not in {*known, *REFUSED}:
             meant = _meant(self.dataset, known)
             raise ValueError(f"reasoning-gym has no dataset {self.dataset!r}.{meant} It has {', '.join(known)}")
         try:
             object.__setattr__(self, "config", json.loads(json.dumps(dict(self.config))))
         except (TypeError, ValueError) as error:
             raise ValueError(f"config must be a mapping as in JSON, not {self.config!r}: {error}") from error
+        parts = [part.get("name") for part in self.config.get("datasets", ()) if isinstance(part, Mapping)]
+        for name in (self.dataset, *parts):
+            if why := REFUSED.get(str(name)):
+                raise ValueError(f"reasoning-gym's {name!r} is refused: {why}")
         self.opened()
         if self.dataset in _SET_ORDER and os.environ.get("PYTHONHASHSEED", "random") == "random":
             log.warning(
