@@ -98,7 +98,7 @@ class CollabMathStart(MeasuredCollabMath):
     def user(self) -> CollabUser:
         """Volunteering in every other task."""
         volunteers = sum(self.task.key.encode()) % 2 == 0
-        return replace(super().user, behavior=replace(self.behavior, volunteers=volunteers))
+        return replace(super().user, volunteers=volunteers)
 
     def demonstration(self, rng: np.random.Generator) -> str:
         """A question, or "Go on."; when everything is told, the answer."""
