@@ -207,10 +207,11 @@ def _replies(env: TextEnv[Any], seed: int) -> Iterator[str | Message]:
 
 
 def _attributes(env: TextEnv[Any]) -> dict[str, Any]:
-    """A copy of what is plain data among the environment's own attributes."""
+    """A copy of what is plain data among the environment's own attributes; what its copies leave out is a cache."""
+    copied = env.__getstate__()
     return {
         name: copy.deepcopy(value)
-        for name, value in vars(env).items()
+        for name, value in (copied if isinstance(copied, dict) else vars(env)).items()
         if name not in _OF_THE_BASE and isinstance(value, _PLAIN)
     }
 
