@@ -24,8 +24,6 @@ try:
 except ImportError as error:
     raise ImportError("this needs TorchRL: pip install 'textenvs[torchrl]'") from error
 
-__all__ = ["InfoReader", "TextGymWrapper", "drop_failed"]
-
 
 def _register(space: type, example: Any) -> None:
     @register_gym_spec_conversion(space)
@@ -39,10 +37,7 @@ _register(Unicode, "")
 
 
 class InfoReader(BaseInfoDictReader):  # type: ignore[misc]
-    """Writes ``info`` (the whole dictionary, as non-tensor data) and ``failed`` (a bool of shape [1]) at each step.
-
-    TorchRL's own reader takes arrays only.
-    """
+    """Writes ``info`` (non-tensor data, for which TorchRL has no reader) and ``failed`` (a bool of shape [1])."""
 
     def __init__(self) -> None:
         failed = Binary(1, dtype=Binary(1).zero().bool().dtype)  # torch.bool, without importing torch here
@@ -60,7 +55,7 @@ class InfoReader(BaseInfoDictReader):  # type: ignore[misc]
         return tensordict
 
     def reset(self) -> None:
-        """Nothing is kept of what was read."""
+        pass  # nothing is kept of what was read
 
 
 class TextGymWrapper(GymWrapper):  # type: ignore[misc]
@@ -71,7 +66,7 @@ class TextGymWrapper(GymWrapper):  # type: ignore[misc]
     ``info``.
 
     ``env.reset(seed=..., options=...)`` begins a given episode; ``rollout`` plays it when it is given the result and
-    ``auto_reset=False``. (``set_seed`` resets, too, and a plain ``rollout`` resets once more after it.)
+    ``auto_reset=False``.
 
     Args:
         env: The environment, or its id.
@@ -93,8 +88,7 @@ class TextGymWrapper(GymWrapper):  # type: ignore[misc]
         self.set_info_dict_reader(InfoReader())
 
     def read_action(self, action: Any) -> Any:
-        """A string, or a message, which a TensorDict may have taken apart."""
-        return _plain(action)
+        return _plain(action)  # a message may have been taken apart by a TensorDict
 
 
 def drop_failed(batch: TensorDictBase) -> TensorDictBase:
@@ -121,7 +115,6 @@ def drop_failed(batch: TensorDictBase) -> TensorDictBase:
 
 
 def _plain(value: Any) -> Any:
-    """Mappings and lists out of what TensorDict makes of them."""
     if isinstance(value, TensorDictBase):
         return {name: _plain(value[name]) for name in value.keys()}  # noqa: SIM118  a TensorDict iterates over rows
     if isinstance(value, Mapping):

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+from contextlib import closing
 
 import adapter_kit
 import pytest
@@ -20,7 +21,7 @@ def test_a_session_is_the_environment_message_by_message(env_id):
     ends = set()
     for played in adapter_kit.episodes(env_id, 12):
         session, opening = Session.of(EpisodeSpec.from_row(json.dumps(played.spec.to_row())))
-        with session:
+        with closing(session):
             assert opening == played.opening
             turns = [session.reply(reply) for reply in played.replies]
             assert [turn.messages for turn in turns] == played.said
