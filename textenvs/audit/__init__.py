@@ -18,8 +18,7 @@ from typing import Any
 from ..env import TextEnv
 from ..evaluate.runner import Stopped
 from .contract import copies, determinism, endings, play_episodes, secrets, terms
-from .earnings import cost, own_attacks, returns
-from .expert_cheats import failing_first, remembering, unasked
+from .earnings import cost, failing_first, own_attacks, remembering, returns, unasked
 from .process import processes
 from .programs import programs
 from .search import search

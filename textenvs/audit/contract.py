@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import islice
 from math import fsum, isclose
@@ -62,19 +62,13 @@ def play_episodes(subject: Subject) -> list[Played]:
 
 def determinism(subject: Subject, episodes: list[Played]) -> Verdict:
     """The same seed and replies give the same episode, whatever the global generators hold."""
-    outside = RandomState.current()
-    try:
-        return _determinism(subject, episodes)
-    finally:
-        outside.install()
-
-
-def _determinism(subject: Subject, episodes: list[Played]) -> Verdict:
-    for played in episodes:
-        with closing(subject.make_env()) as env:
+    remedy = "draw from self.np_random alone, and use no clock, id or global generator"
+    with ExitStack() as stack:
+        stack.callback(RandomState.current().install)
+        for played in episodes:
+            env = stack.enter_context(closing(subject.make_env()))
             RandomState.seeded(played.seed).install()  # nothing may read it
             opening = env.reset(seed=played.seed)
-            remedy = "draw from self.np_random alone, and use no clock, id or global generator"
             if opening != played.opening:
                 what = f"reset(seed={played.seed}) gave two different openings"
                 return Verdict("determinism", "fail", f"{what}; {remedy}", _difference(played.opening, opening))
