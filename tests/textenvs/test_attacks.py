@@ -12,7 +12,7 @@ from textenvs.audit.subject import mean
 from textenvs.evaluate.baselines import play_attack, play_script
 from textenvs.sandbox import SandboxUnavailable
 
-EPISODES = QUICK = 200
+EPISODES, QUICK = 200, 60
 
 
 def probe(env_id: str) -> TextEnv | None:
@@ -28,7 +28,7 @@ LEVELS = [(env_id, level) for env_id, env in ENVS.items() for level in env.level
 # 200 episodes of every level take minutes, and are of `make test-slow`.
 CASES = [
     *((env_id, level, QUICK) for env_id, level in LEVELS if env_id not in SANDBOXED),
-    *((env_id, ENVS[env_id].levels[0], 20) for env_id in SANDBOXED if env_id in ENVS),
+    *((env_id, ENVS[env_id].levels[0], 15) for env_id in SANDBOXED if env_id in ENVS),
     *(pytest.param(env_id, level, EPISODES, marks=pytest.mark.slow) for env_id, level in LEVELS),
 ]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..attack import COMMON, Attack, Cheater, always, first_user_text
+from ..attack import COMMON, Attack, always, remember
 from ..env import TextEnv
 from ..evaluate.baselines import has_script, play_attack, play_script, same_tasks
 from ..evaluate.policies import SCRIPTS, AttackPolicy, Player, Policy, Reply, Script, ScriptedPolicy, ToolSchemas
@@ -21,7 +21,7 @@ from ..evaluate.records import Record
 from ..evaluate.runner import Stopped
 from ..event_loop import settle
 from ..integrations.importers.base import Imported
-from ..messages import Message, Messages
+from ..messages import Messages
 from ..registry import make
 from .subject import Subject, Verdict, below_expert, judge, mean, show, solved
 
@@ -215,37 +215,20 @@ def remembering(subject: Subject) -> Verdict:
         return Verdict(check, "skipped", "there is one task")
     expert, random = ScriptedPolicy("expert"), ScriptedPolicy("random")
     rehearsed = [record.messages for record in subject.play(expert, others, subject.seed + 1)]
-    tables = [AttackPolicy(Attack(check, "", functools.partial(_lookup, last)), rehearsed) for last in (False, True)]
     ceiling, floor = (mean(subject.play(policy, indices, subject.seed)) for policy in (expert, random))
     limit = below_expert(subject.env, ceiling, floor)
     too_much = (
         "a table of the expert's answers to other tasks answers new ones: tasks repeat; draw more of what an answer "
         "depends on for every task"
     )
-    for policy in tables:
-        records = subject.play(policy, indices, subject.seed)
+    for last in (False, True):
+        attack = Attack(check, "", functools.partial(remember, last=last))
+        records = subject.play(AttackPolicy(attack, rehearsed), indices, subject.seed)
         evidence = f"mean return {mean(records):+.3f} after {len(others)} other tasks; expert {ceiling:+.3f}"
         verdict = judge(check, records, limit, evidence, too_much, "answers to other tasks are no answers to a new one")
         if verdict.status != "pass":
             break
     return verdict
-
-
-def _lookup(last: bool, rng: np.random.Generator, rehearsed: Sequence[Messages]) -> Cheater:
-    """The expert's replies to the same request, or to the one with the most words in common: all, or the ``last``."""
-    said_to = ((first_user_text(each), [one for one in each if one["role"] == "assistant"]) for each in rehearsed)
-    known = {request: replies for request, replies in said_to if replies}
-    words = {request: set(request.split()) for request in known}
-
-    def reply(conversation: Messages) -> Message:
-        request = first_user_text(conversation)
-        if request not in known:
-            request = max(known, key=lambda other: len(words[other] & set(request.split())))
-        said = sum(message["role"] == "assistant" for message in conversation)
-        replies = known[request]
-        return replies[-1 if last else min(said, len(replies) - 1)]
-
-    return reply
 
 
 def cost(subject: Subject) -> Verdict:
