@@ -91,11 +91,7 @@ SCHEMAS: Mapping[str, Callable[[Opening, int, str], dict[str, Any]]] = {"verl": 
 
 
 def episode_rows(schema: str, specs: Iterable[EpisodeSpec], *, split: str = "train") -> Iterator[dict[str, Any]]:
-    """A row for each episode, in one of :data:`SCHEMAS`; ``split`` is noted in the rows.
-
-    Raises:
-        SpecError: An unknown schema, or an opening that a prompt column cannot hold.
-    """
+    """A row for each episode, in one of :data:`SCHEMAS`; raises ``SpecError`` where a prompt column cannot hold one."""
     if schema not in SCHEMAS:
         raise SpecError(f"unknown schema {schema!r}; known are {', '.join(SCHEMAS)}")
     for number, opening in enumerate(openings(specs)):
@@ -103,12 +99,7 @@ def episode_rows(schema: str, specs: Iterable[EpisodeSpec], *, split: str = "tra
 
 
 def write_episodes(schema: str, specs: Iterable[EpisodeSpec], path: str | Path, *, split: str = "train") -> Path:
-    """Write :func:`episode_rows` as Parquet; the file appears whole or not at all.
-
-    Raises:
-        SpecError: As there, or no episode.
-        ImportError: pyarrow is not installed.
-    """
+    """Write :func:`episode_rows` as Parquet; the file appears whole or not at all."""
     rows = list(episode_rows(schema, specs, split=split))
     if not rows:
         raise SpecError(f"{path}: no episode to write")

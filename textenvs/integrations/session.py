@@ -111,7 +111,7 @@ def _parsed(value: Any, where: str) -> Any:
 def episode_specs(
     env: str, count: int | None, *, seed: int = 0, env_kwargs: Mapping[str, Any] | None = None
 ) -> Iterator[EpisodeSpec]:
-    """``count`` episodes of an environment (``None``: endless), with the seeds ``seed``, ``seed + 1``, ..."""
+    """``count`` episodes (``None``: endless), with the seeds ``seed``, ``seed + 1``, ..."""
     if count is not None and (not isinstance(count, int) or count < 1):
         raise SpecError(f"count must be an integer of at least 1, not {count!r}")
     for number in itertools.count() if count is None else range(count):
@@ -125,7 +125,7 @@ def text_of_all(messages: Messages) -> str:
 
 @dataclass(frozen=True)
 class SessionTurn:
-    """What an environment made of one reply: ``messages`` is what it said, ``info`` as ``step`` gives it."""
+    """What an environment made of one reply: ``messages`` is what it said."""
 
     messages: Messages
     reward: float
@@ -154,21 +154,14 @@ class Session:
     Plain and awaitable methods come in pairs, as in the environment; an environment that may block its thread gets one
     of asyncio's own for the awaitable ones. After an exception out of :meth:`reply` the episode is as it was before,
     and the reply may be tried again.
-
-    Args:
-        env: The environment; closed with the session, or when the session is collected: many hosts never close.
-
-    Attributes:
-        turns: The turns of the running episode.
-        info: What ``reset`` said of the task.
     """
 
     def __init__(self, env: TextEnv[Any]) -> None:
         self.env = env
-        self.turns: list[SessionTurn] = []
-        self.info: Mapping[str, Any] = {}
+        self.turns: list[SessionTurn] = []  # of the running episode
+        self.info: Mapping[str, Any] = {}  # what reset said of the task
         self._messages: Messages = ()
-        self._close = weakref.finalize(self, env.close)
+        self._close = weakref.finalize(self, env.close)  # also when it is collected: many hosts never close
 
     @classmethod
     def of(cls, spec: EpisodeSpec) -> tuple[Self, Messages]:
@@ -233,17 +226,17 @@ class Session:
         if self.failed:
             raise EnvironmentFailure(str(self.stop), str(self.turns[-1].info.get("failure", "no reason given")))
 
-    def start(self, seed: int | None = None, options: Mapping[str, Any] | None = None) -> Messages:
-        """Begin an episode, and give its opening messages; raises what ``reset`` raises."""
-        return self._opened(*self.env.reset(seed=seed, options=None if options is None else dict(options)))
+    def start(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Messages:
+        """Begin an episode, and return its opening messages; raises what ``reset`` raises."""
+        return self._opened(*self.env.reset(seed=seed, options=options))
 
-    async def astart(self, seed: int | None = None, options: Mapping[str, Any] | None = None) -> Messages:
+    async def astart(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Messages:
         if self.env.blocking:
             return await asyncio.to_thread(self.start, seed, options)
-        return self._opened(*await self.env.areset(seed=seed, options=None if options is None else dict(options)))
+        return self._opened(*await self.env.areset(seed=seed, options=options))
 
     def reply(self, action: str | Message) -> SessionTurn:
-        """Play the assistant's reply: its raw text, or a message; raises what ``step`` raises."""
+        """Play the assistant's reply; raises what ``step`` raises."""
         return self._played(self.env.step(action))
 
     async def areply(self, action: str | Message) -> SessionTurn:
@@ -252,7 +245,6 @@ class Session:
         return self._played(await self.env.astep(action))
 
     def close(self) -> None:
-        """Release what the environment holds; safe to call twice."""
         self._close()
 
     async def aclose(self) -> None:

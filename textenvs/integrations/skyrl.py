@@ -31,10 +31,8 @@ _CLASS = f"{__name__}:SkyRLTextEnv"
 def register(*ids: str, environments: Environments | None = None) -> None:
     """Make environments known to ``skyrl_gym.make``; what was registered here before stays as it is.
 
-    Args:
-        ids: Of this library or your own; without any, all that ship here.
-        environments: By id, options that their rows may have beyond the harmless ones (docs/security.md). These ids are
-            registered besides, anew where they were registered before.
+    Without ``ids``, all that ship here. ``environments`` has, by id, options that rows may have beyond the harmless
+    ones (docs/security.md); these ids are registered besides, anew where they were registered before.
     """
     environments = environments or {}
     for env_id in dict.fromkeys((*(ids or list_environments()), *environments)):
@@ -55,8 +53,7 @@ class SkyRLTextEnv(BaseTextEnv):  # type: ignore[misc]
         env_config: Must be empty: options belong to the rows, or else a group's episodes could differ.
         extras: The row's other columns; ``textenv`` says which episode to play. With ``max_turns``, which SkyRL sets to
             its ``generator.max_turns``, the episode is truncated after as many replies, the last of them judged.
-        env_id: The environment's id; the row's must be the same.
-        options: What :func:`register` was given for it.
+        env_id: As registered, and so are ``options``; the row's environment must be the same.
     """
 
     def __init__(
@@ -83,8 +80,6 @@ class SkyRLTextEnv(BaseTextEnv):  # type: ignore[misc]
         if self.episode.env != env_id:
             raise SpecError(f"the row's env_class is {env_id!r}, and its episode one of {self.episode.env!r}")
         self.max_turns = extras.get("max_turns")
-        if self.max_turns is not None and self.max_turns < 1:
-            raise ValueError(f"max_turns must be at least 1, not {self.max_turns!r}")
         self._session: Session | None = None
 
     def init(self, prompt: Sequence[Mapping[str, str]]) -> tuple[list[dict[str, Any]], dict[str, Any]]:

@@ -68,17 +68,13 @@ class TextGymWrapper(GymWrapper):  # type: ignore[misc]
     ``env.reset(seed=..., options=...)`` begins a given episode; ``rollout`` plays it when it is given the result and
     ``auto_reset=False``.
 
-    Args:
-        env: The environment, or its id.
-        env_kwargs: Arguments of the environment's constructor; only with an id.
-        **kwargs: Of ``GymWrapper``, for example ``device``.
+    ``env_kwargs`` are arguments of the environment's constructor, where an id is given; other keywords are those of
+    ``GymWrapper``, for example ``device``.
     """
 
     def __init__(self, env: TextEnv[Any] | str, *, env_kwargs: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
         if isinstance(env, str):
             env = make(env, **(env_kwargs or {}))
-        elif env_kwargs is not None:
-            raise TypeError("env_kwargs belong to an environment's id; this environment is made already")
         elif not isinstance(env, TextEnv):
             raise TypeError(
                 f"TextGymWrapper takes an id or a TextEnv, not a {type(env).__name__}; GymWrapper takes wrapped ones, "
@@ -98,8 +94,8 @@ def drop_failed(batch: TensorDictBase) -> TensorDictBase:
         batch: What ``rollout`` or a collector gave, of shape [T] or [B, T], with ``("next", "failed")``.
 
     Returns:
-        Its other steps, of shape [N]. Episodes are told apart by the collector's ``traj_ids``, where they are there,
-        else by ``("next", "done")``. Of an episode that an earlier batch began, only the steps in this one are dropped.
+        Its other steps, of shape [N]. Episodes are told apart by the collector's ``traj_ids``, or else by ``("next",
+        "done")``. Of an episode that an earlier batch began, only the steps in this one are dropped.
     """
     failed = batch["next", "failed"].squeeze(-1)
     if ("collector", "traj_ids") in batch.keys(True):

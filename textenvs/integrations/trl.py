@@ -38,18 +38,8 @@ _OVER = "The episode is over."
 def textenv_dataset(env: str, count: int, *, seed: int = 0, env_kwargs: Mapping[str, Any] | None = None) -> Dataset:
     """Episodes of one environment as a dataset for TRL: the seeds ``seed``, ``seed + 1``, ...
 
-    Args:
-        env: The environment's id.
-        count: How many rows.
-        seed: Of the first.
-        env_kwargs: Arguments of the environment, as in JSON.
-
-    Returns:
-        ``prompt`` (the opening messages), and ``env``, ``seed``, ``env_kwargs`` and ``task_index`` (the episode).
-
-    Raises:
-        SpecError: A count below 1, or arguments that are not JSON.
-        ModuleNotFoundError: ``datasets`` is not installed.
+    Its columns are ``prompt`` (the opening messages), and ``env``, ``seed``, ``env_kwargs`` and ``task_index`` (the
+    episode). Raises ``SpecError`` for a count below 1, or arguments that are not JSON.
     """
     return dataset_of(episode_specs(env, count, seed=seed, env_kwargs=env_kwargs))
 
@@ -103,11 +93,7 @@ class _Environment:
         self._last_played = False
 
     def reset(self, **columns: Any) -> str | None:
-        """Begin the episode of a row of :func:`textenv_dataset`, which must be one of this environment.
-
-        Returns what TRL appends to the prompt's last message: nothing where the prompt is the episode's opening
-        already, else the opening as one text.
-        """
+        """Begin the episode of a row of :func:`textenv_dataset`. TRL appends what it returns to the prompt."""
         named = {name: columns[name] for name in ("env", "seed", "env_kwargs", "task_index") if name in columns}
         where = "the row of the dataset (made with textenv_dataset?)"
         spec = EpisodeSpec.from_row(named, where, {self._env_id: self._env_kwargs})
@@ -125,7 +111,6 @@ class _Environment:
 
     @property
     def session(self) -> Session:
-        """The episode, with its turns and their rewards."""
         if self._session is None:
             raise RuntimeError("no episode has begun: TRL calls reset(**row) before anything else")
         return self._session
@@ -204,13 +189,8 @@ def environment_class(
     says. The environment then owns the reward (``get_reward``). That changes the protocol: the policy speaks through
     calls, and what it says outside of them is not heard.
 
-    Args:
-        env: The environment's id.
-        env_kwargs: The arguments that the rows have: which tools there are may depend on them.
-        submit: As above; ``None`` is ``True`` for environments without tools.
-
-    Raises:
-        ValueError: A tool has a name that TRL keeps for itself.
+    Give it the ``env_kwargs`` that the rows have: which tools there are may depend on them. A tool with a name that TRL
+    keeps for itself is a ``ValueError``.
     """
     with closing(make(env, **(env_kwargs or {}))) as made:
         schemas = [each["function"] for each in made.tool_schemas] if isinstance(made, ToolEnv) else []

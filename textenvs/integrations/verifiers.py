@@ -149,14 +149,9 @@ def load_environment(
     count: int | None = None,
     **config: Any,
 ) -> vf.Env:
-    """A verifiers environment for a text environment, as ``verifiers.v1.load_environment`` gives it.
+    """A verifiers environment for a text environment; the arguments are fields of :class:`TextTasksetConfig`.
 
-    Args:
-        env: The environment's id.
-        env_kwargs: Arguments of its constructor.
-        first_seed: The seed of the first task.
-        count: How many tasks there are; ``None`` for no end.
-        **config: More of the environment's configuration, for example ``player={"max_turns": 8}``.
+    ``config`` is more of the environment's configuration, for example ``player={"max_turns": 8}``.
     """
     taskset = {"id": PLUGIN, "env": env, "env_kwargs": dict(env_kwargs or {}), "first_seed": first_seed, "count": count}
     return vf.load_environment(TextEnvironmentConfig.model_validate({"taskset": taskset, **config}))

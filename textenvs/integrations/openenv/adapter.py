@@ -136,11 +136,8 @@ def create_app(
 ) -> FastAPI:
     """The server as an ASGI application: ``/ws`` for sessions, ``/schema``, ``/metadata``, ``/health``.
 
-    Args:
-        env: The environment's id.
-        env_kwargs: Arguments of its constructor.
-        max_concurrent_envs: How many sessions there may be at a time; each has an environment and a thread.
-        session_timeout: After so many seconds without a message a session's environment is closed.
+    Each of at most ``max_concurrent_envs`` sessions has an environment and a thread; after ``session_timeout`` seconds
+    without a message its environment is closed.
     """
     concurrency = ConcurrencyConfig(max_concurrent_envs=max_concurrent_envs, session_timeout=session_timeout)
     TextEnvironment(env, env_kwargs).close()  # so that errors come here, not at the first client
