@@ -56,7 +56,8 @@ def play_episodes(subject: Subject) -> list[Played]:
     for seed in range(subject.seed, subject.seed + _EPISODES):
         with closing(subject.make_env()) as env:
             before = _attributes(env)
-            seen, replies = [env.reset(seed=seed)], []
+            seen: list[Any] = [env.reset(seed=seed)]
+            replies: list[str | Message] = []
             for reply in islice(_replies(env, seed), _TURNS):
                 replies.append(reply)
                 seen.append(env.step(reply))

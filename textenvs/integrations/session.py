@@ -16,8 +16,6 @@ from ..messages import Message, Messages, copy_messages, text_of
 from ..registry import make
 from ..trust import Environments, Trust
 
-_FIELDS = frozenset({"env", "seed", "env_kwargs", "task_index"})
-
 
 class SpecError(ValueError):
     """An episode's description is malformed; the message says where, and what was expected."""
@@ -84,15 +82,11 @@ class EpisodeSpec:
         """
         row = _parsed(row, where)
         if not isinstance(row, Mapping):
-            raise SpecError(f"{where}: expected a mapping with {sorted(_FIELDS)}, not {type(row).__name__}")
-        if unknown := set(row) - _FIELDS:
-            raise SpecError(f"{where}: unknown fields {sorted(map(str, unknown))}; known are {sorted(_FIELDS)}")
-        if missing := {"env", "seed"} - set(row):
-            raise SpecError(f"{where}: missing fields {sorted(missing)}")
+            raise SpecError(f"{where}: expected a mapping, not {type(row).__name__}")
         kwargs = _parsed(row.get("env_kwargs") or {}, f"{where}: env_kwargs")
         try:
-            spec = cls(row["env"], row["seed"], kwargs, row.get("task_index"))
-        except SpecError as problem:
+            spec = cls(**{**row, "env_kwargs": kwargs})
+        except (TypeError, SpecError) as problem:  # an unknown or a missing field; a value
             raise SpecError(f"{where}: {problem}") from None
         if refused := Trust(environments or {}).problem(spec.env, spec.env_kwargs):
             raise SpecError(f"{where}: {refused}")
