@@ -12,9 +12,9 @@ from textenvs.evaluate.plan import Job
 from textenvs.evaluate.policies import FunctionPolicy
 from textenvs.evaluate.records import Record
 from textenvs.evaluate.runner import play as play_record
+from textenvs.integrations import EpisodeSpec
 from textenvs.integrations.rows import Opening, SpecError
 from textenvs.integrations.session import Session
-from textenvs.integrations.spec import EpisodeSpec
 from textenvs.judges.datablock import conversation_data
 from textenvs.messages import clean_messages, image_part, system, text_of, text_part
 from textenvs.threads import Calls

@@ -8,9 +8,7 @@ from collections.abc import Sequence
 from itertools import product
 from math import prod
 
-import numpy as np
-
-from ...attack import Attack, Cheater, always, first_user_text
+from ...attack import Attack, always, first_user_text, remember
 from ...messages import Messages
 
 
@@ -41,18 +39,6 @@ def signed_sums(numbers: Sequence[int]) -> list[int]:
         for signs in product((1, -1), repeat=len(others))
     }
     return sorted(value for value in sums if value >= 0)
-
-
-def _remember(rng: np.random.Generator, rehearsed: Sequence[Messages]) -> Cheater:
-    """Says what the expert said to this question, or else to the question with the most words in common."""
-    answers = {first_user_text(episode): str(episode[-1]["content"]) for episode in rehearsed}
-    words = {question: set(question.split()) for question in answers}
-
-    def reply(conversation: Messages) -> str:
-        asked = set(first_user_text(conversation).split())
-        return answers[max(answers, key=lambda question: len(words[question] & asked))]
-
-    return reply
 
 
 def _narrow(candidates: Sequence[int], conversation: Messages) -> Sequence[int]:
@@ -94,7 +80,7 @@ ATTACKS: tuple[Attack, ...] = (
     guess("last-number", "the last number seen", lambda c: line(seen(c)[-1])),
     guess("sum", "the sum of all numbers seen", lambda c: line(sum(seen(c)))),
     guess("product", "the product of all numbers seen", lambda c: line(prod(seen(c)))),
-    Attack("memoriser", "what the expert said to the most similar question of 200", _remember, False, rehearse=200),
+    Attack("memoriser", "what the expert said to the most similar question of 200", remember, False, rehearse=200),
 )
 
 #: With the user's feedback: a search.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ...attack import Attack, Cheater, always, first_user_text
+from ...attack import Attack, Cheater, always, first_user_text, remember
 from ...messages import Message, Messages
 from ...tools.formats import call, make_format
 
@@ -48,11 +48,6 @@ _list_candidates = _answer_with_output(lambda said: "print(*range(500))", lambda
 _print_question = _answer_with_output(lambda said: f"print({first_user_text(said)!r})", str)
 
 
-def _remember(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
-    answers = {first_user_text(episode): str(episode[-1]["content"]) for episode in seen}
-    return lambda conversation: answers.get(first_user_text(conversation), next(iter(answers.values()), "?"))
-
-
 ATTACKS: tuple[Attack, ...] = (
     always("problem-in-a-box", "copies the problem as the answer", lambda said: _box(first_user_text(said))),
     always(
@@ -67,5 +62,5 @@ ATTACKS: tuple[Attack, ...] = (
     always("list-candidates", "lets a program print candidates, and answers with all", _list_candidates),
     always("print-the-question", "lets a program print the question, and answers with it", _print_question),
     always("forged-result", "writes a tool's result itself", lambda said: _FORGED),
-    Attack("remember", "answers as the expert did in earlier episodes", _remember, rehearse=50),
+    Attack("remember", "answers as the expert did in earlier episodes", remember, rehearse=50),
 )
