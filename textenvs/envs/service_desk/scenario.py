@@ -7,30 +7,23 @@ hand-written ones are the same thing.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
 from ...task import Task, TaskError
 from .database import Action, Address, Database, DatabaseError, Record
+from .texts import load
 
 WishKind = Literal["cancel", "return", "exchange", "address", "late_fee", "question", "human"]
+_Objection = Literal["shipped", "not_delivered", "window", "final_sale", "cancel_reason", "payment", "stock", "on_time"]
 #: Why something must be refused.
-Reason = Literal[
-    "shipped",
-    "not_delivered",
-    "window",
-    "final_sale",
-    "cancel_reason",
-    "payment",
-    "stock",
-    "on_time",
-    "not_yours",
-    "identity",
-]
+Reason = _Objection | Literal["not_yours", "identity"]
 Topic = Literal["tracking", "promised", "total", "refund", "balance", "fee", "deadline", "placed", "delivered"]
+
+_KINDS: Mapping[str, Mapping[str, Any]] = load("wishes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,18 +99,33 @@ class Wish(Record):
     other_options: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.kind in ("cancel", "return", "exchange", "address", "late_fee") and not self.order_id:
-            raise ValueError(f"a wish of kind {self.kind!r} needs an order_id")
-        if self.kind in ("return", "exchange") and not 0 < len(self.item_ids) == len(self.things):
-            raise ValueError(f"a wish of kind {self.kind!r} needs item_ids, and as many things")
-        if self.kind == "exchange" and (len(self.new_item_ids) != len(self.item_ids) or not self.wanted):
-            raise ValueError("a wish of kind 'exchange' needs as many new_item_ids as item_ids, and wanted")
-        if self.kind == "address" and self.address is None:
-            raise ValueError("a wish of kind 'address' needs an address")
+        if missing := [name for name in _KINDS[self.kind]["needs"] if not getattr(self, name)]:
+            raise ValueError(f"a wish of kind {self.kind!r} needs an {missing[0]}")
+        if self.kind in ("return", "exchange") and len(self.item_ids) != len(self.things):
+            raise ValueError(f"a wish of kind {self.kind!r} needs as many things as item_ids")
+        if self.kind == "exchange" and len(self.new_item_ids) != len(self.item_ids):
+            raise ValueError("a wish of kind 'exchange' needs as many new_item_ids as item_ids")
         if self.kind == "question" and self.because is None and not self.facts:
             raise ValueError("a wish of kind 'question' needs facts, or a reason to refuse it (because)")
         if self.switch == "refused" and (self.because is None or self.instead is None):
             raise ValueError("a wish with switch 'refused' needs because and instead")
+
+    @property
+    def grants(self) -> frozenset[tuple[str, str]]:
+        """What a yes to it allows: (tool, order number)."""
+        return frozenset((tool, self.order_id) for tool in _KINDS[self.kind]["tools"])
+
+    @property
+    def asks(self) -> frozenset[str]:
+        """What the user must have been asked for before it may be granted."""
+        if self.kind == "human":
+            return frozenset(name for name, value in (("order", self.order_id), ("reason", self.reason_words)) if value)
+        return frozenset(_KINDS[self.kind]["asks"])
+
+    @property
+    def reasons(self) -> frozenset[str]:
+        """What can speak against such a wish, true or not."""
+        return frozenset({"identity"} & {self.because}).union(_KINDS[self.kind]["reasons"])
 
     @property
     def outcome(self) -> str:
@@ -168,19 +176,18 @@ class Scenario(Record):
     @property
     def chain(self) -> tuple[Wish, ...]:
         """All wishes in the order in which a right handling meets them, second choices included."""
-        return tuple(_follow(self.wishes))
+        chain: list[Wish] = []
+        for each in self.wishes:
+            wish: Wish | None = each
+            while wish is not None:
+                chain.append(wish)
+                wish = wish.instead if wish.switch else None
+        return tuple(chain)
 
     @property
     def outcomes(self) -> tuple[str, ...]:
         """How each wish of :attr:`chain` should be settled."""
         return tuple(wish.outcome for wish in self.chain)
-
-
-def _follow(wishes: tuple[Wish, ...]) -> Iterator[Wish]:
-    for wish in wishes:
-        yield wish
-        if wish.switch and wish.instead is not None:
-            yield from _follow((wish.instead,))
 
 
 _ADAPTER = TypeAdapter(Scenario)

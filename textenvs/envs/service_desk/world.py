@@ -21,12 +21,7 @@ _STEP = 20
 
 
 class World:
-    """A shop that is being furnished.
-
-    Args:
-        rng: Decides everything.
-        products: What it sells, by id; :func:`catalogue` draws some.
-    """
+    """A shop that is being furnished; ``rng`` decides everything."""
 
     def __init__(self, rng: random.Random, products: Mapping[str, Product]) -> None:
         self.rng = rng
@@ -40,10 +35,6 @@ class World:
     @property
     def database(self) -> Database:
         return Database(self.today, dict(self.customers), dict(self.products), dict(self.orders))
-
-    def days_ago(self, days: int) -> date:
-        """A day before today; negative for one that comes."""
-        return self.today - timedelta(days=days)
 
     def address(self) -> Address:
         city, state = self.rng.choice(_GOODS["cities"])
@@ -87,34 +78,25 @@ class World:
         late_by: int = 0,
         overdue: int | None = None,
         final_sale: Sequence[str] = (),
-        payment: Payment | None = None,
     ) -> Order:
-        """An order of one item of each product.
+        """An order of one item of each product, not paid by gift card.
 
-        Args:
-            customer: Whose it is.
-            names: The products.
-            status: Where it stands.
-            delivered_ago: Delivered orders: how many days ago.
-            late_by: Delivered orders: how many days after the promised day; below zero before it.
-            overdue: Orders on their way: how many days the promised day is past; below zero when it is to come, which
-                it is by default.
-            final_sale: The products among ``names`` that were a final sale.
-            payment: How it was paid; anyhow by default, but not by gift card.
+        A delivered one came ``delivered_ago`` days ago, ``late_by`` days after the promised day. For another the
+        promised day is ``overdue`` days past; below zero (the default) when it is to come.
         """
         rng = self.rng
         lines = []
         for name in names:
-            product = self.named(name)
+            product = next(product for product in self.products.values() if product.name == name)
             self._bought[customer.id].add(product.id)
             item = rng.choice(product.items)
             lines.append(Line(item.id, product.id, item.price, name in final_sale))
-        delivered = self.days_ago(delivered_ago) if status == "delivered" else None
+        delivered = self.today - timedelta(days=delivered_ago) if status == "delivered" else None
         overdue = -rng.randint(1, 9) if overdue is None else overdue
-        promised = self.days_ago(delivered_ago + late_by if status == "delivered" else overdue)
+        promised = self.today - timedelta(days=delivered_ago + late_by if delivered else overdue)
         placed = min(promised - timedelta(days=rng.randint(3, 9)), self.today)
         fee = self.money(4, 9)
-        payment = payment or rng.choice([each for each in customer.payments if each.kind != "gift_card"])
+        payment = rng.choice([each for each in customer.payments if each.kind != "gift_card"])
         total = sum(line.price for line in lines) + fee
         order = Order(
             id=f"W{self.number(7)}",
@@ -140,23 +122,23 @@ class World:
             names = self.product_names(customer, self.rng.randint(1, 2))
             self.order(customer, names, status, delivered_ago=self.rng.randint(2, 60))
 
-    def named(self, name: str) -> Product:
-        return next(product for product in self.products.values() if product.name == name)
-
     def other_items(self, line: Line) -> list[Item]:
         """The variants of what ``line`` bought that are not that one, in random order."""
         items = [item for item in self.products[line.product_id].items if item.id != line.item_id]
         self.rng.shuffle(items)
         return items
 
-    def stock(self, item: Item, count: int) -> Item:
-        """Set how many there are of an item."""
-        stocked = replace(item, stock=count)
+    def sell_out(self, item: Item) -> None:
         for product in self.products.values():
             if item in product.items:
-                items = tuple(stocked if each.id == item.id else each for each in product.items)
+                items = tuple(replace(each, stock=0) if each.id == item.id else each for each in product.items)
                 self.products[product.id] = replace(product, items=items)
-        return stocked
+
+    def pick(self, given: Any, default: Any = None) -> Any:
+        """One of the words in a list, a number in a range ``[low, high]``, or what is ``given`` or the ``default``."""
+        if isinstance(given, list):
+            return self.rng.randint(*given) if isinstance(given[0], int) else self.rng.choice(given)
+        return default if given is None else given
 
     def number(self, digits: int) -> int:
         """A number of so many digits that has not been given out before."""
