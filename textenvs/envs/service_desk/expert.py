@@ -20,7 +20,7 @@ from .scenario import Wish
 from .shop_rules import ELECTRONICS, RETURN_DAYS, Decision, decide
 from .texts import load
 from .tools import DeskState
-from .user import HANDOVER, needs
+from .user import HANDOVER
 
 #: What the agent says and calls; it does one of the two.
 Move = tuple[str, tuple[ToolCall, ...]]
@@ -40,7 +40,7 @@ def next_move(state: DeskState) -> Move:
     if not state.identified:
         return _identify(state)
     said = state.caller.said
-    asks = needs(wish) | ({"order", "items"} if wish.topic == "refund" else {"order"} if wish.order_id else set())
+    asks = wish.asks | ({"order", "items"} if wish.topic == "refund" else {"order"} if wish.order_id else set())
     for slot in _FIRST:
         if slot in asks - said:
             return _TEXTS["questions"][slot], ()

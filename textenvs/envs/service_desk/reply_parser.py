@@ -65,33 +65,8 @@ def _compiled(patterns: Any) -> Any:
     return re.compile("|".join(patterns)) if patterns else re.compile(r"(?!)")
 
 
-_WORDS: Mapping[str, Any] = load("replies")
-_FORMS: Mapping[str, Any] = {
-    name: _compiled(patterns) for name, patterns in _WORDS.items() if name not in ("relevant", "accepts")
-}
-#: The reasons to refuse that can hold, by the kind of the wish; that somebody is not identified can hold for all.
-RELEVANT: Mapping[str, Collection[str]] = _WORDS["relevant"]
-# Results of tools, pasted.
-_MACHINE_TEXT = re.compile(r"""["']\w+["']\s*:""")
-_LISTED = re.compile(r"[\s,/&(]*(?:and|or)?[\s(]*")
-_ORDER_ID = re.compile(r"\bw\d{7}\b")
+_FORMS: Mapping[str, Any] = _compiled(load("replies"))
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-# Money has a sign, a word, or decimals: "30 days" and "2 items" are none.
-_AMOUNT = re.compile(
-    r"(?<![\w.,-])(?:(?P<sign>(?:us)?\$\s?|usd\s?))?(?P<whole>\d{1,3}(?:,\d{3})+|\d+)(?:\.(?P<part>\d{1,2}))?"
-    r"(?![\w%]|[.,]\d)(?P<unit>\s?(?:dollars?|usd|bucks)\b)?(?!\s?(?:%|percent))"
-)
-_MONTH = rf"(?P<month>{'|'.join(_MONTHS)})[a-z]*\.?"
-_DATES = tuple(
-    re.compile(pattern)
-    for pattern in (
-        r"\b(?P<year>\d{4})-(?P<number>\d\d)-(?P<day>\d\d)\b",
-        rf"\b{_MONTH} (?:the )?(?P<day>\d{{1,2}})(?:st|nd|rd|th)?\b(?:,? (?P<year>\d{{4}})\b)?",
-        rf"\b(?P<day>\d{{1,2}})(?:st|nd|rd|th)? (?:of )?{_MONTH}(?:,? (?P<year>\d{{4}})\b)?",
-        r"(?<![\d/])(?P<number>\d{1,2})/(?P<day>\d{1,2})(?:/(?P<year>\d{4}|\d\d))?(?![\d/])",
-        r"(?<![\d.])(?P<day>\d{1,2})\.(?P<number>\d{1,2})\.(?P<year>\d{4}|\d\d)(?!\d)",
-    )
-)
 
 
 def plain(text: str) -> str:
@@ -152,7 +127,7 @@ def _gives(sentence: str, reason: re.Pattern[str]) -> bool:
 
 
 def orders_named(words: str) -> frozenset[str]:
-    return frozenset(_ORDER_ID.findall(words))
+    return frozenset(_FORMS["order_id"].findall(words))
 
 
 def proposes(kind: str, words: str) -> bool:
@@ -208,7 +183,7 @@ def verdict(text: str, kind: str, value: str, role: str = "", *, statements: boo
     else:
         found = _money(words) if kind == "amount" else _days(words)
         labels = _FORMS["money_labels" if kind == "amount" else "date_labels"]
-        candidates = frozenset(_asked_for(words, found, labels, _WORDS["accepts"].get(role)))
+        candidates = frozenset(_asked_for(words, found, labels, _FORMS["accepts"].get(role)))
         if kind == "date":  # "2025-03-04 (March 4)" is one day
             candidates -= {each[5:] for each in candidates if len(each) > 5}
         right = any(_is(kind, candidate, value) for candidate in candidates)
@@ -216,14 +191,9 @@ def verdict(text: str, kind: str, value: str, role: str = "", *, statements: boo
             return "several"
     if not candidates:
         return "none"
-    if len(candidates) > 1 or _MACHINE_TEXT.search(text):
+    if len(candidates) > 1 or _FORMS["machine_text"].search(text):
         return "several"
     return "right" if right else "wrong"
-
-
-def amounts(text: str) -> frozenset[int]:
-    """All sums of money in a text, in cents: ``$1,234.5`` is 123450."""
-    return frozenset(int(value) for _, _, value in _money(plain(text)))
 
 
 def mentions(text: str, phrase: str) -> bool:
@@ -237,7 +207,7 @@ _Found = Sequence[tuple[int, int, str]]  # start, end and value, in the order of
 
 def _money(words: str) -> _Found:
     found = []
-    for match in _AMOUNT.finditer(words):
+    for match in _FORMS["amount"].finditer(words):
         if match["sign"] or match["unit"] or match["part"]:
             cents = int(match["whole"].replace(",", "")[:12]) * 100 + int(((match["part"] or "") + "00")[:2])
             found.append((match.start(), match.end(), str(cents)))
@@ -247,7 +217,7 @@ def _money(words: str) -> _Found:
 def _days(words: str) -> _Found:
     """Dates as ``month-day`` or ``year-month-day``."""
     found: dict[int, tuple[int, int, str]] = {}
-    for pattern in _DATES:
+    for pattern in _FORMS["dates"].values():
         for match in pattern.finditer(words):
             parts = match.groupdict()
             month = int(parts["number"]) if "number" in parts else _MONTHS.index(parts["month"]) + 1
@@ -261,17 +231,17 @@ def _days(words: str) -> _Found:
     return sorted(found.values())
 
 
-def _asked_for(words: str, found: _Found, labels: Mapping[str, Any], accepted: Collection[str] | None) -> list[str]:
+def _asked_for(words: str, found: _Found, labels: Mapping[str, Any], accepted: re.Pattern[str] | None) -> list[str]:
     """The values that can be meant: those that the words around them give no other role."""
     meant, label = [], ""
     for place, (start, end, value) in enumerate(found):
         before = words[found[place - 1][1] if place else 0 : start]
-        listed = bool(place) and _LISTED.fullmatch(before) is not None  # "$3.00 and $4.00" have one role
+        listed = bool(place) and _FORMS["listed"].fullmatch(before) is not None  # "$3.00 and $4.00" have one role
         before = sentences(before)[-1] if before.strip() and not _ends(before) else ""
         after = words[end : found[place + 1][0] if place + 1 < len(found) else len(words)]
         own = _label(before, (sentences(after) or [""])[0], labels)
         label = own or (label if listed else "")
-        if accepted is None or not label or label in accepted:
+        if accepted is None or not label or accepted.fullmatch(label):
             meant.append(value)
     return meant
 

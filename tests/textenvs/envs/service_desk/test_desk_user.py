@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from textenvs.envs.service_desk import ServiceDeskTasks
 from textenvs.envs.service_desk.scenario import scenario_of
-from textenvs.envs.service_desk.user import begin, listen, needs
+from textenvs.envs.service_desk.user import begin, listen
 
 SETS = {level: ServiceDeskTasks(level) for level in ("easy", "medium", "hard")}
 tasks = st.tuples(st.sampled_from(tuple(SETS)), st.integers(0, 60))
@@ -144,7 +144,7 @@ def test_who_is_asked_nothing_says_nothing(which, replies):
 def talk(scenario, *replies, asked=True):
     """A talk after the customer was asked for all that the rules want asked, or without that."""
     state, _ = begin(scenario)
-    state = replace(state, said=state.said | needs(state.wish)) if asked else state
+    state = replace(state, said=state.said | state.wish.asks) if asked else state
     words = ""
     for reply in replies:
         state, words = listen(scenario.persona, state, reply)
