@@ -28,21 +28,13 @@ KINDS: Mapping[str, Mapping[str, int]] = _CASES["levels"]
 
 @dataclass(frozen=True)
 class Draft:
-    """A task before its right outcome is worked out.
+    """A task before its right outcome is worked out."""
 
-    Args:
-        customer: Whose account the talk is about.
-        wishes: What the user wants.
-        private: Texts that the user must not be told.
-        number_known: The user has to know the order's number.
-        impostor: The user is not the customer and cannot prove to be.
-    """
-
-    customer: Customer
+    customer: Customer  # whose account the talk is about
     wishes: tuple[Wish, ...]
-    private: tuple[str, ...] = ()
-    number_known: bool = False
-    impostor: bool = False
+    private: tuple[str, ...] = ()  # texts that the user must not be told
+    number_known: bool = False  # the user has to know the order's number
+    impostor: bool = False  # the user is not the customer and cannot prove to be
 
 
 def draft(world: World, kind: str) -> Draft:

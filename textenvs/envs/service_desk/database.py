@@ -192,8 +192,6 @@ class Database(Record):
     orders: Mapping[str, Order]
     tickets: tuple[Ticket, ...] = ()
 
-    # ------------------------------------------------------------------ looking things up
-
     def customer_by_email(self, email: str) -> Customer:
         wanted = email.strip().casefold()
         found = (each for each in self.customers.values() if each.email.casefold() == wanted)
@@ -229,8 +227,6 @@ class Database(Record):
         wanted = item_id.strip()
         found = ((product, item) for product in self.products.values() for item in product.items if item.id == wanted)
         return _found(next(found, None), f"there is no item {item_id!r}; get_product shows a product's items")
-
-    # ------------------------------------------------------------------ changes, as the tools call them
 
     def cancel_order(self, order_id: str, reason: str) -> Database:
         order = self._in_status(order_id, "pending", "cancelled")
@@ -300,8 +296,6 @@ class Database(Record):
         pairs = [(order, other.orders[order.id]) for order in self.orders.values()]
         orders = {one.id for one, two in pairs if one is not two and one.outcome != two.outcome}
         return frozenset(orders | {ticket.customer_id for ticket in set(self.tickets) ^ set(other.tickets)})
-
-    # ------------------------------------------------------------------ inside
 
     def _in_status(self, order_id: str, status: OrderStatus, change: str) -> Order:
         order = self.order(order_id)

@@ -191,8 +191,6 @@ class ServiceDesk(ToolEnv[DeskState]):
         """The share of the task that is done, from 0 to 1; 1 only for a solved one."""
         return {"progress": self.state.standing}
 
-    # ------------------------------------------------------------------ inside
-
     def _turn(self, messages: Sequence[Message], errors: int = 0) -> Turn:
         state = self.state
         done = {

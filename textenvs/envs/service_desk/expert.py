@@ -85,9 +85,6 @@ def careless_move(state: DeskState, rng: np.random.Generator) -> Move:
     return _TEXTS["careless"][("done", "refuse", "human")[kind - 2]], ()
 
 
-# ------------------------------------------------------------------ finding out
-
-
 def _identify(state: DeskState) -> Move:
     said, persona = state.caller.said, state.story.persona
     if "email" in said and persona.knows_email and "email" not in state.tried:
@@ -120,9 +117,6 @@ def _look_up(state: DeskState, wish: Wish) -> ToolCall | None:
 
 def _products(state: DeskState, wish: Wish) -> frozenset[str]:
     return frozenset(state.shop.item(item_id)[0].id for item_id in wish.item_ids)
-
-
-# ------------------------------------------------------------------ refusing, telling, doing
 
 
 def _grant(state: DeskState, wish: Wish, decision: Decision) -> Move:

@@ -7,6 +7,7 @@ would happen ("once it is cancelled", "if you like") state nothing. The patterns
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,32 +28,19 @@ Verdict = Literal["right", "wrong", "several", "none"]
 
 @dataclass(frozen=True, slots=True)
 class Heard(Record):
-    """One reply as the customer understood it.
+    """One reply as the customer understood it."""
 
-    Args:
-        asks: What is asked for: ``email``, ``name``, ``zip``, ``identity``, ``order``, ``items``, ``reason``,
-            ``address``, ``variant``, ``payment``, ``wish``.
-        confirm: A yes is asked for.
-        guess: The assistant asks whether it is right about something: "Is it the order with the lamp?"
-        done: Something is said to be done.
-        refused: Something is said not to be possible.
-        not_found: The assistant did not find somebody or something.
-        reasons: Why it is not possible, as far as reasons are named.
-        transferred: A human colleague takes over.
-        waiting: The customer is asked to wait.
-        more: The customer is asked whether there is anything else, or is seen off.
-    """
-
+    # What is asked for: email, name, zip, identity, order, items, reason, address, variant, payment, wish.
     asks: frozenset[str] = frozenset()
-    confirm: bool = False
-    guess: bool = False
-    done: bool = False
-    refused: bool = False
-    not_found: bool = False
-    reasons: frozenset[str] = frozenset()
-    transferred: bool = False
-    waiting: bool = False
-    more: bool = False
+    confirm: bool = False  # a yes is asked for
+    guess: bool = False  # the assistant asks whether it is right: "Is it the order with the lamp?"
+    done: bool = False  # something is said to be done
+    refused: bool = False  # something is said not to be possible
+    not_found: bool = False  # the assistant did not find somebody or something
+    reasons: frozenset[str] = frozenset()  # why it is not possible, as far as reasons are named
+    transferred: bool = False  # a human colleague takes over
+    waiting: bool = False  # the customer is asked to wait
+    more: bool = False  # the customer is asked whether there is anything else, or is seen off
 
     @property
     def nothing(self) -> bool:
@@ -78,13 +66,14 @@ def sentences(text: str) -> list[str]:
     return [each for each in _FORMS["sentence_end"].split(text) if each]
 
 
+@functools.lru_cache(maxsize=4096)
 def understand(text: str) -> Heard:
     """What a reply of at most :data:`MAX_CHARS` characters says, as far as the rules go."""
     asks: set[str] = set()
     reasons: set[str] = set()
     found: set[str] = set()
     for sentence in sentences(plain(text)):
-        has = {name: _FORMS[name].search(sentence) is not None for name in _SIGNS}
+        has = {name: pattern.search(sentence) is not None for name, pattern in _FORMS["signs"].items()}
         found |= {name for name in ("more", "waiting", "not_found") if has[name]}
         reasons |= {name for name, pattern in _FORMS["reasons"].items() if _gives(sentence, pattern)}
         if has["asking"]:
@@ -112,18 +101,9 @@ def understand(text: str) -> Heard:
     return Heard(frozenset(asks), reasons=frozenset(reasons), **dict.fromkeys(found, True))
 
 
-_SIGNS = (
-    *("more", "waiting", "not_found", "asking", "confirm", "not_yet", "guess", "refused", "conditional"),
-    *("negated", "rule", "done", "transferred", "offered"),
-)
-
-
 def _gives(sentence: str, reason: re.Pattern[str]) -> bool:
     """Whether a sentence gives a reason and does not deny it ("it is not a final sale")."""
     return any(not _FORMS["denied"].search(sentence[: match.start()]) for match in reason.finditer(sentence))
-
-
-# ------------------------------------------------------------------ proposals
 
 
 def orders_named(words: str) -> frozenset[str]:
@@ -148,31 +128,22 @@ def rivals(kind: str, words: str) -> bool:
 
 def several_orders(words: str) -> bool:
     """Whether a proposal names several orders: the question itself, or all of it if that names none."""
-    asking = [each for each in sentences(words) if _FORMS["confirm"].search(each)]
+    asking = [each for each in sentences(words) if _FORMS["signs"]["confirm"].search(each)]
     named = orders_named(" ".join(asking)) or orders_named(words)
     return len(named) > 1
 
 
 def without_refusals(words: str) -> str:
     """A plain text without the sentences that say what is not possible."""
-    return " ".join(each for each in sentences(words) if not _FORMS["refused"].search(each))
-
-
-# ------------------------------------------------------------------ facts
+    return " ".join(each for each in sentences(words) if not _FORMS["signs"]["refused"].search(each))
 
 
 def verdict(text: str, kind: str, value: str, role: str = "", *, statements: bool = False) -> Verdict:
-    """What a reply says about a fact.
+    """What a reply says about the fact ``value``: cents, an ISO date or a text.
 
     A value counts as an answer unless the words around it give it another role: in "your order of $120.00 gets a refund
-    of $77.60" the first is a total. Exactly one value must be left.
-
-    Args:
-        text: The reply.
-        kind: ``"amount"`` (``value`` in cents), ``"date"`` (ISO) or ``"text"``.
-        value: The right value.
-        role: Which amount or date is asked for, a key of ``accepts`` in ``replies.yaml``; empty for any.
-        statements: Leave out sentences that end with a question mark.
+    of $77.60" the first is a total. Exactly one value must be left. ``role`` is a key of ``accepts`` in
+    ``replies.yaml``, empty for any; ``statements`` leaves out sentences that end with a question mark.
     """
     words = plain(text)
     if statements:
@@ -237,17 +208,13 @@ def _asked_for(words: str, found: _Found, labels: Mapping[str, Any], accepted: r
     for place, (start, end, value) in enumerate(found):
         before = words[found[place - 1][1] if place else 0 : start]
         listed = bool(place) and _FORMS["listed"].fullmatch(before) is not None  # "$3.00 and $4.00" have one role
-        before = sentences(before)[-1] if before.strip() and not _ends(before) else ""
+        before = sentences(before)[-1] if before.strip() and not _FORMS["ended"].search(before) else ""
         after = words[end : found[place + 1][0] if place + 1 < len(found) else len(words)]
         own = _label(before, (sentences(after) or [""])[0], labels)
         label = own or (label if listed else "")
         if accepted is None or not label or accepted.fullmatch(label):
             meant.append(value)
     return meant
-
-
-def _ends(words: str) -> bool:
-    return words.rstrip().endswith((".", "!", "?", ";")) or "\n" in words[len(words.rstrip()) :]
 
 
 def _label(before: str, after: str, labels: Mapping[str, Any]) -> str:

@@ -28,75 +28,45 @@ _KINDS: Mapping[str, Mapping[str, Any]] = load("wishes")
 
 @dataclass(frozen=True, slots=True)
 class Fact(Record):
-    """Something that the user must be told.
-
-    Args:
-        kind: ``"amount"`` (in cents), ``"date"`` (ISO) or ``"text"``.
-        value: The fact itself.
-        ask: How the user asks for it when it was left out.
-        role: Which of the amounts or dates of an order it is, as the reply parser labels them: ``"refund"``; empty for
-            one that can be told from others by nothing.
-    """
+    """Something that the user must be told."""
 
     kind: Literal["amount", "date", "text"]
-    value: str
-    ask: str
-    role: str = ""
+    value: str  # the fact itself: cents, an ISO date, or a text
+    ask: str  # how the user asks for it when it was left out
+    role: str = ""  # which of the amounts or dates of an order it is, a key of ``accepts`` in replies.yaml; "" for any
 
 
 @dataclass(frozen=True, slots=True)
 class Wish(Record):
-    """One thing that the user wants.
-
-    Args:
-        kind: What it is.
-        opening: How the user brings it up: the kind of wish and nothing more.
-        order_id: The order it is about; empty where it is about none.
-        says: What the opening gives away already (slots of :mod:`~textenvs.envs.service_desk.user`), or what was said
-            with the wish before it and still holds.
-        things: The products it is about, in the user's words; all products of the order where it is about all of it.
-        item_ids: The items that should be returned or exchanged.
-        new_item_ids: What they should be exchanged for, one for one.
-        wanted: The options of the new items, in the user's words.
-        reason: Why, as a code of ``cancel_order`` where it is one.
-        reason_words: Why, in the user's words.
-        address: The new address.
-        payment_id: Where the money should go; empty for wherever it came from.
-        payment_words: The same in the user's words.
-        topic: What a question is about.
-        facts: What the user must be told before the wish is settled.
-        because: Why it must be refused; empty where it may be granted.
-        switch: When the user goes over to another wish: ``"confirm"`` (asked to confirm, they change their mind) or
-            ``"refused"`` (they have a second choice).
-        instead: That other wish; ``None`` with ``switch="confirm"`` drops the wish.
-        insist: How often the user asks again after a refusal.
-        wrong_number: An order number that does not exist and that the user gives first, by mistake.
-        rejects: Other products of the shop: a proposal that names one of them is about something else, too.
-        other_options: Options of the product that are neither those of the item nor those that are wanted.
-    """
+    """One thing that the user wants."""
 
     kind: WishKind
-    opening: str
-    order_id: str = ""
+    opening: str  # how the user brings it up: the kind of wish and nothing more
+    order_id: str = ""  # the order it is about, if any
+    # What the opening gives away already (slots of user.py), or what was said with the wish before it and still holds.
     says: tuple[str, ...] = ()
-    things: tuple[str, ...] = ()
-    item_ids: tuple[str, ...] = ()
-    new_item_ids: tuple[str, ...] = ()
-    wanted: tuple[str, ...] = ()
-    reason: str = ""
-    reason_words: str = ""
-    address: Address | None = None
-    payment_id: str = ""
-    payment_words: str = ""
-    topic: Topic | None = None
-    facts: tuple[Fact, ...] = ()
-    because: Reason | None = None
+    things: tuple[
+        str, ...
+    ] = ()  # the products it is about, in the user's words; all of the order's where it is about all
+    item_ids: tuple[str, ...] = ()  # the items that should be returned or exchanged
+    new_item_ids: tuple[str, ...] = ()  # what they should be exchanged for, one for one
+    wanted: tuple[str, ...] = ()  # the options of the new items, in the user's words
+    reason: str = ""  # why, as a code of ``cancel_order`` where it is one
+    reason_words: str = ""  # why, in the user's words
+    address: Address | None = None  # the new one
+    payment_id: str = ""  # where the money should go; empty for wherever it came from
+    payment_words: str = ""  # the same in the user's words
+    topic: Topic | None = None  # what a question is about
+    facts: tuple[Fact, ...] = ()  # what the user must be told before the wish is settled
+    because: Reason | None = None  # why it must be refused; None where it may be granted
+    # When the user goes over to another wish: asked to confirm, they change their mind; refused, they have a second
+    # choice. ``instead`` is that other wish; with "confirm" and without it, the wish is dropped.
     switch: Literal["", "confirm", "refused"] = ""
     instead: Wish | None = None
-    insist: int = 0
-    wrong_number: str = ""
-    rejects: tuple[str, ...] = ()
-    other_options: tuple[str, ...] = ()
+    insist: int = 0  # how often the user asks again after a refusal
+    wrong_number: str = ""  # an order number that does not exist and that the user gives first, by mistake
+    rejects: tuple[str, ...] = ()  # other products: a proposal that names one of them is about something else, too
+    other_options: tuple[str, ...] = ()  # of the product: neither those of the item nor those that are wanted
 
     def __post_init__(self) -> None:
         if missing := [name for name in _KINDS[self.kind]["needs"] if not getattr(self, name)]:
@@ -153,25 +123,15 @@ class Persona(Record):
 
 @dataclass(frozen=True, slots=True)
 class Scenario(Record):
-    """A whole task.
+    """A whole task."""
 
-    Args:
-        kind: Which kind of task, for reports; never shown.
-        database: The shop before the talk.
-        persona: The user.
-        customer_id: The user's account; empty when they have none, or cannot prove it.
-        wishes: What the user wants, one after the other.
-        gold: The changes that a right handling makes; replayed on a fresh database they give the right outcome.
-        private: Texts of other customers that the user must not be told.
-    """
-
-    kind: str
-    database: Database
+    kind: str  # which kind of task, for reports; never shown
+    database: Database  # the shop before the talk
     persona: Persona
-    customer_id: str
-    wishes: tuple[Wish, ...]
-    gold: tuple[Action, ...] = ()
-    private: tuple[str, ...] = ()
+    customer_id: str  # the user's account; empty when they have none, or cannot prove it
+    wishes: tuple[Wish, ...]  # one after the other
+    gold: tuple[Action, ...] = ()  # the changes of a right handling; on a fresh database they give the right outcome
+    private: tuple[str, ...] = ()  # texts of other customers that the user must not be told
 
     @property
     def chain(self) -> tuple[Wish, ...]:

@@ -28,17 +28,11 @@ ELECTRONICS = "electronics"
 
 @dataclass(frozen=True, slots=True)
 class Decision(Record):
-    """What the rules say about a wish.
+    """What the rules say about a wish."""
 
-    Args:
-        reasons: All reasons to refuse it; empty when it is allowed.
-        actions: The changes that grant it.
-        cents: What goes back to the customer by them; below zero, what the customer pays.
-    """
-
-    reasons: tuple[Reason, ...] = ()
-    actions: tuple[Action, ...] = ()
-    cents: int = 0
+    reasons: tuple[Reason, ...] = ()  # all reasons to refuse it; empty when it is allowed
+    actions: tuple[Action, ...] = ()  # the changes that grant it
+    cents: int = 0  # what goes back to the customer by them; below zero, what the customer pays
 
 
 def policy_text(database: Database) -> str:

@@ -25,38 +25,23 @@ _EMPTY = Database(date.min, {}, {}, {})
 
 @dataclass
 class DeskState(ToolState):
-    """An episode at the service desk. All after ``caller`` are notes for the reward and the scripted expert.
-
-    Args:
-        story: The task.
-        shop: The shop as it stands.
-        right: The shop as it should be in the end.
-        caller: The user as they stand.
-        tried: ``"email"``, ``"name"``: searches made with what the user said about themselves, whatever they found.
-        identified: The id of the customer whom such a search found.
-        seen: Orders, customers and products that were looked at.
-        made: The changes that were made, in order.
-        violations: The rules that were broken.
-        standing: The share of the task that is done; see ``ServiceDesk``'s reward term ``progress``.
-    """
+    """An episode at the service desk. All after ``caller`` are notes for the reward and the scripted expert."""
 
     story: Scenario = Scenario("", _EMPTY, Persona("", "", "", ""), "", ())
-    shop: Database = _EMPTY
-    right: Database = _EMPTY
+    shop: Database = _EMPTY  # as it stands
+    right: Database = _EMPTY  # as it should be in the end
     caller: UserState = UserState(wish=None)
+    # "email", "name", "zip": searches made with what the user said about themselves, whatever they found.
     tried: frozenset[str] = frozenset()
-    identified: str = ""
-    seen: frozenset[str] = frozenset()
-    made: tuple[Action, ...] = ()
-    violations: tuple[str, ...] = ()
-    standing: float = 0.0
+    identified: str = ""  # the id of the customer whom such a search found
+    seen: frozenset[str] = frozenset()  # orders, customers and products that were looked at
+    made: tuple[Action, ...] = ()  # the changes, in order
+    violations: tuple[str, ...] = ()  # the rules that were broken
+    standing: float = 0.0  # the share of the task that is done: what the reward's ``progress`` is the change of
 
     def note(self, violation: str) -> None:
         if violation not in self.violations:
             self.violations = (*self.violations, violation)
-
-
-# ------------------------------------------------------------------ looking things up
 
 
 @tool
@@ -172,9 +157,6 @@ def get_product(product_id: str, state: DeskState) -> dict[str, Any]:
     return {"product_id": product.id, "name": product.name, "category": product.category, "items": items}
 
 
-# ------------------------------------------------------------------ changes
-
-
 @tool
 def cancel_order(order_id: str, reason: CancelReason, state: DeskState) -> str:
     """Cancel a pending order as a whole. All that was paid goes back to its payment method.
@@ -264,9 +246,6 @@ def transfer_to_human(customer_id: str, summary: str, state: DeskState) -> str:
 
 _LOOKUPS = (find_customer_by_email, find_customer_by_name, get_customer, get_order, list_products, get_product)
 TOOLS = (*_LOOKUPS, cancel_order, return_items, refund, exchange_items, change_address, transfer_to_human)
-
-
-# ------------------------------------------------------------------ inside
 
 
 def _find(state: DeskState, right: bool, by: set[str], search: Callable[[], Customer]) -> dict[str, Any]:

@@ -50,35 +50,21 @@ TOO_LONG: str = _TEXTS["too_long"]
 
 @dataclass(frozen=True, slots=True)
 class UserState(Record):
-    """Where the customer is in the talk.
+    """Where the customer is in the talk."""
 
-    Args:
-        wish: What they want now; ``None`` when the talk is over.
-        waiting: What they want after that.
-        said: The slots that they have filled, of this wish and of who they are, and other things they have said once.
-        heard: Which of the wish's facts they have been told.
-        consents: What they said yes to: (tool, order number).
-        outcomes: How each wish was settled.
-        reasons: The reasons they were given for a refusal of this wish.
-        pushed: How often they asked again after a refusal of this wish.
-        pending: How the wish is settled but for a fact that they ask for now.
-        annoyance: How many useless replies they have had.
-        turns: How many replies they have had.
-        ended: ``"closed"`` (said goodbye), ``"left"`` (ran out of patience) or empty.
-    """
-
-    wish: Wish | None
-    waiting: tuple[Wish, ...] = ()
+    wish: Wish | None  # what they want now; None when the talk is over
+    waiting: tuple[Wish, ...] = ()  # what they want after that
+    # The slots that they have filled, of this wish and of who they are, and other things they have said once.
     said: frozenset[str] = frozenset()
-    heard: frozenset[int] = frozenset()
-    consents: frozenset[tuple[str, str]] = frozenset()
-    outcomes: tuple[str, ...] = ()
-    reasons: frozenset[str] = frozenset()
-    pushed: int = 0
-    pending: str = ""
-    annoyance: int = 0
-    turns: int = 0
-    ended: Literal["", "closed", "left"] = ""
+    heard: frozenset[int] = frozenset()  # which of the wish's facts they have been told
+    consents: frozenset[tuple[str, str]] = frozenset()  # what they said yes to: (tool, order number)
+    outcomes: tuple[str, ...] = ()  # how each wish was settled
+    reasons: frozenset[str] = frozenset()  # those given for a refusal of this wish
+    pushed: int = 0  # how often they asked again after a refusal of this wish
+    pending: str = ""  # how the wish is settled but for a fact that they ask for now
+    annoyance: int = 0  # how many useless replies they have had
+    turns: int = 0  # how many replies they have had
+    ended: Literal["", "closed", "left"] = ""  # said goodbye, or ran out of patience
 
 
 def begin(scenario: Scenario) -> tuple[UserState, str]:
@@ -210,8 +196,6 @@ class _Listener:
             return self.annoyed(_TEXTS["open"].format(opening=wish.opening))
         return self.annoyed(self.pick("lost" if heard.nothing and not told else "now"))
 
-    # ------------------------------------------------------------------ what the customer does
-
     def agree(self) -> str:
         """Say yes to a proposal that is understood rightly; or bring up what it leaves out; or change one's mind."""
         wish = self.wish
@@ -312,8 +296,6 @@ class _Listener:
         self.note(wish=None, waiting=(), ended="left")
         return str(_TEXTS["leaves"])
 
-    # ------------------------------------------------------------------ questions and answers
-
     def asked(self) -> frozenset[str]:
         """The slots that the reply asks for, as far as they have to do with the wish."""
         asks, wish, persona = self.heard.asks, self.wish, self.persona
@@ -369,7 +351,8 @@ class _Listener:
 
     def note(self, *said: str, **changes: Any) -> None:
         """Change the state; the customer has ``said`` these from now on."""
-        self.state = replace(self.state, **changes, **({"said": self.state.said | set(said)} if said else {}))
+        changes.setdefault("said", self.state.said | set(said))
+        self.state = replace(self.state, **changes)
 
     def pick(self, name: str) -> str:
         return _choose(self.persona, self.state.turns, name)
