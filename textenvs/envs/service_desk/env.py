@@ -220,7 +220,8 @@ class ServiceDesk(ToolEnv[DeskState]):
     def _scripted(self, move: Callable[[DeskState], Move]) -> str | Message:
         if self.player is not None:
             raise NotImplementedError("the scripted agent needs the scripted customer; leave out the option user")
-        return self.format.write(*move(self.state))
+        said = move(self.state)
+        return self.format.write(said, ()) if isinstance(said, str) else self.format.write("", (said,))
 
 
 def problem_with(task: Task) -> str | None:

@@ -288,7 +288,7 @@ def test_a_handover_that_nobody_needs():
 
 def test_a_wrong_answer_is_not_told():
     env = first("medium", "how-much-back")
-    assert until(env, lambda state: next_move(state)[0].startswith("For the"))
+    assert until(env, lambda state: str(next_move(state)).startswith("For the"))
     *_, info = env.step("You would get $0.01 back.")
     assert (info["stop"], env.state.caller.outcomes) == ("unsolved", ("misinformed",))
 
