@@ -18,7 +18,7 @@ from .database import Customer, Line, Order
 from .scenario import Fact, Wish
 from .shop_rules import RETURN_DAYS, refund_for
 from .texts import load
-from .world import World
+from .world import World, money
 
 Spec = Mapping[str, Any]
 _CASES: Mapping[str, Any] = load("cases")
@@ -86,16 +86,15 @@ def _order(world: World, spec: Spec, owner: Customer) -> Order:
     ``ago`` days after delivery, ``late_by`` days after the promised day, or ``overdue``; ``final_sale`` for its first
     product.
     """
-    rng = world.rng
-    names = world.product_names(owner, world.pick(spec.get("count", 1)), spec.get("category"))
+    products = world.new_to(owner, world.pick(spec.get("count", 1)), spec.get("category"))
     return world.order(
         owner,
-        names,
+        products,
         world.pick(spec["status"]),
-        delivered_ago=world.pick(spec.get("ago"), rng.randint(2, RETURN_DAYS - 2)),
-        late_by=world.pick(spec.get("late_by"), rng.randint(-2, 0)),
+        delivered_ago=world.pick(spec.get("ago"), world.rng.randint(2, RETURN_DAYS - 2)),
+        late_by=world.pick(spec.get("late_by"), world.rng.randint(-2, 0)),
         overdue=world.pick(spec.get("overdue")),
-        final_sale=names[:1] if spec.get("final_sale") else (),
+        final_sale=spec.get("final_sale", False),
     )
 
 
@@ -122,7 +121,7 @@ class _WishMaker:
             values |= {"kind": "human"} if name == "lost" else {"kind": "human", "order_id": "", "things": ()}
             if reasons := _CASES["reasons"].get(name):
                 words = str(self.world.rng.choice(reasons))
-                values["reason_words"] = words.format(amount=f"{self.world.money(20, 90) / 100:.2f}")
+                values["reason_words"] = words.format(amount=f"{money(self.world.rng, 20, 90) / 100:.2f}")
         else:
             values |= {"kind": name} | self.change(name, lines, spec, avoid)
         if because := spec.get("because"):
@@ -172,16 +171,18 @@ class _WishMaker:
         if name == "late_fee":
             return {}
         (line,) = lines
-        new = next(item for item in world.other_items(line) if item.id not in avoid)
+        product = world.products[line.product_id]
+        others = [item for item in product.items if item.id != line.item_id]
+        rng.shuffle(others)
+        new = next(item for item in others if item.id not in avoid)
         if spec.get("sold_out"):
-            world.sell_out(new)
-        items = world.products[line.product_id].items
-        known = {value for item in items if item.id in (new.id, line.item_id) for _, value in item.options}
+            world.sell_out(product, new)
+        known = {value for item in product.items if item.id in (new.id, line.item_id) for _, value in item.options}
         return {
             "item_ids": ids,
             "new_item_ids": (new.id,),
             "wanted": tuple(value for _, value in new.options),
-            "other_options": tuple(sorted({value for item in items for _, value in item.options} - known)),
+            "other_options": tuple(sorted({value for item in product.items for _, value in item.options} - known)),
         }
 
     def say(self, name: str, **values: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -100,7 +101,7 @@ class ServiceDesk(ToolEnv[DeskState]):
             raise ValueError("give either tasks or kinds, not both: kinds is an option of generated tasks")
         else:
             tasks = open_source(tasks, READER, level=level, split=split, seed=seed)
-        self.player = None if user is None else make_of("user", _played_by, user)
+        self.player = None if user is None else make_of("user", partial(LLMUser, persona=PERSONA, manner=MANNER), user)
         super().__init__(tasks, TOOLS, max_assistant_turns=max_assistant_turns, **options)
         self.success, self.progress, self.turn, self.tool_error = success, progress, turn, tool_error
 
@@ -124,8 +125,8 @@ class ServiceDesk(ToolEnv[DeskState]):
         if self.player is not None:
             if len(words) <= MAX_CHARS:
                 return self._answer_by_model(self.player, words)
-            state.caller, answer = overhear(state.story, before, words, TOO_LONG), TOO_LONG  # the model is not asked
-            return self._turn([user_message(answer)])
+            state.caller = overhear(state.story, before, words, TOO_LONG)  # the model is not asked
+            return self._turn([user_message(TOO_LONG)])
         state.caller, answer = listen(state.story.persona, before, words)
         if before.wish and any(each.startswith("refused") for each in state.caller.outcomes[len(before.outcomes) :]):
             self._check_refusal(before.wish)
@@ -234,10 +235,6 @@ def problem_with(task: Task) -> str | None:
 
 
 READER = Reader(ServiceDeskTasks, LEVELS, verl_row, "verl's columns", "my/scenarios", check=problem_with)
-
-
-def _played_by(spec: SpecLike) -> LLMUser:
-    return LLMUser(spec, persona=PERSONA, manner=MANNER)
 
 
 def _rules_kept(state: DeskState) -> bool:

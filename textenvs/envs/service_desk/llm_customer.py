@@ -42,14 +42,9 @@ def overhear(scenario: Scenario, state: UserState, words: str, answer: str) -> U
     """What the talk has come to after one reply and its answer.
 
     A yes counts for what the reply proposes, or the one before it if that was answered with neither yes nor no.
-
-    Args:
-        scenario: The task.
-        state: Where the talk was before. Its ``outcomes`` are those of ``scenario.chain``, in that order, with empty
-            texts for wishes that are open; ``heard`` counts through the facts of that chain; ``said`` also holds, by
-            the number of the wish, what was told about it and whether a proposal waits for its answer.
-        words: What the assistant said.
-        answer: What the model said.
+    ``outcomes`` of the state are those of ``scenario.chain``, in that order, with empty texts for wishes that are open;
+    ``heard`` counts through the facts of that chain; ``said`` also holds, by the number of the wish, what was told
+    about it and whether a proposal waits for its answer.
     """
     state = replace(state, turns=state.turns + 1, said=state.said | _told_of_self(scenario.persona, answer))
     if len(words) > MAX_CHARS:

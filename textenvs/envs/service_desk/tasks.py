@@ -124,7 +124,10 @@ def _persona(level: str, rng: random.Random, draft: Draft) -> Persona:
         email = email.replace("@example.com", "@example.net")
         zip_code = str(10000 + (int(zip_code) - 10000 + rng.randint(1, 80000)) % 90000)
     return Persona(
-        *(customer.first_name, customer.last_name, email, zip_code),
+        first_name=customer.first_name,
+        last_name=customer.last_name,
+        email=email,
+        zip_code=zip_code,
         knows_email=level == "easy" or rng.random() < 0.5,
         knows_order=level == "easy" or draft.number_known or rng.random() < 0.5,
         patience=6 if level == "hard" else 8,

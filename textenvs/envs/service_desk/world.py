@@ -50,7 +50,7 @@ class World:
         number = self.number(4)
         payments = [Payment(f"card_{self.number(4)}", "card"), Payment(f"paypal_{self.number(4)}", "paypal")]
         if gift_card or self.rng.random() < 0.3:
-            payments.append(Payment(f"gift_card_{self.number(4)}", "gift_card", self.money(20, 150)))
+            payments.append(Payment(f"gift_card_{self.number(4)}", "gift_card", money(self.rng, 20, 150)))
         email = f"{first}.{last}{number % 100}@example.com".lower()
         address = self.address()
         customer = Customer(f"{first}_{last}_{number}".lower(), first, last, email, address, plus, tuple(payments))
@@ -58,10 +58,10 @@ class World:
         self._bought[customer.id] = set()
         return customer
 
-    def product_names(self, customer: Customer, count: int, category: str | None = None) -> list[str]:
+    def new_to(self, customer: Customer, count: int, category: str | None = None) -> list[Product]:
         """Products that the customer has not bought yet; with ``category="-electronics"``, none of electronics."""
         fits = [
-            product.name
+            product
             for product in self.products.values()
             if product.id not in self._bought[customer.id]
             and (category is None or (product.category == category.lstrip("-")) != category.startswith("-"))
@@ -71,31 +71,30 @@ class World:
     def order(
         self,
         customer: Customer,
-        names: Sequence[str],
+        products: Sequence[Product],
         status: OrderStatus,
         *,
         delivered_ago: int = 0,
         late_by: int = 0,
         overdue: int | None = None,
-        final_sale: Sequence[str] = (),
+        final_sale: bool = False,
     ) -> Order:
-        """An order of one item of each product, not paid by gift card.
+        """An order of one item of each product, the first perhaps a final sale, not paid by gift card.
 
         A delivered one came ``delivered_ago`` days ago, ``late_by`` days after the promised day. For another the
         promised day is ``overdue`` days past; below zero (the default) when it is to come.
         """
         rng = self.rng
         lines = []
-        for name in names:
-            product = next(product for product in self.products.values() if product.name == name)
+        for product in products:
             self._bought[customer.id].add(product.id)
             item = rng.choice(product.items)
-            lines.append(Line(item.id, product.id, item.price, name in final_sale))
+            lines.append(Line(item.id, product.id, item.price, final_sale and not lines))
         delivered = self.today - timedelta(days=delivered_ago) if status == "delivered" else None
         overdue = -rng.randint(1, 9) if overdue is None else overdue
         promised = self.today - timedelta(days=delivered_ago + late_by if delivered else overdue)
         placed = min(promised - timedelta(days=rng.randint(3, 9)), self.today)
-        fee = self.money(4, 9)
+        fee = money(self.rng, 4, 9)
         payment = rng.choice([each for each in customer.payments if each.kind != "gift_card"])
         total = sum(line.price for line in lines) + fee
         order = Order(
@@ -119,20 +118,12 @@ class World:
         """Give a customer orders that the task is not about."""
         for _ in range(orders):
             status: OrderStatus = self.rng.choice(("pending", "shipped", "delivered"))
-            names = self.product_names(customer, self.rng.randint(1, 2))
-            self.order(customer, names, status, delivered_ago=self.rng.randint(2, 60))
+            products = self.new_to(customer, self.rng.randint(1, 2))
+            self.order(customer, products, status, delivered_ago=self.rng.randint(2, 60))
 
-    def other_items(self, line: Line) -> list[Item]:
-        """The variants of what ``line`` bought that are not that one, in random order."""
-        items = [item for item in self.products[line.product_id].items if item.id != line.item_id]
-        self.rng.shuffle(items)
-        return items
-
-    def sell_out(self, item: Item) -> None:
-        for product in self.products.values():
-            if item in product.items:
-                items = tuple(replace(each, stock=0) if each.id == item.id else each for each in product.items)
-                self.products[product.id] = replace(product, items=items)
+    def sell_out(self, product: Product, item: Item) -> None:
+        items = tuple(replace(each, stock=0) if each.id == item.id else each for each in product.items)
+        self.products[product.id] = replace(product, items=items)
 
     def pick(self, given: Any, default: Any = None) -> Any:
         """One of the words in a list, a number in a range ``[low, high]``, or what is ``given`` or the ``default``."""
@@ -148,9 +139,6 @@ class World:
                 self._numbers.add(number)
                 return number
 
-    def money(self, low: int, high: int) -> int:
-        return _money(self.rng, low, high)
-
 
 def catalogue(rng: random.Random) -> dict[str, Product]:
     """Products by id, each in four variants with prices and stock."""
@@ -162,7 +150,7 @@ def catalogue(rng: random.Random) -> dict[str, Product]:
             Item(
                 id=str(next(ids)),
                 options=tuple(zip(options, values, strict=True)),
-                price=_money(rng, lowest, lowest + 30),
+                price=money(rng, lowest, lowest + 30),
                 stock=rng.randint(1, 9),
             )
             for values in sorted(rng.sample(variants, _VARIANTS))
@@ -172,5 +160,5 @@ def catalogue(rng: random.Random) -> dict[str, Product]:
     return products
 
 
-def _money(rng: random.Random, low: int, high: int) -> int:
+def money(rng: random.Random, low: int, high: int) -> int:
     return rng.randrange(low * 100, high * 100, _STEP)
