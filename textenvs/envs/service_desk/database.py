@@ -1,11 +1,9 @@
 """The shop's database: immutable records, and changes that return a new database.
 
-A :class:`Database` is a value. Every change is a method that returns another database and shares all untouched
-records with the old one, so a snapshot of an episode costs nothing and forks cannot reach each other.
-
-What a method refuses (:class:`DatabaseError`) is what would make the data inconsistent: ids that do not exist, stock
-below zero, paying back more than was paid, cancelling what has been sent. The shop's *rules* (deadlines, fees, who may
-ask for what) are not enforced here: keeping them is the assistant's task.
+So a snapshot of an episode costs nothing, and forks cannot reach each other. A method refuses (:class:`DatabaseError`)
+what would make the data inconsistent: ids that do not exist, stock below zero, paying back more than was paid,
+cancelling what has been sent. The shop's *rules* (deadlines, fees, who may ask for what) are not enforced here: keeping
+them is the assistant's task.
 
 Money is in integer cents inside, and dollars in the arguments and texts of the tools.
 """
@@ -99,7 +97,6 @@ class Item(Record):
 
     @property
     def variant(self) -> str:
-        """The options in words, as ``blue, M``."""
         return ", ".join(value for _, value in self.options)
 
 
@@ -324,7 +321,7 @@ class Database(Record):
             payments = tuple(charged if each.id == payment.id else each for each in customer.payments)
             customers = {**customers, customer.id: replace(customer, payments=payments)}
         noted = replace(order, transactions=(*order.transactions, Transaction(payment.id, cents)))
-        return replace(self, customers=customers, orders={**self.orders, order.id: noted})
+        return replace(self, customers=customers)._with_order(noted)
 
     def _restock(self, lines: Iterable[Line], count: int) -> Database:
         """Put the item of each line into the stock (``count`` 1), or take it out (-1)."""

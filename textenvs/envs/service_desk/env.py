@@ -163,19 +163,11 @@ class ServiceDesk(ToolEnv[DeskState]):
         return tuple(talk)
 
     def demonstration(self, rng: np.random.Generator) -> str | Message:
-        """What the scripted agent says or calls next, in the environment's call format.
-
-        Raises:
-            NotImplementedError: A language model plays the customer, and what it has told is not known.
-        """
+        """What the scripted agent does next; ``NotImplementedError`` where a language model plays the customer."""
         return self._scripted(next_move)
 
     def careless_reply(self, rng: np.random.Generator) -> str | Message:
-        """An act without asking, on the wrong order, an empty promise, or a refusal without a reason.
-
-        Raises:
-            NotImplementedError: As :meth:`demonstration`.
-        """
+        """An act without asking, on the wrong order, an empty promise, or a refusal without a reason."""
         return self._scripted(lambda state: careless_move(state, rng))
 
     def attacks(self) -> Sequence[Attack]:

@@ -1,8 +1,6 @@
 """A customer played by a language model: what it is told to be, and what its talk comes to by the rules.
 
-The model only talks. What the talk means for the reward is found by the parser of the scripted customer
-(:mod:`~textenvs.envs.service_desk.reply_parser`), in the assistant's words and in the model's; the model is asked for
-no verdict.
+The model only talks, and is asked for no verdict: the scripted customer's parser reads both sides' words.
 """
 
 from __future__ import annotations
@@ -52,9 +50,8 @@ def overhear(scenario: Scenario, state: UserState, words: str, answer: str) -> U
     heard, answered = understand(words), plain(answer)
     no = _NO.search(answered) is not None
     yes = not no and _YES.search(answered) is not None
-    said, waits = set(state.said), set[str]()
-    facts, consents, outcomes = set(state.heard), set(state.consents), list(state.outcomes)
-    outcomes += [""] * (len(scenario.chain) - len(outcomes))
+    said, waits, facts, consents = set(state.said), set[str](), set(state.heard), set(state.consents)
+    outcomes = list(state.outcomes) or [""] * len(scenario.chain)
     first = 0  # of the wish's facts among all
     for number, wish in enumerate(scenario.chain):
         own = range(first, first + len(wish.facts))

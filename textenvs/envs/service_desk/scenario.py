@@ -159,17 +159,13 @@ def to_json(scenario: Scenario) -> str:
 
 @functools.lru_cache(maxsize=256)
 def from_json(text: str) -> Scenario:
-    """The scenario that :func:`to_json` wrote.
-
-    Raises:
-        ValueError: It is not JSON, a field is missing or of the wrong kind, or the gold actions cannot be done.
-    """
+    """The scenario that :func:`to_json` wrote; a ``ValueError`` says why it cannot be played."""
     try:
         scenario = _ADAPTER.validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise ValueError(f"not a scenario: {place or 'the whole'}: {first['msg']}") from error
+        place = ".".join(map(str, first["loc"])) or "the whole"
+        raise ValueError(f"not a scenario: {place}: {first['msg']}") from error
     if not scenario.wishes:
         raise ValueError("not a scenario: the user wants nothing; give at least one wish")
     if scenario.customer_id and scenario.customer_id not in scenario.database.customers:
@@ -182,11 +178,7 @@ def from_json(text: str) -> Scenario:
 
 
 def scenario_of(task: Task) -> Scenario:
-    """The scenario in a task's ``extra_info.scenario``.
-
-    Raises:
-        TaskError: There is none, or it cannot be played.
-    """
+    """The scenario in a task's ``extra_info.scenario``; a ``TaskError`` if there is none, or it cannot be played."""
     text = task.extra.get("scenario")
     if not isinstance(text, str):
         raise TaskError(f"task {task.key}: extra_info.scenario must be a scenario as JSON text, not {text!r:.40}")

@@ -77,10 +77,8 @@ def begin(scenario: Scenario) -> tuple[UserState, str]:
 def listen(persona: Persona, state: UserState, text: str) -> tuple[UserState, str]:
     """The customer reads a reply, and answers."""
     listener = _Listener(persona, replace(state, turns=state.turns + 1), text)
-    if len(text) > MAX_CHARS:
-        words = listener.annoyed(TOO_LONG)
-        return listener.state, words
-    words, state = listener.answer(), listener.state
+    words = listener.annoyed(TOO_LONG) if len(text) > MAX_CHARS else listener.answer()
+    state = listener.state
     if state.wish is not None and state.wish.kind == "human" and state.wish.asks <= state.said:
         state = replace(state, consents=state.consents | {HANDOVER})
     return state, words

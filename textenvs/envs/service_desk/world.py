@@ -85,7 +85,7 @@ class World:
         promised day is ``overdue`` days past; below zero (the default) when it is to come.
         """
         rng = self.rng
-        lines = []
+        lines: list[Line] = []
         for product in products:
             self._bought[customer.id].add(product.id)
             item = rng.choice(product.items)
