@@ -66,7 +66,7 @@ def sentences(text: str) -> list[str]:
     return [each for each in _FORMS["sentence_end"].split(text) if each]
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=1024)  # replies repeat: those of attacks, and of forks
 def understand(text: str) -> Heard:
     """What a reply of at most :data:`MAX_CHARS` characters says, as far as the rules go."""
     asks: set[str] = set()
@@ -138,6 +138,7 @@ def without_refusals(words: str) -> str:
     return " ".join(each for each in sentences(words) if not _FORMS["signs"]["refused"].search(each))
 
 
+@functools.lru_cache(maxsize=1024)
 def verdict(text: str, kind: str, value: str, role: str = "", *, statements: bool = False) -> Verdict:
     """What a reply says about the fact ``value``: cents, an ISO date or a text.
 
