@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
-import math
 from collections.abc import Awaitable, Callable, Mapping
 from types import ModuleType, UnionType
 from typing import Annotated, Any, Literal, ParamSpec, TypeAlias, TypeVar, Union, get_args, get_origin
@@ -131,24 +130,3 @@ def make_of(option: str, made: Callable[[GivenT], MadeT], given: GivenT) -> Made
         return made(given)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{option}: {error}") from error
-
-
-def check_number(name: str, value: Any, least: float = -math.inf) -> None:
-    """Raise ``ValueError`` unless ``value`` is a finite number of at least ``least``."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < least:
-        at_least = "" if least == -math.inf else f" of at least {least}"
-        raise ValueError(f"{name} must be a finite number{at_least}, not {value!r}")
-
-
-def check_gain(name: str, value: Any) -> None:
-    """Raise ``ValueError`` unless ``value`` is a finite number above 0."""
-    check_number(name, value)
-    if value <= 0:
-        raise ValueError(f"{name} must be above 0, not {value}")
-
-
-def check_charge(name: str, value: Any) -> None:
-    """Raise ``ValueError`` unless ``value`` is a finite number of at most 0: what a reward takes off."""
-    check_number(name, value)
-    if value > 0:
-        raise ValueError(f"{name} is a cost and must be at most 0, not {value}")
