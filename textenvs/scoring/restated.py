@@ -58,11 +58,12 @@ _ARITHMETIC = {
     ),
 }
 # A rational number, with what may stand around it: brackets, a currency, a unit. Its groups are those of a fraction.
+# Brackets are matched possessively (*+), which keeps the time linear.
 _RATIONAL = re.compile(
-    r"[(\[{]*(?:\\?[$€£])?(?:[+-]|\\pm|±)?(?:\\?[$€£])?[({]*"
+    r"[(\[{]*+(?:\\?[$€£])?(?:[+-]|\\pm|±)?(?:\\?[$€£])?[({]*+"
     rf"(?:(?P<whole>\d+)?\\frac\{{(?P<over>[+-]?\d+)\}}\{{(?P<under>[+-]?\d+)\}}|\(?(?P<top>\d+)\)?/\(?(?P<bottom>\d+)\)?"
     rf"|{_VALUE}(?:(?:\*10\^\{{?|[eE])[+-]?\d+\}}?)?|10\^\{{?[+-]?\d+\}}?)"
-    r"(?:\.0*)?[)\]}]*(?:\\?[$€£%°]|[a-zA-Z]+(?:\^\{?\d\}?)?)?[)\]}.]*"
+    r"(?:\.0*)?[)\]}]*+(?:\\?[$€£%°]|[a-zA-Z]+(?:\^\{?\d\}?)?)?[)\]}.]*"
 )
 _WRITTEN = ("integer", "decimal", "ratio")
 _SEVERAL = re.compile(r"\\[{}]|[,;]|(?<=[\d}])(?:and|or)(?=[\d\\+-])")
