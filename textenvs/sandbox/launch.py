@@ -12,14 +12,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from . import cgroup, layout
+from . import layout
 from .result import SandboxFailure
 
 _BOOT = "import sys; sys.path.insert(0, sys.argv.pop()); import container_init; container_init.main()"
 
 
 def launch(
-    job: Mapping[str, Any], *, stdin: int = subprocess.DEVNULL, group: cgroup.Group | None = None
+    job: Mapping[str, Any], *, stdin: int = subprocess.DEVNULL
 ) -> tuple[subprocess.Popen[bytes], dict[str, int]]:
     """Start :mod:`.container_init` to read ``job``; the code has ``stdin`` where the job's is ``None``.
 
@@ -33,10 +33,9 @@ def launch(
     library_path = "LD_LIBRARY_PATH" if sys.platform == "linux" else "DYLD_LIBRARY_PATH"
     status_in, status_out = os.pipe()
     pid_in, pid_out = os.pipe()
-    entry = None if group is None else group.entry
     try:
         with tempfile.TemporaryFile() as file:
-            marshal.dump({**job, "host": os.getpid(), "group": entry}, file)
+            marshal.dump({**job, "host": os.getpid()}, file)
             file.flush()
             passed = (file.fileno(), status_out, pid_out)
             process = subprocess.Popen(
@@ -45,7 +44,7 @@ def launch(
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 bufsize=0,
-                pass_fds=passed if entry is None else (*passed, entry),
+                pass_fds=passed,
                 env={library_path: os.environ[library_path]} if library_path in os.environ else {},
                 cwd="/",
                 start_new_session=True,

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from . import cgroup, usage
+from . import usage
 from .launch import launch
 from .result import Limits, SandboxFailure, SandboxResult, Status
 
@@ -51,30 +51,15 @@ class Run:
         self._kill()
 
     def finish(self) -> SandboxResult:
-        """Start, and wait for the end.
-
-        Raises:
-            SandboxFailure: The box could not be made.
-        """
+        """Start, and wait for the end; a SandboxFailure where the box could not be made."""
+        with self._lock:
+            if self._cancelled:
+                return SandboxResult("killed", "", "", None, "Cancelled before it began.")
+            self._process, lines = launch(self.job)
         try:
-            parent = cgroup.parent()
-            group = None if parent is None else cgroup.Group(parent, self._limits)
-        except OSError as error:
-            raise SandboxFailure(f"the sandbox's control group could not be made: {error}") from error
-        try:
-            with self._lock:
-                if self._cancelled:
-                    return SandboxResult("killed", "", "", None, "Cancelled before it began.")
-                self._process, lines = launch(self.job, group=group)
-            try:
-                self._watch(self._process, lines)
-                if self._stopped is None and group is not None and group.ran_out():
-                    self._stopped = "memory"
-            finally:
-                self._clean_up(self._process, lines)
+            self._watch(self._process, lines)
         finally:
-            if group is not None:
-                group.close()
+            self._clean_up(self._process, lines)
         return self._conclude()
 
     # ------------------------------------------------------------------ watching
