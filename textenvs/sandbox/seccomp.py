@@ -62,38 +62,17 @@ def build(machine: str) -> bytes:
             program += [(_JUMP_EQUAL, 0, 1, number), (_RETURN, 0, 0, refuse)]
     # The C library asks clone3 first, whose flags a filter cannot read, and takes clone where there is none.
     program += [(_JUMP_EQUAL, 0, 1, _CLONE3[column]), (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
-    program += _where(_CLONE[column], [(0, _JUMP_ANY_BIT, (_NEW_NAMESPACES,), True)], refuse)
-    program += _where(_SOCKET[column], [(0, _JUMP_EQUAL, (_UNIX,), False)], _ERRNO | errno.EAFNOSUPPORT)
-    program += _where(
-        _SETSOCKOPT[column],
-        [(1, _JUMP_EQUAL, (_SOL_SOCKET,), True), (2, _JUMP_EQUAL, _BUFFER_SIZES, True)],
-        refuse,
-    )
-    # Process 1 of the box is the same user's where the host process is not root's.
-    program += _where(_PRLIMIT64[column], [(0, _JUMP_EQUAL, (0,), False)], refuse)
+    # What depends on arguments. A jump says how many instructions to skip where it matches, and where it does not.
+    first, second, third = ((_LOAD, 0, 0, offset) for offset in _ARGUMENTS)
+    refused = (_RETURN, 0, 0, refuse)
+    sizes = [(_JUMP_EQUAL, 3 - i, i == 3, value) for i, value in enumerate(_BUFFER_SIZES)]
+    for pair, body in (
+        (_CLONE, [first, (_JUMP_ANY_BIT, 0, 1, _NEW_NAMESPACES), refused]),
+        (_SOCKET, [first, (_JUMP_EQUAL, 1, 0, _UNIX), (_RETURN, 0, 0, _ERRNO | errno.EAFNOSUPPORT)]),
+        (_SETSOCKOPT, [second, (_JUMP_EQUAL, 0, 6, _SOL_SOCKET), third, *sizes, refused]),
+        # Process 1 of the box is the same user's where the host process is not root's.
+        (_PRLIMIT64, [first, (_JUMP_EQUAL, 1, 0, 0), refused]),
+    ):
+        program += [(_JUMP_EQUAL, 0, len(body) + 1, pair[column]), *body, (_LOAD, 0, 0, _NUMBER)]
     program.append((_RETURN, 0, 0, _ALLOW))
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
-
-
-def _where(
-    number: int, tests: list[tuple[int, int, tuple[int, ...], bool]], result: int
-) -> list[tuple[int, int, int, int]]:
-    """Instructions that end call ``number`` with ``result`` where its arguments pass all tests, and go on otherwise.
-
-    A test: which argument (low 32 bits), the kind of jump, the values, and whether one of these must match or none may.
-    The accumulator holds the number of the examined call, before and after.
-    """
-    body: list[tuple[int, int, int, int]] = []
-    end = sum(1 + len(values) + 1 for _, _, values, _ in tests) + 1  # how long the body is, with its return
-    for argument, jump, values, must_match in tests:
-        body.append((_LOAD, 0, 0, _ARGUMENTS[argument]))
-        for index, value in enumerate(values):
-            # A match: to the next test, over the rest of these values and over the way out; or else out.
-            left = len(values) - index - 1
-            out = end - len(body) - 1
-            body.append((jump, left + 1 if must_match else out, 0, value))
-        out = end - len(body) - 1
-        # No match: out where one was wanted, and to the next test where none was.
-        body.append((_JUMP_EQUAL, out, out, 0) if must_match else (_JUMP_EQUAL, 0, 0, 0))
-    body.append((_RETURN, 0, 0, result))
-    return [(_JUMP_EQUAL, 0, len(body) + 1, number), *body, (_LOAD, 0, 0, _NUMBER)]
