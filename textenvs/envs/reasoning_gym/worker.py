@@ -35,11 +35,9 @@ def main() -> None:
     for line in sys.stdin:
         question = json.loads(line)
         try:
-            dataset = _open(*question["opening"])
+            said = _in_a_process(_open(*question["opening"]), question, answers.fileno())
         except Exception as error:
             said = {"error": _told(error)}
-        else:
-            said = _in_a_process(dataset, question, answers.fileno())
         print(json.dumps(said), file=answers, flush=True)
 
 
