@@ -94,8 +94,8 @@ def test_rows_with_unit_tests_are_judged_from_outside(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps(UNITTEST_ROW))
     env = started(tasks=str(path), max_assistant_turns=None, patience=30)
-    for cheat in CHEATS.values():
-        assert score(env, cheat.replace("double", "area").replace("(x)", "(*x)")) == 0.0
+    for name in ("patched assertions", "the caller's frame", "a report to every file", "equal to everything"):
+        assert score(env, CHEATS[name].replace("double", "area").replace("(x)", "(*x)")) == 0.0
     assert env.state.messages[-1]["content"] == "It passes 0 of my 2 checks."  # the reference fails the third there
     assert score(env, json.loads(UNITTEST_ROW["single_turn_completion"])["answer"]) == 1.0
     assert env.state.stop == "solved"
