@@ -87,7 +87,9 @@ def _empty_folder() -> None:
 def _run_question(first: Any) -> Any:
     """In the runner."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    if not (line := os.fdopen(os.dup(0), "rb").readline()):
+    with os.fdopen(os.dup(0), "rb") as questions:
+        line = questions.readline()
+    if not line:
         first.send(_LAST)
         os._exit(0)
     order = json.loads(line)
