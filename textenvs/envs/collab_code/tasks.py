@@ -25,7 +25,7 @@ _WORDS = _CONTENT["words"].split()
 
 
 class _Step(NamedTuple):
-    """A behaviour: in words, as an expression (over ``x``, or ``xs`` for results), and as a function of that."""
+    """A behaviour; its ``code`` is an expression over ``x``, or ``xs`` for results."""
 
     words: str
     code: str
@@ -54,8 +54,7 @@ def _function(code: str) -> Callable[[Any], Any]:
 def draft_code(rng: random.Random, level: str) -> Draft | None:
     """Draw a function; ``None`` where no tests were found that need each of its steps.
 
-    Easy ones have a name, a condition and a result; medium ones also change what they pick; hard ones also have a value
-    of their own for picking nothing.
+    Medium ones also change what they pick; hard ones also have a value of their own for picking nothing.
     """
     subject = rng.choice(_CONTENT["subjects"])
     name = rng.choice(NAMES)

@@ -33,7 +33,6 @@ def _guess(rng: np.random.Generator, seen: Sequence[Messages]) -> Cheater:
 def _answer_with_output(
     program: Callable[[Messages], str], answer: Callable[[str], str]
 ) -> Callable[[Messages], str | Message]:
-    """Run a program, and make the answer of all that it printed."""
 
     def reply(conversation: Messages) -> str | Message:
         printed = next((str(each["content"]) for each in reversed(conversation) if each["role"] == "tool"), None)
