@@ -54,6 +54,9 @@ def main() -> NoReturn:
         with os.fdopen(job_fd, "rb") as file:
             file.seek(0)
             job = marshal.load(file)
+        if job["group"] is not None:  # before anything is started: what is below comes along
+            os.write(job["group"], b"0")
+            os.close(job["group"])
         if job["mode"] == "namespaces":
             os.set_inheritable(pid_fd, False)
             _launch(job, pid_fd)

@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from . import layout, usage
+from . import cgroup, layout, usage
 from .result import Limits, SandboxFailure, SandboxResult, Status
 
 #: Seconds that making the box may take; no code runs meanwhile.
@@ -36,7 +36,7 @@ _BOOT = "import sys; sys.path.insert(0, sys.argv.pop()); import container_init; 
 
 
 def launch(
-    job: Mapping[str, Any], *, stdin: int = subprocess.DEVNULL
+    job: Mapping[str, Any], *, stdin: int = subprocess.DEVNULL, group: cgroup.Group | None = None
 ) -> tuple[subprocess.Popen[bytes], dict[str, int]]:
     """Start :mod:`.container_init` to read ``job``; the code has ``stdin`` where the job's is ``None``.
 
@@ -44,9 +44,10 @@ def launch(
     """
     status_in, status_out = os.pipe()
     pid_in, pid_out = os.pipe()
+    entry = None if group is None else group.entry
     try:
         with tempfile.TemporaryFile() as file:
-            marshal.dump({**job, "host": os.getpid()}, file)
+            marshal.dump({**job, "host": os.getpid(), "group": entry}, file)
             file.flush()
             passed = (file.fileno(), status_out, pid_out)
             process = subprocess.Popen(
@@ -55,7 +56,7 @@ def launch(
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 bufsize=0,
-                pass_fds=passed,
+                pass_fds=passed if entry is None else (*passed, entry),
                 # Of the host's interpreter; the code has an environment of its own.
                 env={name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ},
                 cwd="/",
@@ -127,15 +128,30 @@ class Run:
         self._kill()
 
     def finish(self) -> SandboxResult:
-        """Start, and wait for the end; a SandboxFailure where the box could not be made."""
-        with self._lock:
-            if self._cancelled:
-                return SandboxResult("killed", "", "", None, "Cancelled before it began.")
-            self._process, lines = launch(self.job)
+        """Start, and wait for the end.
+
+        Raises:
+            SandboxFailure: The box could not be made.
+        """
         try:
-            self._watch(self._process, lines)
+            parent = cgroup.parent()
+            group = None if parent is None else cgroup.Group(parent, self._limits)
+        except OSError as error:
+            raise SandboxFailure(f"the sandbox's control group could not be made: {error}") from error
+        try:
+            with self._lock:
+                if self._cancelled:
+                    return SandboxResult("killed", "", "", None, "Cancelled before it began.")
+                self._process, lines = launch(self.job, group=group)
+            try:
+                self._watch(self._process, lines)
+                if self._stopped is None and group is not None and group.ran_out():
+                    self._stopped = "memory"
+            finally:
+                self._clean_up(self._process, lines)
         finally:
-            self._clean_up(self._process, lines)
+            if group is not None:
+                group.close()
         return self._conclude()
 
     # ------------------------------------------------------------------ watching

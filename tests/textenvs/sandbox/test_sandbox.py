@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import importlib
 import os
 import pickle
 import platform
@@ -17,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sandbox_boxes import HASTY, SMALL, box_of, box_or_refusal, check_refusal
 
-from textenvs.sandbox import Limits, Sandbox, SandboxResult, SandboxUnavailable, seccomp, usage
+from textenvs.sandbox import Limits, Sandbox, SandboxResult, SandboxUnavailable, cgroup, seccomp, usage
 from textenvs.sandbox.backends import BACKENDS
 
 
@@ -355,7 +356,60 @@ def test_the_filter_refuses_what_is_listed_and_nothing_else(machine, data):
         assert verdict(program, number | 0x40000000, ARCHITECTURES[machine], arguments) == NO_CALL
 
 
-# ------------------------------------------------------------------ memory of many processes
+# ------------------------------------------------------------------ control groups, on a file system made of files
+
+
+@pytest.fixture
+def unified(tmp_path):
+    """What ``/proc/self`` and a mounted cgroup2 hold: two levels above this process's group delegate controllers."""
+    root, proc = tmp_path / "cgroup", tmp_path / "proc"
+    own = root / "user.slice" / "user-1000.slice" / "run.scope"
+    own.mkdir(parents=True)
+    proc.mkdir()
+    (proc / "mountinfo").write_text(
+        f"30 1 0:26 / {root} rw,nosuid shared:9 - cgroup2 cgroup2 rw\n36 1 0:32 / /x rw - ext4 x rw\n"
+    )
+    (proc / "cgroup").write_text("4:memory:/old\n0::/user.slice/user-1000.slice/run.scope\n")
+    for folder, controllers in (
+        (root, "cpu memory pids"),
+        (root / "user.slice", "memory pids"),
+        (own.parent, "memory"),
+    ):
+        (folder / "cgroup.subtree_control").write_text(controllers + "\n")
+    return root, proc
+
+
+def test_control_groups_are_made_where_both_controllers_are_given_on(unified):
+    root, proc = unified
+    assert cgroup.candidates(proc) == [root / "user.slice", root]
+    (proc / "cgroup").write_text("4:memory:/old\n")
+    assert cgroup.candidates(proc) == []
+    assert cgroup.candidates(proc / "missing") == []
+
+
+def test_a_control_group_has_the_limits_and_tells_when_memory_ran_out(unified, monkeypatch):
+    """The kernel makes a group's files with its folder; here that is played."""
+    root, _ = unified
+    make = Path.mkdir
+
+    def mkdir(self, *args, **more):
+        make(self, *args, **more)
+        for name in ("memory.max", "memory.swap.max", "memory.oom.group", "pids.max", "cgroup.procs", "cgroup.kill"):
+            (self / name).touch()
+        (self / "memory.events").write_text("low 0\nmax 7\noom 0\noom_kill 0\noom_group_kill 0\n")
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    group = cgroup.Group(root, Limits(memory_mb=100, disk_mb=10, processes=5))
+    assert 110 << 20 < int((group.path / "memory.max").read_text()) < 300 << 20
+    assert int((group.path / "pids.max").read_text()) >= 5
+    assert (group.path / "memory.swap.max").read_text() == "0"
+    assert not group.ran_out()
+    (group.path / "memory.events").write_text("low 0\noom 1\noom_kill 1\noom_group_kill 1\n")
+    assert group.ran_out()
+    os.write(group.entry, b"0")
+    group.close()
+    assert (group.path / "cgroup.kill").read_text() == "1"
+    assert (group.path / "cgroup.procs").read_text() == "0"
 
 
 def test_a_process_whose_name_is_no_text_is_counted():
@@ -365,3 +419,23 @@ def test_a_process_whose_name_is_no_text_is_counted():
         assert child.stdout.readline() == b"named\n"
         assert child.pid in usage._children_of_all()[os.getpid()]
         child.stdin.close()
+
+
+def test_control_groups_that_an_earlier_process_with_the_same_id_left_are_not_in_the_way(tmp_path, monkeypatch):
+    make = Path.mkdir
+
+    def mkdir(self, *args, **more):
+        make(self, *args, **more)
+        (self / "cgroup.procs").touch()
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    for _ in range(2):  # the numbers of a process begin anew
+        importlib.reload(cgroup).Group(tmp_path, Limits()).close()  # not empty, so it stays
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_control_group_that_cannot_be_made_leaves_nothing(unified):
+    root, _ = unified
+    (root / "file").touch()
+    with pytest.raises(OSError, match="Not a directory"):
+        cgroup.Group(root / "file", Limits())
