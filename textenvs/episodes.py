@@ -5,11 +5,8 @@
     async for episode in play_episodes(env, policy, range(1000), concurrency=256):
         print(episode.task_key, episode.reward, episode.stop)
 
-One coroutine a running episode: policy, step, policy, step. An episode that is over is handed out at once and its place
-is taken by the next one; a slow reply holds up no other episode.
-
 * Episode ``k`` has seed ``seed + k`` and the ``k``-th task, whatever the concurrency and whichever ends first. So it
-  can be played again: ``env.reset(seed=episode.seed, options=...)``.
+can be played again: ``env.reset(seed=episode.seed, options=...)``.
 * Back-pressure: when ``buffer`` finished episodes wait to be taken, no new one is started.
 * Errors are data: what a policy, a hook or a task raises ends its own episode, as ``episode.error``.
 """
@@ -20,15 +17,14 @@ import asyncio
 import itertools
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from .env import TextEnv
+from .env import TextEnv, check_env
 from .gc_tuning import rarely_collected
-from .options import NonNegativeInt, Policy, PositiveInt, Seconds, check_env, checked, resolve
+from .options import NonNegativeInt, Policy, PositiveInt, Seconds, checked, resolve
 from .play import Episode, play
 from .task import Task
 
@@ -36,8 +32,6 @@ from .task import Task
 #: number is how many to draw, and ``None`` draws without end.
 Tasks: TypeAlias = "Iterable[int | Task | Mapping[str, Any] | None] | int | None"
 
-
-_NO_LIMIT = nullcontext(None)
 # Hooks and policies that never wait must not keep the event loop to themselves: after so many episodes, others get it.
 _YIELD_EVERY = 16
 
@@ -133,17 +127,14 @@ class _Run:
             await asyncio.gather(*left, return_exceptions=True)
 
     async def _work(self, number: int, task: Any) -> None:
-        """One place: this episode, and then whichever is next.
-
-        There may be tens of thousands of these, and most of the time they wait.
-        """
+        """One place: this episode, and then whichever is next. There may be tens of thousands of these."""
         env, job = _fork(self.env), (number, task)
         for played in itertools.count(1):
             number, task = job
             episode = Episode(number, self.seed + number)
             clock: asyncio.Timeout | None = None
             try:
-                async with _NO_LIMIT if self.timeout_s is None else asyncio.timeout(self.timeout_s) as clock:
+                async with asyncio.timeout(self.timeout_s) as clock:
                     await play(env, self.policy, seed=episode.seed, options=_options(task), episode=episode)
             except Exception as error:
                 if isinstance(error, TimeoutError) and clock is not None and clock.expired():

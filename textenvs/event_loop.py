@@ -24,9 +24,7 @@ _lock = threading.Lock()
 def submit(awaitable: Awaitable[T]) -> Future[T]:
     """Start ``awaitable`` on the background loop, for a caller that will wait for its result.
 
-    Raises:
-        RuntimeError: Called on the background loop itself, which would wait for itself and never end: an asynchronous
-            hook called a synchronous method. Await the asynchronous twin there.
+    An asynchronous hook that calls a synchronous method would wait for itself here, and never end: ``RuntimeError``.
     """
     if threading.current_thread() is _thread:
         if inspect.iscoroutine(awaitable):

@@ -27,18 +27,16 @@ def rarely_collected(episodes: int) -> Iterator[None]:
     This is process-wide; the last to leave puts back what was there. A collector that is off (0), or looks less often
     already, is left alone.
     """
-    if episodes < _MANY:
-        yield
-        return
-    wanted = _PER_EPISODE * episodes
+    wanted = [_PER_EPISODE * episodes] if episodes >= _MANY else []
     with _lock:
-        _wanted.append(wanted)
+        _wanted.extend(wanted)
         _apply()
     try:
         yield
     finally:
         with _lock:
-            _wanted.remove(wanted)
+            for each in wanted:
+                _wanted.remove(each)
             _apply()
 
 

@@ -35,10 +35,10 @@ import gymnasium
 import numpy as np
 
 from .chat.errors import ChatFailure
-from .env import FAILURE_STOPS, EnvironmentFailure, TextEnv, check_numbers
+from .env import FAILURE_STOPS, EnvironmentFailure, TextEnv, check_env, check_numbers
 from .event_loop import settle, wait_for
 from .messages import Message, Messages, copy_messages, visible_text
-from .options import Judge, NonNegativeInt, Policy, PositiveInt, Price, Seconds, Weight, check_env, checked, resolve
+from .options import Judge, NonNegativeInt, Policy, PositiveInt, Price, Seconds, Weight, checked, resolve
 from .play import Episode, play
 from .scoring.conversation import COST, FORMULAS, INTERACTIVITY, Formula, estimate_tokens
 
@@ -61,26 +61,16 @@ class Future:
 
 @dataclass(frozen=True)
 class MultiturnReward:
-    """The reward of one turn, and what it cost to find.
-
-    Args:
-        reward: The sum of ``terms``.
-        terms: Its parts by name: the task scores, ``"cost"`` and, with a judge, ``"interactivity"``.
-        futures: The conversations it is the mean of.
-        samples: How many were tried: 1 where there was nothing left to play.
-        failures: Why the others were left out.
-        policy_calls: How often the policy was asked, those of failed futures included.
-    """
+    """The reward of one turn (the sum of ``terms``), and what it cost to find."""
 
     reward: float
-    terms: Mapping[str, float]
-    futures: tuple[Future, ...]
-    samples: int
-    failures: tuple[str, ...]
-    policy_calls: int
+    terms: Mapping[str, float]  # task scores, "cost" and, with a judge, "interactivity"
+    futures: tuple[Future, ...]  # the conversations it is the mean of
+    samples: int  # how many were tried: 1 where there was nothing left to play
+    failures: tuple[str, ...]  # why the others were left out
+    policy_calls: int  # those of failed futures included
 
     def metrics(self) -> dict[str, float]:
-        """The costs as numbers, with the same names on every turn."""
         return {
             "lookahead_samples": float(self.samples),
             "lookahead_failures": float(len(self.failures)),
@@ -179,14 +169,11 @@ class Lookahead:
         self.__dict__.update(state, _gates=WeakKeyDictionary())
 
     def __call__(self, env: TextEnv[Any]) -> Coroutine[Any, Any, MultiturnReward]:
-        """The reward of the last turn of ``env``, to be awaited.
+        """The reward of the last turn of ``env``, to be awaited; just after ``reset``, the value of the opening.
 
-        The forks are taken now, so the episode may go on before the result is awaited. Just after ``reset``, the
-        result is the value of the opening.
+        The forks are taken now, so the episode may go on before the result is awaited.
 
         Raises:
-            TypeError: ``env`` is not a text environment itself, but for example a wrapper.
-            gymnasium.error.ResetNeeded: There is no episode.
             EnvironmentFailure: When awaited: all futures failed, or the episode itself had.
             ValueError: When awaited: scores that are no finite numbers or have no weight's name.
         """
@@ -309,11 +296,7 @@ class Lookahead:
 def multiturn_aware_reward(
     env: TextEnv[Any], policy: Policy | FuturePolicy | str, **options: Any
 ) -> Coroutine[Any, Any, MultiturnReward]:
-    """The multiturn-aware reward of the last turn of ``env``, to be awaited.
-
-    The forks are taken when this is called, so the episode may go on before the result is awaited. ``policy`` and the
-    options are those of :class:`Lookahead`, and so are the errors.
-    """
+    """The multiturn-aware reward of the last turn of ``env``, to be awaited; see :class:`Lookahead`."""
     return Lookahead(policy, **options)(env)
 
 

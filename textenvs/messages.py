@@ -18,7 +18,7 @@ _PLAIN_ROLES = ("user", "assistant", "system")  # of messages that need nothing 
 
 
 class FunctionCall(TypedDict):
-    """The function part of a tool call; ``arguments`` is a JSON string, exactly as the model wrote it."""
+    """``arguments`` is a JSON string, exactly as the model wrote it."""
 
     name: str
     arguments: str
@@ -254,8 +254,7 @@ def visible_conversation(messages: Iterable[Message], *, tools: bool = False) ->
 
     System messages are left out (they are for the policy), and so are tool calls and their results, unless ``tools``:
     then each is a line of the assistant's message. An assistant message without visible words stays, empty: silence is
-    something that a user notices, too. The messages are of ``user`` and ``assistant``, with nothing but a text;
-    neighbours of one role are joined.
+    something that a user notices, too. Neighbours of one role are joined.
     """
     seen: list[Message] = []
     for message in messages:

@@ -116,9 +116,7 @@ class ToolEnv(TextEnv[ToolStateT]):
     def after_tools(self, reply: Message, results: Sequence[ToolResult]) -> Turn | Awaitable[Turn]:
         """What follows a reply that called tools; by default their results, and no reward.
 
-        Args:
-            reply: The reply.
-            results: What came of each call, in order; last, those that could not be read (``error="bad_call"``).
+        ``results`` are those of each call, in order; last, those that could not be read (``error="bad_call"``).
         """
         return Turn(self.tool_messages(results), terms=self.terms())
 

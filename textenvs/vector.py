@@ -110,9 +110,8 @@ class TextVectorEnv(VectorEnv[Observations, "Sequence[str | Message | None]", ND
     def step(self, actions: Sequence[str | Message | None]) -> BatchResult:
         """Play one assistant turn in every environment.
 
-        Args:
-            actions: ``N`` replies. Where an environment is due for its automatic reset (``NextStep``), the reply is
-                not looked at.
+        ``actions`` are ``N`` replies; where an environment is due for its automatic reset (``NextStep``), it is not
+        looked at.
 
         Raises:
             gymnasium.error.InvalidAction: An action is not a reply; nothing has been played then.
@@ -164,50 +163,37 @@ class TextVectorEnv(VectorEnv[Observations, "Sequence[str | Message | None]", ND
     def _together(self, calls: Mapping[int, Callable[[], T | Awaitable[T]]]) -> dict[int, T]:
         """The results of all calls by environment; all come to their end before the first error is raised."""
         self._ready = False
-        results: dict[int, T] = {}
-        errors: dict[int, Exception] = {}
-        in_threads: dict[int, Future[T]] = {}
+        outcomes: dict[int, Any] = {}
+        futures: dict[int, Future[T]] = {}  # of the threads
         awaitables: dict[int, Awaitable[T]] = {}
         ended: Future[list[T | BaseException]] | None = None
         try:
             for i, call in calls.items():
                 if self._threads is not None and self.envs[i].blocking:
-                    in_threads[i] = self._threads.submit(_resolved, call)
+                    futures[i] = self._threads.submit(_resolved, call)
                     continue
                 try:
-                    value = call()
+                    outcomes[i] = call()
                 except Exception as error:
-                    errors[i] = error
-                    continue
-                if inspect.isawaitable(value):
-                    awaitables[i] = value
-                else:
-                    results[i] = value
+                    outcomes[i] = error
+                if inspect.isawaitable(outcomes[i]):
+                    awaitables[i] = outcomes[i]
             if awaitables:
                 ended = submit(_all(awaitables.values()))  # at once: every crossing to the other loop has its price
-            wait(in_threads.values())
+            wait(futures.values())
             settled = [] if ended is None else ended.result()
         except BaseException:
-            for future in in_threads.values():
+            for future in (*futures.values(), *([] if ended is None else [ended])):
                 future.cancel()
-            if ended is not None:
-                ended.cancel()
             raise
-        outcomes: dict[int, T | BaseException] = dict(zip(awaitables, settled, strict=True))
-        outcomes |= {i: future.exception() or future.result() for i, future in in_threads.items()}
-        for i, outcome in outcomes.items():
-            if isinstance(outcome, Exception):
-                errors[i] = outcome
-            elif isinstance(outcome, BaseException):
+        outcomes |= dict(zip(awaitables, settled, strict=True))
+        outcomes |= {i: future.exception() or future.result() for i, future in futures.items()}
+        for i in sorted(outcomes):
+            if isinstance(outcome := outcomes[i], BaseException):
+                outcome.add_note(f"(in environment {i} of {self.num_envs}; all must be reset before the next step)")
                 raise outcome
-            else:
-                results[i] = outcome
-        if errors:
-            first = min(errors)
-            errors[first].add_note(f"(in environment {first} of {self.num_envs}; it needs a reset of all to go on)")
-            raise errors[first]
         self._ready = True
-        return results
+        return outcomes
 
     def _conversations(self) -> Observations:
         return tuple(copy_messages(env.state.messages) for env in self.envs)
@@ -255,7 +241,6 @@ class TextVectorEnv(VectorEnv[Observations, "Sequence[str | Message | None]", ND
 
 
 async def _all(awaitables: Iterable[Awaitable[T]]) -> list[T | BaseException]:
-    """What each gives or raises, once all have ended."""
     return await asyncio.gather(*awaitables, return_exceptions=True)
 
 

@@ -78,8 +78,7 @@ class TextWrapper(gymnasium.Wrapper[ObsT, "str | Message", Messages, "str | Mess
     def _inner(self) -> Any:
         """The next environment within that has async twins.
 
-        Of what ``gymnasium.make`` puts around an environment, these two only check how it is used, and are passed by;
-        they are told, so that ``step`` and ``render`` work after ``areset``.
+        Of what ``gymnasium.make`` puts around an environment, these two only check how it is used, and are passed by.
         """
         inner: Any = self.env
         while not hasattr(inner, "astep"):
@@ -130,10 +129,6 @@ class RewardTerms(TextWrapper[Messages]):
         env: A text environment.
         weights: By the term's name. 0 leaves a term out of the reward; it stays in ``info["terms"]``, as 0.
         others: The weight of all terms that ``weights`` does not name.
-
-    Raises:
-        ValueError: In ``step``: a name that is no term of this environment, or a weighted term above
-            :data:`~textenvs.env.LARGEST` in magnitude.
     """
 
     @checked
@@ -167,14 +162,12 @@ class MultiturnAwareReward(TextWrapper[Messages]):
 
     Args:
         env: A text environment.
-        policy: Plays the futures; see :class:`~textenvs.lookahead.Lookahead`, and so for all that is not below. Under
-            ``step``, asynchronous callables run on a background loop, always the same one.
+        policy: Plays the futures. Under ``step``, asynchronous callables run on a background loop, always the same one.
         credit: ``"value"``: the reward of a turn is its multiturn-aware reward, as in the paper: an estimate of what
             the whole conversation will be worth, so a turn's reward is its own return. ``"difference"``: what the turn
-            changed in that estimate; the rewards of an episode then sum to the score of the conversation it became,
-            for algorithms that add up rewards.
-        **options: ``samples``, ``window``, ``formula`` and whatever else
-            :class:`~textenvs.lookahead.Lookahead` takes.
+            changed in that estimate; the rewards of an episode then sum to the score of the conversation it became, for
+            algorithms that add up rewards.
+        **options: ``samples``, ``window``, ``formula`` and whatever else :class:`Lookahead` takes.
     """
 
     @checked

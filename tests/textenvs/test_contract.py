@@ -149,21 +149,15 @@ def test_what_this_machine_cannot_offer_is_refused_with_the_remedy():
 # ------------------------------------------------------------------ Gymnasium
 
 
-@pytest.mark.parametrize(
-    "program",
-    [
-        "import gymnasium, textenvs; make = gymnasium.make",
-        "import gymnasium; make = lambda i: gymnasium.make('textenvs:' + i)",
-    ],
-)
-def test_gymnasium_makes_every_id_without_arguments_or_warnings(program):
+def test_gymnasium_makes_every_id_without_arguments_or_warnings():
     code = (
-        f"{program}\nimport socket, sys\n"
+        "import gymnasium, socket, sys\n"
+        "gymnasium.make('textenvs:' + sys.argv[1])  # the prefix imports the package\n"
         "def offline(*args): raise AssertionError('an environment went to the network')\n"
         "connect = socket.socket.connect\n"
         "for env_id in sys.argv[1:]:\n"
         "    socket.socket.connect = connect if env_id == 'textenv/remote' else offline\n"
-        "    env = make(env_id)\n"
+        "    env = gymnasium.make(env_id)\n"
         "    env.reset(seed=0)\n"
         "    env.step('no')\n"
         "    env.close()\n"
@@ -245,7 +239,7 @@ def test_every_turn_keeps_the_contract(env_id, choose):
 
 
 @every_id
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(replies=st.lists(any_reply, min_size=1, max_size=4), seed=st.integers(0, 50))
 def test_no_reply_makes_it_raise(env_id, replies, seed):
     env = shared(env_id)
@@ -318,9 +312,9 @@ def test_tasks_depend_on_their_index_alone(env_id):
 
 
 @every_id
-@pytest.mark.parametrize("choose", [expert, mixed, babble])
+@pytest.mark.parametrize("choose", [expert, mixed])
 def test_snapshots_and_forks_continue_alike_from_every_turn(env_id, choose):
-    for seed in range(3):
+    for seed in range(2):
         env = make(env_id)
         seen, actions = drive(env, choose, seed)
         for turn in range(len(actions)):

@@ -105,7 +105,6 @@ class ChatClient:
 
     Raises:
         KeyMissing: No key where one is needed; a ``ValueError``, too.
-        ImportError: The ``openai`` package is not installed.
     """
 
     def __init__(self, spec: SpecLike, *, api_key: str | None = None, **options: Any) -> None:
@@ -157,18 +156,18 @@ class ChatClient:
 
         Args:
             messages: The conversation. Reasoning of earlier turns (``reasoning_content``) is not sent.
-            temperature: Instead of the spec's.
-            max_tokens: Instead of the spec's.
+            temperature: This and the next instead of the spec's, and so ``seed``.
+            max_tokens: See above.
             response_schema: The answer shall be JSON of this shape. The service is told so, and no more: whoever reads
                 the answer checks it (:func:`~textenvs.chat.structured.parse_reply`).
             tools: OpenAI tool schemas that the model may call.
-            seed: Instead of the spec's.
-            sample: Which of the answers to this request. The seed that is sent, if there is one, is ``seed + sample``.
-                ``None``: a fresh answer, neither looked up in the cache nor kept.
+            seed: See above; ``seed + sample`` is sent.
+            sample: Which of the answers to this request. ``None``: a fresh one, neither looked up in the cache nor
+                kept.
 
         Raises:
-            ChatFailure: No answer after the retries, or a fault that retries cannot mend; :class:`PromptTooLong` where
-                the service says that the conversation does not fit into the model's context.
+            ChatFailure: No answer after the retries, or a fault that retries cannot mend (:class:`PromptTooLong` is
+                one).
             BudgetExceeded: It might cost more than the budget has left; nothing was sent.
             CacheError: The cache file cannot be used.
         """
@@ -208,7 +207,6 @@ class ChatClient:
         return True
 
     async def aclose(self) -> None:
-        """Close the connections, and with them what is under way; safe to call twice."""
         self._closed = True
         await self._service.close()
 
@@ -220,7 +218,6 @@ class ChatClient:
         await self.aclose()
 
     def __repr__(self) -> str:
-        """Model and service; never the key."""
         return f"ChatClient({self.spec.model!r} at {self.base_url})"
 
     def __reduce__(self) -> Any:
@@ -239,7 +236,6 @@ class ChatClient:
             raise RuntimeError(f"{self!r} belongs to another event loop; client_for(spec) gives each loop its own")
 
     async def _fetch(self, body: dict[str, Any]) -> tuple[Completion, str]:
-        """The service's answer, and its text."""
         openai = self._openai
         rest = {name: value for name, value in body.items() if name not in ("model", "messages")}
         size = len(json.dumps(body, ensure_ascii=False).encode()) + _TEMPLATE_TOKENS_PER_MESSAGE * len(body["messages"])

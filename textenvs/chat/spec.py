@@ -75,11 +75,7 @@ class Budget(_Options):
 
 
 class ChatSpec(_Options):
-    """A model behind an OpenAI-compatible service, and how to ask it.
-
-    Raises:
-        ValueError: An unknown option (the nearest one is named), or a value outside of what is allowed.
-    """
+    """A model behind an OpenAI-compatible service, and how to ask it; a ``ValueError`` names a bad option."""
 
     model: str = Field(min_length=1, description="the model's name at the service")
     base_url: str | None = Field(
@@ -147,12 +143,7 @@ class ChatSpec(_Options):
 
     @classmethod
     def of(cls, value: SpecLike, **options: Any) -> ChatSpec:
-        """The spec that a model's name, a mapping of options or a spec stands for; ``options`` replace those of it.
-
-        Raises:
-            ValueError: As the class.
-            TypeError: ``value`` is none of these.
-        """
+        """The spec that a model's name, a mapping of options or a spec stands for; ``options`` replace those of it."""
         if isinstance(value, ChatSpec):
             return cls(**(value.to_dict() | options)) if options else value
         if isinstance(value, str):

@@ -27,10 +27,7 @@ def file_rows(path: str | Path, columns: str) -> Iterator[tuple[int, Any]]:
     """The rows of a ``.jsonl`` or ``.parquet`` file, numbered from 1; for one that is no JSON object, its error.
 
     Blank lines of a ``.jsonl`` file are skipped, and a row's number is its line's. ``columns`` stands in errors.
-
-    Raises:
-        ImportError: The file is Parquet, and pyarrow is not installed.
-        TaskError: The file is missing, empty or cannot be read.
+    ``TaskError``: the file is missing, empty or cannot be read.
     """
     path = Path(path).expanduser()
     rows = _json_rows(path, columns) if path.suffix == ".jsonl" else _parquet_rows(path)
@@ -89,11 +86,9 @@ def _existing(path: Path) -> Path:
 def collect(
     name: str, rows: Iterable[tuple[int, Any]], make: Callable[[int, Any], MadeT], rejected: list[str] | None = None
 ) -> list[MadeT]:
-    """What ``make`` makes of each row of the source ``name``.
+    """What ``make`` makes of each row of the source ``name``; a :class:`TaskError` lists the first few bad rows.
 
-    Raises:
-        TaskError: ``make`` raised it for some rows; the first few are listed. Where ``rejected`` is given, such rows
-            are left out and listed there, unless they are all there are.
+    Where ``rejected`` is given, bad rows are left out and listed there, unless they are all there are.
     """
     made: list[MadeT] = []
     problems: list[str] = []
@@ -117,15 +112,8 @@ def collect(
 def write_parquet(tasks: TaskSet | Iterable[Task], path: str | Path, *, count: int | None = None) -> Path:
     """Write tasks in verl's schema; the file appears whole or not at all.
 
-    Args:
-        tasks: What to write.
-        path: Where to; its folder is made.
-        count: Write the first ``count`` tasks; needed when the set is endless.
-
-    Raises:
-        ImportError: pyarrow is not installed.
-        ValueError: An endless set without ``count``, or nothing to write.
-        TaskError: Rows whose columns have no common type.
+    ``count`` writes the first so many tasks; it is needed when the set is endless. Rows whose columns have no common
+    type are a ``TaskError``.
     """
     if isinstance(tasks, TaskSet):
         if tasks.size is None and count is None:

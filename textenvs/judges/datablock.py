@@ -7,9 +7,8 @@ Everything that was said in a conversation may try to be an instruction. So it i
     </data 3f9a1c07b2de>
 
 * No ``<``, ``>``, line break or invisible character is left in it, nor a bracket that may begin a control token such as
-  ``[INST]`` (JSON's own escapes stand for them), so nothing in it can be a mark, a control token or a line of its own.
-* The code in the marks is a hash of the data: it is the same in every run, and cannot be written into the data
-  beforehand, since that would change it.
+``[INST]`` (JSON's own escapes stand for them), so nothing in it can be a mark, a control token or a line of its own.
+* The code in the marks is a hash of the data: the same in every run, and not to be written into the data beforehand.
 * What stands outside depends on nothing in the data but that code.
 """
 

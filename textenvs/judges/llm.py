@@ -25,9 +25,10 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from ..chat.clients import client_for
 from ..chat.errors import ChatFailure
 from ..chat.spec import ChatSpec, SpecLike
-from ..chat.structured import ask, check_tries, parse_reply
+from ..chat.structured import ask, parse_reply
 from ..env import EnvironmentFailure
 from ..messages import Message, system, user
+from ..options import PositiveInt, checked
 from .datablock import DataBlock, data_block
 
 VerdictT = TypeVar("VerdictT", bound=BaseModel)
@@ -35,24 +36,18 @@ VerdictT = TypeVar("VerdictT", bound=BaseModel)
 PROMPTS: Mapping[str, str] = yaml.safe_load(files(__package__).joinpath("prompts.yaml").read_text("utf-8"))
 
 
+@checked
 @dataclass(frozen=True)
 class LLMJudge(Generic[VerdictT]):
-    """A judge that gives verdicts of one shape. Plain data: it can be copied, pickled and shared.
-
-    Args:
-        model: A :class:`~textenvs.chat.spec.ChatSpec`, a mapping of its options, or a model's name.
-        instructions: What to judge, and how. Yours: nothing that a policy or a data set wrote belongs here.
-        verdict: The verdict's fields, with bounds on its numbers: ``score: float = Field(ge=0, le=1)``. Put a field
-            for the reasons first: what is written before a score can still change it.
-        tries: How often the model is asked for one verdict, at most.
-        temperature: The judge's, where the spec has none.
-    """
+    """A judge that gives verdicts of one shape. Plain data: it can be copied, pickled and shared."""
 
     model: SpecLike
-    instructions: str
+    instructions: str  # what to judge, and how; nothing that a policy or a data set wrote belongs here
+    #: The fields, with bounds on numbers: ``score: float = Field(ge=0, le=1)``. Put one for the reasons first: what is
+    #: written before a score can still change it.
     verdict: type[VerdictT]
-    tries: int = 3
-    temperature: float = 0.0
+    tries: PositiveInt = field(default=3, kw_only=True)  # how often the model is asked for one verdict, at most
+    temperature: float = field(default=0.0, kw_only=True)  # where the spec has none
     spec: ChatSpec = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -63,15 +58,11 @@ class LLMJudge(Generic[VerdictT]):
             raise TypeError(f"verdict must be a pydantic model, not {self.verdict!r}")
         if "data_code" in self.verdict.model_fields:
             raise ValueError("verdict has a field 'data_code', which is the judge's own; rename it")
-        check_tries(self.tries)
 
     async def judge(self, data: Mapping[str, Any], *, sample: int = 0) -> VerdictT:
-        """A verdict on ``data``.
+        """A verdict on ``data``: named things as JSON, conversations as :func:`conversation_data` gives them.
 
-        Args:
-            data: Named things to look at, as JSON; conversations as
-                :func:`~textenvs.judges.datablock.conversation_data` gives them.
-            sample: Which of several verdicts on the same data, to get more than one.
+        ``sample`` says which of several verdicts on the same data.
 
         Raises:
             EnvironmentFailure: ``"judge_failed"``: no verdict after all tries.

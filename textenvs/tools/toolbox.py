@@ -20,7 +20,7 @@ from pydantic_core import to_json
 from ..env import EnvironmentFailure, EpisodeState
 from ..messages import ToolCall, clean_text
 from ..options import PositiveInt, checked
-from ..threads import Threads
+from ..threads import in_new_thread
 from .schema import ArgumentError, Tool, ToolError, nearest
 
 log = logging.getLogger("textenvs")
@@ -42,11 +42,8 @@ ERRORS: tuple[str, ...] = (
 class ToolResult:
     """What came of one call.
 
-    Args:
-        call: The call, as the model wrote it.
-        content: What the model is told.
-        error: One of :data:`ERRORS`, or ``None`` when the tool returned.
-        value: What the tool returned, for the environment.
+    ``content`` is what the model is told, ``error`` one of :data:`ERRORS` unless the tool returned, and ``value`` what
+    it returned, for the environment.
     """
 
     call: ToolCall
@@ -56,12 +53,10 @@ class ToolResult:
 
     @property
     def name(self) -> str:
-        """The tool's name, as the model wrote it."""
         return self.call["function"]["name"]
 
     @property
     def ok(self) -> bool:
-        """Whether the tool returned."""
         return self.error is None
 
 
@@ -75,13 +70,7 @@ class _Ready:
 
 
 class Toolbox:
-    """The tools of an environment, and the rules for calling them. It has no state: that is the episode's.
-
-    Args:
-        tools: The tools, with names that differ.
-        max_calls_per_turn: How many calls of one reply are run; the model is told that the others were not.
-        max_concurrency: How many of them run at the same time.
-    """
+    """The tools of an environment, and the rules for calling them (see :class:`ToolEnv`). It has no state."""
 
     @checked
     def __init__(
@@ -99,12 +88,10 @@ class Toolbox:
 
     @property
     def tools(self) -> tuple[Tool[..., Any], ...]:
-        """The tools, in order."""
         return tuple(self._tools.values())
 
     @property
     def schemas(self) -> list[dict[str, Any]]:
-        """The tools as OpenAI's API describes them."""
         return [each.schema for each in self.tools]
 
     def needs_loop(self, calls: Sequence[ToolCall]) -> bool:
@@ -113,14 +100,7 @@ class Toolbox:
         return any(name in self._tools and self._tools[name].needs_loop for name in names)
 
     def run_now(self, calls: Sequence[ToolCall], state: EpisodeState) -> tuple[ToolResult, ...]:
-        """Run ``calls`` one after another, in the caller's thread, without an event loop.
-
-        Raises:
-            EnvironmentFailure: A tool raised it.
-            RuntimeError: One of the calls needs a loop.
-        """
-        if self.needs_loop(calls):
-            raise RuntimeError("one of the calls is async or runs in a thread; await Toolbox.run")
+        """Run ``calls`` one after another, in the caller's thread; none of them may need a loop."""
         prepared = [self._prepare(place, call) for place, call in enumerate(calls)]
         return tuple(_run_plain(each, state) if isinstance(each, _Ready) else each for each in prepared)
 
@@ -166,10 +146,7 @@ class Toolbox:
 
 
 def shorten(text: str, max_chars: int) -> str:
-    """``text``, or its beginning and its end with a mark between that says how much was left out.
-
-    ``max_chars``, with the mark, must be at least :data:`~textenvs.tools.schema.MIN_CHARS`.
-    """
+    """``text``, or its beginning and its end with a mark between that says how much was left out."""
     if len(text) <= max_chars:
         return text
     room = max_chars - len(_left_out(len(text)))
@@ -191,10 +168,9 @@ async def _run(ready: _Ready, state: EpisodeState) -> ToolResult:
         async with clock:
             if tool.is_async:
                 return await _run_async(ready, state)
-            threads = Threads(1)  # a thread of its own: one that hangs takes no other call's place
+            # A thread of its own: one that hangs takes no other call's place.
             work = functools.partial(contextvars.copy_context().run, _run_plain, ready, state)
-            result: ToolResult = await threads.result(await threads.begin(work))
-            return result
+            return await asyncio.shield(in_new_thread(work))  # type: ignore[no-any-return]
     except TimeoutError:
         if not clock.expired():
             raise

@@ -16,7 +16,7 @@ from ...data.sources import Reader, open_source, verl_row
 from ...env import EpisodeState, Turn
 from ...messages import Message, Messages, assistant
 from ...messages import user as user_message
-from ...options import check_charge, check_gain, check_number, make_of
+from ...options import Cost, Gain, Price, checked, make_of
 from ...task import Split, Task, TaskSet
 from ...tool_env import ToolEnv
 from ...tools import ToolResult
@@ -80,6 +80,7 @@ class ServiceDesk(ToolEnv[DeskState]):
     attack_margin: ClassVar[float] = 0.9
     term_names: ClassVar[tuple[str, ...]] = ("success", "progress", "turn", "tool_error")
 
+    @checked
     def __init__(
         self,
         tasks: TaskSet | str | Path | None = None,
@@ -88,10 +89,10 @@ class ServiceDesk(ToolEnv[DeskState]):
         split: Split = "train",
         seed: int = 0,
         kinds: Sequence[str] | None = None,
-        success: float = 1.0,
-        progress: float = 0.0,
-        turn: float = 0.0,
-        tool_error: float = 0.0,
+        success: Gain = 1.0,
+        progress: Price = 0.0,
+        turn: Cost = 0.0,
+        tool_error: Cost = 0.0,
         user: SpecLike | None = None,
         call_format: str = "hermes",
         max_calls_per_turn: int = 8,
@@ -100,10 +101,6 @@ class ServiceDesk(ToolEnv[DeskState]):
         max_user_turns: int | None = None,
         render_mode: str | None = None,
     ) -> None:
-        check_gain("success", success)
-        check_number("progress", progress, 0)
-        check_charge("turn", turn)
-        check_charge("tool_error", tool_error)
         self.player = None if user is None else make_of("user", _played_by, user)
         super().__init__(
             open_tasks(tasks, level, split, seed, kinds),
