@@ -1,4 +1,4 @@
-"""The environment contract: a multi-turn text task as a true Gymnasium environment.
+"""The environment contract: a multi-turn text task as a true Gymnasium environment (docs/architecture.md).
 
 An author writes two hooks, plain or ``async``::
 
@@ -12,17 +12,7 @@ An author writes two hooks, plain or ``async``::
                         terminated=solved, stop="solved" if solved else None)
 
 and gets both ``reset``/``step`` (Gymnasium) and ``areset``/``astep`` (their async twins), budgets, snapshots and forks.
-
-Invariants, kept here so that no author has to:
-
-* an observation is the whole conversation so far, a tuple of messages; an action is the assistant's text or message;
-* ``reward`` is the turn's own reward and equals the sum of ``info["terms"]``;
-* the last action is always judged before a budget truncates, and ``terminated`` and ``truncated`` are never both set;
-* everything that changes during an episode lives in ``self.state`` (and ``self.np_random``), so that ``snapshot``,
-  ``restore`` and ``fork`` work for every environment; everything else is shared and immutable;
-* a turn happens as a whole or not at all: a hook that raises (or is cancelled) leaves the episode as it was before;
-* ``reset(seed=...)`` decides the task and all randomness; nothing reads a clock, a global RNG or an id;
-* no ground truth in an observation or in ``info``.
+A turn happens as a whole or not at all: a hook that raises (or is cancelled) leaves the episode as it was before.
 """
 
 from __future__ import annotations

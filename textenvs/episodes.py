@@ -14,16 +14,18 @@ can be played again: ``env.reset(seed=episode.seed, options=...)``.
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
+import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from .env import TextEnv, check_env
-from .gc_tuning import rarely_collected
 from .options import NonNegativeInt, Policy, PositiveInt, Seconds, checked, resolve
 from .play import Episode, play
 from .task import Task
@@ -31,6 +33,13 @@ from .task import Task
 #: Which tasks to play: indices, tasks or rows, in order; ``None`` in their place draws one by the episode's seed. A
 #: number is how many to draw, and ``None`` draws without end.
 Tasks: TypeAlias = "Iterable[int | Task | Mapping[str, Any] | None] | int | None"
+
+_PER_EPISODE = 20  # objects that an episode makes for a turn, and some more
+_MANY = 1000  # fewer episodes make no difference
+
+_lock = threading.Lock()
+_wanted: list[int] = []
+_found, _ours = 0, -1  # the threshold that was there, and the one that was set here
 
 # Hooks and policies that never wait must not keep the event loop to themselves: after so many episodes, others get it.
 _YIELD_EVERY = 16
@@ -139,7 +148,7 @@ class _Run:
             except Exception as error:
                 if isinstance(error, TimeoutError) and clock is not None and clock.expired():
                     error = TimeoutError(f"the episode took longer than {self.timeout_s:g} s")
-                name = episode.task_key or _named(task)
+                name = episode.task_key or (None if isinstance(task, Mapping) else getattr(task, "key", task))
                 error.add_note(f"(in episode {number}, seed {episode.seed}, task {name!r})")
                 episode.error = error
                 env = _fork(self.env)  # a thread that was given up on may still be at work in the old one
@@ -167,5 +176,34 @@ def _options(task: Any) -> dict[str, Any] | None:
     return {"task": task} if isinstance(task, (Task, Mapping)) else {"task_index": task}
 
 
-def _named(task: Any) -> Any:
-    return task.key if isinstance(task, Task) else "given" if isinstance(task, Mapping) else task
+@contextmanager
+def rarely_collected(episodes: int) -> Iterator[None]:
+    """While inside, the collector looks after 20 new objects an episode, if 1000 episodes or more wait at a time.
+
+    CPython (up to 3.13) looks for cycles whenever 700 more objects were made than freed. What an episode makes for a
+    turn lives while it waits for its user, so all of it becomes old before it is freed, and a third of the time goes
+    into looking at it in vain (``benchmarks/vector_throughput.py one_core``): a turn leaves no cycles.
+
+    This is process-wide; the last to leave puts back what was there. A collector that is off (0), or looks less often
+    already, is left alone.
+    """
+    wanted = [_PER_EPISODE * episodes] if episodes >= _MANY else []
+    with _lock:
+        _wanted.extend(wanted)
+        _apply()
+    try:
+        yield
+    finally:
+        with _lock:
+            for each in wanted:
+                _wanted.remove(each)
+            _apply()
+
+
+def _apply() -> None:
+    global _found, _ours
+    now, *others = gc.get_threshold()
+    if now != _ours:  # it was chosen elsewhere
+        _found = now
+    _ours = max([_found, *_wanted]) if _found else 0
+    gc.set_threshold(_ours, *others)

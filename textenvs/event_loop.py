@@ -33,7 +33,7 @@ def submit(awaitable: Awaitable[T]) -> Future[T]:
             "a synchronous method was called from an asynchronous hook, where waiting would never end; "
             "await its twin there: areset, astep or aclose"
         )
-    return asyncio.run_coroutine_threadsafe(_as_coroutine(awaitable), _running_loop())
+    return asyncio.run_coroutine_threadsafe(settle(awaitable), _running_loop())
 
 
 def wait_for(value: T | Awaitable[T]) -> T:
@@ -51,10 +51,6 @@ def wait_for(value: T | Awaitable[T]) -> T:
 async def settle(value: T | Awaitable[T]) -> T:
     """:func:`wait_for` for coroutines: awaited on the caller's own loop."""
     return await value if inspect.isawaitable(value) else value
-
-
-async def _as_coroutine(awaitable: Awaitable[T]) -> T:
-    return await awaitable
 
 
 def _running_loop() -> asyncio.AbstractEventLoop:

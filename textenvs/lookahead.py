@@ -1,22 +1,14 @@
 """The multiturn-aware reward of CollabLLM (Wu et al. 2025, arXiv 2502.00640), for any text environment.
 
-A reply is worth what the conversation becomes after it. So, when a turn has been played, the environment is forked;
-each fork plays some turns more, with the policy and with the environment's own user; each whole conversation is scored;
-and the mean is the reward of that turn::
+When a turn has been played, the environment is forked; each fork plays some turns more, with the policy and with the
+environment's own user; each whole conversation is scored; and the mean is the reward of that turn::
 
     result = await multiturn_aware_reward(env, policy, samples=3, window=2)
     result.reward, result.terms, result.metrics()
 
-A conversation's score is its task scores (:meth:`~textenvs.env.TextEnv.conversation_score`), minus a cost of its
-length, plus what a judge thinks of it, if there is one. What was published differs in the cost: docs/lookahead.md has
-the formulas of :data:`~textenvs.scoring.conversation.FORMULAS` and their sources.
-
-What is promised:
-
-* The live episode is not touched: its state and its randomness are the same with and without looking ahead.
-* The futures of an episode are a function of its seed and its actions, as far as policy, user and judge are.
-* A conversation that is over is scored as it stands, once, so the last reply of an episode has a reward like any other.
-* A future that fails is left out and counted. If all fail there is no reward, and an exception says so; never a 0.
+The live episode is not touched, and the futures are a function of its seed and its actions, as far as policy, user and
+judge are. A future that fails is left out and counted; if all fail, an exception says so. docs/lookahead.md has the
+formulas and their sources.
 """
 
 from __future__ import annotations
@@ -205,26 +197,30 @@ class Lookahead:
         state = forks[0].state
         if state.stop in FAILURE_STOPS:
             raise EnvironmentFailure(state.stop, "the episode itself failed, so there is nothing to score")
-        calls = [0] * len(forks)
-        futures_of = zip(range(len(forks)), forks, players, strict=True)
-        results = await _together(*(self._guarded(i, fork, player, start, calls) for i, fork, player in futures_of))
+        calls: list[None] = []  # one for each time that the policy was asked
+        pairs = zip(forks, players, strict=True)
+        results = await _together(*(self._guarded(fork, player, start, calls) for fork, player in pairs))
         futures = tuple(result for result in results if isinstance(result, Future))
         errors = [result for result in results if isinstance(result, Exception)]
         reasons = tuple(f"{type(error).__name__}: {error}" for error in errors)
         if not futures:
             stop = next((error.stop for error in errors if isinstance(error, EnvironmentFailure)), "judge_failed")
             raise EnvironmentFailure(stop, f"all {len(errors)} futures failed; the first: {reasons[0]}") from errors[0]
-        self._check_names(forks[0], futures)
+        names = set(futures[0].scores)
+        if any(set(future.scores) != names for future in futures):
+            raise ValueError(
+                f"{type(forks[0]).__name__}.conversation_score must return the same names every time, not "
+                + " and ".join(str(sorted(future.scores)) for future in futures)
+            )
+        self._check_weights(names)
         terms = self.formula.terms(futures, self.weights)
-        return MultiturnReward(math.fsum(terms.values()), terms, futures, len(forks), reasons, sum(calls))
+        return MultiturnReward(math.fsum(terms.values()), terms, futures, len(forks), reasons, len(calls))
 
-    async def _guarded(
-        self, i: int, fork: TextEnv[Any], player: Player, start: int, calls: list[int]
-    ) -> Future | Exception:
+    async def _guarded(self, fork: TextEnv[Any], player: Player, start: int, calls: list[None]) -> Future | Exception:
         clock: asyncio.Timeout | None = None
         try:
             async with self._gate(), asyncio.timeout(self.timeout_s) as clock:
-                return await self._future(i, fork, player, start, calls)
+                return await self._future(fork, player, start, calls)
         except Exception as error:
             if isinstance(error, TimeoutError) and clock is not None and clock.expired():
                 return TimeoutError(f"the future took longer than {self.timeout_s:g} s")
@@ -232,11 +228,11 @@ class Lookahead:
                 return error
             raise
 
-    async def _future(self, i: int, fork: TextEnv[Any], player: Player, start: int, calls: list[int]) -> Future:
+    async def _future(self, fork: TextEnv[Any], player: Player, start: int, calls: list[None]) -> Future:
         begin = len(fork.state.messages)
 
         async def reply(conversation: Messages) -> str | Message:
-            calls[i] += 1
+            calls.append(None)
             said = await settle(player(conversation))
             if said is None:
                 raise _NoRoom
@@ -267,15 +263,6 @@ class Lookahead:
         if isinstance(grade, bool) or not isinstance(grade, (int, float, np.number)) or not math.isfinite(grade):
             raise ValueError(f"judge must return a finite number, not {grade!r}")
         return float(grade)
-
-    def _check_names(self, env: TextEnv[Any], futures: Sequence[Future]) -> None:
-        names = set(futures[0].scores)
-        if any(set(future.scores) != names for future in futures):
-            raise ValueError(
-                f"{type(env).__name__}.conversation_score must return the same names every time, not "
-                + " and ".join(str(sorted(future.scores)) for future in futures)
-            )
-        self._check_weights(names)
 
     async def check_weights(self, env: TextEnv[Any]) -> None:
         """Raise ``ValueError`` unless every weight has a score now; the judge is not asked."""
@@ -328,7 +315,6 @@ async def _scores(env: TextEnv[Any]) -> dict[str, float]:
 
 
 def _as_seen(messages: Messages) -> Messages:
-    """The conversation as its user saw it."""
     shown = []
     for message in copy_messages(messages):
         if message["role"] != "system":

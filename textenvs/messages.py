@@ -97,7 +97,6 @@ def assistant(content: Content, tool_calls: Sequence[ToolCall] = ()) -> Message:
 
 
 def tool(content: Content, tool_call_id: str, name: str | None = None) -> Message:
-    """The answer of a tool to the call ``tool_call_id``."""
     message: Message = {"role": "tool", "content": content, "tool_call_id": tool_call_id}
     if name is not None:
         message["name"] = name
@@ -109,7 +108,6 @@ def text_part(text: str) -> TextPart:
 
 
 def image_part(url: str) -> ImagePart:
-    """An image among the parts of a content: its address, or a ``data:`` URL."""
     return {"type": "image_url", "image_url": {"url": url}}
 
 

@@ -74,7 +74,7 @@ def checked(make: Callable[P, MadeT]) -> Callable[P, MadeT]:
     above or an ``Annotated`` of their kind, a ``Mapping`` of these, or one of these ``| None``. A task source or an
     object is left alone. The ``ValueError`` names the option, the value and what is allowed.
     """
-    function: Any = make.__init__ if isinstance(make, type) else make
+    function: Any = make.__init__ if isinstance(make, type) else make  # type: ignore[misc]
     signature = inspect.signature(function)
 
     @functools.cache

@@ -1,13 +1,4 @@
-"""One episode, played from its reset to its end: the loop that everything here plays with.
-
-::
-
-    episode = await play(env, policy, seed=3)
-    print(episode.reward, episode.stop)
-
-:func:`~textenvs.episodes.play_episodes` plays many at a time, the evaluation adds time limits and records, and the
-multiturn-aware reward continues forks with it.
-"""
+"""One episode, played from its reset to its end: ``episode = await play(env, policy, seed=3)``."""
 
 from __future__ import annotations
 
@@ -43,7 +34,6 @@ class Episode:
 
     @property
     def stop(self) -> str | None:
-        """Why the episode ended; ``None`` after an error."""
         return None if self.error is not None else self.info.get("stop")
 
     @property

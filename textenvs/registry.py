@@ -52,11 +52,6 @@ class EnvironmentSpec:
     extras: tuple[str, ...] = ()  # those of textenvs that it needs as it is registered
     requires: tuple[str, ...] = ()  # arguments that ``make`` must be given
 
-    @property
-    def vector_entry_point(self) -> str:
-        """Makes a :class:`~textenvs.vector.TextVectorEnv` of this environment (see ``__getattr__`` there)."""
-        return f"textenvs.vector:{self.id}"
-
 
 def load(path: Path) -> dict[str, EnvironmentSpec]:
     read, specs = TypeAdapter(EnvironmentSpec), {}
@@ -82,7 +77,7 @@ def register_all(specs: Mapping[str, EnvironmentSpec] | None = None) -> None:
         gymnasium.register(
             id=spec.id,
             entry_point=spec.entry_point,
-            vector_entry_point=spec.vector_entry_point,
+            vector_entry_point=f"textenvs.vector:{spec.id}",  # see ``__getattr__`` there
             kwargs=dict(spec.kwargs),
             nondeterministic=spec.nondeterministic,
         )

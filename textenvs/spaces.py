@@ -1,9 +1,7 @@
 """Gymnasium spaces for text: any Unicode conversation, any assistant turn, any string.
 
-None of them is a subclass of :class:`gymnasium.spaces.Text`. ``Text`` is bound to a character set (all of Unicode costs
-seconds and hundreds of MiB), and its shared-memory path in ``AsyncVectorEnv`` returns constant observations without an
-error. Here that path, Gymnasium's default, is a list in a manager's process, because a text has no largest size to
-reserve memory for.
+:class:`gymnasium.spaces.Text` is bound to a character set, and its shared-memory path in ``AsyncVectorEnv`` returns
+constant observations without an error. Here that path is a list in a manager's process: a text has no largest size.
 """
 
 from __future__ import annotations

@@ -35,7 +35,6 @@ class Task:
 
     @property
     def question(self) -> str:
-        """The last user message of the prompt."""
         return next((text_of(m) for m in reversed(self.prompt) if m["role"] == "user"), "")
 
     def to_row(self) -> dict[str, Any]:

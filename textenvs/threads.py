@@ -92,7 +92,6 @@ class Calls:
         return await self._limited("step", step_in_thread(self.env, self._in_thread, action))  # type: ignore[no-any-return]
 
     async def close(self, within_s: float = 10.0) -> None:
-        """Close the environment, unless a call hangs in it."""
         if self.hangs:
             return
         with suppress(TimeoutError):

@@ -149,7 +149,6 @@ class EpisodeState:
 
     @property
     def done(self) -> bool:
-        """Whether the episode is over."""
         return self.terminated or self.truncated
 
 

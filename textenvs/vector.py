@@ -1,9 +1,7 @@
-"""Many text environments in lock step, as a Gymnasium vector environment.
+"""Many text environments in lock step, as a Gymnasium vector environment, with the results of its ``SyncVectorEnv``.
 
 In one ``step`` all asynchronous hooks wait at the same time, environments that block run in a thread each, and plain
-hooks run in the caller's thread. The results are those of Gymnasium's ``SyncVectorEnv``, down to the format of
-``infos``; on top of it, ``reset`` takes options for each environment. A step takes as long as its slowest environment;
-where that costs too much, :func:`~textenvs.episodes.play_episodes` plays without a barrier.
+hooks run in the caller's thread. ``episodes`` plays without a barrier.
 """
 
 from __future__ import annotations
@@ -83,8 +81,6 @@ class TextVectorEnv(VectorEnv[Observations, "Sequence[str | Message | None]", ND
         """The seed of each environment; -1 where it is not known."""
         return tuple(env.np_random_seed for env in self.envs)
 
-    # ------------------------------------------------------------------ Gymnasium
-
     def reset(  # type: ignore[override]
         self, *, seed: int | Sequence[int | None] | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Observations, dict[str, Any]]:
@@ -158,8 +154,6 @@ class TextVectorEnv(VectorEnv[Observations, "Sequence[str | Message | None]", ND
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
-    # ------------------------------------------------------------------ inside
-
     def _together(self, calls: Mapping[int, Callable[[], T | Awaitable[T]]]) -> dict[int, T]:
         """The results of all calls by environment; all come to their end before the first error is raised."""
         self._ready = False
@@ -170,7 +164,7 @@ class TextVectorEnv(VectorEnv[Observations, "Sequence[str | Message | None]", ND
         try:
             for i, call in calls.items():
                 if self._threads is not None and self.envs[i].blocking:
-                    futures[i] = self._threads.submit(_resolved, call)
+                    futures[i] = self._threads.submit(lambda call=call: wait_for(call()))
                     continue
                 try:
                     outcomes[i] = call()
@@ -183,8 +177,10 @@ class TextVectorEnv(VectorEnv[Observations, "Sequence[str | Message | None]", ND
             wait(futures.values())
             settled = [] if ended is None else ended.result()
         except BaseException:
-            for future in (*futures.values(), *([] if ended is None else [ended])):
+            for future in futures.values():
                 future.cancel()
+            if ended is not None:
+                ended.cancel()
             raise
         outcomes |= dict(zip(awaitables, settled, strict=True))
         outcomes |= {i: future.exception() or future.result() for i, future in futures.items()}
@@ -223,16 +219,13 @@ class TextVectorEnv(VectorEnv[Observations, "Sequence[str | Message | None]", ND
     def _chosen(self, mask: Any) -> list[int]:
         if mask is None:
             return list(range(self.num_envs))
-        if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_:
-            raise TypeError(f"options['reset_mask'] must be a NumPy array of bool, not {mask!r}")
-        if mask.shape != (self.num_envs,) or not mask.any():
-            raise ValueError(f"options['reset_mask'] must have shape ({self.num_envs},) and a True, not {mask!r}")
-        if not self._ready and not mask.all():
+        if np.shape(mask) != (self.num_envs,) or np.asarray(mask).dtype != np.bool_ or not np.any(mask):
+            raise ValueError(f"options['reset_mask'] must be bool [{self.num_envs}] with a True in it, not {mask!r}")
+        if not self._ready and not np.all(mask):
             raise gymnasium.error.ResetNeeded("reset all environments first, without 'reset_mask'")
         return [int(i) for i in np.flatnonzero(mask)]
 
     def _share(self, name: str, value: Any, i: int) -> Any:
-        """Environment ``i``'s part of an option."""
         if not isinstance(value, (list, tuple, np.ndarray)):
             return value
         if len(value) != self.num_envs:
@@ -242,10 +235,6 @@ class TextVectorEnv(VectorEnv[Observations, "Sequence[str | Message | None]", ND
 
 async def _all(awaitables: Iterable[Awaitable[T]]) -> list[T | BaseException]:
     return await asyncio.gather(*awaitables, return_exceptions=True)
-
-
-def _resolved(call: Callable[[], T | Awaitable[T]]) -> T:
-    return wait_for(call())
 
 
 def __getattr__(name: str) -> Callable[..., TextVectorEnv]:

@@ -15,7 +15,7 @@ from textenvs.evaluate.runner import play as play_record
 from textenvs.integrations.rows import Opening, SpecError
 from textenvs.integrations.session import Session
 from textenvs.integrations.spec import EpisodeSpec
-from textenvs.judges.datablock import conversation_data
+from textenvs.judges.llm import conversation_data
 from textenvs.messages import clean_messages, image_part, system, text_of, text_part
 from textenvs.threads import Calls
 from textenvs.users.llm import leaked

@@ -53,7 +53,6 @@ class Ledger:
 
 
 def reset_budgets() -> None:
-    """Start every budget of this process anew, for a new run."""
     for each in _ledgers.values():
         each.tokens, each.dollars = 0, 0.0
 

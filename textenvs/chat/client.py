@@ -2,9 +2,6 @@
 
 The cache is asked, then the budget; each attempt waits for a slot, and what it cost is booked; the answer is kept.
 Timeouts, retries, their waits and ``Retry-After`` are the openai client's own.
-
-Two requests are equal when everything the service is told is equal, and the ``sample`` index too; with a cache, equal
-ones have one answer. To get several answers to one question, ask with different samples.
 """
 
 from __future__ import annotations
@@ -72,10 +69,6 @@ class Statistics:
     def add(self, other: Statistics) -> None:
         for each in fields(self):
             setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
-
-    def metrics(self) -> dict[str, float]:
-        """By name, for a logger."""
-        return {each.name: float(getattr(self, each.name)) for each in fields(self)}
 
 
 @dataclass
@@ -223,8 +216,6 @@ class ChatClient:
     def __reduce__(self) -> Any:
         """Refuse: connections belong to one event loop of one process."""
         raise TypeError(f"{self!r} cannot be copied or pickled; pass its spec on, and make a client from it there")
-
-    # ------------------------------------------------------------------ inside
 
     def _check_loop(self) -> None:
         loop = asyncio.get_running_loop()

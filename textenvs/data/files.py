@@ -1,8 +1,4 @@
-"""Rows in files: JSON lines and Parquet.
-
-Every row is checked when a file is read, and the error lists the first few bad ones: file, row (counted from 1) and
-column. pyarrow is imported only where Parquet is read or written.
-"""
+"""Rows in files, JSON lines and Parquet: every row is checked, and the error lists the first few bad ones."""
 
 from __future__ import annotations
 
@@ -43,19 +39,17 @@ def _json_rows(path: Path, columns: str) -> Iterator[tuple[int, Any]]:
         # utf-8-sig: some editors put a byte order mark first. Of all that Unicode takes for one, only "\n" ends a line.
         with _existing(path).open(encoding="utf-8-sig", newline="\n") as file:
             for number, line in enumerate(file, start=1):
-                if line.strip():
-                    yield number, _object(line, f"row {number}", columns)
+                if not line.strip():
+                    continue
+                try:
+                    value = json.loads(line)
+                except (json.JSONDecodeError, RecursionError) as error:
+                    value = TaskError(f"row {number}: not JSON ({error}); each line must be one object")
+                if not isinstance(value, (dict, TaskError)):
+                    value = TaskError(f"row {number}: a {type(value).__name__}, not an object with {columns}")
+                yield number, value
     except UnicodeDecodeError as error:
         raise TaskError(f"{path}: not UTF-8 text ({error}); save the file in UTF-8") from error
-
-
-def _object(line: str, where: str, columns: str) -> dict[str, Any] | TaskError:
-    try:
-        value = json.loads(line)
-    except (json.JSONDecodeError, RecursionError) as error:
-        return TaskError(f"{where}: not JSON ({error}); each line must be one object")
-    wrong = TaskError(f"{where}: a {type(value).__name__}, not an object with {columns}")
-    return value if isinstance(value, dict) else wrong
 
 
 def _parquet_rows(path: Path) -> Iterator[tuple[int, Any]]:

@@ -1,8 +1,6 @@
-"""From what a user names to a task set.
+"""From what a user names to a task set: a file, ``generated:LEVEL``, ``hub:REPOSITORY``, several, or a task set.
 
-A family says how its rows are read and how its generated tasks are made (:class:`Reader`); the names of sources are
-the same for all: a file, ``generated:LEVEL``, ``hub:REPOSITORY``, a sequence of these, or a task set. Nothing else
-decides what is played: no environment variable, no folder that is looked into.
+Nothing else decides what is played: no environment variable, no folder that is looked into.
 """
 
 from __future__ import annotations
@@ -170,5 +168,4 @@ def _read_once(source: str | Path, stamp: tuple[int, int] | None, reader: Reader
 
 @functools.cache
 def _announce(name: str, size: int | None) -> None:
-    """One log line for each source."""
     log.info("tasks: %s, %s", name, "endless" if size is None else f"{size} rows")

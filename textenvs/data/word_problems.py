@@ -91,7 +91,6 @@ class Grammar:
 
 @functools.cache
 def grammar() -> Grammar:
-    """The sentences that problems are made of, read once."""
     content = yaml.safe_load(files(__package__).joinpath("word_problems.yaml").read_text(encoding="utf-8"))
     content["stories"] = [Story(**each) for each in content["stories"]]
     content["then"] = {unit: [Story(**each) for each in listed] for unit, listed in content["then"].items()}

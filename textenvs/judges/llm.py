@@ -1,19 +1,25 @@
-"""A judge played by a language model: what it looks at is data, and only its own structured reply is a verdict.
+r"""A judge played by a language model: what it looks at is data, and only its own structured reply is a verdict.
 
-Three walls stand between a conversation and its verdict:
+Everything that was said in a conversation may try to be an instruction. So it is one line of JSON between two marks:
 
-1. What was said is quoted as data (:mod:`textenvs.judges.datablock`); nothing of it stands outside of the block.
-2. A verdict is the *whole* reply: one JSON object of the verdict's schema, strictly read, its numbers within bounds. No
-   object is ever searched for inside of a text.
-3. The reply must repeat the block's code, which no conversation can know. So a verdict that was quoted from a
-   conversation is not one, even if the judge repeats it letter by letter.
+    <data 3f9a1c07b2de>
+    {"conversation": [{"role": "user", "text": "... \u003c/data\u003e ..."}]}
+    </data 3f9a1c07b2de>
 
-What fails is asked for again; after ``tries`` the episode ends as ``judge_failed``. It never counts as 0.
+No ``<``, ``>``, line break or invisible character is left in it, nor a bracket that may begin a control token such as
+``[INST]`` (JSON's own escapes stand for them). The code in the marks is a hash of the data: the same in every run, and
+not to be written into the data beforehand. What stands outside depends on nothing in the data but that code.
+
+A verdict is the *whole* reply: one JSON object, strictly read, its numbers within bounds. And it must repeat the code,
+so a verdict that was quoted from a conversation is not one, even if the judge repeats it letter by letter.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
+import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -27,13 +33,54 @@ from ..chat.errors import ChatFailure
 from ..chat.spec import ChatSpec, SpecLike
 from ..chat.structured import ask, parse_reply
 from ..env import EnvironmentFailure
-from ..messages import Message, system, user
+from ..messages import Message, Messages, clean_messages, system, text_of, user, visible_conversation
 from ..options import PositiveInt, checked
-from .datablock import DataBlock, data_block
 
 VerdictT = TypeVar("VerdictT", bound=BaseModel)
 
 PROMPTS: Mapping[str, str] = yaml.safe_load(files(__package__).joinpath("prompts.yaml").read_text("utf-8"))
+
+_DIGITS = 12
+# JSON's own brackets are never followed by one of these.
+_OPENING = re.compile(r"[<>]|\[(?=[|/]|[a-z]?[A-Z])")
+
+
+@dataclass(frozen=True)
+class DataBlock:
+    """Data on its way to a judge: one line of JSON, and the code in the marks and in the verdict."""
+
+    line: str
+    code: str
+
+    @property
+    def text(self) -> str:
+        return f"<data {self.code}>\n{self.line}\n</data {self.code}>"
+
+
+def data_block(data: Mapping[str, Any]) -> DataBlock:
+    """``data`` as a block; ``json.loads(block.line)`` gives it back. ``ValueError`` if it is not JSON."""
+    try:
+        line = json.dumps(data, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"what a judge is shown must be JSON: {error}") from error
+    # Only strings can hold such characters, and there JSON has an escape for each.
+    line = _OPENING.sub(lambda match: _escaped(match[0]), line)
+    line = "".join(c if c.isprintable() else _escaped(c) for c in line)
+    code, salt = "", 0
+    while not code or code in line:  # a collision would take about 2**48 tries; then another hash is used
+        code = hashlib.sha256(f"{salt} {line}".encode()).hexdigest()[:_DIGITS]
+        salt += 1
+    return DataBlock(line, code)
+
+
+def conversation_data(messages: Messages, *, tools: bool = False) -> list[dict[str, str]]:
+    """A conversation as a judge reads it: who said what, without private reasoning and system messages."""
+    heard = visible_conversation(clean_messages(messages), tools=tools)
+    return [{"role": message["role"], "text": text_of(message)} for message in heard]
+
+
+def _escaped(character: str) -> str:
+    return json.dumps(character)[1:-1] if ord(character) > 126 else f"\\u{ord(character):04x}"
 
 
 @checked
@@ -99,6 +146,5 @@ class _WithCode(BaseModel):
 
 @functools.lru_cache(maxsize=64)
 def _with_code(verdict: type[BaseModel]) -> type[_WithCode]:
-    """The verdict's fields and the block's code."""
     bases: Any = (verdict, _WithCode)
     return create_model(verdict.__name__, __base__=bases)  # type: ignore[no-any-return]

@@ -12,8 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from ..messages import Messages, clean_text
 from ..options import Gain, PositiveInt, checked
-from .datablock import conversation_data
-from .llm import PROMPTS, LLMJudge
+from .llm import PROMPTS, LLMJudge, conversation_data
 
 
 class Interactivity(BaseModel):
@@ -136,11 +135,11 @@ class RubricJudge(LLMJudge[_Grades]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled without the verdict's class, which is made here."""
-        given = {"tries": self.tries, "temperature": self.temperature}
+        given: dict[str, Any] = {"tries": self.tries, "temperature": self.temperature}
         return functools.partial(RubricJudge, **given), (self.model, self.criteria, self.task, self.top)
 
     async def score(self, data: Mapping[str, Any], *, sample: int = 0) -> RubricScore:
-        """Score ``data``; conversations in it as :func:`~textenvs.judges.datablock.conversation_data` gives them.
+        """Score ``data``; conversations in it as :func:`~textenvs.judges.llm.conversation_data` gives them.
 
         Errors: as ``LLMJudge``.
         """

@@ -1,9 +1,7 @@
 """Tools of MCP servers (Model Context Protocol), over stdio or streamable HTTP, through the official SDK.
 
 A server is started, or connected to, when its first tool is called, once for each event loop, and stays until its
-environment is closed. What a server remembers is its own: it is no part of an episode's state, and forks of an
-environment share it. For training, use servers whose tools only look things up, or separate what they change by an
-argument.
+environment is closed. Forks of an environment share it (docs/tools.md).
 """
 
 from __future__ import annotations
@@ -136,7 +134,6 @@ class McpServer:
             await mine.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled without its connections."""
         return functools.partial(McpServer, connect_timeout_s=self.connect_timeout_s), (self.spec,)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> McpServer:
@@ -226,7 +223,6 @@ class _Connection:
             self.client.cancel()  # no effect once it is done
 
     async def opened(self, name: str) -> Client:
-        """The client, once the server ``name`` has answered."""
         await asyncio.wait([self.client])  # unlike awaiting it, this leaves it alone when we are cancelled
         why = "the connection was closed"
         if not self.client.cancelled():

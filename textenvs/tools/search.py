@@ -1,10 +1,7 @@
 """Search over a local corpus by BM25, as a tool.
 
 Documents are ranked by Lucene's variant of BM25 (Robertson and Zaragoza, "The Probabilistic Relevance Framework", 2009;
-k1 = 1.5, b = 0.75), computed by `bm25s <https://github.com/xhluca/bm25s>`_ (extra ``search``). The same query gives the
-same answer everywhere: documents of equal score come in the order of the corpus.
-
-A corpus and its index are shared, and no part of an episode's state.
+k1 = 1.5, b = 0.75), computed by bm25s (extra ``search``); those of equal score come in the order of the corpus.
 """
 
 from __future__ import annotations

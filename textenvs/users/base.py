@@ -2,9 +2,6 @@
 
 A user is immutable: what it remembers is the conversation, and what it decides by chance comes from the environment's
 own generator. So one user serves any number of episodes, and forks of an episode.
-
-    turn = await take_turn(self.user, self.state.messages, goal, self.np_random)
-    return Turn(messages=[user(turn.text)] if turn.text else [], terminated=turn.ends, stop=turn.why, ...)
 """
 
 from __future__ import annotations

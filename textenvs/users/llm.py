@@ -1,11 +1,8 @@
 """A simulated user played by a language model.
 
 The model sees the conversation from the user's side: what the user said are *its* (assistant) messages, its opening
-words among them, and what the assistant said are the messages it answers. Goal and persona stand in its system prompt,
-and nowhere else.
-
-It answers in JSON (or, for models that cannot, in plain text with an end marker). What cannot be used is asked for
-again, and after ``tries`` the episode ends as ``user_failed``: never an empty message, never a made-up one.
+words among them. What it answers and cannot be used is asked for again, and after ``tries`` the episode ends as
+``user_failed``: never an empty message, never a made-up one.
 """
 
 from __future__ import annotations

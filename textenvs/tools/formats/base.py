@@ -54,8 +54,6 @@ class CallFormat(ABC):
     def __init__(self, tools: Sequence[Tool[..., Any]] = ()) -> None:
         self.tools = tuple(tools)
 
-    # ------------------------------------------------------------------ what a format defines
-
     def instructions(self) -> str:
         """Text for the system prompt: the tools, and how to call them. Empty where the chat template says it."""
         schemas = (json.dumps(each.schema, ensure_ascii=False) for each in self.tools)
@@ -79,8 +77,6 @@ class CallFormat(ABC):
     @abstractmethod
     def spell(self, text: str, calls: Sequence[Written]) -> str | Message:
         """The reply that says ``text`` and makes ``calls``."""
-
-    # ------------------------------------------------------------------ what all have
 
     def read(self, text: str) -> tuple[str, list[Written], list[str]]:
         """Words, calls and problems of ``text``, which has no private reasoning in it."""

@@ -30,8 +30,7 @@ from textenvs.chat import (
 )
 from textenvs.chat.spec import LONGEST_WAIT_S
 from textenvs.env import EnvironmentFailure
-from textenvs.judges.datablock import conversation_data
-from textenvs.judges.llm import LLMJudge
+from textenvs.judges.llm import LLMJudge, conversation_data
 
 from ..service import BackendError, ModelOptions, OutageError, ScoringRequest
 from .conversation import replies
