@@ -19,7 +19,7 @@ import dataclasses
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 from weakref import WeakKeyDictionary
 
@@ -88,70 +88,50 @@ class _NoRoom(Exception):
     """The policy has no room for another reply."""
 
 
+@checked
+@dataclass(eq=False)
 class Lookahead:
-    """A way to look ahead, for any number of episodes at once: ``await lookahead(env)`` rewards the last turn.
+    """A way to look ahead, for any number of episodes at once: ``await lookahead(env)`` rewards the last turn."""
 
-    Args:
-        policy: Plays on: a plain or asynchronous callable from the conversation to a reply (text or an assistant
-            message), or ``"module:name"`` of one. Or a :class:`FuturePolicy`, which learns where a future begins.
-        samples: How many futures are played.
-        window: How many turns the policy has in each, unless it ends before; 0 scores the conversation as it stands.
-        formula: One of :data:`FORMULAS` by name, or your own.
-        weights: Weights of the task scores and of ``"interactivity"``, by name; 1 where none is given.
-        cost: The price of a word or token, in place of the formula's.
-        judge: Grades a conversation, for example its interactivity from 0 to 1: a plain or asynchronous callable from
-            the conversation to a number, or ``"module:name"`` of one, such as
-            ``InteractivityJudge("gpt-4o-mini").score``. It is shown what the user saw: no system message, no private
-            reasoning.
-        count_tokens: The number of tokens of a text, for formulas that count tokens:
-            ``lambda text: len(tokenizer.encode(text))``.
-        seed: Of the futures' randomness, beside that of the episode. The default is enough for most.
-        concurrency: At most so many futures are played at a time on one event loop, all episodes together; ``None``
-            for no limit.
-        timeout_s: A future that takes longer has failed; ``None`` for no limit. Waiting for its turn is not counted.
-        failures: The exceptions of policy, judge, user and tools that cost only the future they happen in, by default
-            :data:`FAILURES`. Others are taken for bugs, or for reasons to stop, and raised.
-    """
+    #: Plays on: a plain or asynchronous callable from the conversation to a reply (text or an assistant message), or
+    #: ``"module:name"`` of one. Or a :class:`FuturePolicy`, which learns where a future begins.
+    policy: Policy | FuturePolicy | str
+    _: KW_ONLY
+    samples: PositiveInt = 3  # how many futures are played
+    window: NonNegativeInt = 2  # the policy's turns in each; 0 scores the conversation as it stands
+    formula: str | Formula = "textenvs"  # one of :data:`FORMULAS` by name, or your own
+    weights: Mapping[str, Weight] | None = None  # of the task scores and ``"interactivity"``; 1 where none is given
+    cost: Price | None = None  # the price of a word or token, in place of the formula's
+    #: Grades a conversation, for example its interactivity from 0 to 1: a plain or asynchronous callable from the
+    #: conversation to a number, or ``"module:name"`` of one, such as ``InteractivityJudge("gpt-4o-mini").score``. It is
+    #: shown what the user saw: no system message, no private reasoning.
+    judge: Judge | str | None = None
+    count_tokens: Callable[[str], int] | str | None = None  # for formulas that count the tokens of a text
+    seed: NonNegativeInt = 0  # of the futures' randomness, beside that of the episode
+    concurrency: PositiveInt | None = None  # futures at a time on one event loop, all episodes together
+    timeout_s: Seconds | None = None  # a future that takes longer has failed; waiting for its turn is not counted
+    #: The exceptions of policy, judge, user and tools that cost only the future they happen in. Others are taken for
+    #: bugs, or for reasons to stop, and raised.
+    failures: tuple[type[Exception], ...] = FAILURES
 
-    @checked
-    def __init__(
-        self,
-        policy: Policy | FuturePolicy | str,
-        *,
-        samples: PositiveInt = 3,
-        window: NonNegativeInt = 2,
-        formula: str | Formula = "textenvs",
-        weights: Mapping[str, Weight] | None = None,
-        cost: Price | None = None,
-        judge: Judge | str | None = None,
-        count_tokens: Callable[[str], int] | str | None = None,
-        seed: NonNegativeInt = 0,
-        concurrency: PositiveInt | None = None,
-        timeout_s: Seconds | None = None,
-        failures: tuple[type[Exception], ...] = FAILURES,
-    ) -> None:
+    def __post_init__(self) -> None:
+        formula = self.formula
         if not isinstance(formula, Formula):
             if not isinstance(formula, str) or formula not in FORMULAS:
                 raise ValueError(f"formula must be a Formula or one of {', '.join(FORMULAS)}, not {formula!r}")
             formula = FORMULAS[formula]
-        if cost is not None:
-            formula = dataclasses.replace(formula, rate=cost)
-        if formula.unit == "tokens" and count_tokens is None:
+        if self.cost is not None:
+            formula = dataclasses.replace(formula, rate=self.cost)
+        if formula.unit == "tokens" and self.count_tokens is None:
             raise ValueError(
                 f"formula {formula.name!r} counts tokens: give count_tokens, for example "
                 "lambda text: len(tokenizer.encode(text)), or choose 'textenvs' or 'recipe', which count words"
             )
-        self.policy: Policy | FuturePolicy = policy if isinstance(policy, FuturePolicy) else resolve("policy", policy)
-        self.samples = samples
-        self.window = window
-        self.formula = formula
-        self.weights = dict(weights or {})
-        self.judge: Judge | None = None if judge is None else resolve("judge", judge)
-        self.count_tokens = None if count_tokens is None else resolve("count_tokens", count_tokens)
-        self.seed = seed
-        self.concurrency = concurrency
-        self.timeout_s = timeout_s
-        self.failures = failures
+        self.formula = self._formula = formula
+        self._policy = self.policy if isinstance(self.policy, FuturePolicy) else resolve("policy", self.policy)
+        self._judge = None if self.judge is None else resolve("judge", self.judge)
+        self._count = estimate_tokens if self.count_tokens is None else resolve("count_tokens", self.count_tokens)
+        self.weights = dict(self.weights or {})
         self._gates: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -186,12 +166,12 @@ class Lookahead:
         forks = [env.fork(seed) for seed in seeds]
         for fork in forks:
             fork.render_mode = None  # what might be said is not what was said
-        policy = self.policy
+        policy = self._policy
         players = [
             policy.start(fork, seed) if isinstance(policy, FuturePolicy) else policy
             for fork, seed in zip(forks, seeds, strict=True)
         ]
-        return self._reward(forks, players, starts[self.formula.scope])
+        return self._reward(forks, players, starts[self._formula.scope])
 
     async def _reward(self, forks: Sequence[TextEnv[Any]], players: Sequence[Player], start: int) -> MultiturnReward:
         state = forks[0].state
@@ -213,7 +193,7 @@ class Lookahead:
                 + " and ".join(str(sorted(future.scores)) for future in futures)
             )
         self._check_weights(names)
-        terms = self.formula.terms(futures, self.weights)
+        terms = self._formula.terms(futures, self.weights or {})
         return MultiturnReward(math.fsum(terms.values()), terms, futures, len(forks), reasons, len(calls))
 
     async def _guarded(self, fork: TextEnv[Any], player: Player, start: int, calls: list[None]) -> Future | Exception:
@@ -249,17 +229,16 @@ class Lookahead:
             conversation=conversation,
             scores=scores,
             interactivity=grade,
-            # Formulas that count tokens have count_tokens, or were refused.
-            length=self.formula.length(conversation[start:], self.count_tokens or estimate_tokens),
+            length=self._formula.length(conversation[start:], self._count),
             turns=len(episode.rewards),
             words=sum(len(visible_text(message).split()) for message in conversation[begin:]),
             over=fork.state.done,
         )
 
     async def _grade(self, conversation: Messages) -> float | None:
-        if self.judge is None:
+        if self._judge is None:
             return None
-        grade = await settle(self.judge(conversation))
+        grade = await settle(self._judge(conversation))
         if isinstance(grade, bool) or not isinstance(grade, (int, float, np.number)) or not math.isfinite(grade):
             raise ValueError(f"judge must return a finite number, not {grade!r}")
         return float(grade)
@@ -271,7 +250,7 @@ class Lookahead:
 
     def _check_weights(self, names: Set[str]) -> None:
         known = names | ({INTERACTIVITY} if self.judge is not None else set())
-        if unknown := set(self.weights) - known:
+        if unknown := set(self.weights or {}) - known:
             raise ValueError(f"weights names {sorted(unknown)}, but what is scored is {sorted(known)}")
 
     def _gate(self) -> asyncio.Semaphore:

@@ -164,7 +164,7 @@ class TextVectorEnv(VectorEnv[Observations, "Sequence[str | Message | None]", ND
         try:
             for i, call in calls.items():
                 if self._threads is not None and self.envs[i].blocking:
-                    futures[i] = self._threads.submit(lambda call=call: wait_for(call()))
+                    futures[i] = self._threads.submit(_resolved, call)
                     continue
                 try:
                     outcomes[i] = call()
@@ -235,6 +235,10 @@ class TextVectorEnv(VectorEnv[Observations, "Sequence[str | Message | None]", ND
 
 async def _all(awaitables: Iterable[Awaitable[T]]) -> list[T | BaseException]:
     return await asyncio.gather(*awaitables, return_exceptions=True)
+
+
+def _resolved(call: Callable[[], T | Awaitable[T]]) -> T:
+    return wait_for(call())
 
 
 def __getattr__(name: str) -> Callable[..., TextVectorEnv]:

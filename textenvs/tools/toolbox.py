@@ -146,7 +146,9 @@ class Toolbox:
             arguments = found.arguments_of(call["function"]["arguments"])
         except ArgumentError as problem:
             return ToolResult(call, problem.message, problem.kind)
-        return _Ready(call, found, arguments if (name := found.state_parameter) is None else {**arguments, name: state})
+        if found.state_parameter is not None:
+            arguments[found.state_parameter] = state
+        return _Ready(call, found, arguments)
 
 
 def shorten(text: str, max_chars: int) -> str:
