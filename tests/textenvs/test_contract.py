@@ -211,7 +211,7 @@ def test_the_spec_travels_as_json_and_makes_the_same_environment(env_id):
 @pytest.mark.parametrize("choose", [expert, babble, mixed])
 def test_every_turn_keeps_the_contract(env_id, choose):
     terms = set()
-    for seed in range(6):
+    for seed in range(4):
         env = make(env_id)
         seen, actions = drive(env, choose, seed)
         (conversation, info), *steps = seen
@@ -269,7 +269,7 @@ def test_garbage_earns_nothing(env_id):
 def test_the_environment_keeps_its_secrets(env_id):
     env = make(env_id)
     kept = 0
-    for seed in range(25):
+    for seed in range(15):
         seen, _ = drive(env, babble, seed)
         opening, last = seen[0][0], seen[-1][0]
         asked = " ".join(message["content"] for message in opening)
@@ -293,7 +293,7 @@ def test_the_environment_keeps_its_secrets(env_id):
 @pytest.mark.parametrize("choose", [expert, mixed])
 def test_the_same_seed_and_actions_give_the_same_episode(env_id, choose):
     env = make(env_id)
-    for seed in range(8):
+    for seed in range(4):
         seen, actions = drive(env, choose, seed)
         other = make(env_id)
         assert [other.reset(seed=seed), *replay(other, actions)] == seen

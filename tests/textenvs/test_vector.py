@@ -49,7 +49,7 @@ def play(envs, steps, seed):
 @kinds
 @modes
 @given(run=runs())
-@settings(max_examples=12)
+@settings(max_examples=8)
 def test_it_equals_gymnasiums_sync_vector_env(kind, mode, run):
     steps, seed = run
     expected = play(SyncVectorEnv([Guess for _ in steps[0]], autoreset_mode=mode), steps, seed)
@@ -82,7 +82,7 @@ def single(env, words, seed, mode):
 @kinds
 @modes
 @given(run=runs())
-@settings(max_examples=12)
+@settings(max_examples=8)
 def test_it_equals_single_environments(kind, mode, run):
     steps, seed = run
     envs = TextVectorEnv([kind() for _ in steps[0]], autoreset_mode=mode)
