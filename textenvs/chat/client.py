@@ -149,12 +149,12 @@ class ChatClient:
 
         Args:
             messages: The conversation. Reasoning of earlier turns (``reasoning_content``) is not sent.
-            temperature: This and the next instead of the spec's, and so ``seed``.
-            max_tokens: See above.
+            temperature: Instead of the spec's.
+            max_tokens: Instead of the spec's.
             response_schema: The answer shall be JSON of this shape. The service is told so, and no more: whoever reads
                 the answer checks it (:func:`~textenvs.chat.structured.parse_reply`).
             tools: OpenAI tool schemas that the model may call.
-            seed: See above; ``seed + sample`` is sent.
+            seed: Instead of the spec's; ``seed + sample`` is sent.
             sample: Which of the answers to this request. ``None``: a fresh one, neither looked up in the cache nor
                 kept.
 
