@@ -30,8 +30,7 @@ from textenvs.chat import (
 )
 from textenvs.chat.spec import LONGEST_WAIT_S
 from textenvs.env import EnvironmentFailure
-from textenvs.judges.datablock import conversation_data
-from textenvs.judges.llm import LLMJudge
+from textenvs.judges.llm import LLMJudge, conversation_data
 
 from ..service import BackendError, ModelOptions, OutageError, ScoringRequest
 from .conversation import replies
@@ -116,7 +115,11 @@ class JudgeBackend:
         ChatClient(self._spec)  # a key that is missing is found now
         # Several votes are worth asking for only where they may differ.
         self._judge = LLMJudge(
-            self._spec, instructions, _verdict(self.low, self.high), tries, 0.0 if votes == 1 else 1.0
+            self._spec,
+            instructions,
+            _verdict(self.low, self.high),
+            tries=tries,
+            temperature=0.0 if votes == 1 else 1.0,
         )
 
     def model_options(self, **changes: Any) -> ModelOptions:

@@ -407,7 +407,7 @@ def test_options_of_the_game():
         ({"split": "val"}, "split should be 'train' or 'test'"),
         ({"game": "Nim-v0", "level": "hard"}, "give either game or level"),
         ({"level": "huge"}, "level should be 'easy', 'medium' or 'hard'"),
-        ({"max_assistant_turns": 0}, "max_assistant_turns must be"),
+        ({"max_assistant_turns": 0}, "max_assistant_turns should be"),
     ],
 )
 def test_bad_options_are_errors(options, message):
