@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import inspect
 import json
 import os
@@ -33,13 +32,6 @@ class CommandError(Exception):
     def __init__(self, message: str, status: int = 1) -> None:
         super().__init__(message)
         self.status = status
-
-
-def check_least(arguments: argparse.Namespace, **least: float) -> None:
-    """Raise ``CommandError`` for a number of the command line that is below its least value."""
-    for name, lowest in least.items():
-        if (value := getattr(arguments, name)) is not None and value < lowest:
-            raise CommandError(f"--{name.replace('_', '-')} must be at least {lowest:g}, not {value}", 2)
 
 
 def import_from_here() -> None:

@@ -16,41 +16,18 @@ from ..evaluate.baselines import has_script
 from ..evaluate.runner import tools_of
 from ..messages import Message, assistant, transcript
 from ..text import printable
-from .common import CommandError, check_least, open_environment, parse_options
+from .arguments import COMMANDS
+from .common import CommandError, open_environment, parse_options
 
 #: Begins and ends a reply of several lines.
 FENCE = '"""'
 
-HELP = f"""\
-Type the assistant's reply. Enter sends it; a reply of several lines stands between {FENCE} and {FENCE}.
-An empty line is ignored; {FENCE}{FENCE} is the empty reply.
-:hint               what the scripted expert would say here
-:undo               take back the last reply
-:tools              the tools, where the environment has some
-:call NAME JSON     call a tool, for example  :call search {{"query": "Rome"}}
-:next               leave this episode and start another
-:help               this
-:quit               leave (so do Ctrl-D and Ctrl-C)
-A reply that begins with a colon is typed with two of them."""
-
-
-def add(commands: Any) -> Any:
-    parser = commands.add_parser(
-        "play",
-        help="play one yourself",
-        usage="textenvs play ID [key=value ...] [--seed N] [--task-index N]",
-        description=f"Play an environment in the terminal.\n\n{HELP}",
-    )
-    parser.add_argument("id", help="an id of `textenvs list`, or module:id for one of your own")
-    parser.add_argument("--seed", type=int, metavar="N", help="of the first episode; later ones follow from it")
-    parser.add_argument("--task-index", type=int, metavar="N", help="play this task (the same one after :next)")
-    return parser
+HELP: str = COMMANDS["play"]["epilog"]
 
 
 def run(arguments: argparse.Namespace) -> int:
     with suppress(ImportError):
         import readline  # noqa: F401  line editing and history in input()
-    check_least(arguments, seed=0)
     env = open_environment(arguments.id, parse_options(arguments.options))
     try:
         Game(env, task_index=arguments.task_index).play(arguments.seed)

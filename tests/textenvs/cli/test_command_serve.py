@@ -14,7 +14,7 @@ import pytest
 import textenvs
 from textenvs.cli import main
 from textenvs.cli.common import CommandError
-from textenvs.cli.serve import Served, read_served, read_tokens
+from textenvs.cli.serve import read_served, read_tokens
 from textenvs.serve.client import RemoteError
 
 TOKEN = "a-token-of-the-command"
@@ -144,8 +144,8 @@ def test_a_server_that_is_killed_in_the_middle_of_an_episode_and_started_again()
         (["textenv/clarify", "lvl=easy"], "no option 'lvl'"),
         (["textenv/clarify", "--bind", "0.0.0.0"], "there is no token"),
         (["textenv/clarify", "--bind", "example.org"], "there is no token"),
-        (["textenv/clarify", "--port", "70000"], "--port must be"),
-        (["textenv/clarify", "--idle", "0"], "--idle: must be a number above 0"),
+        (["textenv/clarify", "--port", "70000"], "--port: must be at most 65535"),
+        (["textenv/clarify", "--idle", "0"], "--idle: must be above 0"),
         (["textenv/clarify", "--max-sessions", "-1"], "--max-sessions: must be"),
         (["textenv/clarify", "--max-message-mb", "0"], "--max-message-mb: must be"),
         (["textenv/clarify", "--threads", "0"], "--threads: must be"),
@@ -182,11 +182,11 @@ def test_a_port_that_is_taken():
 
 def test_the_words_of_a_command_line():
     words = ["textenv/clarify", "easy@textenv/gsm8k", "level=easy", "max_assistant_turns=2", "my.module:my/id"]
-    assert read_served(words) == [
-        Served("textenv/clarify", "textenv/clarify", {}),
-        Served("easy", "textenv/gsm8k", {"level": "easy", "max_assistant_turns": 2}),
-        Served("my.module:my/id", "my.module:my/id", {}),
-    ]
+    assert read_served(words) == {
+        "textenv/clarify": ("textenv/clarify", {}),
+        "easy": ("textenv/gsm8k", {"level": "easy", "max_assistant_turns": 2}),
+        "my.module:my/id": ("my.module:my/id", {}),
+    }
 
 
 def test_tokens_of_a_file(tmp_path, monkeypatch):
