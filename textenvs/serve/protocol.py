@@ -155,11 +155,9 @@ def parse_request(op: str, body: bytes) -> Any:
     try:
         return OPS[op].model_validate(decode(body))
     except ValidationError as error:
-        problems = error.errors(include_input=False, include_url=False, include_context=False)[:5]
-        found = "; ".join(
-            f"{'.'.join(str(part)[:64] for part in each['loc'])}: {each['msg'][:256]}" for each in problems
-        )
-        raise Refusal("bad_request", f"{op}: {found}") from None
+        first = error.errors(include_input=False, include_url=False, include_context=False)[0]
+        where = ".".join(str(part)[:64] for part in first["loc"])
+        raise Refusal("bad_request", f"{op}: {where}: {first['msg'][:256]}") from None
     except ValueError as error:
         raise Refusal("bad_request", f"the body of a request is JSON: {error}") from None
 
