@@ -7,7 +7,6 @@ and no number of it overflows a mean.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import fsum, isclose
 from typing import Annotated, Any, Self, TypeVar
 
@@ -34,8 +33,7 @@ class Answer(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="allow")
 
 
-@dataclass(frozen=True)
-class RemoteTasks:
+class RemoteTasks(Answer):
     """The tasks of an environment elsewhere. Their rows stay there; keys say which they are, as evaluations note."""
 
     name: str

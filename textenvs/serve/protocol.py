@@ -155,9 +155,9 @@ def parse_request(op: str, body: bytes) -> Any:
     try:
         return OPS[op].model_validate(decode(body))
     except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False, include_context=False)[0]
-        where = ".".join(str(part)[:64] for part in first["loc"])
-        raise Refusal("bad_request", f"{op}: {where}: {first['msg'][:256]}") from None
+        problems = error.errors(include_input=False, include_url=False, include_context=False)[:5]
+        found = (f"{'.'.join(str(part)[:64] for part in each['loc'])}: {each['msg'][:256]}" for each in problems)
+        raise Refusal("bad_request", f"{op}: {'; '.join(found)}") from None
     except ValueError as error:
         raise Refusal("bad_request", f"the body of a request is JSON: {error}") from None
 
