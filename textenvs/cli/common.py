@@ -7,8 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import docstring_parser
 import gymnasium
@@ -22,12 +21,7 @@ _LITERALS = {"None": None, "True": True, "False": False}
 
 
 class CommandError(Exception):
-    """A mistake of the user or of the outside world, in words; shown without a traceback.
-
-    Args:
-        message: What was wrong, where, and what to do next.
-        status: The exit status: 2 for a command that makes no sense, 1 for one that could not be done.
-    """
+    """A mistake of the user (status 2) or of the outside world (1), in words; shown without a traceback."""
 
     def __init__(self, message: str, status: int = 1) -> None:
         super().__init__(message)
@@ -84,12 +78,10 @@ def class_of(env_id: str) -> Callable[..., Any]:
         raise CommandError(f"{env_id}: {error}") from error
 
 
-@dataclass(frozen=True)
-class Option:
-    """An option of an environment's constructor."""
+class Option(NamedTuple):
+    """An option of a constructor; its default is ``inspect.Parameter.empty`` where it must be given."""
 
-    name: str
-    default: Any  # ``inspect.Parameter.empty`` where it must be given
+    default: Any
     doc: str
 
 
@@ -100,7 +92,7 @@ def options_of(maker: Callable[..., Any]) -> tuple[dict[str, Option], bool]:
         for param in docstring_parser.parse(inspect.cleandoc(each.__doc__ or "")).params:
             said.setdefault(param.arg_name, param.description or "")
     found, complete = parameters(maker)
-    return {name: Option(name, each.default, said.get(name, "")) for name, each in found.items()}, complete
+    return {name: Option(each.default, said.get(name, "")) for name, each in found.items()}, complete
 
 
 def open_environment(env_id: str, options: Mapping[str, Any]) -> TextEnv[Any]:
@@ -109,10 +101,9 @@ def open_environment(env_id: str, options: Mapping[str, Any]) -> TextEnv[Any]:
     try:
         return make(env_id, **options)
     except (ValueError, TypeError, ImportError, OSError, gymnasium.error.Error) as error:
-        given = " ".join(f"{name}={show_value(value)}" for name, value in options.items())
-        raise CommandError(
-            f"{env_id}{' ' if given else ''}{given}: {error}", 1 if isinstance(error, (ImportError, OSError)) else 2
-        ) from error
+        given = "".join(f" {name}={show_value(value)}" for name, value in options.items())
+        status = 1 if isinstance(error, (ImportError, OSError)) else 2
+        raise CommandError(f"{env_id}{given}: {error}", status) from error
 
 
 def _value(text: str) -> Any:

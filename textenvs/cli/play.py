@@ -14,7 +14,7 @@ from ..chat.errors import ChatError
 from ..env import EnvironmentFailure, TextEnv
 from ..evaluate.baselines import has_script
 from ..evaluate.runner import tools_of
-from ..messages import Message, assistant, transcript
+from ..messages import FunctionCall, Message, assistant, transcript
 from ..text import printable
 from .arguments import COMMANDS
 from .common import CommandError, open_environment, parse_options
@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class Game:
-    """A person's episodes in one environment.; ``read`` shows a prompt and returns a line, or raises ``EOFError``."""
+    """A person's episodes in one environment; ``read`` shows a prompt and returns a line, or raises ``EOFError``."""
 
     def __init__(self, env: TextEnv[Any], *, task_index: int | None = None, read: Callable[[str], str] = input) -> None:
         self.env = env
@@ -52,6 +52,14 @@ class Game:
 
     def play(self, seed: int | None) -> None:
         """Play until the person leaves."""
+        commands: dict[str, Callable[[str], None]] = {
+            ":next": self._next,
+            ":call": self._call,
+            ":undo": self._undo,
+            ":hint": self._hint,
+            ":tools": self._tools,
+            ":help": lambda rest: _say(HELP),
+        }
         self._open(seed)
         while True:
             line = self._read_reply()
@@ -60,12 +68,8 @@ class Game:
                 self._step(line.replace("::", ":", 1) if command.startswith("::") else line)
             elif command == ":quit":
                 return
-            elif command == ":next":
-                self._next()
-            elif command == ":call":
-                self._call(rest)
-            elif command in (":undo", ":hint", ":tools", ":help"):
-                getattr(self, f"_{command[1:]}")()
+            elif command in commands:
+                commands[command](rest)
             else:
                 _say(f"There is no {command}; :help lists the commands.")
 
@@ -80,7 +84,7 @@ class Game:
             self._tools()
         self._show_new()
 
-    def _next(self) -> None:
+    def _next(self, rest: str) -> None:
         before = self.env.snapshot()
         try:
             self._open(None)
@@ -129,14 +133,10 @@ class Game:
             _say(':call needs the tool\'s name and its arguments: :call search {"query": "Rome"}')
             return
         self._calls += 1
-        call_id = f"typed_{self._calls}"
-        self._step(
-            assistant(
-                "", [{"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments or "{}"}}]
-            )
-        )
+        function: FunctionCall = {"name": name, "arguments": arguments or "{}"}
+        self._step(assistant("", [{"id": f"typed_{self._calls}", "type": "function", "function": function}]))
 
-    def _undo(self) -> None:
+    def _undo(self, rest: str) -> None:
         if not self._before:
             _say("There is nothing to take back.")
             return
@@ -145,7 +145,7 @@ class Game:
         _say(f"Taken back. Return so far {self._return:+g}. The last message was:")
         _say(transcript(self.env.state.messages[-1:]))
 
-    def _hint(self) -> None:
+    def _hint(self, rest: str) -> None:
         if self.env.state.done:
             _say("The episode is over: :next, :undo or :quit.")
         elif not has_script(self.env, "expert"):
@@ -158,7 +158,7 @@ class Game:
                 return
             _say(hint if isinstance(hint, str) else transcript([hint]))
 
-    def _tools(self) -> None:
+    def _tools(self, rest: str = "") -> None:
         schemas = getattr(self.env, "tool_schemas", ())
         for schema in schemas:
             function = schema["function"]
@@ -166,9 +166,6 @@ class Game:
             _say(f"  {json.dumps(function.get('parameters', {}), ensure_ascii=False)}")
         if not schemas:
             _say("This environment has no tools.")
-
-    def _help(self) -> None:
-        _say(HELP)
 
     def _show_new(self) -> None:
         messages = self.env.state.messages

@@ -411,10 +411,9 @@ async def _refusing(op: str) -> AsyncIterator[None]:
         raise
     except EnvironmentFailure as error:
         raise Refusal("environment_failure", error.reason, stop=error.stop) from error
-    except gymnasium.error.InvalidAction as error:
-        raise Refusal("invalid_action", str(error)) from error
-    except gymnasium.error.ResetNeeded as error:
-        raise Refusal("reset_needed", str(error)) from error
+    except (gymnasium.error.InvalidAction, gymnasium.error.ResetNeeded) as error:
+        kind = "invalid_action" if isinstance(error, gymnasium.error.InvalidAction) else "reset_needed"
+        raise Refusal(kind, str(error)) from error
     except Exception as error:
         raise logged(error, op) from error
 

@@ -13,8 +13,12 @@ import pytest
 
 import textenvs
 from textenvs.cli import main
+from textenvs.cli.arguments import COMMANDS
 from textenvs.cli.common import CommandError, Option, options_of, parse_options, show_value
+from textenvs.data.gsm8k import INSTRUCTION
+from textenvs.integrations.rows import SCHEMAS
 from textenvs.sandbox import SandboxUnavailable
+from textenvs.task import SPLITS
 from textenvs.text import printable
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -289,6 +293,17 @@ def test_the_script_is_declared():
     assert project["scripts"] == {"textenvs": "textenvs.cli:main"}
 
 
+def test_choices_of_the_command_line_are_those_of_the_code():
+    for name in ("prepare", "rows"):
+        assert COMMANDS[name]["arguments"]["--split"]["choices"] == list(SPLITS)
+    assert COMMANDS["prepare"]["arguments"]["--instruction"]["default"] == INSTRUCTION
+    assert COMMANDS["rows"]["arguments"]["library"]["choices"] == list(SCHEMAS)
+    pytest.importorskip("aiohttp", reason="needs the extra 'serve'")
+    from textenvs.serve.protocol import ALLOWANCES
+
+    assert COMMANDS["serve"]["who may"]["--allow"]["choices"] == list(ALLOWANCES)
+
+
 # ------------------------------------------------------------------ options
 
 
@@ -325,7 +340,7 @@ def test_options_that_a_class_passes_on_are_its_own():
         assert "tasks" not in options
         assert options["depth"].doc == "How deep."
         assert options["depth"].default == 3
-    assert options_of(lambda a, **rest: None) == ({"a": Option("a", inspect.Parameter.empty, "")}, False)
+    assert options_of(lambda a, **rest: None) == ({"a": Option(inspect.Parameter.empty, "")}, False)
 
 
 @pytest.mark.parametrize(
