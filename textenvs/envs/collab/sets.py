@@ -1,4 +1,4 @@
-"""Task sets of the collaboration environments: generated goals, and CollabLLM's rows from files and the Hub."""
+"""Tasks of the collaboration environments: generated goals, and CollabLLM's rows from files and the Hub."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from ...data.endless import Endless
-from ...data.sources import Reader
-from ...messages import Messages, check_conversation, clean_text, copy_messages, user
+from ...data.sources import Reader, text_in
+from ...messages import Messages, check_conversation, copy_messages, user
 from ...scoring.conversation import Domain
 from ...task import Split, Task, TaskError, TaskSet
 from .tasks import Draft, Goal, Piece, goal_of, split_request
@@ -68,13 +68,10 @@ class Family:
         Either it is a single-turn row, ``prompt`` and ``completion``, both text, whose other columns are its metadata;
         or one of CollabLLM's data, with ``single_turn_prompt``, ``single_turn_completion``, ``single_turn_metadata``,
         and perhaps ``prompt``, the conversation so far, which the episode then begins with.
-
-        Raises:
-            TaskError: A column is missing or malformed.
         """
         nested = row.get("single_turn_prompt") is not None
         names = ("single_turn_prompt", "single_turn_completion") if nested else ("prompt", "completion")
-        request, reference = (_text(row, name, where) for name in names)
+        request, reference = (text_in(row, name, where) for name in names)
         metadata = _metadata(row, where)
         try:
             truth = self.gold(reference, metadata)
@@ -93,15 +90,12 @@ class Family:
                 raise TaskError(f"{where}: {error}") from error
             if not prompt or prompt[-1]["role"] != "user":
                 raise TaskError(f"{where}: column 'prompt' must end in a user's message, to be replied to")
-        own = row.get("data_source")
-        source = own if isinstance(own, str) and own else data_source
-        return Task(key, source, prompt, truth, self.ability, extra=extra)
+        return Task(key, data_source, prompt, truth, self.ability, extra=extra)
 
     def _generated(self, level: str, split: Split, seed: int) -> TaskSet:
         return GeneratedGoals(self, level, seed, split)
 
     def _problem_with(self, task: Task) -> str | None:
-        """Why a task cannot be played: a bad row is met when it is read, not in the middle of a run."""
         try:
             self.goal(task)
         except TaskError as error:
@@ -118,8 +112,7 @@ class GeneratedGoals(Endless):
     seed: int = 0
     split: Split = "train"
 
-    def __post_init__(self) -> None:
-        self.check_choices(LEVELS)
+    levels = LEVELS
 
     @property
     def name(self) -> str:
@@ -140,15 +133,6 @@ class GeneratedGoals(Endless):
         }
         source = f"textenvs/collab-{domain}-{self.level}"
         return Task(key, source, (user(draft.opening),), draft.ground_truth, self.family.ability, extra=extra)
-
-
-def _text(row: Mapping[str, Any], name: str, where: str) -> str:
-    value = row.get(name)
-    if value is None:
-        raise TaskError(f"{where}: column {name!r} is missing; a row needs {_COLUMNS}; it has {sorted(row)}")
-    if not isinstance(value, str) or not value.strip():
-        raise TaskError(f"{where}: column {name!r} must be text with something in it")
-    return clean_text(value).strip()
 
 
 def _metadata(row: Mapping[str, Any], where: str) -> dict[str, Any]:

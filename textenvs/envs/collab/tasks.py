@@ -11,7 +11,7 @@ import random
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from importlib import resources
+from importlib.resources import files
 from typing import Annotated, Any, Literal, Self
 
 import yaml
@@ -24,8 +24,7 @@ from ...task import Task, TaskError
 
 def content(package: str | None, name: str) -> Any:
     """What the YAML file ``name`` beside the modules of ``package`` holds."""
-    text = resources.files(package or "").joinpath(name).read_text(encoding="utf-8")
-    return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return yaml.load(files(package or "").joinpath(name).read_text("utf-8"), yaml.CSafeLoader)
 
 
 #: What the scripted user says, by occasion; how a talk begins; words that are no keywords.
@@ -96,11 +95,7 @@ def piece_of(said: Mapping[str, Any], requirement: Requirement | None = None, **
 
 
 def goal_of(task: Task, split: Callable[[str, str], tuple[Piece, ...]]) -> Goal:
-    """The goal of a row, in its ``extra_info`` or, as verl's recipe has it, in ``interaction_kwargs`` there.
-
-    Raises:
-        TaskError: The row has no goal, or its pieces are malformed; the message names the field.
-    """
+    """The goal of a row, in its ``extra_info`` or, as verl's recipe has it, in ``interaction_kwargs`` there."""
     where = f"task {task.key}: extra_info"
     options = task.extra.get("interaction_kwargs") or {}
     if not isinstance(options, Mapping):
@@ -120,8 +115,8 @@ def goal_of(task: Task, split: Callable[[str, str], tuple[Piece, ...]]) -> Goal:
 def split_request(prompt: str, reference: str = "") -> tuple[Piece, ...]:
     """The pieces of a request that comes without any: its sentences, with fenced code and paragraphs kept apart.
 
-    The reference is not read. A request of a single sentence is a single piece. Topics and keywords are a sentence's
-    longer words; a sentence without any, which no question could be about, belongs to the one before.
+    Topics and keywords are a sentence's longer words; a sentence without any, which no question could be about, belongs
+    to the one before.
     """
     parts: list[str] = []
     for number, block in enumerate(_blocks(prompt)):
@@ -136,7 +131,7 @@ def split_request(prompt: str, reference: str = "") -> tuple[Piece, ...]:
             texts[-1] += f"\n{part}"
         else:
             texts.append(part)
-    return tuple(_piece(text) for text in texts)
+    return tuple(map(_piece, texts))
 
 
 def keywords_of(text: str) -> tuple[str, ...]:
@@ -146,9 +141,8 @@ def keywords_of(text: str) -> tuple[str, ...]:
 
 
 def _piece(text: str) -> Piece:
-    keywords = keywords_of(text)
     first = [word for word in _WORD.findall(text) if word.lower() not in _STOP_WORDS][:3]
-    return Piece(" ".join(first) or text[:20], (text,), keywords)
+    return Piece(" ".join(first) or text[:20], (text,), keywords_of(text))
 
 
 def content_words(text: str) -> list[str]:
