@@ -13,8 +13,7 @@ import textenvs
 from textenvs.data import GeneratedMath, Task, TaskError, write_parquet
 from textenvs.data.sources import open_source
 from textenvs.envs import collab_code, collab_document, collab_math
-from textenvs.envs.collab.sets import GeneratedGoals
-from textenvs.envs.collab.tasks import Piece, keywords_of, split_request
+from textenvs.envs.collab.tasks import GeneratedGoals, Piece, keywords_of, split_request
 from textenvs.envs.collab.user import CollabUser, Memory
 from textenvs.envs.collab_code.scoring import Assertion, Call, InputOutput
 from textenvs.envs.collab_code.tasks import TESTS
