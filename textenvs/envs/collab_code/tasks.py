@@ -12,8 +12,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from ..collab.sets import Family
-from ..collab.tasks import Draft, begin, content, piece_of
+from ..collab.tasks import Draft, Family, begin, content, piece_of
 from .unit_tests import test_module
 
 #: How many calls a function is tested with.
