@@ -472,8 +472,8 @@ def _notes(config: PPOConfig) -> Iterator[str]:
     key, section = _own_pool(config) or ("", None)
     if section is not None and not section.learner_spans_pool and not config.rollout.staleness:
         yield (
-            "on-policy, the reward model's own pool waits while the learner learns; how long, and what "
-            f"{key}.learner_spans_pool would change, says python -m trainers.cluster.utilisation"
+            "on-policy, the reward model's own pool waits while the learner learns; with "
+            f"{key}.learner_spans_pool=true the learner uses its GPUs too"
         )
     if ranks > 1 and config.cluster.nnodes > 1:
         yield "trainer.default_local_dir must be on a file system that all machines share"
