@@ -21,17 +21,7 @@ from typing import Any
 
 
 def main(path: str, name: str, answers: int) -> None:
-    """Serve until stdin ends."""
-
-    def load() -> Callable[[Any], Mapping[str, Any]]:
-        function = _load(path, name)
-        return lambda question: _call(function, question)
-
-    serve(load, answers)
-
-
-def serve(load: Callable[[], Callable[[Any], Mapping[str, Any]]], answers: int) -> None:
-    """Say that it is ready once ``load`` has returned, and then what that makes of each question, until stdin ends.
+    """Say that it is ready, and then what the function makes of each question, until stdin ends.
 
     Whatever is raised becomes the answer, as ``error``.
     """
@@ -45,16 +35,22 @@ def serve(load: Callable[[], Callable[[Any], Mapping[str, Any]]], answers: int) 
             out.flush()
 
         try:
-            answer = load()
+            function = _load(path, name)
         except BaseException as error:
-            say({"error": str(error) if isinstance(error, RefusedError) else _told(error)})
+            say(_failure(error))
             return
         say({"ready": True})
         while len(head := questions.read(8)) == 8:
             try:
-                say(answer(pickle.loads(questions.read(int.from_bytes(head, "big")))))
+                answer = _call(function, pickle.loads(questions.read(int.from_bytes(head, "big"))))
             except BaseException as error:
-                say({"error": str(error) if isinstance(error, RefusedError) else _told(error)})
+                answer = _failure(error)
+            say(answer)
+
+
+def _failure(error: BaseException) -> dict[str, Any]:
+    plain = isinstance(error, RefusedError)
+    return {"error": str(error) if plain else "".join(traceback.format_exception(error)).rstrip()}
 
 
 class RefusedError(Exception):
@@ -108,10 +104,6 @@ def _number(value: Any) -> float | None:
         except (TypeError, ValueError, RuntimeError):
             return None
     return None
-
-
-def _told(error: BaseException) -> str:
-    return "".join(traceback.format_exception(error)).rstrip()
 
 
 if __name__ == "__main__":

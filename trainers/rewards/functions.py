@@ -17,7 +17,6 @@ from typing import Any
 
 from .process import Process, SilentError
 
-_PROGRAM = Path(__file__).with_name("function_worker.py")
 _START_S = 120.0  # a file may import large libraries
 
 
@@ -124,7 +123,7 @@ class FunctionPool:
         return Scored(answer["score"], answer["more"])
 
     def _start(self) -> Process:
-        process = Process(_PROGRAM, [str(self.path), self.name])
+        process = Process(str(self.path), self.name)
         with self._lock:
             self._all.add(process)
         try:

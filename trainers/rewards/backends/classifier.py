@@ -100,10 +100,10 @@ class ClassifierOptions:
         """No score lies outside."""
         return (-math.inf, math.inf) if self.transform == "identity" else (0.0, 1.0)
 
-    def model_options(self, replicas: int = 1, **changes: Any) -> ModelOptions:
-        """How the service had best ask so many replicas."""
+    def model_options(self, workers: int = 1, **changes: Any) -> ModelOptions:
+        """How the service had best ask so many workers."""
         low, high = self.range
-        return dataclasses.replace(ModelOptions(concurrency=replicas, low=low, high=high), **changes)
+        return dataclasses.replace(ModelOptions(concurrency=workers, low=low, high=high), **changes)
 
 
 class Classifier:

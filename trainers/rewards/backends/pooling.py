@@ -34,6 +34,7 @@ from .conversation import (
     conversation_problems,
     load_tokenizer,
     replies,
+    score_prepared,
     scored_part,
 )
 
@@ -169,21 +170,7 @@ class PoolingBackend:
         """
         if self.options.endpoint != "score" and self.options.input == "messages":
             return await asyncio.gather(*map(self._one, requests))
-        results: list[float | BackendError] = []
-        bodies: list[Any] = []
-        places: list[int] = []
-        for request in requests:
-            try:
-                bodies.append(self._input(request))
-                places.append(len(results))
-                results.append(0.0)  # replaced below, or the whole batch fails
-            except BackendError as error:
-                results.append(error)
-        if bodies:
-            scores = await self._asked(self._body(bodies), len(bodies))
-            for place, score in zip(places, scores, strict=True):
-                results[place] = score
-        return results
+        return await score_prepared(requests, self._input, lambda inputs: self._asked(self._body(inputs), len(inputs)))
 
     async def _one(self, request: ScoringRequest) -> float | BackendError:
         try:
