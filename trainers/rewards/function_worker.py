@@ -34,8 +34,9 @@ def main(path: str, name: str, answers: int) -> None:
             out.write(json.dumps(answer) + "\n")
             out.flush()
 
+        sys.path.insert(0, os.path.dirname(os.path.abspath(path)))  # for modules beside it
         try:
-            function = _load(path, name)
+            function = load_function(path, name, "custom_reward_function")
         except BaseException as error:
             say(_failure(error))
             return
@@ -57,14 +58,13 @@ class RefusedError(Exception):
     """What is wrong, in words that need no traceback."""
 
 
-def _load(path: str, name: str) -> Callable[..., Any]:
-    folder = os.path.dirname(os.path.abspath(path))
-    sys.path.insert(0, folder)  # for modules beside it
-    spec = importlib.util.spec_from_file_location("custom_reward_function", path)
+def load_function(path: str, name: str, module_name: str) -> Callable[..., Any]:
+    """The function of this name in a Python file; what the file itself raises is not caught."""
+    spec = importlib.util.spec_from_file_location(module_name, path)
     if spec is None or spec.loader is None:
         raise RefusedError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
+    sys.modules[spec.name] = module  # dataclasses and pickles of the file look there
     spec.loader.exec_module(module)
     function = getattr(module, name, None)
     if not callable(function):

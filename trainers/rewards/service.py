@@ -30,10 +30,11 @@ import math
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self, TypeAlias
+from typing import Any, Protocol, Self, TypeAlias, TypeVar
 
 from textenvs.env import LARGEST
 from textenvs.messages import Messages, text_of
+from textenvs.options import NonNegativeInt, PositiveInt, Price, Seconds, checked
 from textenvs.text import quoted
 
 from ..trajectory import is_reward
@@ -44,6 +45,7 @@ log = logging.getLogger("trainers")
 
 #: What a model says of a request: named numbers.
 Scores: TypeAlias = Mapping[str, float]
+OptionsT = TypeVar("OptionsT")
 
 _LONGEST_PAUSE_S = 10.0  # between two looks at a backend that is down
 _OUTAGES = 3  # that a request has no part in; it may well be what brings the backend down
@@ -133,14 +135,21 @@ class RewardBackend(Protocol):
         ...
 
 
+def checked_fields(options: type[OptionsT]) -> type[OptionsT]:
+    """Check the fields of a dataclass by their annotations when one is made; see :func:`textenvs.options.checked`."""
+    options.__init__ = checked(options.__init__)  # type: ignore[method-assign, misc]
+    return options
+
+
+@checked_fields
 @dataclass(frozen=True)
 class ModelOptions:
-    """How one model is asked.
+    """How one model is asked. A value outside its range is a ``ValueError``.
 
     Args:
         max_batch_size: Requests in a batch, at most.
         max_batch_tokens: Tokens in a batch, at most; ``None`` for no limit.
-        max_wait_s: Seconds that a request waits for company while the model is free.
+        max_wait_s: Maximum batching delay while the model is free, in seconds.
         concurrency: Batches at a time.
         timeout_s: Seconds that a batch may take.
         retries: How often one request is tried again after it failed while the backend was healthy.
@@ -150,37 +159,24 @@ class ModelOptions:
         cache_size: Scores that are remembered, the least recently used forgotten first; 0 remembers none.
         low: No score is below it.
         high: No score is above it.
-
-    Raises:
-        ValueError: A value outside its range.
     """
 
-    max_batch_size: int = 32
-    max_batch_tokens: int | None = None
-    max_wait_s: float = 0.02
-    concurrency: int = 1
-    timeout_s: float = 60.0
-    retries: int = 2
-    patience_s: float = 300.0
-    probe_s: float = 0.5
-    queue_size: int = 4096
-    cache_size: int = 65536
+    max_batch_size: PositiveInt = 32
+    max_batch_tokens: PositiveInt | None = None
+    max_wait_s: Price = 0.02
+    concurrency: PositiveInt = 1
+    timeout_s: Seconds = 60.0
+    retries: NonNegativeInt = 2
+    patience_s: Seconds = 300.0
+    probe_s: Seconds = 0.5
+    queue_size: PositiveInt = 4096
+    cache_size: NonNegativeInt = 65536
     low: float = -math.inf
     high: float = math.inf
 
     def __post_init__(self) -> None:
-        for name in ("concurrency", "queue_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
-        for name in ("retries", "cache_size"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must be at least 0, not {getattr(self, name)}")
-        for name in ("timeout_s", "patience_s", "probe_s"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")
         if not self.low <= self.high:
             raise ValueError(f"low ({self.low}) must be at most high ({self.high})")
-        self.batcher()
 
     def batcher(self) -> Batcher[_Asked]:
         """An empty queue with these limits."""

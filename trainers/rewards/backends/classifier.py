@@ -24,21 +24,23 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from textenvs.messages import Messages
+from textenvs.options import PositiveInt
 
 from ...untrusted_model import check_model_files
-from ..service import BackendError, ModelOptions
+from ..service import BackendError, ModelOptions, checked_fields
 from .conversation import ConversationTokens, Overlong, conversation_problems, load_tokenizer
 
 # While it loads, transformers changes torch's initialisation for the whole process; two threads at once would each put
 # back what the other had changed, and models made later would be wrong (their tied weights are two).
 _LOADING = threading.Lock()
 
-_DTYPES = ("float32", "bfloat16", "float16", "auto")
 
-
+@checked_fields
 @dataclass(frozen=True)
 class ClassifierOptions:
     """A reward model, and how it is read.
@@ -61,39 +63,25 @@ class ClassifierOptions:
         template: A file with a Jinja template, where the tokenizer has none or another one.
 
     Raises:
-        ValueError: A value outside the above.
+        ValueError: A value outside the above, or values that do not go together.
     """
 
-    path: str
+    path: Annotated[str, Field(min_length=1)]
     kind: Literal["sequence", "value"] = "sequence"
     label: str | int | None = None
     transform: Literal["identity", "sigmoid", "softmax"] = "identity"
-    max_length: int | None = None
+    max_length: PositiveInt | None = None
     overlong: Overlong = "error"
-    dtype: str = "float32"
+    dtype: Literal["float32", "bfloat16", "float16", "auto"] = "float32"
     device: str = "auto"
-    rows: int | None = 8
-    bucket: int = 64
+    rows: PositiveInt | None = 8
+    bucket: PositiveInt = 64
     tokenizer: str | None = None
     template: str | None = None
 
     def __post_init__(self) -> None:
-        for name, known in (
-            ("kind", ("sequence", "value")),
-            ("transform", ("identity", "sigmoid", "softmax")),
-            ("overlong", ("error", "left")),
-            ("dtype", _DTYPES),
-        ):
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name} must be one of {', '.join(known)}, not {getattr(self, name)!r}")
-        for name, lowest in (("max_length", 1), ("rows", 1), ("bucket", 1)):
-            value = getattr(self, name)
-            if value is not None and value < lowest:
-                raise ValueError(f"{name} must be at least {lowest}, not {value}")
         if self.kind == "value" and (self.label is not None or self.transform == "softmax"):
             raise ValueError("a value model has one number: it takes no label, and transform=softmax makes 1 of it")
-        if not self.path:
-            raise ValueError("path must name a model")
 
     @property
     def range(self) -> tuple[float, float]:
