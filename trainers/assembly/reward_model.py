@@ -35,7 +35,7 @@ from ..rewards.backends import (
 from ..rollout.rewards import Score, SoFar
 from .environments import make_env, training_kwargs
 from .errors import SetupError
-from .reward_options import backend_options, changes
+from .reward_checks import backend_options, changes
 from .rewards import check_name, task_finder
 
 _ADVICE = {

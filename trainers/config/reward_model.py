@@ -37,8 +37,8 @@ class ClassifierSection(Section):
     rows: int | None = Field(
         8,
         ge=1,
-        description="Conversations computed at a time, exactly, so that no score depends on the company; null is any "
-        "number.",
+        description="Conversations computed at a time, exactly, so that scores are independent of the batch; null "
+        "is any number.",
     )
     bucket: int = Field(64, ge=1, description="Lengths are padded to multiples of this.")
     tokenizer: str | None = Field(None, min_length=1, description="Folder of its tokenizer; null is `path`.")
@@ -116,7 +116,7 @@ class RewardModelSection(Section):
     )
     max_batch_tokens: int | None = Field(None, ge=1, description="Tokens in a batch at most, about; null is no limit.")
     max_wait_s: float | None = Field(
-        None, ge=0, description="Seconds that a conversation waits for company; null is the kind's own (0.02 or less)."
+        None, ge=0, description="Maximum batching delay, in seconds; null is the kind's own (0.02 or less)."
     )
     timeout_s: float | None = Field(None, gt=0, description="Seconds that a batch may take; null is the kind's own.")
     retries: int = Field(2, ge=0, description="How often a conversation that got no score is tried again.")

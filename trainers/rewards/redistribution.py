@@ -5,18 +5,8 @@ Environments pay a turn for what it did, and estimators with a reward-to-go cred
 the end says what was wrong with the second reply, or a score of the whole conversation that came with its last turn.
 
 All but a user's own keep the episode's sum (they are *return-equivalent*: Arjona-Medina et al., RUDDER, arXiv
-1806.07857). The best policy by that sum is the same. What estimators with a reward-to-go learn is not: a turn is not
-credited with what was moved before it, and how much that is depends on what is done later. ``last`` moves nothing back.
-``spread`` changes the best policy where what is done decides how many turns follow, ``discounted`` where it decides
-when a reward comes; see docs/credit.md.
-
-``r_0 ... r_{K-1}`` are an episode's turn rewards, ``r'`` the moved ones, ``d`` the decay:
-
-* ``last``: ``r'_{K-1} = sum r``, others 0. The episode as one outcome.
-* ``spread``: ``r'_s = sum r / K``. Every turn counts the same (Gangwani et al., arXiv 2010.12718).
-* ``discounted``: ``r'_s = sum over t >= s of r_t d^(t-s) / (1 + d + ... + d^t)``. Each reward is shared by the turns up
-  to the one that got it, and each turn back gets ``d`` times as much. ``d = 0`` is ``as_earned``; with ``d = 1`` all
-  turns up to it get the same.
+1806.07857), and so the best policy by that sum. What estimators with a reward-to-go learn may differ; docs/credit.md
+has the formulas and examples.
 """
 
 from __future__ import annotations
@@ -52,19 +42,19 @@ class RedistributionError(ValueError):
 
 
 def last(rewards: Floats) -> Floats:
-    """All of it to the last turn; see the module."""
+    """All of it to the last turn: the episode as one outcome."""
     moved = np.zeros_like(rewards)
     moved[-1:] = rewards.sum()
     return moved
 
 
 def spread(rewards: Floats) -> Floats:
-    """The same to every turn; see the module."""
+    """The same to every turn (Gangwani et al., arXiv 2010.12718)."""
     return np.full_like(rewards, rewards.mean() if rewards.size else 0.0)
 
 
 def discounted(rewards: Floats, decay: float) -> Floats:
-    """Each reward shared with the turns before it; see the module.
+    """Each reward shared by the turns up to its own: ``r'_s = sum over t >= s of r_t d^(t-s) / (1 + d + ... + d^t)``.
 
     Args:
         rewards: ``[K]``.
@@ -140,7 +130,7 @@ def to_assistant_turns(scores: Sequence[float | None], roles: Sequence[str]) -> 
         One number for each message of the assistant's.
 
     Raises:
-        ValueError: The lengths differ, a score is not finite, or one stands before any reply, so that nobody earned it.
+        ValueError: The lengths differ, a score is not finite, or one stands before any reply.
     """
     if len(scores) != len(roles):
         raise ValueError(f"{len(scores)} scores for {len(roles)} messages; each message has one, or None")

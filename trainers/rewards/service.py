@@ -7,8 +7,8 @@ Scoring starts when a turn or an episode ends, not when a batch of episodes does
 
 What it promises:
 
-* **The same score, however it came about**: alone or in a batch, from the cache or not, after a failure or not. (As far
-  as the backend itself does not care about company.)
+* **The same score, however it came about**: alone or in a batch, from the cache or not, after a failure or not (where
+  the backend's scores are independent of batch composition).
 * **No score is invented.** A request that cannot be scored raises :class:`UnscoredError`; a number that is not finite,
   or outside the model's range, is a failure like any other.
 * **A backend that is down costs time, not episodes.** While it is not healthy, requests wait, are tried again as soon
@@ -98,7 +98,6 @@ class ScoringRequest:
 
     @property
     def size(self) -> int:
-        """Tokens, or a guess."""
         return self.tokens or sum(len(text_of(message)) for message in self.messages) // 4
 
     def key(self) -> str:
@@ -178,13 +177,9 @@ class ModelOptions:
         if not self.low <= self.high:
             raise ValueError(f"low ({self.low}) must be at most high ({self.high})")
 
-    def batcher(self) -> Batcher[_Asked]:
-        """An empty queue with these limits."""
-        return Batcher(max_size=self.max_batch_size, max_tokens=self.max_batch_tokens, max_wait=self.max_wait_s)
-
 
 class RewardService:
-    """Named models behind one door; see the module.
+    """Scores requests with named models; see the module.
 
     Args:
         backends: The models, by name. The service closes them.
@@ -216,14 +211,7 @@ class RewardService:
         return await self._models[model].score(request)
 
     def stats(self) -> dict[str, float]:
-        """For each model, as ``<model>/<name>``.
-
-        ``requests``, ``cache_hits``, ``joined`` (the same request was being computed), ``batches``, ``batch_size``
-        (mean), ``wait_s`` (mean, in the queue), ``busy_s`` (seconds of computing, added up over batches),
-        ``computing_s`` (seconds in which at least one batch was computed), ``overlap`` (their share in which episodes
-        were generating too, after :meth:`watch`), ``waiting`` (now), ``failures`` (batches), ``unscored`` and
-        ``down_s``.
-        """
+        """For each model, as ``<model>/<name>``; docs/reward-service.md explains the numbers."""
         return {f"{name}/{key}": value for name, model in self._models.items() for key, value in model.stats().items()}
 
     def watch(self, generating_s: Callable[[], float]) -> None:
@@ -242,17 +230,15 @@ class RewardService:
             await model.close()
 
     async def __aenter__(self) -> Self:
-        """The service itself."""
         return self
 
     async def __aexit__(self, *exception: object) -> None:
-        """Close it."""
         await self.close()
 
 
 @dataclass(eq=False)
 class _Asked:
-    """A request on its way, and who wants to know."""
+    """A request that waits or is computed."""
 
     request: ScoringRequest
     key: str
@@ -268,7 +254,9 @@ class _Model:
 
     def __init__(self, name: str, backend: RewardBackend, options: ModelOptions) -> None:
         self._name, self._backend, self._options = name, backend, options
-        self._queue = options.batcher()
+        self._queue: Batcher[_Asked] = Batcher(
+            max_size=options.max_batch_size, max_tokens=options.max_batch_tokens, max_wait=options.max_wait_s
+        )
         self._asked: dict[str, _Asked] = {}
         self._cache: OrderedDict[str, Scores] = OrderedDict()
         self._room = asyncio.Event()  # something has left the queue
@@ -280,8 +268,6 @@ class _Model:
         self._counts: Counter[str] = Counter()
         self._sums = {"batch_size": 0.0, "wait_s": 0.0, "busy_s": 0.0, "down_s": 0.0}
         self._overlap = Overlap()
-
-    # ------------------------------------------------------------------ who asks
 
     async def score(self, request: ScoringRequest) -> Scores:
         key = request.key()
@@ -306,7 +292,7 @@ class _Model:
             return await asyncio.shield(asked.answer)
         finally:
             asked.wanted -= 1
-            if not asked.wanted and not asked.answer.done():  # nobody waits any more: do not compute it for nobody
+            if not asked.wanted and not asked.answer.done():  # its last waiter was cancelled
                 self._queue.remove(asked)
                 self._room.set()
                 self._forget(asked)
@@ -347,10 +333,10 @@ class _Model:
             self._alarm = loop.call_later(due, self._pump)
 
     async def _serve(self, batch: list[_Asked]) -> None:
-        """One batch, with what becomes of it, in one place."""
+        """One batch, from sending to its last answer."""
         try:
             await self._send(batch)
-        except Exception as error:  # a bug of ours: nobody may wait for ever because of it
+        except Exception as error:  # a bug of ours: no waiter may hang because of it
             for asked in batch:
                 self._give_up(asked, f"{type(error).__name__}: {error}", "failed")
             raise
@@ -460,7 +446,7 @@ class _Model:
                 UnscoredError(f"the reward model {self._name!r} gave no score: {problem}", cause)
             )
             if not asked.wanted:
-                asked.answer.exception()  # nobody is left to be told
+                asked.answer.exception()  # no waiter is left to retrieve it
 
     def _forget(self, asked: _Asked) -> None:
         if self._asked.get(asked.key) is asked:
@@ -469,10 +455,7 @@ class _Model:
     # ------------------------------------------------------------------ a backend that is down
 
     async def _wait_until_healthy(self, error: BaseException) -> bool:
-        """Until the backend is worth asking again; whether it was down at all.
-
-        Who has waited too long by then has been told so.
-        """
+        """Wait until the backend is healthy; whether it was down. Requests past their deadline fail meanwhile."""
         waited = False
         while not await self._healthy():
             waited = True
@@ -489,7 +472,7 @@ class _Model:
         return waited
 
     async def _watch(self) -> None:
-        """Until the backend is healthy; meanwhile, what has waited too long gives up."""
+        """Poll until the backend is healthy; requests past their deadline fail meanwhile."""
         loop = asyncio.get_running_loop()
         began, pause = loop.time(), self._options.probe_s
         try:

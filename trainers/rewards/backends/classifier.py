@@ -1,19 +1,15 @@
-"""A reward model of transformers: conversations in, one number each; the same number whatever it is computed with.
+"""A reward model of transformers: conversations in, one number each, independent of batch composition.
 
-A model computes many conversations at once at nearly the price of one, and then numbers come out that depend on the
-company in their last bits: matrix products of other shapes add up in another order. So here the shapes of a computation
-are a function of the conversation alone. Its tokens are padded on the right to the next multiple of ``bucket``, and
-conversations of one such length are computed ``rows`` at a time, never more and never less (what is missing is filled
-with copies). Every row of a product of one shape is added up in the same way, so the score of a conversation is the
-same to the last bit, alone and among others, in this process and in another with as many threads. That is what was
-found, on CPUs, in every case tried; no library promises it.
+In a batch of another shape, matrix products add up in another order, and the last bits change. So here the shapes of a
+computation are a function of the conversation alone. Its tokens are padded on the right to the next multiple of
+``bucket``, and conversations of one such length are computed ``rows`` at a time, always as many (copies fill up what is
+missing). So the score of a conversation is the same to the last bit, alone and among others, in this process and in
+another with as many threads. That is what was found, on CPUs, in every case tried; no library promises it. With
+``rows=None`` nothing is filled, and scores differ with the batch by about 1e-6 of their size in float32 (more in
+bfloat16). Rounding would make most differences vanish, and the rest larger.
 
-With ``rows=None`` nothing is filled, and scores differ with the company by about 1e-6 of their size in float32 (more in
-bfloat16). Rounding would not mend that: it makes most differences vanish, and the rest larger.
-
-What padding holds is never read: in a causal model, tokens see only what stands before them, which is proved on the
-model when it is loaded. Other models get an attention mask, and one token of padding at least, so that there always is
-one.
+Padding is never read: in a causal model, tokens see only what stands before them, which is proved on the model when it
+is loaded. Other models get an attention mask, and one token of padding at least, so that there always is one.
 """
 
 from __future__ import annotations
@@ -299,7 +295,7 @@ def _load(options: ClassifierOptions) -> Any:
             )
     except Exception as error:  # OSError, ValueError, RuntimeError, safetensors' own, and what a broken file brings up
         raise ValueError(f"the reward model {options.path} cannot be loaded: {error}") from error
-    # What files lack is drawn at random, with a warning: such a head pays for nothing at all.
+    # What files lack is drawn at random, with a warning: such a head pays at random.
     if missing := sorted(info["missing_keys"]):
         raise ValueError(_no_head(options, missing))
     return model

@@ -93,7 +93,7 @@ class ConversationTokens:
             tokenizer.chat_template = path.read_text(encoding="utf-8")
         if not tokenizer.chat_template:
             raise ValueError(
-                "the reward model's tokenizer has no chat template, so nobody knows how it reads a conversation; give "
+                "the reward model's tokenizer has no chat template, which says how it reads a conversation; give "
                 "one: template=FILE.jinja"
             )
         self._control = ControlTokens(tokenizer)
