@@ -20,6 +20,7 @@ from sandbox_boxes import HASTY, SMALL, box_of, box_or_refusal, check_refusal
 
 from textenvs.sandbox import Limits, Sandbox, SandboxResult, SandboxUnavailable, cgroup, seccomp, usage
 from textenvs.sandbox.backends import BACKENDS
+from textenvs.sandbox.process import Run
 
 
 @pytest.fixture
@@ -46,6 +47,17 @@ def test_output_errors_and_exit_codes(box):
 def test_what_was_printed_before_a_limit_is_there(box):
     result = box_of(None, HASTY).run_now("print('first')\nimport time; time.sleep(99)")
     assert result.describe().startswith("first\n[Stopped: ")
+
+
+@pytest.mark.parametrize(
+    ("ended", "status"),
+    [("-24 0.6", "timeout"), ("-9 0.6", "timeout"), ("-24 0.01", "killed"), ("-9 0.01", "killed"), ("0 0.9", "ok")],
+)
+def test_who_used_half_of_the_cpu_limit_ran_into_it(ended, status):
+    """The kernel's ticks and the time that it reports differ on a loaded machine."""
+    run = Run({}, SMALL)
+    run._started, run._read["status"] = True, f"started\nended {ended}\n".encode()
+    assert run._conclude().status == status
 
 
 @pytest.mark.parametrize(
