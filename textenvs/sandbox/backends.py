@@ -26,14 +26,7 @@ BACKENDS: tuple[Backend, ...] = ("bubblewrap", "namespaces")
 _INODES = 4096
 _USER = (1000, 1000)
 
-_REMEDY = """\
-To make a sandbox possible, one of:
-- install bubblewrap (Debian, Ubuntu: apt-get install bubblewrap; Fedora: dnf install bubblewrap);
-- allow user namespaces: sysctl -w user.max_user_namespaces=10000, on Ubuntu 24.04 and later also
-  kernel.apparmor_restrict_unprivileged_userns=0, on older Debian kernel.unprivileged_userns_clone=1;
-- in a container, allow them there: docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined
-  --security-opt systempaths=unconfined (or --cap-add SYS_ADMIN).
-To run code without isolation, on a machine that holds nothing of worth: Sandbox(allow_unsafe=True)."""
+_REMEDY = Path(__file__).with_name("remedy.txt").read_text("utf-8").rstrip()
 
 
 def make_job(

@@ -10,8 +10,7 @@ from textenvs.data.files import write_parquet
 from textenvs.data.gsm8k import READER as WORDS
 from textenvs.data.sources import Reader, open_source
 from textenvs.data.word_problems import GeneratedMath
-from textenvs.envs.math_python.rows import COLUMNS, from_problem
-from textenvs.envs.math_python.tasks import LEVELS, GeneratedComputing
+from textenvs.envs.math_python.tasks import COLUMNS, LEVELS, GeneratedComputing, from_problem
 from textenvs.messages import user
 from textenvs.task import Rows, Task, TaskError
 

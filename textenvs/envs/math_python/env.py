@@ -25,8 +25,7 @@ from ...tools.python import python_tool
 from ...tools.toolbox import ToolResult
 from ..gsm8k.env import hasty_answer
 from .attacks import ATTACKS
-from .rows import COLUMNS, from_problem
-from .tasks import LEVELS, ComputingLevel, GeneratedComputing
+from .tasks import COLUMNS, LEVELS, ComputingLevel, GeneratedComputing, from_problem
 
 _SYSTEM_PROMPT = "Use the tool python to compute. When you know the answer, end with \\boxed{the answer}."
 #: How a row's answer is checked (``extra_info.grader``): as a number, or by Math-Verify, which is the default.
