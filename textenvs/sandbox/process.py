@@ -19,7 +19,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from . import cgroup, layout, usage
 from .result import Limits, SandboxFailure, SandboxResult, Status
@@ -38,9 +38,9 @@ _BOOT = "import sys; sys.path.insert(0, sys.argv.pop()); import container_init; 
 def launch(
     job: Mapping[str, Any], *, stdin: int = subprocess.DEVNULL, group: cgroup.Group | None = None
 ) -> tuple[subprocess.Popen[bytes], dict[str, int]]:
-    """Start :mod:`.container_init` to read ``job``; the code has ``stdin`` where the job's is ``None``.
+    """The process, and the file descriptors of its ``status`` and ``pid`` lines, which the caller closes.
 
-    Returns the process, and the file descriptors of its ``status`` and ``pid`` lines, which the caller closes.
+    The code has ``stdin`` where the job's is ``None``.
     """
     status_in, status_out = os.pipe()
     pid_in, pid_out = os.pipe()
@@ -119,7 +119,7 @@ class Run:
         self._init_pid: int | None = None
         self._read = {"stdout": b"", "stderr": b"", "status": b"", "pid": b""}
         self._started = False  # the code, not only the box
-        self._stopped: str | None = None  # which limit of this side ended it
+        self._stopped: Literal["start", "wall", "output", "memory"] | None = None  # which limit of this side ended it
         self._deadline = 0.0
 
     def cancel(self) -> None:
@@ -128,11 +128,6 @@ class Run:
         self._kill()
 
     def finish(self) -> SandboxResult:
-        """Start, and wait for the end.
-
-        Raises:
-            SandboxFailure: The box could not be made.
-        """
         try:
             parent = cgroup.parent()
             group = None if parent is None else cgroup.Group(parent, self._limits)
@@ -158,8 +153,7 @@ class Run:
 
     def _watch(self, process: subprocess.Popen[bytes], lines: Mapping[str, int]) -> None:
         """Read everything until the box is gone, and end it at a limit."""
-        assert process.stdout is not None
-        assert process.stderr is not None
+        assert process.stdout and process.stderr  # noqa: PT018
         self._deadline, look = time.monotonic() + START_S, 0.0
         with selectors.DefaultSelector() as selector:
             for name, fd in {"stdout": process.stdout.fileno(), "stderr": process.stderr.fileno(), **lines}.items():
@@ -199,7 +193,7 @@ class Run:
 
     # ------------------------------------------------------------------ ending
 
-    def _stop(self, why: str) -> None:
+    def _stop(self, why: Literal["start", "wall", "output", "memory"]) -> None:
         if self._stopped is None:
             self._stopped, self._deadline = why, time.monotonic() + _END_S
             self._kill()
@@ -225,9 +219,8 @@ class Run:
             self._process = None
             for fd in (*lines.values(), *(() if self._init is None else (self._init,))):
                 os.close(fd)
-        for stream in (process.stdout, process.stderr):
-            if stream is not None:
-                stream.close()
+        for stream in filter(None, (process.stdout, process.stderr)):
+            stream.close()
 
     def _conclude(self) -> SandboxResult:
         limits = self._limits
@@ -240,9 +233,8 @@ class Run:
         if "failed" in said or not self._started:
             late = "it took too long" if self._stopped == "start" else "it ended at once"
             raise SandboxFailure(f"the sandbox could not be made: {said.get('failed') or stderr.strip() or late}")
-        stopped: dict[str, Status] = {"output": "output", "wall": "timeout", "memory": "memory"}
-        if self._stopped in stopped:
-            return result(stopped[self._stopped], None, self._stopped)
+        if self._stopped is not None and self._stopped != "start":
+            return result("timeout" if self._stopped == "wall" else self._stopped, None, self._stopped)
         if "ended" not in said:  # Not a SandboxFailure: code that can break its box must not escape its score by that.
             return result("killed", None, "broken")
         code, cpu_s = int(said["ended"].split()[0]), float(said["ended"].split()[1])

@@ -144,12 +144,7 @@ class Pool:
         _pools.add(self)
 
     def ask(self, question: Any, timeout_s: float) -> Any:
-        """The answer of one of the workers; ``timeout_s`` begin when one is free.
-
-        Raises:
-            TimeoutError: There was none in time; that worker was ended.
-            WorkerDied: A worker that was started for this question ended, or gave no proper answer.
-        """
+        """The answer of one of the workers; ``timeout_s`` begin when one is free. Errors are those of a Worker."""
         slots = self.slots
         worker = slots.get()
         try:

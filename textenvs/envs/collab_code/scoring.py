@@ -138,7 +138,6 @@ def unit_tests(source: str) -> tuple[Assertion, ...]:
 
 
 async def _inside(program: str, tests: Sequence[Test], sandbox: Sandbox, timeout_s: float) -> list[Outcome]:
-    """Calls or assertions: one question to the harness."""
     if len(json.dumps(program)) > sandbox.limits.disk_mb << 19:
         return [Outcome(False, f"The program is too long: {len(program)} characters.")] * len(tests)
     asked = [

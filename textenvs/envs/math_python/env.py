@@ -32,10 +32,6 @@ _SYSTEM_PROMPT = "Use the tool python to compute. When you know the answer, end 
 _GRADERS = ("number", "math-verify")
 
 
-def _generated(level: str, split: Split, seed: int) -> GeneratedComputing:
-    return GeneratedComputing(level, seed, split)  # type: ignore[arg-type]
-
-
 @dataclass
 class MathState(ToolState):
     """Whether a program printed the answer, and nothing else; the scripted expert goes by it."""
@@ -43,7 +39,7 @@ class MathState(ToolState):
     computed: bool = False
 
 
-_READER = Reader(_generated, LEVELS, from_problem, COLUMNS, "Maxwell-Jia/AIME_2024")
+_READER = Reader(GeneratedComputing, LEVELS, from_problem, COLUMNS, "Maxwell-Jia/AIME_2024")
 
 
 class MathPython(ToolEnv[MathState]):

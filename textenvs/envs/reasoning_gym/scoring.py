@@ -52,7 +52,6 @@ class Score:
 
 
 def score(dataset: Scorer, answer: str, entry: Mapping[str, Any]) -> Score:
-    """Score ``answer``, as the model wrote it, to an ``entry`` of ``dataset``."""
     name, gold = check_entry(entry), entry["answer"]
     if not _may_be_read(name, answer, gold):
         return Score(0.0, refused=True)
@@ -169,7 +168,6 @@ def is_small_expression(text: str, allowed: Collection[str] = ("variables", "fun
 
 
 def _is_algebra(node: ast.expr, allowed: Collection[str], power: float, calls: int) -> bool:
-    """Whether an expression is allowed, to ``power`` at most, inside of so many ``calls``."""
     if isinstance(node, ast.Constant):
         return type(node.value) in (int, float) and abs(node.value) <= _MAX_NUMBER  # type: ignore[arg-type]
     if isinstance(node, ast.Name):
