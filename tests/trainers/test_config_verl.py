@@ -197,10 +197,11 @@ def test_keys_that_would_not_be_read_become_a_line_and_ours_an_error(inside):
     config, flags = resolve_with_notes(command)
     assert (config.critic, config.algorithm.kl_ctrl) == (PPOConfig().critic, PPOConfig().algorithm.kl_ctrl)
     assert config.actor.kl_loss_type == PPOConfig().actor.kl_loss_type
+    without = "has no effect with algorithm.adv_estimator=grpo; it is read with gae, turn_gae, bilevel_gae"
     for line in (
-        "critic.optim.lr: not used: critic.lr has no effect with algorithm.adv_estimator=grpo",
-        "critic.cliprange_value: not used: it has no effect with algorithm.adv_estimator=grpo",
-        "algorithm.kl_ctrl.kl_coef: not used: it has no effect with algorithm.use_kl_in_reward=false",
+        f"critic.optim.lr: not used: critic.lr {without}",
+        f"critic.cliprange_value: not used: it {without}",
+        "algorithm.kl_ctrl.kl_coef: not used: it has no effect without algorithm.use_kl_in_reward=true",
     ):
         assert line in flags.notes
     answered(command, PPOConfig, flags)
@@ -286,7 +287,7 @@ _ROLLOUT = "actor_rollout_ref.rollout."
         ("data.truncation=left", "a prompt is never cut"),
         ("actor_rollout_ref.model.path=${model}", "write the value"),
         ("critic.model.path=other", "another model than the actor's"),
-        ("critic.ppo_mini_batch_size=8", "the critic's mini-batches are the actor's: 4"),
+        ("critic.ppo_mini_batch_size=8", "the critic's is the actor's: write 4"),
         (f"{_ROLLOUT}multi_turn.interaction_config_path=nowhere.yaml", "nowhere.yaml cannot be read"),
         (f"{_ROLLOUT}multi_turn.interaction_config_path=score.py", "needs a list 'interaction'"),
         (f"{_ROLLOUT}agent.default_agent_loop=mine", "known are single_turn_agent"),

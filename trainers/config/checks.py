@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..chat_template import refused
 from ..engines.vllm.arguments import refused_arguments
@@ -15,61 +14,30 @@ from .reward_model import reward_model_checks, sections_of
 from .rewards import overlong_checks
 from .rollout import sampling_mask_checks
 from .section import Problems
-from .section import changed as _changed
-from .unread import DISCOUNTED, SECTIONS, WITH_CRITIC, unread
+from .unread import ESTIMATORS, GROUPWISE, WITH_CRITIC
 from .user_functions import function_problem
 
 if TYPE_CHECKING:
     from .commands import GenerateConfig
     from .engines import ServingSection
     from .learning import ActorSection, AlgorithmSection
-    from .model import ModelSection, SupervisedSection
-    from .rewards import RewardFunctionSection
+    from .model import ModelSection
     from .running import RayInitSection, RunSection
     from .schema import PPOConfig
     from .section import Section
 
-# Keys of `engine.NAME` that start a server, and those that only a server which runs already is told.
-_STARTING = {
-    "vllm": (
-        *("python", "gpu_memory_utilization", "kv_cache_gib", "block_size", "enforce_eager", "sleep_mode", "args"),
-    ),
-    "sglang": ("python", "seeds", "server_args"),
-}
-_RUNNING = {"vllm": ("transport", "update_folder", "health_timeout_s", "stall_timeout_s"), "sglang": ()}
-
-#: Estimators that compare the sums of whole episodes within their group.
-_GROUPWISE = ("grpo", "dr_grpo", "rloo", "opo", "gdpo", "grpo_passk", "passk", "reinforce_pp_baseline")
-# Keys of `algorithm` that only some estimators read. Elsewhere they would silently do nothing.
-_ONLY_WITH = {
-    "lam": WITH_CRITIC,
-    "gamma": DISCOUNTED,
-    "turn_gamma": ("bilevel_gae",),
-    "turn_lam": ("bilevel_gae",),
-    "norm_by_std": ("grpo", "gdpo", "grpo_passk", "passk", "turn_grpo", "gigpo"),
-    "baseline": ("rloo", "turn_grpo"),
-    "zero_pad": ("turn_grpo",),
-    "outcome_mix": ("turn_grpo",),
-    "step_weight": ("gigpo",),
-    "anchor": ("gigpo",),
-    "gdpo_reward_keys": ("gdpo",),
-    "gdpo_reward_weights": ("gdpo",),
-    "pass_k": ("passk",),
-    "truncated": (*_GROUPWISE, "reinforce_pp", "remax", "turn_grpo", "gigpo"),
-}
 #: Estimators whose discount is a turn's and that add up nothing else.
 _TURN_DISCOUNT = ("turn_grpo", "turn_gae")
 #: Estimators that learn nothing from a group of one.
-_COMPARE_SIBLINGS = frozenset({*_GROUPWISE, "gigpo"} - {"rloo"})
+_COMPARE_SIBLINGS = frozenset({*GROUPWISE, "gigpo"} - {"rloo"})
 #: Estimators that give all tokens of an episode the same advantage.
-_BY_EPISODE = (*_GROUPWISE, "remax")
+_BY_EPISODE = (*GROUPWISE, "remax")
 #: Losses of whole episodes.
 _EPISODE_LOSSES = ("gspo", "geo_mean")
 #: Where rewards may be moved without a function of the user's; all keep an episode's sum.
 _CREDITS = ("as_earned", "last", "spread", "discounted")
 #: Estimators that normalise over the batch by definition.
 NORMALISED = frozenset({"reinforce_pp", "reinforce_pp_baseline", "gdpo"})
-_TINY_ONLY = ("family", "hidden", "intermediate", "layers", "heads", "kv_heads", "vocab_size")
 _FILES = (".jsonl", ".parquet")
 _NO_FILES = ("generated:", "hub:")  # sources of tasks that are not on this disk
 
@@ -103,19 +71,14 @@ def ppo_checks(config: PPOConfig) -> Problems:
             "would merge what it trains into the model, and model.lora_adapter_path stands on the model as it is: "
             "imitate with `python -m trainers.sft` first",
         )
-    if (longest := config.data.longest_prompt) is not None:
-        if not config.data.filter_overlong_prompts:
-            yield "data.longest_prompt", "has no effect without data.filter_overlong_prompts=true"
-        elif longest >= engine.max_context:
-            yield "data.longest_prompt", f"is {longest}, which engine.max_context={engine.max_context} does not hold"
-    yield from _unread_checks(config)
-    yield from _warm_start_checks(config)
+    if (longest := config.data.longest_prompt) is not None and longest >= engine.max_context:
+        yield "data.longest_prompt", f"is {longest}, which engine.max_context={engine.max_context} does not hold"
+    if late := [step for step in trainer.profile_steps if step > trainer.total_iterations]:
+        yield (
+            "trainer.profile_steps",
+            f"has {late[0]}, and there are trainer.total_iterations={trainer.total_iterations}",
+        )
     yield from _held_out_checks(config)
-    yield from reward_function_checks(config.custom_reward_function)
-    if config.custom_reward_function.path is None:
-        for name in ("workers", "timeout_s"):
-            if _changed(config.custom_reward_function, name):
-                yield f"custom_reward_function.{name}", "has no effect without custom_reward_function.path"
     yield from _multiturn_checks(config)
     yield from overlong_checks(config)
     yield from reward_model_checks(config)
@@ -134,10 +97,6 @@ def ppo_checks(config: PPOConfig) -> Problems:
     if config.env.backend == "ray" and config.env.workers is None:
         yield "env.workers", "must be a number with env.backend=ray: how many actors the cluster is to hold at most"
     yield from sampling_mask_checks(rollout, engine.name)
-    if rollout.partial and rollout.update_mode != "abort":
-        yield "rollout.partial", "needs rollout.update_mode=abort: in the other modes no reply is cut"
-    if rollout.partial_max_age is not None and not rollout.partial:
-        yield "rollout.partial_max_age", "needs rollout.partial=true"
     if rollout.n < 2:
         if rollout.filter_zero_variance and config.algorithm.adv_estimator != "remax":
             yield "rollout.n", "must be at least 2 with rollout.filter_zero_variance: one episode alone never differs"
@@ -177,46 +136,8 @@ def ppo_checks(config: PPOConfig) -> Problems:
             "is trainer.rollout_data_dir: a file of either has the name of its iteration, so one would replace the "
             "other",
         )
-    if (trainer.resume_mode == "resume_path") != (trainer.resume_from_path is not None):
-        yield "trainer.resume_from_path", "goes together with trainer.resume_mode=resume_path, and only with it"
-
-
-def _unread_checks(config: PPOConfig) -> Problems:
-
-    def value_of(key: str) -> Any:
-        return attrgetter(key)(config)
-
-    for section in SECTIONS:
-        options = value_of(section)
-        for name in type(options).model_fields:
-            key = f"{section}.{name}"
-            if _changed(options, name) and (said := unread(key, value_of)) is not None:
-                yield key, said
-    if late := [step for step in config.trainer.profile_steps if step > config.trainer.total_iterations]:
-        yield (
-            "trainer.profile_steps",
-            f"has {late[0]}, and there are trainer.total_iterations={config.trainer.total_iterations}",
-        )
-
-
-def _warm_start_checks(config: PPOConfig) -> Problems:
-    section, path = config.warm_start, config.model.path
-    yield from demonstration_checks("warm_start", section)
-    if section.enable is not None or path == "tiny":
-        return
-    for name in type(section).model_fields:
-        if _changed(section, name):
-            yield (
-                f"warm_start.{name}",
-                f"has no effect with model.path={path}, which is trained already: say warm_start.enable=true, or false",
-            )
-
-
-def demonstration_checks(key: str, section: SupervisedSection) -> Problems:
-    """Options of demonstrations that are not played, because files have them."""
-    for name in ("demonstrations", "mistake_rate", "mistake_weight"):
-        if section.files is not None and _changed(section, name):
-            yield f"{key}.{name}", f"has no effect with {key}.files, which has the conversations"
+    if trainer.resume_mode == "resume_path" and trainer.resume_from_path is None:
+        yield "trainer.resume_from_path", "must be given with trainer.resume_mode=resume_path"
 
 
 def _held_out_checks(config: PPOConfig) -> Problems:
@@ -240,62 +161,24 @@ def template_checks(names: Iterable[str]) -> Problems:
 
 
 def engine_checks(engine: ServingSection) -> Problems:
-    """Options of an engine that does not run, and options of one that do not go together."""
-    for section in ("vllm", "sglang"):
-        options = getattr(engine, section)
-        for name in type(options).model_fields:
-            if engine.name != section and _changed(options, name):
-                yield f"engine.{section}.{name}", f"has no effect with engine.name={engine.name}"
-    yield from _server_checks(engine)
-
-
-def _server_checks(engine: ServingSection) -> Problems:
+    """How many servers there are, and their arguments."""
     name, urls = engine.name, engine.base_urls
-    if name == "openai" and engine.replicas > 1:
-        yield "engine.replicas", f"is {engine.replicas}; engine.name={name} is one engine"
-    if name not in _STARTING:
-        return
-    for key in _STARTING[name] if urls else _RUNNING[name]:
-        if _changed(getattr(engine, name), key):
-            yield (
-                f"engine.{name}.{key}",
-                f"starts a server, and engine.{name}.base_url names one that runs already"
-                if urls
-                else f"is for a server that runs already; give engine.{name}.base_url",
-            )
-    yield from ((f"engine.vllm.args.{key}", why) for key, why in refused_arguments(engine.vllm.args).items())
-    if engine.replicas > 1 and urls:
-        yield "engine.replicas", f"is {engine.replicas}; each address in engine.{name}.base_url is a replica already"
+    if engine.replicas > 1 and (urls or name == "openai"):
+        each = f"each address in engine.{name}.base_url is a replica already" if urls else "engine.name=openai is one"
+        yield "engine.replicas", f"is {engine.replicas}; {each}"
+    if name == "vllm":
+        yield from ((f"engine.vllm.args.{key}", why) for key, why in refused_arguments(engine.vllm.args).items())
     if len(set(urls)) < len(urls):
         yield f"engine.{name}.base_url", "names a server twice; a server has one trainer at a time"
 
 
-def reward_function_checks(function: RewardFunctionSection) -> Problems:
-    """Options of a function that is not given."""
-    for name in type(function).model_fields:
-        if name not in ("path", "workers", "timeout_s") and function.path is None and _changed(function, name):
-            yield f"custom_reward_function.{name}", "has no effect without custom_reward_function.path"
-
-
 def _cluster_checks(config: PPOConfig) -> Problems:
-    cluster, on_ray = config.cluster, config.cluster.backend == "ray"
-    if not on_ray:
+    cluster = config.cluster
+    if cluster.backend != "ray":
         if cluster.nnodes > 1:
             yield "cluster.nnodes", f"is {cluster.nnodes}; several machines need cluster.backend=ray"
         if cluster.nsight:
             yield "cluster.nsight", "is for learner ranks that Ray starts: it needs cluster.backend=ray"
-        for name in ("cpus_per_actor", "bucket_mib"):
-            if _changed(cluster, name):
-                yield f"cluster.{name}", "has no effect with cluster.backend=local"
-        for name in ("silence_s", "stall_s"):
-            if cluster.learner_ranks == 1 and _changed(cluster, name):
-                yield f"cluster.{name}", "has no effect with cluster.learner_ranks=1 in this process"
-    if config.env.backend != "ray":
-        if cluster.cpus_per_env:
-            yield "cluster.cpus_per_env", f"has no effect with env.backend={config.env.backend}"
-        for name in type(config.ray_init).model_fields:
-            if not on_ray and _changed(config.ray_init, name):
-                yield f"ray_init.{name}", "has no effect without Ray (cluster.backend=ray or env.backend=ray)"
     if cluster.nsight.get("capture-range") == "cudaProfilerApi":
         if not config.trainer.profile_steps:
             yield "trainer.profile_steps", "is empty, and cluster.nsight.capture-range=cudaProfilerApi waits for these"
@@ -330,27 +213,15 @@ def serving_checks(config: GenerateConfig) -> Problems:
     """Where engines are that serve alone."""
     yield from _servers_on_ray(config.cluster.backend, config.engine)
     yield from _ray_init_checks(config.ray_init)
-    if config.cluster.backend == "ray":
-        return
-    for section, names in (
-        ("cluster", type(config.cluster).model_fields),
-        ("ray_init", type(config.ray_init).model_fields),
-    ):
-        for name in names:
-            if _changed(getattr(config, section), name):
-                yield f"{section}.{name}", "has no effect with cluster.backend=local"
 
 
 def estimator_keys(estimator: str) -> tuple[str, ...]:
     """The keys of `algorithm` that this estimator reads, apart from those that every one is followed by."""
-    return tuple(name for name, estimators in _ONLY_WITH.items() if estimator in estimators)
+    return tuple(name for name, estimators in ESTIMATORS.items() if estimator in estimators)
 
 
 def learner_checks(model: ModelSection, run: RunSection) -> Problems:
     """What the learner's keys must agree on, as far as that does not depend on the machine."""
-    for name in ("lora_alpha", "target_modules", "exclude_modules", "lora_publish"):
-        if not model.lora_rank and _changed(model, name):
-            yield f"model.{name}", "has no effect without model.lora_rank"
     if model.lora_adapter_path is not None and not model.lora_rank:
         yield "model.lora_rank", "is 0; with model.lora_adapter_path it is the adapter's, r in its adapter_config.json"
     if model.lora_adapter_path is not None and model.path == "tiny":
@@ -386,9 +257,6 @@ def learner_checks(model: ModelSection, run: RunSection) -> Problems:
 def model_checks(model: ModelSection) -> Problems:
     """The shape of a model from scratch."""
     if model.path != "tiny":
-        for name in _TINY_ONLY:
-            if _changed(model, name):
-                yield f"model.{name}", f"only shapes model.path=tiny; {model.path} has a shape of its own"
         return
     if model.hidden % (2 * model.heads):
         yield (
@@ -403,12 +271,7 @@ def model_checks(model: ModelSection) -> Problems:
 def _multiturn_checks(config: PPOConfig) -> Problems:
     section, algorithm = config.multiturn_reward, config.algorithm
     if not section.enable:
-        for name in type(section).model_fields:
-            if _changed(section, name):
-                yield f"multiturn_reward.{name}", "has no effect without multiturn_reward.enable=true"
         return
-    if section.judge_kwargs and section.judge is None:
-        yield "multiturn_reward.judge_kwargs", "has no effect without multiturn_reward.judge"
     if config.env.backend != "inline":
         yield "env.backend", f"is {config.env.backend}, and multiturn_reward forks environments, which must be inline"
     function = config.custom_reward_function
@@ -446,14 +309,6 @@ def _multiturn_checks(config: PPOConfig) -> Problems:
 
 
 def _estimator_checks(algorithm: AlgorithmSection) -> Problems:
-    for name, estimators in _ONLY_WITH.items():
-        if algorithm.adv_estimator not in estimators and _changed(algorithm, name):
-            yield (
-                f"algorithm.{name}",
-                f"has no effect with algorithm.adv_estimator={algorithm.adv_estimator}; it is read by "
-                f"{', '.join(estimators)}",
-            )
-
     yield from _credit_checks(algorithm)
     yield from _gdpo_checks(algorithm)
     if algorithm.adv_estimator in NORMALISED and algorithm.norm_adv:
@@ -485,8 +340,6 @@ def _credit_checks(algorithm: AlgorithmSection) -> Problems:
             f"has no effect with algorithm.adv_estimator={algorithm.adv_estimator}, which sees the sum of an episode's "
             f"rewards alone, and {chosen} keeps that",
         )
-    if chosen != "discounted" and _changed(algorithm, "reward_credit_decay"):
-        yield "algorithm.reward_credit_decay", "has no effect without algorithm.reward_credit=discounted"
 
 
 def _kl_control_checks(algorithm: AlgorithmSection, episodes: int) -> Problems:
@@ -508,14 +361,7 @@ def _loss_checks(actor: ActorSection, estimator: str) -> Problems:
     for name in ("importance_correction", "rejection"):
         if getattr(actor, name) != "none" and actor.old_logprobs != "recompute":
             yield f"actor.{name}", "needs actor.old_logprobs=recompute: otherwise both policies are the same"
-    for name in ("tis_cap", "importance_batch_normalize"):
-        if actor.importance_correction == "none" and _changed(actor, name):
-            yield f"actor.{name}", "has no effect with actor.importance_correction=none"
-    by_kl = actor.rejection.endswith(("_k2", "_k3"))
-    for name, reads in (("rejection_low", not by_kl), ("rejection_high", not by_kl), ("rejection_kl", by_kl)):
-        if _changed(actor, name) and (actor.rejection == "none" or not reads):
-            yield f"actor.{name}", f"has no effect with actor.rejection={actor.rejection}"
-    if by_kl and actor.rejection_kl is None:
+    if actor.rejection.endswith(("_k2", "_k3")) and actor.rejection_kl is None:
         yield "actor.rejection_kl", f"is null; actor.rejection={actor.rejection} needs it, in nats"
     if actor.clip_cov_lb >= actor.clip_cov_ub:
         yield "actor.clip_cov_lb", f"is {actor.clip_cov_lb:g}; it must be below actor.clip_cov_ub={actor.clip_cov_ub:g}"

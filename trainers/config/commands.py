@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from .checks import engine_checks, reward_function_checks, serving_checks, template_checks
+from . import unread
+from .checks import engine_checks, serving_checks, template_checks
 from .engines import ServingSection
 from .fields import TEMPLATE_KWARGS
 from .rewards import RewardFunctionSection
@@ -76,6 +77,8 @@ class GenerateRunSection(Section):
 class GenerateConfig(RunConfig):
     """Configuration of `python -m trainers.generate`."""
 
+    reads = unread.GENERATE
+
     data: PromptsSection = PromptsSection()
     model: LoadedModelSection = LoadedModelSection()
     engine: ServingSection = ServingSection()
@@ -117,12 +120,13 @@ class ScoreSection(Section):
 class EvaluateConfig(RunConfig):
     """Configuration of `python -m trainers.evaluate`."""
 
+    reads = unread.FUNCTION
+
     data: RepliesSection = RepliesSection()
     custom_reward_function: RewardFunctionSection = RewardFunctionSection()
     report: ScoreSection = ScoreSection()
 
     def checks(self) -> Iterator[tuple[str, str]]:
         """What does not go together: pairs of a key and what is wrong, in words."""
-        yield from reward_function_checks(self.custom_reward_function)
         if self.data.path is None:
             yield "data.path", "must be given"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import verl_names
+from . import verl
 from .settings import COMMAND_LINE, Report
 
 _FLAGS = {"--config-path": "path", "-cp": "path", "--config-name": "name", "-cn": "name"}
@@ -34,10 +34,10 @@ def take_flags(arguments: Sequence[str], report: Report) -> tuple[list[str], lis
             report(flag, "needs a value after it", COMMAND_LINE)
     if not given:
         return rest, [], []
-    name = given.get("name", verl_names.CONFIGS[0]).removesuffix(".yaml")
+    name = given.get("name", verl.NAMES["configs"][0]).removesuffix(".yaml")
     said = f"--config-name={name}"
     path = Path(given.get("path", ".")).expanduser() / f"{name}.yaml"
-    if name in verl_names.CONFIGS:
+    if name in verl.NAMES["configs"]:
         return rest, [], [f"{said}: no meaning here: what is left out is as in verl anyhow"]
     if path.is_file():
         return rest, [str(path)], [f"{said}: read from {path}, before the keys of the command line"]

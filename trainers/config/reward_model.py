@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from .section import Problems, Section, changed
+from .section import Problems, Section
 
 if TYPE_CHECKING:
     from .running import ClusterSection
@@ -142,7 +142,6 @@ class RewardModelSection(Section):
 
 
 _REWARD_NEEDS = {"classifier": "path", "service": "url", "judge": "model"}
-_POOL = ("n_gpus_per_node", "nnodes", "learner_spans_pool")
 _TAKEN = ("custom", "multiturn", "moved", "environment_not_counted")
 
 
@@ -179,17 +178,6 @@ def reward_model_checks(config: PPOConfig) -> Problems:
 
 
 def _section_checks(key: str, section: RewardModelSection, config: PPOConfig) -> Problems:
-    cluster, kinds = config.cluster, tuple(_REWARD_NEEDS)
-    if not section.enable:
-        given = () if key == "reward_model" else ("name",)  # by the key itself
-        for name in type(section).model_fields:
-            if name not in (*kinds, *given) and changed(section, name):
-                yield f"{key}.{name}", f"has no effect without {key}.enable=true"
-    for kind in kinds:
-        options = getattr(section, kind)
-        for name in type(options).model_fields:
-            if changed(options, name) and not (section.enable and section.kind == kind):
-                yield f"{key}.{kind}.{name}", f"has no effect without {key}.enable=true and .kind={kind}"
     if not section.enable:
         return
     needed = _REWARD_NEEDS[section.kind]
@@ -199,16 +187,9 @@ def _section_checks(key: str, section: RewardModelSection, config: PPOConfig) ->
         yield f"{key}.weight", "is 0: every score would be computed for nothing"
     if section.name in _TAKEN:
         yield f"{key}.name", f"is {section.name}, which is the name of another reward's term"
-    own_processes = cluster.backend == "ray" or section.enable_resource_pool
-    if section.kind == "classifier" and changed(section.classifier, "threads") and not own_processes:
-        yield (
-            f"{key}.classifier.threads",
-            "has no effect for threads of this process, which share trainer.threads; it is for cluster.backend=ray and "
-            f"{key}.enable_resource_pool",
-        )
     if section.judge.low >= section.judge.high:
         yield f"{key}.judge.low", f"is {section.judge.low}, not below {key}.judge.high"
-    yield from _reward_pool_checks(key, section, cluster, config.rollout.staleness)
+    yield from _reward_pool_checks(key, section, config.cluster, config.rollout.staleness)
 
 
 def _replace_checks(enabled: Mapping[str, RewardModelSection], config: PPOConfig) -> Problems:
@@ -251,9 +232,6 @@ def _pools_checks(enabled: Mapping[str, RewardModelSection]) -> Problems:
 
 def _reward_pool_checks(key: str, section: RewardModelSection, cluster: ClusterSection, staleness: int) -> Problems:
     if not section.enable_resource_pool:
-        for name in _POOL:
-            if changed(section, name):
-                yield f"{key}.{name}", f"has no effect without {key}.enable_resource_pool=true"
         return
     if section.kind != "classifier":
         yield (

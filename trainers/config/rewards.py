@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from .section import Problems, Section, changed
+from .section import Problems, Section
 
 if TYPE_CHECKING:
     from .schema import PPOConfig
@@ -49,10 +49,8 @@ def overlong_checks(config: PPOConfig) -> Problems:
     """Whether there is a limit, and rewards that are added up."""
     section, limit = config.overlong_buffer, config.rollout.max_response_tokens
     if not section.enable:
-        for name in type(section).model_fields:
-            if changed(section, name):
-                yield f"overlong_buffer.{name}", "has no effect without overlong_buffer.enable=true"
-    elif limit is None:
+        return
+    if limit is None:
         yield "rollout.max_response_tokens", "is null; overlong_buffer.enable=true needs it: how long a response may be"
     elif section.len > limit:
         yield "overlong_buffer.len", f"is {section.len}; it is at most rollout.max_response_tokens={limit}"

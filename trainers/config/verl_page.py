@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from . import verl_names
+from . import verl
 from .describe import Key
 from .translate import Table
 from .yaml12 import dump
@@ -12,7 +12,7 @@ from .yaml12 import dump
 _HEAD = """\
 # Coming from verl
 
-Made by `make docs` from `trainers/config/verl.py`; do not edit it here.
+Made by `make docs` from `trainers/config/verl.yaml`; do not edit it here.
 
 verl's commands run as they stand, with `python -m trainers.ppo` in the place of verl's module, for a model folder and
 files that exist; or they are refused before anything starts, with what to write instead. `--dry-run` prints the
@@ -77,12 +77,10 @@ def page(tables: Mapping[str, tuple[Table, Mapping[str, Key]]]) -> str:
         if table.defaults:
             lines += ["### Defaults", "", "What a command of verl leaves out, where our default is another:", ""]
             lines += [f"- `{name}`: `{dump(value)}`" for name, value in table.defaults.items()]
-            lines += [
-                f"- `{name}` (then translated): `{dump(value)}`" for name, value in verl_names.VERL_VALUES.items()
-            ]
+            lines += [f"- `{name}` (then translated): `{dump(value)}`" for name, value in verl.VALUES.items()]
             lines += ["", "### Interactions and tools", "", _FILES, ""]
             lines += [*_classes(), "", "### Agent loops", ""]
-            lines += [f"- `{name}`: `{env}`" for name, env in verl_names.AGENT_LOOPS.items()]
+            lines += [f"- `{name}`: `{env}`" for name, env in verl.NAMES["agent_loops"].items()]
             lines += ["", _CORRECTIONS]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -90,20 +88,15 @@ def page(tables: Mapping[str, tuple[Table, Mapping[str, Key]]]) -> str:
 def _row(name: str, table: Table) -> str:
     rule = table.rules[name]
     notes = [rule.why] if rule.why else []
-    if rule.joint is not None:
-        here = "computed"
-    elif rule.to:
-        here = ", ".join(f"`{key}`" for key in rule.to)
-        if words := [f"{dump(theirs)} is {dump(ours)}" for theirs, ours in rule.words.items()]:
-            notes.append("; ".join(words))
-    else:
-        here = "no meaning"
-        if rule.only is not None:
-            notes.append(f"only {' or '.join(f'`{dump(value)}`' for value in rule.only)}")
+    here = f"`{rule.to}`" if rule.to else "computed" if rule.computed else "no meaning"
+    if words := [f"{dump(theirs)} is {dump(ours)}" for theirs, ours in rule.words.items()]:
+        notes.append("; ".join(words))
+    if rule.only is not None:
+        notes.append(f"only {' or '.join(f'`{dump(value)}`' for value in (*rule.only, None))}")
     return f"| `{name}` | {here} | {'. '.join(notes)} |".replace("||", "| |")
 
 
 def _classes() -> Iterator[str]:
-    for name, found in {**verl_names.INTERACTIONS, **verl_names.TOOLS}.items():
+    for name, found in {**verl.INTERACTIONS, **verl.TOOLS}.items():
         options = ", ".join(f"`{key}={dump(value)}`" for key, value in found.kwargs.items())
         yield f"- `{name}`: `{found.env}`{' with ' * bool(options)}{options}: {found.why}"

@@ -125,7 +125,7 @@ def test_what_has_no_room_says_so(judge):
         (["JUDGE", POOL, SPANNED, "rollout.staleness=1"], "needs rollout.staleness=0, not 1"),
         (["JUDGE", POOL, SPANNED, "cluster.colocate=false"], "needs cluster.colocate=true"),
         (["JUDGE", "reward_model.judge.model=m"], "reward_model.judge.model: has no effect without"),
-        (["JUDGE", "reward_model.classifier.threads=2"], "has no effect for threads of this process"),
+        (["JUDGE", "reward_model.classifier.threads=2"], "has no effect without cluster.backend=ray or"),
         (["JUDGE", "reward_model.weight=0"], "every score would be computed for nothing"),
         (["JUDGE", "reward_model.name=custom"], "the name of another reward's term"),
         (["JUDGE", "custom_reward_function.path=pyproject.toml"], "would both take the environment's reward away"),
